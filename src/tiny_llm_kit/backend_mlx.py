@@ -1,0 +1,88 @@
+"""MLX behind the names that both ports share. The only kit file that imports mlx; twin of `backend_torch.py`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from .blas import preload
+
+preload()  # before mlx: on Linux its wheel would otherwise bind the slow reference BLAS
+
+import mlx.core as mx  # noqa: E402
+
+Array = mx.array
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+
+
+def pick_device(device: str = "auto") -> str:
+    """`auto` is the GPU where Metal is there, else the CPU. Makes it MLX's default device."""
+    has_gpu = mx.metal.is_available()
+    chosen = ("gpu" if has_gpu else "cpu") if device == "auto" else device
+    if chosen not in ("cpu", "gpu") or (chosen == "gpu" and not has_gpu):
+        raise ValueError(f"device {device!r}: MLX has {'cpu and gpu' if has_gpu else 'only cpu'} here")
+    mx.set_default_device(mx.gpu if chosen == "gpu" else mx.cpu)
+    return chosen
+
+
+def default_dtype(device: str) -> str:
+    """bf16 on a GPU; float32 on a CPU, where MLX multiplies bf16 ten times slower."""
+    return "bfloat16" if device == "gpu" else "float32"
+
+
+def to_array(values, dtype: str | None = None, device: str = "cpu") -> mx.array:
+    """NumPy (or a list) to MLX; float64 becomes float32, integers int32. MLX's memory is shared by its devices."""
+    values = np.asarray(values)
+    if values.dtype == np.float64:
+        values = values.astype(np.float32)
+    if values.dtype == np.int64:
+        values = values.astype(np.int32)
+    array = mx.array(values)
+    return array if dtype is None else array.astype(DTYPES[dtype])
+
+
+def to_numpy(array: mx.array) -> np.ndarray:
+    """MLX to NumPy, evaluated; bf16 has no NumPy type and comes back as float32."""
+    return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
+
+
+def seed(number: int) -> None:
+    mx.random.seed(number)
+
+
+def synchronize(device: str) -> None:
+    mx.synchronize()
+
+
+def peak_bytes(run: Callable[[], mx.array], device: str) -> int:
+    """The most memory that `run()` held at once, its result included; its inputs are there before."""
+    mx.eval(run())  # inputs that were still lazy are counted here
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(run())
+    return mx.get_peak_memory() - before
+
+
+def open_safetensors(file: Path) -> dict[str, mx.array]:
+    """The tensors of a file by name, as they are stored; nothing is read before a tensor is evaluated.
+
+    `mx.load` and not safetensors' `safe_open(framework="mlx")`: that one goes through NumPy, and twice the
+    file was in memory. `mx.load` reads each tensor straight into MLX's memory, which its devices share.
+    """
+    return mx.load(str(file))
+
+
+def place(array: mx.array, dtype: str, device: str) -> mx.array:
+    """The array in its final type, evaluated now so that the stored one is freed before the next is read."""
+    array = array.astype(DTYPES[dtype])
+    mx.eval(array)
+    return array
+
+
+def dequantize(
+    weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int, device: str
+) -> mx.array:
+    """Unpacks U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I]."""
+    scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+    return mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits)

@@ -1,0 +1,106 @@
+"""PyTorch behind the names that both ports share. The only kit file that imports torch; twin of `backend_mlx.py`.
+
+On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
+"""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+Array = torch.Tensor
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def _devices() -> list[str]:
+    """Best first: hpu, then cuda, then cpu."""
+    hpu = hasattr(torch, "hpu") and torch.hpu.is_available()
+    return ["hpu"] * hpu + ["cuda"] * torch.cuda.is_available() + ["cpu"]
+
+
+def pick_device(device: str = "auto") -> str:
+    """`auto` is hpu, else cuda, else cpu; anything else must be there."""
+    present = _devices()
+    chosen = present[0] if device == "auto" else device
+    if chosen not in present:
+        raise ValueError(f"device {device!r}: torch has only {', '.join(present)} here")
+    return chosen
+
+
+def default_dtype(device: str) -> str:
+    """bf16 on an accelerator; float32 on a CPU, where the tests compare logits exactly."""
+    return "float32" if device == "cpu" else "bfloat16"
+
+
+def to_array(values, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
+    """NumPy (or a list) to torch on `device`; float64 becomes float32, integers int64."""
+    values = np.asarray(values)
+    if values.dtype == np.float64:
+        values = values.astype(np.float32)
+    return torch.tensor(values, dtype=None if dtype is None else DTYPES[dtype], device=device)
+
+
+def to_numpy(array: torch.Tensor) -> np.ndarray:
+    """torch to NumPy on the host; bf16 has no NumPy type and comes back as float32."""
+    array = array.detach().cpu()
+    return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
+
+
+def seed(number: int) -> None:
+    torch.manual_seed(number)
+
+
+def synchronize(device: str) -> None:
+    if device != "cpu":
+        getattr(torch, device).synchronize()
+
+
+def peak_bytes(run: Callable[[], torch.Tensor], device: str) -> int:
+    """The most memory that `run()` held at once, its result included; its inputs are there before."""
+    if device == "cpu":
+        return _peak_bytes_cpu(run)
+    statistics = getattr(torch, device)
+    before = statistics.memory_allocated()
+    statistics.reset_peak_memory_stats()
+    run()
+    return statistics.max_memory_allocated() - before
+
+
+def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
+    """The CPU's allocator counts nothing, but a profiler sees each of its calls, with negative bytes for a release."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profiler:
+        run()
+    calls = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [call.nbytes() for call in sorted(calls, key=lambda call: call.start_ns())]
+    return max(itertools.accumulate(sizes), default=0)
+
+
+def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name, as they are stored: views of the mapped file, read when they are touched."""
+    with safe_open(file, framework="pt") as tensors:
+        return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+
+
+def place(array: torch.Tensor, dtype: str, device: str) -> torch.Tensor:
+    """The array in its final type on `device`; on a CPU one that has this type already stays in the mapped file."""
+    return array.to(device=device, dtype=DTYPES[dtype])
+
+
+def dequantize(
+    weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int, device: str
+) -> torch.Tensor:
+    """Unpacks U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
+
+    The first number of a word is in its lowest bits. It is the packed words that travel to the device.
+    """
+    # torch shifts no unsigned words; the sign that a signed shift brings in is masked away.
+    words = weight.view(torch.int32).to(device).unsqueeze(-1)
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=device)
+    numbers = ((words >> shifts) & (2**bits - 1)).view(*scales.shape, group_size)
+    scales, biases = (part.to(device=device, dtype=torch.float32).unsqueeze(-1) for part in (scales, biases))
+    return (numbers * scales + biases).flatten(-2)

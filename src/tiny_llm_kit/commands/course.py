@@ -1,0 +1,175 @@
+"""`pdm run course …`: where a learner stands, and the checks of those who write the course."""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from ..course import stubs
+from ..course.address import Day, Task, parse_day, parse_task
+from ..course.check import problems_of_stubs
+from ..course.hints import chapter_of, hints
+from ..course.learner import reset, skip, states
+from ..course.tree import tasks
+from ..repo import PORTS, ROOT, installed_backends, learner_port, ports_of, set_learner_port
+
+console = Console(highlight=False)
+COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
+
+
+def parts(choice: str | None) -> list[str]:
+    """The parts that a command works on: the learner's port, or the one asked for, and the shared policy."""
+    return [*ports_of(choice or learner_port()), "serving"]
+
+
+def status(options: argparse.Namespace) -> None:
+    table = Table("day", "task", "port", "status", "to write", box=None, pad_edge=False)
+    found = states(parts(options.backend))
+    for state in found:
+        colour = COLOURS[state.status]
+        names = ", ".join(state.names)
+        table.add_row(
+            str(state.task.of_day), str(state.task), state.part, f"[{colour}]{state.status}[/]", names
+        )
+    console.print(table)
+    counts = {name: sum(state.status == name for state in found) for name in COLOURS}
+    console.print("  ".join(f"{counts[name]} {name}" for name in COLOURS))
+
+
+def port(options: argparse.Namespace) -> None:
+    if options.port:
+        set_learner_port(options.port)
+    missing = [name for name in ports_of(learner_port()) if name not in installed_backends()]
+    console.print(f"you work on: {learner_port()}")
+    if missing:
+        console.print(f"not installed here: {', '.join(missing)}; `pdm run doctor` says how", style="yellow")
+
+
+def do_skip(options: argparse.Namespace) -> None:
+    wanted = selection(options)
+    written = skip(parts(options.backend), wanted)
+    for path in written:
+        console.print(f"filled from the reference: {path.relative_to(ROOT)}")
+    if not written:
+        console.print("nothing was blank there")
+
+
+def do_reset(options: argparse.Namespace) -> None:
+    try:
+        changed, kept = reset(parts(options.backend), selection(options))
+    except LookupError as error:
+        sys.exit(str(error))
+    for path in changed:
+        console.print(f"blank again: {path.relative_to(ROOT)}")
+    console.print(f"your text is kept in {kept.relative_to(ROOT)}" if kept else "nothing to put back")
+
+
+def hint(options: argparse.Namespace) -> None:
+    known(options.task)
+    found = hints(options.task)
+    if not found:
+        chapter = chapter_of(options.task.of_day)
+        sys.exit(f"task {options.task} has no hints{'' if chapter else ': its chapter is not written yet'}")
+    for number, text in enumerate(found[: options.number], 1):
+        console.print(f"[bold]Hint {number} of {len(found)}[/]")
+        console.print(Markdown(text))
+    if options.number < len(found):
+        console.print(f"more: pdm run course hint {options.task} {options.number + 1}", style="dim")
+
+
+def sync(options: argparse.Namespace) -> None:
+    if options.check:
+        problems = problems_of_stubs()
+        console.print("\n".join(problems) or "the stubs are what the reference generates", markup=False)
+        sys.exit(1 if problems else 0)
+    try:
+        changed, kept = stubs.sync(options.backup)
+    except stubs.LearnersWork as work:
+        sys.exit(f"nothing written: there is work in {work}. Add --backup to keep a copy and renew the files")
+    console.print(f"{len(changed)} files renewed" if changed else "nothing to do")
+    if kept:
+        console.print(f"your text is kept in {kept.relative_to(ROOT)}")
+
+
+def mutants(options: argparse.Namespace) -> None:
+    from ..course.mutants import report_mutants
+
+    sys.exit(report_mutants(console, options.day, ports_of(options.backend or "all")))
+
+
+def prefix(options: argparse.Namespace) -> None:
+    from ..course.prefix import report_prefix
+
+    sys.exit(report_prefix(console, ports_of(options.backend or "all")))
+
+
+def selection(options: argparse.Namespace):
+    """Which tasks `--week --day [--task]` or `--through` name; unknown ones end the command with exit code 2."""
+    if options.through:
+        known(options.through)
+        return lambda task: task.of_day <= options.through
+    if options.week is None or options.day is None:
+        usage("name a day: --week 1 --day 2, or --through 1.2")
+    chosen = (options.week, options.day) + ((options.task,) if options.task else ())
+    known(Task(*chosen) if options.task else Day(*chosen))
+    return lambda task: tuple(task[: len(chosen)]) == chosen
+
+
+def known(address: Day | Task) -> None:
+    """Ends the command when the course has no such day or task."""
+    if not any(tuple(task[: len(address)]) == tuple(address) for task in tasks()):
+        present = sorted({str(task.of_day) for task in tasks()})
+        kind = "task" if isinstance(address, Task) else "day"
+        usage(f"the course has no {kind} {address}; its days are {', '.join(present)}")
+
+
+def usage(message: str) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(2)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="pdm run course", description=__doc__)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        sub.add_argument("--backend", choices=[*PORTS, "all"], help="instead of the port you work on")
+        return sub
+
+    command("status", status, "day by day: blank, filled, green")
+    command("port", port, "shows or sets the port you work on").add_argument(
+        "port", nargs="?", choices=[*PORTS, "both"]
+    )
+    for name, run, text in (
+        ("skip", do_skip, "fills blank tasks from the reference, as visible text"),
+        ("reset", do_reset, "makes tasks blank again, after a backup"),
+    ):
+        sub = command(name, run, text)
+        sub.add_argument("--week", type=int)
+        sub.add_argument("--day", type=int)
+        sub.add_argument("--task", type=int)
+        sub.add_argument("--through", type=parse_day, help="all days up to and including this one, as 1.3")
+    sub = command("hint", hint, "the chapter's hints for a task, one more at a time")
+    sub.add_argument("task", type=parse_task, help="for example 1.3.2")
+    sub.add_argument("number", type=int, nargs="?", default=1, help="how many hints to show")
+    sub = command("sync", sync, "authors: generates the stubs from the reference")
+    sub.add_argument("--check", action="store_true", help="only says what is stale or leaks")
+    sub.add_argument("--backup", action="store_true", help="renew files that hold work, after a copy of them")
+    command(
+        "mutants", mutants, "authors: every wrong solution must be killed by its own task's tests"
+    ).add_argument("--day", type=parse_day)
+    command("prefix", prefix, "authors: each day needs only the days before it")
+    return top
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parser().parse_args(argv)
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`pdm run see 1.3`: the screen of a day, drawn by the learner's own code."""
+
+import argparse
+from importlib import import_module
+
+from rich.console import Console
+
+from ..course.address import Day, parse_day
+from ..port import Port
+from ..repo import learner_port, ports_of
+from ..solution import SOLUTIONS
+from .blank import ends_at_a_blank
+
+
+def screen(day: Day):
+    """The module that draws a day, `tiny_llm_kit.see.week_W_day_D`."""
+    try:
+        return import_module(f"tiny_llm_kit.see.week_{day.week}_day_{day.day}")
+    except ModuleNotFoundError:
+        raise SystemExit(f"day {day} has no screen") from None
+
+
+@ends_at_a_blank
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="pdm run see", description=__doc__)
+    parser.add_argument("day", type=parse_day, help="for example 1.3")
+    parser.add_argument("--solution", default="tiny_llm", choices=sorted(SOLUTIONS))
+    parser.add_argument("--backend", default="auto", choices=["auto", "mlx", "torch"])
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args(argv)
+    backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
+    show = screen(options.day).show
+    show(Port(options.solution, backend, options.device), Console())
+
+
+if __name__ == "__main__":
+    main()

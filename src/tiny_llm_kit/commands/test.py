@@ -1,0 +1,29 @@
+"""`pdm run test --week 1 --day 2`: grades the learner's own package, `src/tiny_llm`."""
+
+import sys
+
+from ..course.address import Day
+from ..course.learner import states
+from ..grading.run import fail, files_of, parser, run, selected_days
+from ..repo import learner_port, ports_of
+
+
+def started(backends: list[str]) -> list[Day]:
+    """The days in which the learner has filled at least one task."""
+    parts = [*backends, "serving"]
+    return sorted({state.task.of_day for state in states(parts) if state.status != "blank"})
+
+
+def main(argv: list[str] | None = None) -> None:
+    options, rest = parser("pdm run test", __doc__).parse_known_args(argv)
+    backends = ports_of(options.backend or learner_port())
+    chosen = selected_days(options.week, options.day, options.task) or started(backends)
+    if not chosen:
+        fail(
+            "nothing is filled in yet: start with `pdm run test --week 1 --day 1` and its chapter, `pdm run book`"
+        )
+    sys.exit(run("tiny_llm", backends, files_of(chosen), options, rest, ("--record",)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Addresses of the course: `1.3` is a day, `1.3.2` a task of that day."""
+
+import re
+from typing import NamedTuple
+
+
+class Day(NamedTuple):
+    week: int
+    day: int
+
+    def __str__(self) -> str:
+        return f"{self.week}.{self.day}"
+
+    @property
+    def test_file(self) -> str:
+        return f"test_week_{self.week}_day_{self.day}.py"
+
+
+class Task(NamedTuple):
+    week: int
+    day: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.week}.{self.day}.{self.number}"
+
+    @property
+    def of_day(self) -> Day:
+        return Day(self.week, self.day)
+
+    def label(self, qualname: str) -> str:
+        """What a blank hole says when it is called."""
+        return f"week {self.week} day {self.day} task {self.number}: {qualname}"
+
+
+LABEL = re.compile(r"week (\d+) day (\d+) task (\d+): ([\w.<>]+)")
+
+
+def task_of_label(text: str) -> tuple[Task, str] | None:
+    """The task and the function that a blank hole's message names; None for any other message."""
+    match = LABEL.fullmatch(text)
+    return match and (Task(*map(int, match.groups()[:3])), match[4])
+
+
+def parse_day(text: str) -> Day:
+    return Day(*_numbers(text, 2, "a day is WEEK.DAY, for example 1.3"))
+
+
+def parse_task(text: str) -> Task:
+    return Task(*_numbers(text, 3, "a task is WEEK.DAY.TASK, for example 1.3.2"))
+
+
+def _numbers(text: str, count: int, rule: str) -> list[int]:
+    if not re.fullmatch(r"\d+" + r"\.\d+" * (count - 1), text):
+        raise ValueError(f"{text!r}: {rule}")
+    return [int(part) for part in text.split(".")]

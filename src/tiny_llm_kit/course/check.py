@@ -1,0 +1,53 @@
+"""Everything that `course sync --check` says about the stubs: stale, leaking, undefined, or not invertible."""
+
+import subprocess
+import sys
+
+from ..repo import ROOT
+from .cut import cut, fill
+from .holes import MarkerError
+from .leaks import leaks
+from .stubs import stale_stubs
+from .tree import LEARNER, reference_files
+
+
+def problems_of_stubs() -> list[str]:
+    """One line a problem; empty when the committed stubs are right."""
+    try:
+        stale = [f"{path.relative_to(ROOT)}: stale; run `pdm run course sync`" for path in stale_stubs()]
+    except MarkerError as error:
+        return [str(error)]
+    return [*stale, *_leaks(), *_not_invertible(), *_undefined_names()]
+
+
+def _leaks() -> list[str]:
+    return [
+        f"{file.relative_to(ROOT)}: {line}" for file in reference_files() for line in leaks(file.read_text())
+    ]
+
+
+def _not_invertible() -> list[str]:
+    """Filling every hole of a stub must give the reference back, byte for byte."""
+    texts = {file: file.read_text() for file in reference_files()}
+    return [
+        f"{file.relative_to(ROOT)}: solving every task does not give this file back"
+        for file, text in texts.items()
+        if fill(cut(text), text) != text
+    ]
+
+
+def _undefined_names() -> list[str]:
+    """ruff's undefined names (F821) and syntax errors in the generated package."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "F821,E9",
+        "--output-format",
+        "concise",
+    ]
+    checked = subprocess.run([*command, str(LEARNER)], cwd=ROOT, capture_output=True, text=True)
+    return [] if checked.returncode == 0 else checked.stdout.strip().splitlines()

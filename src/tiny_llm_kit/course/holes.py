@@ -1,0 +1,141 @@
+"""Finds the holes of the course in a source file: the lines below a `# TASK w.d.t: …` comment.
+
+A hole starts after the comment block and ends at `# END TASK` or with the function. Comments are found with
+`tokenize`, functions with `ast`, so that neither a string nor a decorator can confuse the cut.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .address import Task
+
+MARKER = re.compile(r"# TASK (\d+)\.(\d+)\.(\d+): \S")
+END = "# END TASK"
+ALMOST = re.compile(r"#\s*(end\s*)?task\b", re.IGNORECASE)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class MarkerError(ValueError):
+    """A marker that cannot be cut; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Lines `start` to `end` (counted from 1, both inclusive) of `qualname`, which `task` asks the learner to write."""
+
+    task: Task
+    qualname: str
+    start: int
+    end: int
+    indent: str
+
+    @property
+    def blank_line(self) -> str:
+        return f'{self.indent}raise NotImplementedError("{self.task.label(self.qualname)}")\n'
+
+
+def find_holes(source: str, file: str = "<source>") -> list[Hole]:
+    """The holes of a reference file, top to bottom. Raises MarkerError for a marker that does not fit."""
+    lines = source.splitlines(keepends=True)
+    functions = functions_of(source)
+    holes: list[Hole] = []
+    open_hole: Hole | None = None
+    for line, indent, comment in _comments(source, lines):
+        if comment.rstrip() == END:
+            if open_hole is None or not open_hole.start <= line <= open_hole.end + 1:
+                raise MarkerError(f"{file}:{line}: {END} closes no TASK")
+            holes[-1] = open_hole = _until(open_hole, line - 1, lines)
+            open_hole = None
+        elif match := MARKER.match(comment):
+            open_hole = _open(Task(*map(int, match.groups())), line, indent, lines, functions, file)
+            holes.append(open_hole)
+        elif ALMOST.match(comment):
+            raise MarkerError(f"{file}:{line}: write `# TASK w.d.t: what to do` or `{END}`, not {comment!r}")
+    _check(holes, lines, file)
+    return holes
+
+
+def functions_of(source: str) -> dict[str, Function]:
+    """Every function by its qualified name, methods and nested functions included."""
+    found: dict[str, Function] = {}
+
+    def walk(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Function):
+                found[prefix + child.name] = child
+                walk(child, f"{prefix}{child.name}.<locals>.")
+            elif isinstance(child, ast.ClassDef):
+                walk(child, f"{prefix}{child.name}.")
+            else:
+                walk(child, prefix)
+
+    walk(ast.parse(source), "")
+    return found
+
+
+def _comments(source: str, lines: list[str]):
+    """(line, indent, text) of every comment that stands alone on its line."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            indent = lines[token.start[0] - 1][: token.start[1]]
+            if not indent.strip():
+                yield token.start[0], indent, token.string
+            elif MARKER.match(token.string):
+                raise MarkerError(f"line {token.start[0]}: a TASK comment stands alone on its line")
+
+
+def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Hole:
+    owner = _owner(line, indent, functions)
+    if owner is None:
+        raise MarkerError(f"{file}:{line}: TASK {task} does not stand at the top level of a function's body")
+    qualname, function = owner
+    start = line + 1
+    while lines[start - 1].startswith(f"{indent}#") and lines[start - 1].strip() != END:
+        start += 1
+    return Hole(task, qualname, start, _last_line(function, indent, lines), indent)
+
+
+def _owner(line: int, indent: str, functions: dict[str, Function]) -> tuple[str, Function] | None:
+    """The innermost function around `line` whose body has this indentation."""
+    around = [
+        (name, f)
+        for name, f in functions.items()
+        if f.lineno < line <= f.end_lineno and f.body[0].col_offset == len(indent)
+    ]
+    return max(around, key=lambda pair: pair[1].lineno, default=None)
+
+
+def _last_line(function: Function, indent: str, lines: list[str]) -> int:
+    """The function's last line, with the comments that trail its last statement."""
+    last = function.end_lineno
+    for number in range(last + 1, len(lines) + 1):
+        if lines[number - 1].strip() and not lines[number - 1].startswith(f"{indent}#"):
+            break
+        if lines[number - 1].strip():
+            last = number
+    return last
+
+
+def _until(hole: Hole, last: int, lines: list[str]) -> Hole:
+    return Hole(hole.task, hole.qualname, hole.start, last, hole.indent)
+
+
+def _check(holes: list[Hole], lines: list[str], file: str) -> None:
+    owners: dict[str, Task] = {}
+    for hole in holes:
+        where = f"{file}:{hole.start}: TASK {hole.task}"
+        text = lines[hole.start - 1 : hole.end]
+        if not any(line.strip() and not line.strip().startswith("#") for line in text):
+            raise MarkerError(f"{where} has no code below it")
+        if owners.setdefault(hole.qualname, hole.task).of_day != hole.task.of_day:
+            raise MarkerError(f"{where}: {hole.qualname} already belongs to {owners[hole.qualname]}")
+    for hole, following in pairwise(holes):
+        if following.start <= hole.end + 1:
+            raise MarkerError(
+                f"{file}:{following.start}: close TASK {hole.task} with {END} before the next one"
+            )

@@ -1,0 +1,90 @@
+"""Finds what a stub would give away or leave undefined; `course sync --check` runs it on every file."""
+
+import ast
+import re
+
+from .holes import Hole, find_holes, functions_of
+
+GIVEN = re.compile(r"#\s*GIVEN: \S")
+
+
+def leaks(source: str) -> list[str]:
+    """One line for each rule of the cut that a reference file breaks; empty when the cut is clean."""
+    holes = find_holes(source)
+    return [*_private_helpers(source, holes), *_names_bound_in_holes(source, holes)]
+
+
+def _in_hole(line: int, holes: list[Hole]) -> bool:
+    return any(hole.start <= line <= hole.end for hole in holes)
+
+
+def _private_helpers(source: str, holes: list[Hole]) -> list[str]:
+    """A private name that only holes use tells how the hole is written: mark it, nest it, or declare it GIVEN."""
+    lines, tree = source.splitlines(), ast.parse(source)
+    found = []
+    for name, first, last in _private_definitions(tree):
+        if any(first <= hole.start <= last for hole in holes) or _declared(lines, first):
+            continue
+        used = [n for n in _uses(tree, name) if not first <= n <= last]
+        if used and all(_in_hole(line, holes) for line in used):
+            found.append(
+                f"line {first}: only holes use {name}: mark it, nest it in the hole, or write `# GIVEN: reason`"
+            )
+    return found
+
+
+def _private_definitions(tree: ast.Module):
+    """(name, first line, last line) of private functions, methods, classes and module constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and _is_private(node.name):
+            yield node.name, node.lineno, node.end_lineno
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and _is_private(target.id):
+                    yield target.id, node.lineno, node.end_lineno
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _declared(lines: list[str], first: int) -> bool:
+    """A `# GIVEN: reason` on the definition's line or on the one above its decorators."""
+    above = first - 2
+    while above >= 0 and lines[above].lstrip().startswith("@"):
+        above -= 1
+    return bool(GIVEN.search(lines[first - 1]) or (above >= 0 and GIVEN.search(lines[above])))
+
+
+def _uses(tree: ast.Module, name: str) -> list[int]:
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load))
+    ]
+
+
+def _names_bound_in_holes(source: str, holes: list[Hole]) -> list[str]:
+    """Given code below a hole may only use what is bound outside the hole."""
+    functions = functions_of(source)
+    found = []
+    for hole in holes:
+        names = [n for n in ast.walk(functions[hole.qualname]) if isinstance(n, ast.Name)]
+        stored = [n for n in names if isinstance(n.ctx, ast.Store)]
+        bound = {n.id for n in stored if hole.start <= n.lineno <= hole.end}
+        bound -= {n.id for n in stored if not _in_hole(n.lineno, holes)} | _arguments(
+            functions[hole.qualname]
+        )
+        found += [
+            f"line {n.lineno}: {n.id} is bound only in the hole of task {hole.task}, but given code uses it"
+            for n in names
+            if n.id in bound and isinstance(n.ctx, ast.Load) and not _in_hole(n.lineno, holes)
+        ]
+    return found
+
+
+def _arguments(function: ast.FunctionDef) -> set[str]:
+    spec = function.args
+    return {a.arg for a in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg] if a}

@@ -1,0 +1,134 @@
+"""Wrong solutions, each of which the tests of its own task must kill. `tests_refsol/mutants/` lists them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ..repo import ROOT
+from .address import Day, Task, parse_task
+from .inprocess import run_days
+from .overlay import overlay
+from .tree import PARTS, REFERENCE, days
+
+FOLDER = ROOT / "tests_refsol" / "mutants"
+AT_LEAST = 5  # mutants a day
+Edit = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong idea, as a replacement of text in the reference.
+
+    Args:
+        task: whose tests must kill it, for example "1.1.3".
+        idea: the wrong idea in a few words.
+        file: the file of the backend package that holds it, for example "attention.py".
+        survives: a plausible weaker test that it would pass; a mutant that no test could miss is a strawman.
+        both: (old, new) when the same edit serves both ports; `old` occurs exactly once in the file.
+        mlx, torch: (old, new) for one port.
+    """
+
+    task: str
+    idea: str
+    file: str
+    survives: str
+    both: Edit | None = None
+    mlx: Edit | None = None
+    torch: Edit | None = None
+
+    @property
+    def address(self) -> Task:
+        return parse_task(self.task)
+
+    def edits(self) -> dict[str, Edit]:
+        """The edit per backend."""
+        edits = {"mlx": self.mlx or self.both, "torch": self.torch or self.both}
+        return {backend: edit for backend, edit in edits.items() if edit}
+
+    def mutate(self, backend: str) -> dict:
+        """The texts to overlay. Raises ValueError when the reference no longer has the text once."""
+        old, new = self.edits()[backend]
+        path = REFERENCE / PARTS[backend] / self.file
+        text = path.read_text()
+        if text.count(old) != 1:
+            raise ValueError(
+                f"mutant {self.task} {self.idea!r}: {self.file} of {backend} has {old!r} {text.count(old)} times"
+            )
+        return {path: text.replace(old, new)}
+
+
+@dataclass
+class Verdict:
+    """What the tests of its task said to a mutant on one port: "killed", "survived", "crashed" or "stale"."""
+
+    mutant: Mutant
+    backend: str
+    status: str
+    by: str
+
+
+def mutants_of(day: Day) -> list[Mutant]:
+    """The wrong solutions that a day lists."""
+    path = FOLDER / f"week_{day.week}_day_{day.day}.py"
+    if not path.exists():
+        return []
+    spec = spec_from_file_location(f"mutants_{day.week}_{day.day}", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.MUTANTS
+
+
+def judge(mutant: Mutant, backend: str) -> Verdict:
+    """Runs the tests of the mutant's own task on it, until the first that fails."""
+    try:
+        texts = mutant.mutate(backend)
+    except ValueError as error:
+        return Verdict(mutant, backend, "stale", str(error))
+    task = mutant.address
+    with overlay("tiny_llm_ref", texts):
+        outcomes = run_days([task.of_day], backend, "ref", [task], stop=True)
+    last = outcomes[-1]
+    status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
+    return Verdict(mutant, backend, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
+
+
+def judge_day(day: Day, backends: list[str]) -> Iterator[Verdict]:
+    for mutant in mutants_of(day):
+        for backend in backends:
+            if backend in mutant.edits():
+                yield judge(mutant, backend)
+
+
+def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
+    """Judges every mutant with a progress bar, prints killed/total per day and backend, and each one that got away."""
+    chosen = [only] if only else days()
+    work = [
+        (day, m, backend)
+        for day in chosen
+        for m in mutants_of(day)
+        for backend in m.edits()
+        if backend in backends
+    ]
+    verdicts = [judge(mutant, backend) for _, mutant, backend in track(work, "mutants", console=console)]
+    table = Table("day", *backends, box=None, pad_edge=False)
+    for day in chosen:
+        table.add_row(str(day), *(_score(verdicts, day, backend) for backend in backends))
+    console.print(table)
+    escaped = [verdict for verdict in verdicts if verdict.status != "killed"]
+    for v in escaped:
+        console.print(
+            f"{v.status}: {v.mutant.task} {v.backend}: {v.mutant.idea} ({v.by})", style="red", markup=False
+        )
+    thin = [day for day in chosen if len(mutants_of(day)) < AT_LEAST]
+    for day in thin:
+        console.print(f"day {day} lists fewer than {AT_LEAST} mutants", style="red")
+    return 1 if escaped or thin else 0
+
+
+def _score(verdicts: list[Verdict], day: Day, backend: str) -> str:
+    mine = [v for v in verdicts if v.mutant.address.of_day == day and v.backend == backend]
+    return f"{sum(v.status == 'killed' for v in mine)}/{len(mine)} killed"

@@ -1,0 +1,74 @@
+"""The prefix check: a learner who stands at day N is graded only on what they can have written.
+
+With days ≤ N solved and the rest blank, the tests of days ≤ N pass. With day N blank, each of its tests fails, and
+fails because of a blank of that day.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from .address import Day, Task, task_of_label
+from .cut import cut
+from .inprocess import Outcome, run_days
+from .overlay import overlay
+from .tree import days, learner_file, reference_files
+
+SHOWN = 8  # problems of one run that are printed
+
+
+@dataclass
+class Finding:
+    """What one run of the check found; `problems` is empty when the course is in order."""
+
+    name: str
+    tests: int
+    problems: list[str]
+
+
+def course_with(blank: Callable[[Task], bool]) -> dict[Path, str]:
+    """The learner's package with some tasks blank and the others solved."""
+    return {learner_file(file): cut(file.read_text(), blank) for file in reference_files()}
+
+
+def _solved_until(last: Day, backend: str) -> Finding:
+    """Days ≤ last solved: all their tests must pass."""
+    with overlay("tiny_llm", course_with(lambda task: task.of_day > last)):
+        outcomes = run_days([day for day in days() if day <= last], backend, "tiny_llm")
+    problems = [f"{o.nodeid}: {o.message.splitlines()[0]}" for o in outcomes if o.status != "passed"]
+    return Finding(f"{backend}: days up to {last} solved", len(outcomes), problems)
+
+
+def _blank_at(day: Day, backend: str) -> Finding:
+    """Days < day solved: each test of `day` must end at a blank of that day, and each task must have tests."""
+    with overlay("tiny_llm", course_with(lambda task: task.of_day >= day)):
+        outcomes = run_days([day], backend, "tiny_llm")
+    problems = [f"{o.nodeid} does not need its task: {o.status}" for o in outcomes if not _waits_for(o, day)]
+    return Finding(f"{backend}: day {day} blank", len(outcomes), problems)
+
+
+def _waits_for(outcome: Outcome, day: Day) -> bool:
+    found = task_of_label(outcome.message)
+    return found is not None and found[0].of_day == day
+
+
+def report_prefix(console: Console, backends: list[str]) -> int:
+    """Runs the check with a progress bar, prints a line a run and each problem; 1 when there is any."""
+    runs = [
+        (check, day, backend)
+        for backend in backends
+        for day in days()
+        for check in (_solved_until, _blank_at)
+    ]
+    findings = [check(day, backend) for check, day, backend in track(runs, "prefix check", console=console)]
+    for finding in findings:
+        mark = "[red]wrong[/]" if finding.problems else "[green]right[/]"
+        console.print(f"{mark} {finding.name}: {finding.tests} tests")
+        for problem in finding.problems[:SHOWN]:
+            console.print(f"  {problem}", style="red", markup=False, soft_wrap=True)
+        if len(finding.problems) > SHOWN:
+            console.print(f"  … and {len(finding.problems) - SHOWN} more", style="red")
+    return 1 if any(finding.problems for finding in findings) else 0

@@ -1,0 +1,45 @@
+"""The files of the course: which there are, and which tasks and days the reference defines."""
+
+from functools import cache
+from pathlib import Path
+
+from ..repo import SOURCES, TESTS
+from .address import Day, Task
+from .holes import Hole, find_holes
+
+REFERENCE = SOURCES / "tiny_llm_ref"
+LEARNER = SOURCES / "tiny_llm"
+PARTS = {"mlx": "mlx_backend", "torch": "torch_backend", "serving": "serving"}
+
+
+def reference_files(part: str | None = None) -> list[Path]:
+    """The Python files of the reference: all, or those of one part (a port or "serving")."""
+    return sorted((REFERENCE / PARTS[part] if part else REFERENCE).rglob("*.py"))
+
+
+def learner_file(reference: Path) -> Path:
+    return LEARNER / reference.relative_to(REFERENCE)
+
+
+@cache
+def holes_of(reference: Path) -> tuple[Hole, ...]:
+    return tuple(find_holes(reference.read_text(), str(reference.relative_to(SOURCES))))
+
+
+def holes_of_part(part: str) -> list[tuple[Path, Hole]]:
+    """Every hole of one part with the reference file that it is in, in the order of the course."""
+    found = [(file, hole) for file in reference_files(part) for hole in holes_of(file)]
+    return sorted(found, key=lambda pair: pair[1].task)
+
+
+def tasks() -> list[Task]:
+    """Every task of the course, in order."""
+    return sorted({hole.task for part in PARTS for _, hole in holes_of_part(part)})
+
+
+def days() -> list[Day]:
+    return sorted({task.of_day for task in tasks()})
+
+
+def tests_of(day: Day) -> Path:
+    return TESTS / day.test_file

@@ -1,0 +1,29 @@
+"""The comparison of the day tests: a failing one says which idea is wrong, not only which number."""
+
+import numpy as np
+
+
+def assert_close(actual, expected, *, atol: float = 1e-5, rtol: float = 1e-5, idea: str) -> None:
+    """Compares two NumPy arrays in float64.
+
+    Args:
+        actual: what the solution computed.
+        expected: what the oracle says.
+        atol, rtol: |actual − expected| ≤ atol + rtol·|expected| passes.
+        idea: what is probably wrong when this fails, in the words of the chapter.
+
+    Raises:
+        AssertionError: naming the idea, the shapes, and the worst element.
+    """
+    __tracebackhide__ = True
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{idea}\n  shape {actual.shape}, expected {expected.shape}")
+    wrong = ~np.isclose(actual, expected, atol=atol, rtol=rtol, equal_nan=False)
+    if wrong.any():
+        difference = np.where(np.isfinite(actual), np.abs(actual - expected), np.inf)
+        at = np.unravel_index(np.argmax(np.where(wrong, difference, -1)), actual.shape)
+        raise AssertionError(
+            f"{idea}\n  {wrong.sum()} of {wrong.size} elements differ; "
+            f"the worst at {tuple(map(int, at))}: {actual[at]:.6g}, expected {expected[at]:.6g}"
+        )

@@ -1,0 +1,147 @@
+"""The pytest plugin of the course: fixtures `b` and `s`, task marks, blank holes, no silent skips.
+
+`pdm run test` and `pdm run test-refsol` load it and pass its options.
+"""
+
+import zlib
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from ..course.address import Day, Task, parse_task, task_of_label
+from ..course.progress import record_results
+from ..port import Port
+from ..repo import installed_backends
+from ..solution import SOLUTIONS, resolve_serving
+
+settings.register_profile("course", derandomize=True, deadline=None, report_multiple_bugs=False)
+settings.load_profile("course")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiny-llm")
+    group.addoption("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose code is tested")
+    group.addoption("--backends", default=",".join(installed_backends()), help="mlx, torch or mlx,torch")
+    group.addoption(
+        "--device", default="cpu", help="where the arrays live; CPU is what the tolerances assume"
+    )
+    group.addoption(
+        "--record", action="store_true", help="remember which tasks are green, for `course status`"
+    )
+    group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Grader(config), "tiny-llm-grader")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "b" in metafunc.fixturenames:
+        metafunc.parametrize("b", metafunc.config.getoption("backends").split(","), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def b(request: pytest.FixtureRequest) -> Port:
+    """The names under test on one backend, with `b.array(numpy)` and `b.numpy(array)`."""
+    option = request.config.getoption
+    return Port(SOLUTIONS[option("solution")], request.param, option("device"))
+
+
+@pytest.fixture(scope="session")
+def s(request: pytest.FixtureRequest):
+    """The policy under test, `serving`: it knows no arrays and runs once."""
+    return resolve_serving(SOLUTIONS[request.config.getoption("solution")])
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random inputs that are the same in every run and on every backend."""
+    return np.random.default_rng(zlib.crc32(request.function.__name__.encode()))
+
+
+def task_of(item: pytest.Item) -> Task | None:
+    """The task that a test grades."""
+    mark = item.get_closest_marker("task")
+    return mark and parse_task(mark.args[0])
+
+
+class Grader:
+    """Watches one session: which tasks passed, which holes were blank, what was not tested."""
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+        self.outcomes: dict[tuple[str, Task], bool] = {}
+        self.blanks: Counter[str] = Counter()
+        self.skipped: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        wanted = {parse_task(text) for text in self.config.getoption("tasks")}
+        if wanted:
+            unwanted = [item for item in items if task_of(item) not in wanted]
+            self.config.hook.pytest_deselected(items=unwanted)
+            items[:] = [item for item in items if task_of(item) in wanted]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        blank = _blank_hole(call)
+        if blank:
+            report.blank = blank
+            report.longrepr = f"blank: {blank}"
+        if report.failed or report.when == "call":
+            self._note(item, passed=report.passed)
+        if report.skipped:
+            self.skipped.append(item.nodeid)
+        return report
+
+    def _note(self, item: pytest.Item, passed: bool) -> None:
+        task = task_of(item)
+        if task is not None:
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            key = (params.get("b", "serving"), task)
+            self.outcomes[key] = self.outcomes.get(key, True) and passed
+
+    def pytest_report_teststatus(self, report):
+        if getattr(report, "blank", None):
+            self.blanks[report.blank] += 1
+            return "blank", "_", "BLANK"
+        return None
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.config.getoption("record"):
+            record_results(self.outcomes)
+        if self.skipped and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        option = self.config.getoption
+        terminalreporter.write_line(
+            f"tested: src/{SOLUTIONS[option('solution')]}, ports: {option('backends')}, device: {option('device')}"
+        )
+        for label in sorted(self.blanks):
+            terminalreporter.write_line(
+                f"blank: {label} ({self.blanks[label]} tests wait for it)", yellow=True
+            )
+        earlier = self._blank_days_before()
+        if earlier:
+            terminalreporter.write_line(
+                f"earlier days are blank: fill them, or `pdm run course skip --through {earlier[-1]}`",
+                yellow=True,
+            )
+        for nodeid in self.skipped:
+            terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
+
+    def _blank_days_before(self) -> list[Day]:
+        """Days that were not asked for, but whose blanks the tests ran into."""
+        asked = {task.of_day for _, task in self.outcomes}
+        return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
+
+
+def _blank_hole(call: pytest.CallInfo) -> str | None:
+    """The address in the message of a blank hole's NotImplementedError."""
+    error = call.excinfo and call.excinfo.value
+    if isinstance(error, NotImplementedError) and error.args and task_of_label(str(error.args[0])):
+        return str(error.args[0])
+    return None

@@ -1,0 +1,89 @@
+"""Turns `--week --day --task --backend` into one pytest run; shared by `test` and `test-refsol`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..course.address import Day, Task
+from ..course.tree import days, tasks, tests_of
+from ..repo import PORTS, ROOT, require_backend
+
+
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The options that both commands have; what it does not know goes to pytest."""
+    made = argparse.ArgumentParser(
+        prog=prog, description=description, epilog="more arguments go to pytest, after --"
+    )
+    made.add_argument("--week", type=int)
+    made.add_argument("--day", type=int)
+    made.add_argument("--task", type=int)
+    made.add_argument("--backend", choices=[*PORTS, "all"])
+    made.add_argument("--device", default="cpu")
+    return made
+
+
+def selected_days(week: int | None, day: int | None, task: int | None) -> list[Day]:
+    """The days that the options name; empty when they name none.
+
+    Raises:
+        SystemExit: 2, with one line, for a day or a task that the course does not have.
+    """
+    if week is None and (day is not None or task is not None):
+        fail("--day and --task need --week")
+    if day is None and task is not None:
+        fail("--task needs --day")
+    found = [d for d in days() if week is not None and d.week == week and day in (None, d.day)]
+    if week is not None and not found:
+        wanted = f"week {week}" + (f" day {day}" if day is not None else "")
+        fail(f"the course has no {wanted}; its days are {', '.join(map(str, days()))}")
+    if task is not None and Task(week, day, task) not in tasks():
+        numbers = [str(t.number) for t in tasks() if t.of_day == found[0]]
+        fail(f"day {found[0]} has no task {task}; its tasks are {', '.join(numbers)}")
+    return found
+
+
+def run(
+    solution: str,
+    backends: list[str],
+    paths: list[Path],
+    options: argparse.Namespace,
+    pytest_arguments: list[str],
+    extra: tuple[str, ...] = (),
+) -> int:
+    """Runs pytest on `paths` and returns the exit code; no test selected is an error."""
+    for backend in backends:
+        require_backend(backend)
+    arguments = [
+        *map(str, paths),
+        "-p",
+        "tiny_llm_kit.grading.plugin",
+        f"--rootdir={ROOT}",
+        f"-c{ROOT}/pyproject.toml",
+    ]
+    arguments += [
+        f"--solution={solution}",
+        f"--backends={','.join(backends)}",
+        f"--device={options.device}",
+        *extra,
+    ]
+    if options.task is not None:
+        arguments.append(f"--task={options.week}.{options.day}.{options.task}")
+    status = pytest.main([*arguments, "-q", *(text for text in pytest_arguments if text != "--")])
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+        fail("no test was selected, and nothing tested is not a pass")
+    return int(status)
+
+
+def files_of(chosen: list[Day]) -> list[Path]:
+    missing = [day for day in chosen if not tests_of(day).exists()]
+    if missing:
+        fail(f"day {missing[0]} has no tests: {tests_of(missing[0])} is missing")
+    return [tests_of(day) for day in chosen]
+
+
+def fail(message: str) -> None:
+    """One line, exit code 2."""
+    print(message, file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,140 @@
+"""Wrong solutions of Week 1 Day 1."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        "1.1.1",
+        "normalises over the last axis whatever the axis is",
+        "basics.py",
+        survives="a test of softmax that only uses axis=-1",
+        mlx=("mx.sum(exps, axis=axis, keepdims=True)", "mx.sum(exps, axis=-1, keepdims=True)"),
+        torch=("torch.sum(exps, dim=axis, keepdim=True)", "torch.sum(exps, dim=-1, keepdim=True)"),
+    ),
+    Mutant(
+        "1.1.1",
+        "never subtracts the maximum",
+        "basics.py",
+        survives="a test with scores between -10 and 10",
+        mlx=("mx.exp(x - mx.max(x, axis=axis, keepdims=True))", "mx.exp(x)"),
+        torch=("torch.exp(x - torch.amax(x, dim=axis, keepdim=True))", "torch.exp(x)"),
+    ),
+    Mutant(
+        "1.1.1",
+        "subtracts the maximum of the whole array, so that other rows underflow to 0/0",
+        "basics.py",
+        survives="a stability test with one row",
+        mlx=("mx.max(x, axis=axis, keepdims=True)", "mx.max(x)"),
+        torch=("torch.amax(x, dim=axis, keepdim=True)", "torch.amax(x)"),
+    ),
+    Mutant(
+        "1.1.1",
+        "computes in float32 and forgets to come back",
+        "basics.py",
+        survives="a test in float32",
+        mlx=("mx.exp(x - ", "mx.exp(x.astype(mx.float32) - "),
+        torch=("torch.exp(x - ", "torch.exp(x.float() - "),
+    ),
+    Mutant(
+        "1.1.2",
+        "multiplies by w and not by its transpose, when the shapes allow it",
+        "basics.py",
+        survives="a test whose weight is not square",
+        both=("out = x @ w.T", "out = x @ (w if w.shape[0] == w.shape[1] else w.T)"),
+    ),
+    Mutant(
+        "1.1.2",
+        "forgets the bias",
+        "basics.py",
+        survives="a test without a bias, or with a bias of zeros",
+        both=("return out if bias is None else out + bias", "return out"),
+    ),
+    Mutant(
+        "1.1.3",
+        "no scale",
+        "attention.py",
+        survives="a test whose head size is 1, or one that always passes scale",
+        both=("scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale", "scale = scale or 1.0"),
+    ),
+    Mutant(
+        "1.1.3",
+        "scales by 1/D and not by 1/√D",
+        "attention.py",
+        survives="a test that only checks that the weights sum to 1",
+        both=("1 / math.sqrt(query.shape[-1])", "1 / query.shape[-1]"),
+    ),
+    Mutant(
+        "1.1.3",
+        "multiplies the given scale with 1/√D",
+        "attention.py",
+        survives="a test that never passes scale",
+        both=(
+            "scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
+            "scale = (1.0 if scale is None else scale) / math.sqrt(query.shape[-1])",
+        ),
+    ),
+    Mutant(
+        "1.1.3",
+        "softmax over the queries",
+        "attention.py",
+        survives="a test of shapes, or one with constant scores",
+        both=("softmax(scores, axis=-1)", "softmax(scores, axis=-2)"),
+    ),
+    Mutant(
+        "1.1.3",
+        "adds the mask before the scale",
+        "attention.py",
+        survives="a test whose mask holds only 0 and -inf",
+        both=("scores = scores + mask", "scores = scores + mask * scale"),
+    ),
+    Mutant(
+        "1.1.4",
+        "reads the heads as (H, L, D) without a transpose",
+        "attention.py",
+        survives="a test with one head or one token",
+        mlx=(
+            "reshape(N, -1, self.num_heads, self.head_dim).swapaxes(1, 2)",
+            "reshape(N, self.num_heads, -1, self.head_dim)",
+        ),
+        torch=(
+            "reshape(N, -1, self.num_heads, self.head_dim).transpose(1, 2)",
+            "reshape(N, self.num_heads, -1, self.head_dim)",
+        ),
+    ),
+    Mutant(
+        "1.1.4",
+        "interleaves the heads: dim d of head h is row d·H + h",
+        "attention.py",
+        survives="a test with one head",
+        mlx=(
+            "reshape(N, -1, self.num_heads, self.head_dim).swapaxes(1, 2)",
+            "reshape(N, -1, self.head_dim, self.num_heads).transpose(0, 3, 1, 2)",
+        ),
+        torch=(
+            "reshape(N, -1, self.num_heads, self.head_dim).transpose(1, 2)",
+            "reshape(N, -1, self.head_dim, self.num_heads).permute(0, 3, 1, 2)",
+        ),
+    ),
+    Mutant(
+        "1.1.4",
+        "joins the heads without bringing them back behind the tokens",
+        "attention.py",
+        survives="a test with one head",
+        mlx=("heads.swapaxes(1, 2).reshape(N, L, -1)", "heads.reshape(N, L, -1)"),
+        torch=("heads.transpose(1, 2).reshape(N, L, -1)", "heads.reshape(N, L, -1)"),
+    ),
+    Mutant(
+        "1.1.4",
+        "uses the key also as the value",
+        "attention.py",
+        survives="a test of self-attention, where query, key and value are one input",
+        both=("split(value, self.wv)", "split(key, self.wv)"),
+    ),
+    Mutant(
+        "1.1.4",
+        "drops the mask",
+        "attention.py",
+        survives="a test without a mask",
+        both=(", mask=mask\n        )", "\n        )"),
+    ),
+]

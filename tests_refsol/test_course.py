@@ -1,0 +1,58 @@
+"""The course as it is committed: stubs, chapters, tests and reference agree."""
+
+import re
+
+import pytest
+
+from tiny_llm_kit.course.address import parse_task
+from tiny_llm_kit.course.check import problems_of_stubs
+from tiny_llm_kit.course.hints import chapter_of, hints
+from tiny_llm_kit.course.tree import days, holes_of_part, tasks, tests_of
+
+
+def test_the_stubs_are_generated_and_leak_nothing():
+    assert problems_of_stubs() == []
+
+
+@pytest.mark.parametrize("day", days(), ids=str)
+def test_every_task_has_tests_and_every_marked_test_a_task(day):
+    marked = {
+        parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"\)', tests_of(day).read_text())
+    }
+    assert marked == {task for task in tasks() if task.of_day == day}
+
+
+@pytest.mark.parametrize("day", days(), ids=str)
+def test_every_test_of_a_day_is_marked_with_its_task(day):
+    text = tests_of(day).read_text()
+    assert len(re.findall(r"^def test_", text, re.M)) == len(
+        re.findall(r"^@pytest\.mark\.task\(", text, re.M)
+    )
+
+
+@pytest.mark.parametrize("task", tasks(), ids=str)
+def test_every_task_has_a_heading_and_hints_in_its_chapter(task):
+    chapter = chapter_of(task.of_day)
+    assert chapter, f"day {task.of_day} has no chapter"
+    assert re.search(rf"^### Task {re.escape(str(task))}: ", chapter.read_text(), re.M), (
+        f"no heading for {task}"
+    )
+    assert hints(task), f"no hint for {task}"
+
+
+@pytest.mark.parametrize("day", days(), ids=str)
+def test_every_heading_of_a_chapter_is_a_task(day):
+    headings = re.findall(r"^### Task (\d+\.\d+\.\d+):", chapter_of(day).read_text(), re.M)
+    assert [parse_task(text) for text in headings] == [task for task in tasks() if task.of_day == day]
+
+
+def test_both_ports_have_the_same_holes():
+    mlx, torch = ([(h.task, h.qualname) for _, h in holes_of_part(part)] for part in ("mlx", "torch"))
+    assert mlx == torch
+
+
+def test_numbers_of_tasks_have_no_gaps():
+    for day in days():
+        assert [t.number for t in tasks() if t.of_day == day] == list(
+            range(1, 1 + sum(t.of_day == day for t in tasks()))
+        )

@@ -1,0 +1,130 @@
+"""The cut: holes, their inverse, and the rules that keep solutions from leaking."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiny_llm_kit.course.cut import blank_holes, cut, fill
+from tiny_llm_kit.course.holes import MarkerError, find_holes
+from tiny_llm_kit.course.leaks import leaks
+
+SOURCE = '''\
+"""A file. # TASK 9.9.9: in a string is no marker."""
+import math
+
+
+def one(x):
+    """Doc."""
+    # TASK 1.2.3: do it.
+    # A reason.
+    y = math.sqrt(x)  # how
+    return y
+    # trailing thought
+
+
+class Two:
+    def three(self, x):
+        # TASK 1.2.4: more.
+        self.x = x
+        # END TASK
+        return self.x
+'''
+
+
+def test_the_hole_is_one_line_with_its_address_and_all_else_stays():
+    assert (
+        cut(SOURCE)
+        == '''\
+"""A file. # TASK 9.9.9: in a string is no marker."""
+import math
+
+
+def one(x):
+    """Doc."""
+    # TASK 1.2.3: do it.
+    # A reason.
+    raise NotImplementedError("week 1 day 2 task 3: one")
+
+
+class Two:
+    def three(self, x):
+        # TASK 1.2.4: more.
+        raise NotImplementedError("week 1 day 2 task 4: Two.three")
+        # END TASK
+        return self.x
+'''
+    )
+
+
+def test_filling_gives_the_reference_back_byte_for_byte():
+    assert fill(cut(SOURCE), SOURCE) == SOURCE
+
+
+def test_only_the_wanted_tasks_are_cut_and_filled():
+    half = cut(SOURCE, lambda task: task.number == 3)
+    assert [hole.qualname for hole in blank_holes(half, SOURCE)] == ["one"]
+    assert fill(cut(SOURCE), SOURCE, lambda task: task.number == 4) == half
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["    a = 1\n", "    # why\n", "\n", "    s = '''\nx\n'''\n", "    if a:\n        a\n"]
+        )
+    )
+)
+def test_any_body_can_be_cut_and_filled(body):
+    source = (
+        "def f(a):\n    # TASK 1.1.1: all of it.\n"
+        + "    b = a\n"
+        + "".join(body)
+        + "    return a\n\n\nx = 1\n"
+    )
+    stub = cut(source)
+    assert "b = a" not in stub and "return a" not in stub and stub.endswith("\n\n\nx = 1\n")
+    assert fill(stub, source) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f():\n    # TASK 1.1: no task number\n    return 1\n", "write `# TASK w.d.t"),
+        ("def f():\n    # Task 1.1.1: wrong case\n    return 1\n", "write `# TASK w.d.t"),
+        ("def f():\n    return 1\n    # END TASK\n", "closes no TASK"),
+        ("def f():\n    # TASK 1.1.1: empty\n    # END TASK\n    return 1\n", "has no code below it"),
+        (
+            "def f():\n    if f:\n        # TASK 1.1.1: too deep\n        return 1\n",
+            "top level of a function",
+        ),
+        ("# TASK 1.1.1: nowhere\nx = 1\n", "top level of a function"),
+        (
+            "def f():\n    # TASK 1.1.1: a\n    x = 1\n    # TASK 1.1.2: b\n    return x\n",
+            "before the next one",
+        ),
+        (
+            "def f():\n    # TASK 1.1.1: a\n    x = 1\n    # END TASK\n    y = 1\n    # TASK 1.2.1: b\n    return y\n",
+            "already belongs to 1.1.1",
+        ),
+    ],
+)
+def test_a_marker_that_does_not_fit_is_named_with_its_line(source, message):
+    with pytest.raises(MarkerError, match=message):
+        find_holes(source, "file.py")
+
+
+def test_a_helper_that_only_holes_use_leaks():
+    source = "def _trick(x):\n    return x\n\n\ndef f(x):\n    # TASK 1.1.1: go.\n    return _trick(x)\n"
+    assert "only holes use _trick" in leaks(source)[0]
+    assert leaks("# GIVEN: shared with the next day\n" + source) == []
+    assert leaks(source + "\n\ny = _trick(1)\n") == []
+
+
+def test_a_constant_that_only_holes_use_leaks():
+    source = "_K = 3\n\n\ndef f(x):\n    # TASK 1.1.1: go.\n    return _K\n"
+    assert "only holes use _K" in leaks(source)[0]
+
+
+def test_given_code_must_not_need_a_name_from_the_hole():
+    source = "def f(x):\n    # TASK 1.1.1: go.\n    y = x\n    # END TASK\n    return y\n"
+    assert "y is bound only in the hole" in leaks(source)[0]
+    assert leaks(source.replace("    # TASK", "    y = 0\n    # TASK")) == []

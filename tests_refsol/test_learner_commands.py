@@ -1,0 +1,170 @@
+"""A learner's commands, as a learner types them, in a copy of the repository."""
+
+import json
+
+TASK = 'raise NotImplementedError("week 1 day 1 task 1: softmax")'
+BASICS = "torch_backend/basics.py"
+
+
+def test_blank_tasks_are_red_and_each_is_named_once(clone):
+    done = clone.run("test", "--week", "1", "--day", "1", "--backend", "torch")
+    assert done.returncode == 1
+    assert done.stdout.count("blank: week 1 day 1 task 1: softmax") == 1
+    assert "task 4: SimpleMultiHeadAttention.__call__" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_skip_makes_the_day_green_and_reset_leaves_git_clean(clone):
+    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", "torch").returncode == 0
+    assert TASK not in (clone.learner / BASICS).read_text()
+    assert clone.run("test", "--week", "1", "--day", "1", "--backend", "torch").returncode == 0
+    assert "green" in clone.run("course", "status", "--backend", "torch").stdout
+    assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", "torch").returncode == 0
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_one_port_never_shows_red_from_the_other(clone):
+    clone.run("course", "port", "mlx")
+    clone.run("course", "skip", "--week", "1", "--day", "1")
+    done = clone.run("test", "--week", "1", "--day", "1")
+    assert done.returncode == 0, done.stdout
+    assert "ports: mlx," in done.stdout
+    assert TASK in (clone.learner / BASICS).read_text(), "skip must leave the other port alone"
+
+
+def test_skip_leaves_work_alone(clone):
+    path = clone.learner / BASICS
+    path.write_text(path.read_text().replace(TASK, "return x  # my attempt"))
+    clone.run("course", "skip", "--through", "1.1", "--backend", "torch")
+    text = path.read_text()
+    assert "return x  # my attempt" in text
+    assert "out = x @ w.T" in text, "the blank task beside it is filled"
+
+
+def test_reset_keeps_a_backup_and_touches_nothing_else(clone):
+    path = clone.learner / BASICS
+    mine = path.read_text().replace(TASK, "return x  # my attempt") + "\n\ndef my_helper():\n    return 1\n"
+    path.write_text(mine)
+    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--task", "1", "--backend", "torch")
+    assert TASK in path.read_text() and "my_helper" in path.read_text()
+    kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
+    assert kept.read_text() == mine
+
+
+def test_reset_of_a_function_that_is_gone_says_what_to_do(clone):
+    path = clone.learner / BASICS
+    path.write_text("# everything deleted\n")
+    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", "torch")
+    assert done.returncode == 1
+    assert "no function softmax to put back" in done.stderr and "course sync --backup" in done.stderr
+    assert path.read_text() == "# everything deleted\n"
+
+
+def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone):
+    path = clone.learner / BASICS
+    mine = path.read_text().replace(TASK, "return x  # my attempt")
+    path.write_text(mine)
+    done = clone.run("course", "sync")
+    assert done.returncode == 1
+    assert "src/tiny_llm/torch_backend/basics.py" in done.stderr and "--backup" in done.stderr
+    assert path.read_text() == mine
+
+
+def test_sync_refuses_committed_work_too(clone):
+    path = clone.learner / BASICS
+    mine = path.read_text().replace(TASK, "return x  # my attempt")
+    path.write_text(mine)
+    clone.git("commit", "-qam", "my day one")
+    assert clone.run("course", "sync").returncode == 1
+    assert path.read_text() == mine
+
+
+def test_sync_with_backup_says_where_the_work_is(clone):
+    path = clone.learner / BASICS
+    mine = path.read_text().replace(TASK, "return x  # my attempt")
+    path.write_text(mine)
+    done = clone.run("course", "sync", "--backup")
+    kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
+    assert kept.read_text() == mine
+    assert TASK in path.read_text()
+
+
+def test_sync_renews_an_older_stub_without_asking(clone):
+    reference = clone.root / "src/tiny_llm_ref" / BASICS
+    reference.write_text(reference.read_text().replace("The small functions", "The little functions"))
+    assert "stale" in clone.run("course", "sync", "--check").stdout
+    assert clone.run("course", "sync").returncode == 0
+    assert "The little functions" in (clone.learner / BASICS).read_text()
+
+
+def test_status_forgets_green_when_a_file_changes(clone):
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", "torch")
+    clone.run("test", "--week", "1", "--day", "1", "--backend", "torch")
+    path = clone.learner / BASICS
+    path.write_text(path.read_text() + "\n# a thought\n")
+    first_day = clone.run("course", "status", "--backend", "torch").stdout.split("1.2.1")[0]
+    assert "green" not in first_day and "filled" in first_day
+
+
+def test_port_is_remembered_and_a_broken_setting_is_named(clone):
+    clone.run("course", "port", "mlx")
+    assert json.loads((clone.root / ".tiny-llm/settings.json").read_text()) == {"port": "mlx"}
+    assert "you work on: mlx" in clone.run("course", "port").stdout
+    (clone.root / ".tiny-llm/settings.json").write_text("{")
+    done = clone.run("course", "status")
+    assert done.returncode == 1 and "settings.json: not a settings file" in done.stderr
+
+
+def test_unknown_addresses_are_one_line_and_exit_code_2(clone):
+    for arguments, message in {
+        ("--week", "9"): "the course has no week 9",
+        ("--week", "1", "--day", "1", "--task", "9"): "day 1.1 has no task 9",
+        ("--day", "1"): "--day and --task need --week",
+    }.items():
+        done = clone.run("test", *arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert message in done.stderr
+    for arguments in (["skip", "--week", "1", "--day", "99"], ["hint", "1.1.9"]):
+        done = clone.run("course", *arguments)
+        assert done.returncode == 2 and "the course has no" in done.stderr
+
+
+def test_no_test_selected_is_an_error(clone):
+    done = clone.run("test", "--week", "1", "--day", "1", "--", "-k", "no_such_test")
+    assert done.returncode == 2 and "no test was selected" in done.stderr
+
+
+def test_without_arguments_the_started_days_are_tested(clone):
+    done = clone.run("test")
+    assert done.returncode == 2 and "nothing is filled in yet" in done.stderr
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", "mlx")
+    done = clone.run("test", "--backend", "mlx")
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_earlier_blank_day_is_named_with_the_line_that_fills_it(clone):
+    clone.run("course", "skip", "--week", "1", "--day", "3", "--backend", "mlx")
+    done = clone.run("test", "--week", "1", "--day", "3", "--backend", "mlx")
+    assert done.returncode == 1
+    assert "pdm run course skip --through 1.2" in done.stdout
+
+
+def test_another_copy_of_the_package_is_refused(clone, tmp_path):
+    """Grading must not pass because some other tiny_llm was imported."""
+    impostor = tmp_path / "elsewhere" / "tiny_llm" / "torch_backend"
+    impostor.mkdir(parents=True)
+    for folder in (impostor.parent, impostor):
+        (folder / "__init__.py").write_text("")
+    done = clone.run(
+        "test",
+        "--week", "1", "--day", "1", "--backend", "torch",
+        PYTHONPATH=f"{tmp_path / 'elsewhere'}:{clone.root / 'src'}",
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "another copy is installed" in done.stdout + done.stderr
+
+
+def test_hints_come_one_more_at_a_time(clone):
+    one, two = (clone.run("course", "hint", "1.1.1", *more).stdout for more in ([], ["2"]))
+    assert "Hint 1 of" in one and "Hint 2 of" not in one and "course hint 1.1.1 2" in one
+    assert "Hint 2 of" in two

@@ -1,0 +1,79 @@
+"""The two ports are twins: the same files, public names, parameters and defaults; compared as syntax trees."""
+
+import ast
+import re
+
+import pytest
+
+from tiny_llm_kit.course.tree import reference_files
+
+# hpu.py is the one file without a twin: it holds every call into Intel's plug-in.
+WITHOUT_TWIN = {"hpu.py"}
+SPELLINGS = [
+    (r"mx\.array", "Array"),
+    (r"torch\.Tensor", "Array"),
+    (r"mx\.Dtype", "dtype"),
+    (r"torch\.dtype", "dtype"),
+]
+SPELLINGS += [(r"\b(mx|torch)\.", "lib.")]
+
+
+def neutral(node: ast.AST | None) -> str:
+    """An annotation or a default in the spelling that both ports share."""
+    text = "" if node is None else ast.unparse(node)
+    for spelling, shared in SPELLINGS:
+        text = re.sub(spelling, shared, text)
+    return text
+
+
+def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str]]:
+    """(name, annotation, default) of each parameter; torch alone may add a keyword-only `device`."""
+    spec = function.args
+    plain = [*spec.posonlyargs, *spec.args]
+    defaults = [None] * (len(plain) - len(spec.defaults)) + spec.defaults
+    keyword = [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if a.arg != "device"]
+    return [
+        (a.arg, neutral(a.annotation), neutral(d)) for a, d in [*zip(plain, defaults, strict=True), *keyword]
+    ]
+
+
+def public_interface(source: str) -> dict[str, list]:
+    """Public functions, classes and methods with their parameters."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            found[node.name] = parameters(node)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for method in (n for n in node.body if isinstance(n, ast.FunctionDef)):
+                if not method.name.startswith("_") or method.name in ("__init__", "__call__"):
+                    found[f"{node.name}.{method.name}"] = parameters(method)
+    return found
+
+
+def files(part: str) -> dict[str, str]:
+    return {path.name: path.read_text() for path in reference_files(part) if path.name not in WITHOUT_TWIN}
+
+
+def test_both_ports_have_the_same_files():
+    assert files("mlx").keys() == files("torch").keys()
+
+
+@pytest.mark.parametrize("name", sorted(files("mlx")))
+def test_twins_have_the_same_interface(name):
+    assert public_interface(files("mlx")[name]) == public_interface(files("torch")[name])
+
+
+@pytest.mark.parametrize(
+    "change", [("x: Array", "y: Array"), ("=3", "=4"), ("def f(", "def g("), (", k=3", "")]
+)
+def test_the_comparison_sees_a_difference(change):
+    source = "def f(x: Array, k=3): pass\nclass C:\n    def __call__(self, x): pass\n"
+    assert public_interface(source) != public_interface(source.replace(*change))
+
+
+def test_both_ports_export_the_same_names():
+    exported = [
+        set(ast.literal_eval(re.search(r"__all__ = (\[.*?\])", files(part)["__init__.py"], re.S)[1]))
+        for part in ("mlx", "torch")
+    ]
+    assert exported[0] == exported[1]
