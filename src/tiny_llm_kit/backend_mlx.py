@@ -15,12 +15,17 @@ Array = mx.array
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
+def devices() -> list[str]:
+    """Best first: the GPU where Metal is there, then the CPU."""
+    return ["gpu"] * mx.metal.is_available() + ["cpu"]
+
+
 def pick_device(device: str = "auto") -> str:
     """`auto` is the GPU where Metal is there, else the CPU. Makes it MLX's default device."""
-    has_gpu = mx.metal.is_available()
-    chosen = ("gpu" if has_gpu else "cpu") if device == "auto" else device
-    if chosen not in ("cpu", "gpu") or (chosen == "gpu" and not has_gpu):
-        raise ValueError(f"device {device!r}: MLX has {'cpu and gpu' if has_gpu else 'only cpu'} here")
+    present = devices()
+    chosen = present[0] if device == "auto" else device
+    if chosen not in present:
+        raise ValueError(f"device {device!r}: MLX has only {', '.join(present)} here")
     mx.set_default_device(mx.gpu if chosen == "gpu" else mx.cpu)
     return chosen
 

@@ -15,7 +15,7 @@ Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def _devices() -> list[str]:
+def devices() -> list[str]:
     """Best first: hpu, then cuda, then cpu."""
     hpu = hasattr(torch, "hpu") and torch.hpu.is_available()
     return ["hpu"] * hpu + ["cuda"] * torch.cuda.is_available() + ["cpu"]
@@ -23,7 +23,7 @@ def _devices() -> list[str]:
 
 def pick_device(device: str = "auto") -> str:
     """`auto` is hpu, else cuda, else cpu; anything else must be there."""
-    present = _devices()
+    present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
         raise ValueError(f"device {device!r}: torch has only {', '.join(present)} here")

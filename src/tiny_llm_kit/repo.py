@@ -15,10 +15,6 @@ PRIVATE = ROOT / ".tiny-llm"
 SETTINGS = PRIVATE / "settings.json"
 
 PORTS = ("mlx", "torch")
-INSTALL_LINES = {
-    "mlx": "`pdm install` (MLX has wheels for Apple silicon and for Linux)",
-    "torch": "`pdm run setup-torch`",
-}
 
 
 def installed_backends() -> list[str]:
@@ -26,8 +22,30 @@ def installed_backends() -> list[str]:
     return [name for name in PORTS if find_spec(name) is not None]
 
 
+def has_mlx_wheels() -> bool:
+    """MLX is built for Apple silicon and for Linux, not for Windows or Intel Macs."""
+    return platform.system() == "Linux" or (platform.system(), platform.machine()) == ("Darwin", "arm64")
+
+
+def is_intel_mac() -> bool:
+    return (platform.system(), platform.machine()) == ("Darwin", "x86_64")
+
+
+def install_line(port: str) -> str:
+    """How a port that is missing gets here, or why it cannot."""
+    if is_intel_mac():
+        return "Intel Macs are not supported: neither MLX nor a current PyTorch has a build for them"
+    if port == "torch":
+        return "run `pdm run setup-torch`"
+    if has_mlx_wheels():
+        return "run `pdm install`"
+    return "MLX has no build for this system: `pdm run course port torch` chooses the other port"
+
+
 def default_port() -> str:
-    """mlx on a Mac, else torch where it is installed, else mlx."""
+    """mlx on a Mac, else torch where it is installed, else mlx; torch where MLX has no build."""
+    if not has_mlx_wheels():
+        return "torch"
     if platform.system() == "Darwin" or "torch" not in installed_backends():
         return "mlx"
     return "torch"
@@ -59,4 +77,4 @@ def ports_of(choice: str) -> list[str]:
 def require_backend(name: str) -> None:
     """Ends the command with one line when a port is asked for that is not installed."""
     if name not in installed_backends():
-        raise SystemExit(f"the {name} port is not installed on this machine: run {INSTALL_LINES[name]}")
+        raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")

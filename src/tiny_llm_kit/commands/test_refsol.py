@@ -4,7 +4,7 @@ import os
 import sys
 
 from ..grading.run import fail, files_of, parser, run, selected_days
-from ..repo import INSTALL_LINES, PORTS, ROOT, TESTS, installed_backends, ports_of
+from ..repo import PORTS, ROOT, TESTS, install_line, installed_backends, ports_of
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -12,12 +12,12 @@ def main(argv: list[str] | None = None) -> None:
     backends = ports_of(options.backend or "all")
     missing = [port for port in PORTS if port not in installed_backends()]
     if missing and os.environ.get("CI"):
-        fail(f"CI tests every port, and {missing[0]} is missing: run {INSTALL_LINES[missing[0]]}")
+        fail(f"CI tests every port, and {missing[0]} is missing: {install_line(missing[0])}")
     chosen = selected_days(options.week, options.day, options.task)
     paths = files_of(chosen) if chosen else [TESTS, ROOT / "tests_refsol"]
     status = run("ref", backends, paths, options, rest)
     for port in missing:
-        print(f"not tested on this machine: the {port} port; it comes with {INSTALL_LINES[port]}")
+        print(f"not tested on this machine: the {port} port ({install_line(port)})")
     sys.exit(status)
 
 

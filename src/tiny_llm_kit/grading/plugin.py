@@ -5,6 +5,7 @@
 
 import zlib
 from collections import Counter
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -67,6 +68,13 @@ def task_of(item: pytest.Item) -> Task | None:
     return mark and parse_task(mark.args[0])
 
 
+def devices() -> set[str]:
+    """Every device of every installed backend, for example {"cpu", "gpu"}."""
+    return {
+        d for name in installed_backends() for d in import_module(f"tiny_llm_kit.backend_{name}").devices()
+    }
+
+
 class Grader:
     """Watches one session: which tasks passed, which holes were blank, what was not tested."""
 
@@ -75,13 +83,27 @@ class Grader:
         self.outcomes: dict[tuple[str, Task], bool] = {}
         self.blanks: Counter[str] = Counter()
         self.skipped: list[str] = []
+        self.untested: list[tuple[str, str]] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._keep_wanted(items)
+        self._set_absent_devices_aside(items)
+
+    def _keep_wanted(self, items: list[pytest.Item]) -> None:
         wanted = {parse_task(text) for text in self.config.getoption("tasks")}
         if wanted:
             unwanted = [item for item in items if task_of(item) not in wanted]
             self.config.hook.pytest_deselected(items=unwanted)
             items[:] = [item for item in items if task_of(item) in wanted]
+
+    def _set_absent_devices_aside(self, items: list[pytest.Item]) -> None:
+        """A test for a device that is not here is neither passed nor skipped: it is named at the end."""
+        needs = [(item, item.get_closest_marker("device")) for item in items]
+        absent = [(item, mark.args[0]) for item, mark in needs if mark and mark.args[0] not in devices()]
+        if absent:
+            self.untested = [(item.nodeid, device) for item, device in absent]
+            self.config.hook.pytest_deselected(items=[item for item, _ in absent])
+            items[:] = [item for item in items if item not in {item for item, _ in absent}]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -130,6 +152,8 @@ class Grader:
                 f"earlier days are blank: fill them, or `pdm run course skip --through {earlier[-1]}`",
                 yellow=True,
             )
+        for nodeid, device in self.untested:
+            terminalreporter.write_line(f"not tested on this machine (needs {device}): {nodeid}")
         for nodeid in self.skipped:
             terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
 

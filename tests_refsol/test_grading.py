@@ -1,0 +1,95 @@
+"""The grader itself: what it says of blanks, skips and comparisons; and that mutants cannot get away unseen."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.course import mutants
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.mutants import Mutant, judge
+from tiny_llm_kit.grading import assert_close
+
+
+def grade(tmp_path, test: str) -> subprocess.CompletedProcess:
+    """Runs one test file under the plugin, in a process of its own."""
+    (tmp_path / "test_it.py").write_text("import pytest\n" + test)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tiny_llm_kit.grading.plugin",
+        "-q",
+        str(tmp_path / "test_it.py"),
+    ]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+
+def test_a_skip_is_not_a_pass(tmp_path):
+    done = grade(tmp_path, "def test_a(): pass\n\ndef test_b(): pytest.skip('no weights')\n")
+    assert done.returncode == 1
+    assert "a skip is no pass: test_it.py::test_b" in done.stdout
+
+
+def test_many_tests_of_one_blank_are_one_line(tmp_path):
+    blank = "raise NotImplementedError('week 1 day 2 task 1: RoPE.__call__')"
+    done = grade(tmp_path, f"@pytest.mark.parametrize('i', range(50))\ndef test_a(i):\n    {blank}\n")
+    assert done.returncode == 1
+    assert "blank: week 1 day 2 task 1: RoPE.__call__ (50 tests wait for it)" in done.stdout
+    assert len(done.stdout.splitlines()) < 8
+
+
+def test_another_not_implemented_error_is_an_ordinary_failure(tmp_path):
+    done = grade(tmp_path, "def test_a():\n    raise NotImplementedError('later')\n")
+    assert done.returncode == 1 and "1 failed" in done.stdout and "blank" not in done.stdout
+
+
+def test_a_test_of_an_absent_device_is_listed_and_not_passed(tmp_path):
+    done = grade(tmp_path, "@pytest.mark.device('hpu')\ndef test_a(): pass\n\ndef test_b(): pass\n")
+    assert "1 passed, 1 deselected" in done.stdout
+    assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
+
+
+@pytest.mark.parametrize("actual", [[1.0, 2.1], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]], [1.0]])
+def test_assert_close_names_the_idea(actual):
+    with pytest.raises(AssertionError, match="the idea"):
+        assert_close(np.array(actual), [1.0, 2.0], idea="the idea")
+
+
+def test_assert_close_accepts_what_is_close():
+    assert_close([1.0, np.inf, -np.inf], [1.0 + 1e-6, np.inf, -np.inf], idea="the idea")
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+@pytest.mark.parametrize(
+    ("edit", "status"),
+    [
+        (("out = x @ w.T", "out = x @ w.T * 1.0"), "survived"),
+        (("out = x @ w.T", "out = x @ w.T + 1.0"), "killed"),
+        (("out = x @ w.T", "out = x @ w.T.nonsense"), "crashed"),
+        (("no such text", ""), "stale"),
+    ],
+)
+def test_a_mutant_is_judged_by_the_tests_of_its_task(backend, edit, status):
+    assert (
+        judge(Mutant("1.1.2", "an idea", "basics.py", "a weaker test", both=edit), backend).status == status
+    )
+
+
+def test_a_surviving_mutant_fails_the_report(monkeypatch):
+    survivor = Mutant("1.1.2", "harmless", "basics.py", "any", both=("out = x @ w.T", "out = x @ w.T * 1.0"))
+    monkeypatch.setattr(mutants, "mutants_of", lambda day: [survivor] * 5)
+    output = io.StringIO()
+    assert mutants.report_mutants(Console(file=output), Day(1, 1), ["mlx"]) == 1
+    assert "0/5 killed" in output.getvalue() and "survived: 1.1.2 mlx: harmless" in output.getvalue()
+
+
+def test_too_few_mutants_fail_the_report(monkeypatch):
+    monkeypatch.setattr(mutants, "mutants_of", lambda day: [])
+    output = io.StringIO()
+    assert mutants.report_mutants(Console(file=output), Day(1, 1), ["mlx"]) == 1
+    assert "day 1.1 lists fewer than 5 mutants" in output.getvalue()
