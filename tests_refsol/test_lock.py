@@ -1,0 +1,96 @@
+"""`pdm.lock` holds for every machine that the README promises: each package has a wheel there, nothing compiles."""
+
+import sys
+from itertools import product
+
+import pytest
+from packaging.markers import Marker
+from packaging.tags import compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import parse_wheel_filename
+
+from tiny_llm_kit.repo import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PACKAGES = tomllib.loads((ROOT / "pdm.lock").read_text())["package"]
+PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]
+MACHINES = {
+    "linux-x86_64": ("linux", "Linux", "x86_64"),
+    "linux-arm64": ("linux", "Linux", "aarch64"),
+    "mac-arm64": ("darwin", "Darwin", "arm64"),
+}
+
+
+def platforms(machine: str) -> list[str]:
+    """Wheel platforms that a current system of this kind accepts (glibc 2.35, macOS 14)."""
+    if machine == "mac-arm64":
+        return list(mac_platforms((14, 0), "arm64"))
+    arch = MACHINES[machine][2]
+    return [f"manylinux_2_{minor}_{arch}" for minor in range(35, 4, -1)] + [
+        f"manylinux2014_{arch}",
+        f"linux_{arch}",
+    ]
+
+
+def environment(python: tuple[int, int], machine: str) -> dict[str, str]:
+    sys_platform, system, arch = MACHINES[machine]
+    version = ".".join(map(str, python))
+    return {
+        "python_version": version,
+        "python_full_version": f"{version}.9",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "sys_platform": sys_platform,
+        "platform_system": system,
+        "platform_machine": arch,
+        "os_name": "posix",
+        "extra": "",
+    }
+
+
+def without_wheel(python: tuple[int, int], machine: str) -> list[str]:
+    """Locked packages that this machine would install and for which no locked wheel fits."""
+    where = platforms(machine)
+    accepted = {*cpython_tags(python, platforms=where), *compatible_tags(python, f"cp3{python[1]}", where)}
+    wanted = [
+        p
+        for p in PACKAGES
+        if Marker(p.get("marker", "python_version > '3'")).evaluate(environment(python, machine))
+    ]
+    return [p["name"] for p in wanted if not fits(p, accepted)]
+
+
+def fits(package: dict, accepted: set) -> bool:
+    names = [file["file"] for file in package["files"] if file["file"].endswith(".whl")]
+    return any(parse_wheel_filename(name)[3] & accepted for name in names)
+
+
+@pytest.mark.parametrize(("python", "machine"), list(product(PYTHONS, MACHINES)))
+def test_every_package_has_a_wheel(python, machine):
+    assert without_wheel(python, machine) == []
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_mlx_is_locked_where_it_exists(machine):
+    found = {
+        p["name"]
+        for p in PACKAGES
+        if Marker(p.get("marker", "python_version > '3'")).evaluate(environment((3, 12), machine))
+    }
+    assert {"mlx", "mlx-metal" if machine == "mac-arm64" else "mlx-cpu"} <= found
+
+
+def test_the_check_sees_a_missing_wheel():
+    accepted = set(cpython_tags((3, 12), platforms=platforms("mac-arm64")))
+    assert not fits(
+        {
+            "files": [
+                {"file": "thing-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"},
+                {"file": "thing-1.0.tar.gz"},
+            ]
+        },
+        accepted,
+    )
