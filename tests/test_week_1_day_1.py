@@ -127,19 +127,19 @@ def test_attention_never_reads_a_hidden_value(b, rng):
 @pytest.mark.parametrize("num_heads", [1, 2, 3])
 def test_multi_head_attention_equals_numpy(b, rng, num_heads):
     """Head h uses rows h·D … (h+1)·D of wq, wk and wv; wo mixes the joined heads; scale 1/√D of the head."""
-    N, L, E = 2, 5, 12
-    query, key, value = rng.normal(size=(3, N, L, E))
+    B, L, E = 2, 5, 12
+    query, key, value = rng.normal(size=(3, B, L, E))
     wq, wk, wv, wo = rng.normal(size=(4, E, E))
     mask = np.where(rng.random((L, L)) < 0.3, -1e9, 0.0)
 
     def split(x, w):
-        return (x @ w.T).reshape(N, L, num_heads, -1).swapaxes(1, 2)
+        return (x @ w.T).reshape(B, L, num_heads, -1).swapaxes(1, 2)
 
     heads = attention64(split(query, wq), split(key, wk), split(value, wv), mask=mask)
-    expected = heads.swapaxes(1, 2).reshape(N, L, E) @ wo.T
+    expected = heads.swapaxes(1, 2).reshape(B, L, E) @ wo.T
     layer = b.SimpleMultiHeadAttention(E, num_heads, *map(b.array, (wq, wk, wv, wo)))
     actual = layer(b.array(query), b.array(key), b.array(value), mask=b.array(mask))
-    idea = "split (N, L, H·D) into (N, L, H, D) first, then bring the heads forward; join them the same way back"
+    idea = "split (B, L, H·D) into (B, L, H, D) first, then bring the heads forward; join them the same way back"
     assert_close(b.numpy(actual), expected, atol=1e-4, rtol=1e-4, idea=idea)
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ..repo import ROOT
 from .address import Day, Task, parse_task
+from .holes import functions_of
 from .inprocess import run_days
 from .overlay import overlay
 from .tree import PARTS, REFERENCE, days
@@ -28,8 +29,9 @@ class Mutant:
         idea: the wrong idea in a few words.
         file: the file of the backend package that holds it, for example "attention.py".
         survives: a plausible weaker test that it would pass; a mutant that no test could miss is a strawman.
-        both: (old, new) when the same edit serves both ports; `old` occurs exactly once in the file.
+        both: (old, new) when the same edit serves both ports; `old` occurs exactly once.
         mlx, torch: (old, new) for one port.
+        inside: the function to look in, for example "RoPE.__call__"; the whole file when None.
     """
 
     task: str
@@ -39,6 +41,7 @@ class Mutant:
     both: Edit | None = None
     mlx: Edit | None = None
     torch: Edit | None = None
+    inside: str | None = None
 
     @property
     def address(self) -> Task:
@@ -53,12 +56,21 @@ class Mutant:
         """The texts to overlay. Raises ValueError when the reference no longer has the text once."""
         old, new = self.edits()[backend]
         path = REFERENCE / PARTS[backend] / self.file
-        text = path.read_text()
+        before, text, after = _around(path.read_text(), self.inside)
         if text.count(old) != 1:
-            raise ValueError(
-                f"mutant {self.task} {self.idea!r}: {self.file} of {backend} has {old!r} {text.count(old)} times"
-            )
-        return {path: text.replace(old, new)}
+            where = f"{self.inside or 'it'} has {old!r} {text.count(old)} times"
+            raise ValueError(f"{path.parent.name}/{self.file}: {where}; a mutant needs it once")
+        return {path: before + text.replace(old, new) + after}
+
+
+def _around(source: str, qualname: str | None) -> tuple[str, str, str]:
+    """`source` cut into what stands before, in and after a function."""
+    if qualname is None:
+        return "", source, ""
+    function = functions_of(source)[qualname]
+    lines = source.splitlines(keepends=True)
+    first, last = function.lineno - 1, function.end_lineno
+    return "".join(lines[:first]), "".join(lines[first:last]), "".join(lines[last:])
 
 
 @dataclass

@@ -1,0 +1,41 @@
+"""The book's mdBook preprocessor: `{{#signature …}}` lines, then formulas, in every chapter.
+
+Self-contained, because plain `mdbook build book` runs it with whatever `python3` the machine has. What cannot
+be rendered stays visible in the page as `<span class="book-error">`, and `pdm run book check` fails on it.
+"""
+
+import json
+import sys
+
+import formulas
+import signatures
+
+
+def chapters(items):
+    """Every chapter of the book, at any depth. Part titles and separators are not chapters."""
+    for item in items:
+        if isinstance(item, dict) and "Chapter" in item:
+            yield item["Chapter"]
+            yield from chapters(item["Chapter"]["sub_items"])
+
+
+def preprocess(book):
+    """Rewrite the chapters of mdBook's JSON in place."""
+    to_mathml = formulas.converter()
+    for chapter in chapters(book["items"]):
+        text = signatures.expand(chapter["content"])
+        chapter["content"] = formulas.render(text, to_mathml)
+
+
+def main():
+    if sys.argv[1:2] == ["supports"]:
+        return  # every renderer is fine
+    sys.stdin.reconfigure(encoding="utf-8")
+    sys.stdout.reconfigure(encoding="utf-8")
+    _context, book = json.load(sys.stdin)
+    preprocess(book)
+    json.dump(book, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

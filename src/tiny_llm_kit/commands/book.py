@@ -1,0 +1,97 @@
+"""`pdm run book`: serve, build and check the book, and capture the screens in it."""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from ..book.links import check_site
+from ..repo import BOOK, ROOT
+
+SITE = BOOK / "book"
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    if args.action == "capture":
+        return capture(args.check)
+    if args.action == "serve":
+        options = ["--port", str(args.port)] + ["--open"] * args.open
+        return mdbook("serve", *options)
+    return mdbook("build") or (check() if args.action == "check" else 0)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pdm run book", description="The book: read it, build it, check it."
+    )
+    parser.add_argument("--open", action="store_true", help="with serve: open it in the web browser")
+    parser.add_argument("--port", type=int, default=3000, help="with serve: the port (default 3000)")
+    parser.add_argument(
+        "--check", action="store_true", help="with capture: change nothing, fail on a difference"
+    )
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="serve",
+        choices=["serve", "build", "check", "capture"],
+        help="serve it at http://localhost:3000 (default) · build it into book/book · check: build it, and look "
+        "at every link and image · capture the screens in it again",
+    )
+    return parser.parse_args(argv)
+
+
+def mdbook(action: str, *options: str) -> int:
+    """Run mdBook on the book, with this Python for its preprocessor."""
+    program = find_mdbook()
+    if program is None:
+        print("book: mdbook is missing; `pdm install` brings it", file=sys.stderr)
+        return 1
+    command = f"{shlex.quote(Path(sys.executable).as_posix())} preprocess.py"
+    environment = {**os.environ, "MDBOOK_PREPROCESSOR__COURSE__COMMAND": command}
+    try:
+        return subprocess.run([program, action, str(BOOK), *options], env=environment).returncode
+    except KeyboardInterrupt:
+        return 0  # how one ends `serve`
+
+
+def find_mdbook() -> str | None:
+    """The mdBook beside this Python, else one on the PATH."""
+    return shutil.which("mdbook", path=sysconfig.get_path("scripts")) or shutil.which("mdbook")
+
+
+def check() -> int:
+    problems = check_site(SITE)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    pages = len(list(SITE.rglob("*.html")))
+    print(f"book: {pages} pages, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+def capture(check_only: bool) -> int:
+    """Draw the screens again, or only compare them with those in the book."""
+    from ..book import screens  # runs the reference, which building the book does not need
+
+    try:
+        if not check_only:
+            for file in screens.capture(screens.capture_all()):
+                print(f"book: new screen {file.relative_to(ROOT)}")
+            return 0
+        differences = list(screens.check_all())
+    except RuntimeError as error:  # a command in the book no longer works
+        print(f"book: {error}", file=sys.stderr)
+        return 1
+    for difference in differences:
+        print(difference, file=sys.stderr)
+    if differences:
+        print("book: a screen has changed; `pdm run book capture` draws it again", file=sys.stderr)
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

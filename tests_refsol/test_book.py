@@ -1,0 +1,268 @@
+"""The book's own tools: formulas, signatures, the link check, the capture of screens; and its table of contents."""
+
+import re
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from tiny_llm_kit.book import screens
+from tiny_llm_kit.book.links import check_site
+from tiny_llm_kit.commands.book import find_mdbook
+from tiny_llm_kit.repo import BOOK, ROOT, installed_backends
+
+sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
+import formulas
+import signatures
+
+
+@pytest.fixture(scope="module")
+def render():
+    to_mathml = formulas.converter()
+    return lambda text: formulas.render(text, to_mathml)
+
+
+# ---- formulas
+
+
+def test_inline_formula_becomes_mathml(render):
+    page = render("Let $x_i \\in \\mathbb{R}^D$ be a row, and $y$.")
+    assert page.count("<math ") == 2
+    assert "ℝ" in page
+    assert page.endswith("</math>.")
+
+
+def test_display_formula_is_a_block_that_can_scroll(render):
+    page = render("Before\n\n$$\n\\frac{a}{b}\n$$\n\nafter")
+    assert re.search(r'<span class="formula"><math [^>]*display="block"', page)
+    assert "<mfrac>" in page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`$x$` and ``a ` $y$``",
+        "```sh\necho $HOME $x$\n```",
+        "- a list\n\n  ~~~python\n  x = '$y$'\n  ~~~\n",
+        '<pre class="screen">cost $x$\n\n$y$</pre>',
+        "<code>$x$</code>",
+        '<a title="$x$">t</a>',
+        "<!-- $x$ -->",
+    ],
+)
+def test_code_and_html_are_left_alone(render, text):
+    assert render(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It costs $5 and $6.",
+        "between $5-$6",
+        "$HOME and $PATH, or $HOME/$USER",
+        "US$5 or 5$ each, 6$ for two",
+        r"\$x\$ is not a formula",
+        "a $ b $ c",
+        "one $x here\n\nand there$ another paragraph",
+    ],
+)
+def test_dollars_that_are_no_formula_are_left_alone(render, text):
+    assert render(text) == text
+
+
+def test_markdown_finds_nothing_to_do_in_a_formula(render):
+    """A `|` would end a table cell, `*` and `_` would make text slanted."""
+    page = render(r"| $\left| a * b_c * d_e \right|$ |")
+    assert page.count("|") == 2
+    assert not re.search(r"[*_]", re.sub(r"<[^>]*>", "", page))
+
+
+@pytest.mark.parametrize(
+    "wrong", [r"$\nosuchcommand{x}$", "$x^$", r"$$\begin{aligned} a &= b \end{aligned}$$"]
+)
+def test_a_wrong_formula_shows_as_an_error(render, wrong):
+    assert '<span class="book-error">' in render(wrong)
+
+
+def test_without_latex2mathml_the_formula_shows_as_latex(tmp_path):
+    """Any Python builds the book: with formulas as LaTeX, one warning line, and no failure."""
+    code = (
+        "import sys; sys.modules['latex2mathml'] = None\n"
+        f"sys.path.insert(0, {str(BOOK)!r})\n"
+        "import formulas; print(formulas.render('a $x_1$ b $y$', formulas.converter()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert run.stdout.strip() == "a <code>x&#95;1</code> b <code>y</code>"
+    assert len(run.stderr.splitlines()) == 1
+
+
+# ---- signatures
+
+SOURCE = '''
+def plain(x: int) -> int:
+    """Says what.
+
+    Args:
+        x: a number.
+    """
+    # TASK 1.1.1: secret.
+    return secret(x)
+
+
+class Thing:
+    """A thing."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __call__(
+        self,
+        x: int,
+    ) -> int:
+        # TASK 1.1.2: secret.
+        return self.secret + x
+'''
+
+
+def test_signature_has_the_docstring_and_no_body():
+    assert signatures.contract(SOURCE, "plain").splitlines()[-1].strip() == '"""'
+    whole = signatures.contract(SOURCE, "Thing")
+    assert "def __init__(self, size: int):\n        ..." in whole
+    assert whole.endswith("    ) -> int:\n        ...")
+    assert "secret" not in whole + signatures.contract(SOURCE, "plain") + signatures.contract(
+        SOURCE, "Thing.__call__"
+    )
+
+
+def test_missing_name_shows_as_an_error():
+    assert "book-error" in signatures.expand("{{#signature mlx_backend/nowhere.py nothing}}")
+
+
+# ---- the link check
+
+GOOD = {
+    "index.html": '<a href="a.html#here">a</a><img src="i.svg"><link rel="stylesheet" href="css/s.css">',
+    "a.html": '<h2 id="here">x</h2><a href="https://example.org/">outside, not fetched</a><a href="#here">up</a>',
+    "i.svg": "<svg/>",
+    "css/s.css": "body { background: url(../i.svg) }",
+}
+
+
+def site(folder, **changes):
+    for name, text in {**GOOD, **changes}.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return check_site(folder)
+
+
+def test_a_whole_site_has_no_problem(tmp_path):
+    assert site(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("a.html", '<a href="gone.html">x</a><h2 id="here">', "link to nothing: gone.html"),
+        ("a.html", "<h2>here has lost its id</h2>", "missing anchor: a.html#here"),
+        ("a.html", '<h2 id="here"><img src="gone.png">', "missing file: gone.png"),
+        ("a.html", '<h2 id="here"><script src="https://cdn.example/x.js"></script>', "fetched from outside"),
+        (
+            "a.html",
+            '<h2 id="here"><link rel="stylesheet" href="//cdn.example/x.css">',
+            "fetched from outside",
+        ),
+        (
+            "a.html",
+            '<h2 id="here"><p style="background:url(http://cdn.example/x.png)">',
+            "fetched from outside",
+        ),
+        (
+            "a.html",
+            '<h2 id="here"><style>@import "https://cdn.example/x.css";</style>',
+            "fetched from outside",
+        ),
+        ("css/s.css", "@font-face { src: url('https://fonts.example/f.woff2') }", "fetched from outside"),
+        ("a.html", '<h2 id="here"><p>{{#include screens/gone.html}}</p>', "not rendered"),
+        ("a.html", '<h2 id="here"><span class="book-error">formula</span>', "formula"),
+    ],
+)
+def test_the_link_check_finds(tmp_path, file, text, problem):
+    found = site(tmp_path, **{file: text})
+    assert len(found) == 1, found
+    assert problem in found[0]
+
+
+# ---- the screens
+
+
+def fake_day(text):
+    module = ModuleType("see.week_1_day_9")
+    module.show = lambda b, console: console.print(f"{text}, [bold]<&>[/bold] on {b.device}")
+    return module
+
+
+def test_a_changed_screen_is_detected(tmp_path):
+    backend = installed_backends()[0]
+    (written,) = screens.capture(screens.day_screens(backend, [fake_day("one")]), tmp_path)
+    kept = written.read_text()
+    assert written.name == "week1-09.html"
+    assert kept.startswith('<pre class="screen"')
+    assert "pdm run see 1.9" in kept
+    assert "&lt;&amp;&gt;" in kept
+
+    assert list(screens.differences(screens.day_screens(backend, [fake_day("one")]), tmp_path)) == []
+    (difference,) = screens.differences(screens.day_screens(backend, [fake_day("two")]), tmp_path)
+    assert "-one, <&> on cpu" in difference
+    assert "+two, <&> on cpu" in difference
+
+
+def test_a_missing_screen_is_detected(tmp_path):
+    fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
+    assert "+one" in next(screens.differences(fresh, tmp_path))
+
+
+def test_a_command_that_fails_is_not_captured():
+    command = screens.Command(name="x", shown="pdm run book nonsense", args=("book", "nonsense"))
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        screens.output(command)
+
+
+def test_what_differs_from_run_to_run_is_masked():
+    command = screens.Command(name="x", shown="", args=("book", "--help"), mask=(r"\d{4}",))
+    output = screens.output(command)
+    assert "localhost:…" in output
+    assert "3000" not in output
+
+
+# ---- the book itself
+
+
+def test_every_entry_of_the_summary_exists_and_every_page_has_an_entry():
+    entries = re.findall(r"\]\(([^)]+)\)", (BOOK / "src" / "SUMMARY.md").read_text())
+    pages = {path.name for path in (BOOK / "src").glob("*.md")} - {"SUMMARY.md"}
+    assert len(entries) == len(set(entries))
+    assert set(entries) == pages
+
+
+def test_plain_mdbook_builds_the_book(tmp_path):
+    """Without `pdm run`, from another folder: formulas are MathML and every link holds."""
+    run = subprocess.run(
+        [find_mdbook(), "build", str(BOOK), "--dest-dir", str(tmp_path / "site")],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert run.returncode == 0, run.stderr
+    assert "<math " in (tmp_path / "site" / "notation.html").read_text()
+    assert check_site(tmp_path / "site") == []
+
+
+def test_the_readme_has_the_two_commands_first():
+    """CI takes them from here, by position."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert [block.splitlines() for block in blocks[:2]] == [
+        ['pip install "pdm[locked]" && pdm install && pdm run main --solution ref'],
+        ["pdm run test-all"],
+    ]
