@@ -1,0 +1,240 @@
+"""Weights that are broken or hostile: one line names the file, the tensor and the fix, on both ports."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tiny_llm_kit.checkpoint import load_checkpoint
+from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.repo import installed_backends
+
+BROKEN = []  # (a function that breaks a correct folder, what the reader then says of it)
+
+
+def broken(message: str):
+    """Registers a way to break a folder. A message names its files by `paths`."""
+
+    def register(function):
+        BROKEN.append(pytest.param(function, message, id=function.__name__))
+        return function
+
+    return register
+
+
+def paths(folder: Path) -> dict[str, Path]:
+    """What the placeholders of a message stand for."""
+    weights, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    return {"folder": folder, "weights": weights, "index": index}
+
+
+def cut(file: Path, size: int) -> None:
+    with file.open("r+b") as stream:
+        stream.truncate(size)
+
+
+def patch(folder: Path, position: int, data: bytes) -> None:
+    """Overwrites bytes of the safetensors file."""
+    with (folder / "model.safetensors").open("r+b") as stream:
+        stream.seek(position)
+        stream.write(data)
+
+
+def rewrite(folder: Path, change) -> None:
+    """Changes the text of the safetensors header and keeps the data."""
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = change(content[8:end].decode()).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header + content[end:])
+
+
+def shard(folder: Path, changes: dict | None = None) -> dict[str, Path]:
+    """Turns the folder's file into one shard per tensor, with `changes` made to the index."""
+    whole = folder / "model.safetensors"
+    tensors = load_file(whole)
+    names = {tensor: f"model-{number}.safetensors" for number, tensor in enumerate(sorted(tensors), start=1)}
+    for tensor, name in names.items():
+        save_file({tensor: tensors[tensor]}, folder / name)
+    whole.unlink()
+    listed = {tensor: name for tensor, name in (names | (changes or {})).items() if name is not ...}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    return {tensor: folder / name for tensor, name in names.items()}
+
+
+@broken(
+    "{folder}/pytorch_model.bin: a pickle, which may run any code when it is loaded, so it was not opened: "
+    "convert it where you trust it (transformers: from_pretrained(old_folder).save_pretrained(new_folder))"
+)
+def pickle(folder, edit):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+@broken("{weights}: not found; check the path, or choose a model with safetensors weights")
+def no_weights(folder, edit):
+    (folder / "model.safetensors").unlink()
+
+
+@broken(
+    "{weights}: truncated or damaged: its tensors need 41088 bytes, and it has 824; download the file again"
+)
+def truncated(folder, edit):
+    cut(folder / "model.safetensors", 1000)
+
+
+@broken(
+    "{weights}: truncated or not safetensors: header of 168 bytes in a file of 60; download the file again"
+)
+def cut_in_the_header(folder, edit):
+    cut(folder / "model.safetensors", 60)
+
+
+@broken("{weights}: truncated or not safetensors: header of 0 bytes in a file of 0; download the file again")
+def empty_file(folder, edit):
+    cut(folder / "model.safetensors", 0)
+
+
+@broken(
+    "{weights}: truncated or not safetensors: header of 1152921504606846976 bytes in a file of 41264; "
+    "download the file again"
+)
+def absurd_header_length(folder, edit):
+    patch(folder, 0, struct.pack("<Q", 2**60))
+
+
+@broken(
+    "{weights}: its header is not JSON (Expecting property name enclosed in double quotes at character 1); "
+    "download the file again"
+)
+def header_is_not_json(folder, edit):
+    patch(folder, 8, b"{{")
+
+
+@broken("{weights}: its header is not UTF-8 text; download the file again")
+def header_is_not_text(folder, edit):
+    patch(folder, 10, b"\xff")
+
+
+@broken("{weights}: its header has the same key twice; download the file again")
+def header_with_the_same_name_twice(folder, edit):
+    rewrite(folder, lambda text: text.replace("model.norm.weight", "model.embed_tokens.weight"))
+
+
+@broken(
+    "{weights}: tensor 'model.norm.weight': data_offsets [40832, 41088] overlaps another; download the file "
+    "again"
+)
+def offsets_overlap(folder, edit):
+    rewrite(folder, lambda text: text.replace("[40960,41088]", "[40832,41088]"))
+
+
+@broken(
+    "{weights}: tensor 'model.norm.weight': 59039 bytes are not F32 of shape [32]; download the file again"
+)
+def offsets_past_the_end(folder, edit):
+    rewrite(folder, lambda text: text.replace("[40960,41088]", "[40960,99999]"))
+
+
+@broken("{weights}: tensor 'model.norm.weight': 128 bytes are not F32 of shape [33]; download the file again")
+def shape_of_other_size(folder, edit):
+    rewrite(folder, lambda text: text.replace("[32]", "[33]"))
+
+
+@broken(
+    "{weights}: tensor 'model.embed_tokens.weight': shape [-320, -32] is not a list of counts; download the "
+    "file again"
+)
+def negative_dimension(folder, edit):
+    rewrite(folder, lambda text: text.replace("[320,32]", "[-320,-32]"))
+
+
+@broken("{weights}: tensor 'model.norm.weight' is stored as 'I64'; choose a model stored as BF16, F16 or F32")
+def integer_weights(folder, edit):
+    save_file({"model.norm.weight": np.ones(32, np.int64)}, folder / "model.safetensors")
+
+
+@broken(
+    "{weights}: tensor 'model.norm.weight' is packed (U32), but config.json has no quantization; download "
+    "both files again"
+)
+def packed_without_quantization(folder, edit):
+    save_file({"model.norm.weight": np.ones(32, np.uint32)}, folder / "model.safetensors")
+
+
+@broken("{weights}: tensor '\\ud800_tokens.weight': its name is not text; download the file again")
+def a_name_that_is_not_unicode(folder, edit):
+    rewrite(folder, lambda text: text.replace("model.embed", "\\ud800"))
+
+
+@broken(
+    "{folder}/model-2.safetensors: shard not found, but model.safetensors.index.json names it; download the "
+    "model again"
+)
+def shard_missing(folder, edit):
+    shard(folder)["model.norm.weight"].unlink()
+
+
+@broken(
+    "{index}: weight_map names '../secret.safetensors', which is not a safetensors file of this folder; "
+    "download the file again"
+)
+def shard_outside_of_the_folder(folder, edit):
+    shard(folder, {"model.norm.weight": "../secret.safetensors"})
+
+
+@broken("{index}: tensor 'lm_head.weight' is not in model-1.safetensors; download the file again")
+def tensor_not_in_its_shard(folder, edit):
+    shard(folder, {"lm_head.weight": "model-1.safetensors"})
+
+
+@broken("{folder}: tensor 'model.norm.weight' is missing; download the model again")
+def tensor_of_a_shard_left_out(folder, edit):
+    shard(folder, {"model.norm.weight": ...})
+
+
+@broken("{index}: tensor 'model.norm.weight' of model-1.safetensors is not listed; download the file again")
+def tensor_not_in_the_index(folder, edit):
+    first, second = shard(folder, {"model.norm.weight": ...}).values()
+    save_file(load_file(first) | load_file(second), first)
+
+
+@broken(
+    "{folder}/model-2.safetensors: tensor 'model.norm.weight' is also in model-1.safetensors; download the "
+    "file again"
+)
+def tensor_in_two_shards(folder, edit):
+    first, second = shard(folder).values()
+    save_file(load_file(first) | load_file(second), first)
+
+
+@broken("{index}: weight_map is missing or not an object; download the file again")
+def index_without_a_map(folder, edit):
+    shard(folder)
+    edit("model.safetensors.index.json", weight_map=...)
+
+
+@broken(
+    "{weights}: tensor 'model.norm.weight' has shape (64,), but config.json asks for (32,); one of the two is"
+    " of another model: download both again"
+)
+def wrong_shape(folder, edit):
+    save_file({"model.norm.weight": np.ones(64, np.float32)}, folder / "model.safetensors")
+
+
+@broken("{folder}: tensor 'model.norm.weight' is missing; download the model again")
+def tensor_missing(folder, edit):
+    save_file({"model.embed_tokens.weight": np.ones((320, 32), np.float32)}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+@pytest.mark.parametrize(("break_it", "message"), BROKEN)
+def test_a_broken_folder_gets_one_line(folder, edit, break_it, message, backend):
+    break_it(folder, edit)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(folder, backend, device="cpu").weight("model.norm.weight", 32)
+    line = str(caught.value)
+    assert line == message.format(**paths(folder))
+    assert "\n" not in line

@@ -1,0 +1,78 @@
+"""What loading costs in memory, measured in a process of its own. Linux only: it reads /proc."""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny_llm_kit.repo import installed_backends
+
+MEGABYTE = 2**20
+TENSORS = 20
+# Anonymous memory is what the process itself holds; pages of the mapped file can be dropped at any time.
+# A thread samples it every millisecond, as a peak is over when loading ends.
+PROGRAM = """
+import importlib, sys, threading, time
+from tiny_llm_kit.checkpoint import load_checkpoint
+
+def anonymous():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
+
+def sample():
+    while not done.is_set():
+        samples.append(anonymous())
+        time.sleep(0.001)
+
+folder, backend, dtype = sys.argv[1:]
+importlib.import_module("tiny_llm_kit.backend_" + backend)
+samples, done = [anonymous()], threading.Event()
+sampler = threading.Thread(target=sample)
+sampler.start()
+checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype)
+samples.append(anonymous())
+done.set()
+sampler.join()
+print(max(samples) - samples[0])
+"""
+
+
+def write_zeros(file: Path, dtype: str, megabytes: int) -> None:
+    """A safetensors file of zeros, with a hole for the data: it takes no space on the disk."""
+    each = megabytes * MEGABYTE // TENSORS
+    shape = [each // 1024 // {"F32": 4, "BF16": 2}[dtype], 1024]
+    entries = {
+        f"layer.{i}.weight": {"dtype": dtype, "shape": shape, "data_offsets": [i * each, (i + 1) * each]}
+        for i in range(TENSORS)
+    }
+    header = json.dumps(entries).encode()
+    with file.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(header)) + header)
+        stream.truncate(8 + len(header) + megabytes * MEGABYTE)
+
+
+def peak_of_loading(folder: Path, backend: str, dtype: str) -> float:
+    """Megabytes of anonymous memory that loading adds at its highest."""
+    command = [sys.executable, "-c", PROGRAM, str(folder), backend, dtype]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / MEGABYTE
+
+
+if sys.platform == "linux":
+
+    @pytest.mark.parametrize("backend", installed_backends())
+    def test_a_converted_checkpoint_is_in_memory_once(folder, backend):
+        write_zeros(folder / "model.safetensors", "BF16", 100)
+        peak = peak_of_loading(folder, backend, "float32")
+        print(f"{peak:.0f} MB")
+        assert 195 < peak < 1.2 * 200
+
+    @pytest.mark.parametrize("backend", installed_backends())
+    def test_a_checkpoint_in_its_own_type_is_not_copied(folder, backend):
+        write_zeros(folder / "model.safetensors", "F32", 200)
+        peak = peak_of_loading(folder, backend, "float32")
+        print(f"{peak:.0f} MB")
+        # torch leaves it in the mapped file; MLX reads it into its own memory.
+        assert peak < {"torch": 20, "mlx": 1.1 * 200}[backend]

@@ -1,0 +1,149 @@
+"""`config.json`: every spelling of a good one, one line for each bad one."""
+
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.model_config import ModelConfig, Quantization, read_config
+from tiny_llm_kit.model_files import CheckpointError
+
+BAD_FIELDS = {
+    "unknown architecture": (
+        {"architectures": ["MambaForCausalLM"]},
+        "architectures[0] is 'MambaForCausalLM' and must be Qwen3ForCausalLM",
+    ),
+    "heads that do not divide": (
+        {"num_key_value_heads": 4},
+        "num_key_value_heads 4 does not divide num_attention_heads 6: "
+        "every K/V head serves equally many query heads",
+    ),
+    "no head dim": (
+        {"head_dim": ...},
+        "head_dim is missing and must be a whole number from 1 to 16777216",
+    ),
+    "layers as text": (
+        {"num_hidden_layers": "2"},
+        "num_hidden_layers is '2' and must be a whole number from 1 to 16777216",
+    ),
+    "layers as a bool": (
+        {"num_hidden_layers": True},
+        "num_hidden_layers is True and must be a whole number from 1 to 16777216",
+    ),
+    "negative size": (
+        {"intermediate_size": -48},
+        "intermediate_size is -48 and must be a whole number from 1 to 16777216",
+    ),
+    "absurd size": (
+        {"max_position_embeddings": 10**15},
+        "max_position_embeddings is 1000000000000000 and must be a whole number from 1 to 16777216",
+    ),
+    "eps is infinite": (
+        {"rms_norm_eps": math.inf},
+        "rms_norm_eps is inf and must be a positive number",
+    ),
+    "scaled rope": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        "rope_scaling.rope_type is 'yarn' and must be default: scaled RoPE is not supported",
+    ),
+    "scaled rope in the new spelling": (
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}},
+        "rope_parameters.rope_type is 'linear' and must be default: scaled RoPE is not supported",
+    ),
+    "another activation": (
+        {"hidden_act": "gelu"},
+        "hidden_act is 'gelu' and must be silu",
+    ),
+    "another quantization": (
+        {"quantization_config": {"quant_method": "fp8"}},
+        "quantization_config.quant_method is 'fp8' and must be MLX's affine: take the bf16 weights instead",
+    ),
+    "packing of another width": (
+        {"quantization": {"group_size": 64, "bits": 3}},
+        "quantization.bits is 3 and must be 4 or 8",
+    ),
+    "packing that differs by layer": (
+        {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}}},
+        "quantization is ['lm_head'] and must be one group_size and bits for the whole model",
+    ),
+}
+BAD_FILES = {
+    "": "is not JSON (Expecting value at character 0)",
+    "{oops": "is not JSON (Expecting property name enclosed in double quotes at character 1)",
+    "[]": "is not a JSON object",
+    '{"head_dim": 8, "head_dim": 16}': "has the same key twice",
+    '{"a":' * 100_000: "is nested too deeply",
+    "\udcff": "is not UTF-8 text",
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_FIELDS.values(), ids=BAD_FIELDS.keys())
+def test_a_bad_field_is_named(folder, edit, fields, message):
+    edit("config.json", **fields)
+    with pytest.raises(CheckpointError) as caught:
+        read_config(folder)
+    expected = f"{folder / 'config.json'}: {message}; correct the field or choose another model"
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES.items(), ids=BAD_FILES.values())
+def test_a_bad_file_is_named(folder, text, message):
+    (folder / "config.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(CheckpointError) as caught:
+        read_config(folder)
+    assert str(caught.value) == f"{folder / 'config.json'}: {message}; download the file again"
+
+
+def test_no_file(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError) as caught:
+        read_config(folder)
+    line = f"{folder / 'config.json'}: not found; check the path, or download the model again"
+    assert str(caught.value) == line
+
+
+def test_old_and_new_spelling_are_one_configuration(folder, edit):
+    edit("config.json", torch_dtype="bfloat16", rope_theta=5e5, rope_scaling=None)
+    old = read_config(folder)
+    rope = {"rope_type": "default", "rope_theta": 5e5}
+    edit(
+        "config.json",
+        torch_dtype=...,
+        dtype="bfloat16",
+        rope_theta=...,
+        rope_scaling=...,
+        rope_parameters=rope,
+    )
+    assert read_config(folder) == old
+    assert (old.dtype, old.rope_theta) == ("bfloat16", 5e5)
+
+
+@pytest.mark.parametrize("field", ["quantization", "quantization_config"])
+def test_packing_of_mlx(folder, edit, field):
+    edit("config.json", **{field: {"group_size": 64, "bits": 4, "mode": "affine"}})
+    assert read_config(folder).quantization == Quantization(group_size=64, bits=4)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_value_of_a_field_crashes_the_reader(folder, data):
+    fields = json.loads((folder / "config.json").read_text())
+    also = ["rope_parameters", "rope_scaling", "quantization", "quantization_config", "dtype", "torch_dtype"]
+    name = data.draw(st.sampled_from([*fields, *also, "hidden_act"]))
+    (folder / "changed").mkdir(exist_ok=True)
+    (folder / "changed" / "config.json").write_text(json.dumps(fields | {name: data.draw(JSON)}))
+    try:
+        config = read_config(folder / "changed")
+    except CheckpointError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert isinstance(config, ModelConfig)

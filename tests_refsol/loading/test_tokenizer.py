@@ -1,0 +1,171 @@
+"""Text to ids and back, whole and streamed, with the library's own decoding as the oracle."""
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Bpe
+from tokenizers import processors
+
+from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.tokenizer import Tokenizer, load_tokenizer
+
+fuzz = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"])
+)  # all of Unicode but lone surrogates, which no text has
+
+
+@pytest.fixture(scope="module")
+def tokenizer(bpe: Bpe) -> Tokenizer:
+    return Tokenizer(bpe)
+
+
+def streamed(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    detokenizer = tokenizer.detokenizer()
+    return [*map(detokenizer.add, ids), detokenizer.finish()]
+
+
+def without_special(text: str) -> str:
+    return re.sub(r"<\|(endoftext|im_start|im_end)\|>", "", text)
+
+
+@fuzz
+@given(text=TEXT)
+def test_any_text_comes_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text)) == without_special(text)
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("a\ud83db")) == "a\ufffdb"
+    assert tokenizer.decode(tokenizer.encode("a\ud83d\ude02b")) == "a😂b"
+
+
+@fuzz
+@given(text=TEXT)
+def test_a_stream_never_shows_half_a_character(tokenizer, text):
+    pieces = streamed(tokenizer, tokenizer.encode(text))
+    # Half a character would be a U+FFFD that the text has not.
+    assert "".join(pieces) == without_special(text)
+
+
+@fuzz
+@given(ids=st.lists(st.integers(0, 310)))
+def test_a_stream_of_any_ids_is_their_decoding(tokenizer, ids):
+    """A model may emit any sequence: broken UTF-8, special tokens, and rows past the vocabulary."""
+    assert "".join(streamed(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_a_character_appears_with_its_last_byte(tokenizer, bpe):
+    smile = [
+        bpe.token_to_id(character) for character in "ðŁĺĤ"
+    ]  # F0 9F 98 82, as a byte-level BPE writes them
+    assert streamed(tokenizer, smile) == ["", "", "", "😂", ""]
+    assert streamed(tokenizer, smile[:3]) == ["", "", "", "\ufffd"]
+
+
+def test_a_stream_does_not_pile_up_broken_bytes(tokenizer, bpe):
+    """If bytes that never become a character waited for the next, the work per token would grow."""
+    detokenizer = tokenizer.detokenizer()
+    continuation = bpe.token_to_id("Ģ")  # 80, with which no character begins
+    assert {detokenizer.add(continuation) for _ in range(1000)} == {"\ufffd"}
+
+
+def test_special_tokens_are_parsed_and_not_shown(tokenizer, bpe):
+    ids = tokenizer.encode("<|im_start|>a<think><|im_end|>")
+    start, end = bpe.token_to_id("<|im_start|>"), bpe.token_to_id("<|im_end|>")
+    assert ids == [start, bpe.token_to_id("a"), bpe.token_to_id("<think>"), end]
+    assert tokenizer.decode(ids) == "a<think>" == "".join(streamed(tokenizer, ids))
+
+
+def test_the_vocabulary_counts_added_tokens(tokenizer, bpe):
+    assert tokenizer.vocab_size == 298 == max(bpe.get_vocab().values()) + 1
+
+
+def test_the_beginning_is_not_written_twice(folder, edit, bpe):
+    bos = bpe.token_to_id("<|endoftext|>")
+    bpe = Bpe.from_str(bpe.to_str())
+    bpe.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", bos)]
+    )
+    bpe.save(str(folder / "tokenizer.json"))
+    edit("tokenizer_config.json", bos_token={"content": "<|endoftext|>"})
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("a") == tokenizer.encode("<|endoftext|>a") == [bos, bpe.token_to_id("a")]
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "settings_token", "expected"),
+    [
+        (..., ..., ..., set()),
+        (0, ..., ..., {0}),
+        ([0, 2], ..., ..., {0, 2}),
+        (..., 1, ..., {1}),
+        ([0], [1], "<|im_end|>", {0, 1, 2}),
+        (..., None, {"content": "<|im_end|>"}, {2}),
+        (..., ..., None, set()),
+    ],
+)
+def test_every_end_counts(folder, edit, generation, config, settings_token, expected):
+    edit("generation_config.json", eos_token_id=generation)
+    edit("config.json", eos_token_id=config)
+    edit("tokenizer_config.json", eos_token=settings_token)
+    assert load_tokenizer(folder).eos_token_ids == expected
+
+
+def no_tokenizer(folder, edit):
+    (folder / "tokenizer.json").unlink()
+
+
+def another_decoder(folder, edit):
+    edit("tokenizer.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
+
+
+def too_few_rows(folder, edit):
+    edit("config.json", vocab_size=200)
+
+
+def an_end_as_text(folder, edit):
+    edit("generation_config.json", eos_token_id=["<|im_end|>"])
+
+
+def an_unknown_end(folder, edit):
+    edit("tokenizer_config.json", eos_token="<|end_of_all|>")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (no_tokenizer, "tokenizer.json: not found; check the path, or download the model again"),
+        (
+            another_decoder,
+            "tokenizer.json: decoder must be ByteLevel, as in every Qwen model; "
+            "choose a model with a byte-level tokenizer",
+        ),
+        (
+            too_few_rows,
+            "tokenizer.json: has token ids up to 297, but vocab_size of config.json is 200; "
+            "one of the two is of another model: download both again",
+        ),
+        (
+            an_end_as_text,
+            "generation_config.json: eos_token_id ['<|im_end|>'] must be an id or a list of ids; correct it",
+        ),
+        (
+            an_unknown_end,
+            "tokenizer_config.json: eos_token '<|end_of_all|>' is not in tokenizer.json; download both again",
+        ),
+    ],
+)
+def test_a_broken_tokenizer_gets_one_line(folder, edit, break_it, message):
+    break_it(folder, edit)
+    with pytest.raises(CheckpointError) as caught:
+        load_tokenizer(folder)
+    assert str(caught.value) == f"{folder}/{message}"
+
+
+def test_a_tokenizer_that_the_library_refuses_gets_one_line(folder, edit):
+    edit("tokenizer.json", model={"type": "abacus"})
+    with pytest.raises(CheckpointError, match=r"^.*/tokenizer\.json: '.*; download the file again$"):
+        load_tokenizer(folder)
