@@ -1,0 +1,67 @@
+"""A device "hpu" whose memory is the CPU's: tensors carry a tag, and a mode watches over every call of torch.
+
+As on a real device, the two kinds do not mix (numbers, that is tensors without axes, do), and NumPy cannot look into
+an hpu tensor. The mode belongs to the thread that loaded the plug-in.
+"""
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+HPU = torch.device("hpu", 0)
+# These take tensors of two devices by their nature.
+COPIES = {"to", "copy_", "cpu", "__setitem__", "set_"}
+
+
+class HpuTensor(torch.Tensor):
+    """A CPU tensor that says it is on an hpu."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    device = property(lambda self: HPU)
+    is_cpu = property(lambda self: False)
+
+
+class HpuMode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        call = (args, kwargs or {})
+        leaves = tree_flatten(call)[0]
+        name = getattr(function, "__name__", "")
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        on_hpu = [isinstance(tensor, HpuTensor) for tensor in inputs]
+        if name in ("numpy", "__array__") and any(on_hpu):
+            raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
+        if any(on_hpu) and name not in COPIES:
+            self._forbid_mixing(name, inputs)
+        plain_args, plain_kwargs = tree_map(_to_plain, call)
+        result = function(*plain_args, **plain_kwargs)
+        asked_for = _device_named(leaves)
+        if name == "cpu" or (asked_for and asked_for.type != "hpu"):
+            return result
+        first_is_hpu = bool(on_hpu) and (on_hpu[0] if name in COPIES else any(on_hpu))
+        return tree_map(_to_hpu, result) if asked_for or first_is_hpu else result
+
+    @staticmethod
+    def _forbid_mixing(name: str, inputs: list[torch.Tensor]) -> None:
+        if any(not isinstance(tensor, HpuTensor) and tensor.dim() for tensor in inputs):
+            raise RuntimeError(f"{name}: expected all tensors on the same device, found hpu and cpu")
+
+
+def _device_named(leaves: list) -> torch.device | None:
+    """The device that a call asks for by name, as `torch.zeros(3, device="hpu")` or `x.to("cpu")`."""
+    for leaf in leaves:
+        if isinstance(leaf, torch.device):
+            return leaf
+        if isinstance(leaf, str) and leaf.partition(":")[0] in ("hpu", "cpu"):
+            return torch.device(leaf)
+    return None
+
+
+def _to_plain(leaf):
+    if isinstance(leaf, HpuTensor):
+        return leaf.as_subclass(torch.Tensor)
+    named = _device_named([leaf])
+    return torch.device("cpu") if named else leaf
+
+
+def _to_hpu(leaf):
+    return leaf.as_subclass(HpuTensor) if isinstance(leaf, torch.Tensor) else leaf

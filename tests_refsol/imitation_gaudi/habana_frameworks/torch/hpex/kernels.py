@@ -1,0 +1,71 @@
+"""`FusedSDPA.apply` and `apply_rotary_pos_emb`, with the order of arguments and the demands of the real ones."""
+
+from enum import Enum
+
+import torch
+
+from ... import record
+
+
+class RotaryPosEmbeddingMode(Enum):
+    BLOCKWISE = 0
+    PAIRWISE = 1
+
+
+def apply_rotary_pos_emb(p, *args):
+    """Arguments after p: cos, sin, position_ids, offset, mode. One float32 among p, cos and sin makes all so."""
+    record.note("apply_rotary_pos_emb", p, *args)
+    cos, sin, position_ids, offset, mode = args
+    assert mode is RotaryPosEmbeddingMode.BLOCKWISE and position_ids is None and offset == 0
+    assert cos.shape[-1] == sin.shape[-1] == p.shape[-1], "cos and sin have the full head size"
+    assert cos.shape[-3] == p.shape[-3] and cos.shape[-2] == 1, "one row of cos and sin for every token"
+    wide = torch.float32 if torch.float32 in (p.dtype, cos.dtype, sin.dtype) else p.dtype
+    p, cos, sin = p.to(wide), cos.to(wide), sin.to(wide)
+    half = p.shape[-1] // 2
+    low = p[..., :half] * cos[..., :half] - p[..., half:] * sin[..., :half]
+    high = p[..., half:] * cos[..., half:] + p[..., :half] * sin[..., half:]
+    return torch.cat([low, high], dim=-1)
+
+
+class FusedSDPA(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx,
+        q,
+        k,
+        v,
+        attn_mask=None,
+        dropout_p=0.0,
+        is_causal=False,
+        scale=None,
+        softmax_mode="None",
+        recompute_mode=None,
+        valid_seq_len=None,
+        seq_padding_type="left",
+        return_dropout_mask=False,
+        return_attn_probs=False,
+    ):
+        options = (dropout_p, is_causal, scale, softmax_mode, recompute_mode, valid_seq_len, seq_padding_type)
+        record.note("FusedSDPA", q, k, v, attn_mask, *options)
+        B, H, L, D = q.shape
+        S = k.shape[2]
+        assert q.dtype == k.dtype == v.dtype and k.shape == v.shape == (B, k.shape[1], S, D)
+        assert H % k.shape[1] == 0, "query heads come in groups of one key head"
+        assert softmax_mode in ("None", "fast", "fp32") and seq_padding_type in ("left", "right")
+        assert not (is_causal and attn_mask is not None), "causality goes into the mask"
+        assert not is_causal or L == S, "which corner the kernel's triangle starts from is not documented"
+        if attn_mask is not None:
+            assert attn_mask.dtype == q.dtype and tuple(attn_mask.shape) in ((B, 1, L, S), (B, H, L, S))
+        return _attention(q, k, v, attn_mask, is_causal, scale)
+
+
+def _attention(q, k, v, attn_mask, is_causal, scale):
+    """In float64, key heads repeated: nothing of the twin's is used."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = torch.einsum("bhld,bhsd->bhls", q.double(), k.double()) * scale
+    if attn_mask is not None:
+        scores = scores + attn_mask.double()
+    if is_causal:
+        scores = scores + torch.full_like(scores, -torch.inf).triu(1)
+    return torch.einsum("bhls,bhsd->bhld", torch.softmax(scores, dim=-1), v.double()).to(q.dtype)

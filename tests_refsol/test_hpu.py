@@ -1,0 +1,234 @@
+"""The Gaudi side of the torch port: twins on this CPU, and every vendor call beside an imitation of the plug-in.
+
+Nothing here ran on a Gaudi. `imitation_gaudi/` records what `hpu.py` asks for; the expected calls below are written
+down from the plug-in's public source.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_ref.torch_backend import hpu
+
+IMITATION = ROOT / "tests_refsol" / "imitation_gaudi"
+OURS = {"PT_HPU_LAZY_MODE": "0", "PT_HPU_AUTOLOAD": "0", "PT_HPU_WEIGHT_SHARING": "0"}
+LAZY = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork"}
+
+
+def beside_the_imitation(program: list, **settings: str) -> subprocess.CompletedProcess:
+    """Runs Python in a fresh process that finds the imitation on its path."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PT_HPU_")}
+    path = os.pathsep.join([str(IMITATION), str(ROOT / "src")])
+    env = clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | settings
+    return subprocess.run(
+        [sys.executable, *program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+    )
+
+
+@cache
+def _exercise(settings: tuple[tuple[str, str], ...]) -> dict:
+    """What `exercise.py` reports in a fresh process beside the imitation."""
+    done = beside_the_imitation([IMITATION / "exercise.py"], **dict(settings))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def exercise(**settings: str) -> dict:
+    return _exercise(tuple(settings.items()))
+
+
+def calls_of(report: dict, name: str) -> list[list]:
+    return [arguments for called, arguments in report["calls"] if called == name]
+
+
+# Detection and import order
+
+
+def test_without_the_plug_in_there_is_no_hpu_and_a_line_says_why(monkeypatch):
+    monkeypatch.setattr(hpu, "find_spec", lambda name: None)
+    look_again = hpu.detect.__wrapped__
+    assert look_again() == hpu.Detection(False, False, "no habana_frameworks in this environment")
+
+
+def test_the_imitation_is_detected_and_chosen_for_auto():
+    report = exercise()
+    assert report["detection"] == {"available": True, "lazy": False, "reason": "1 x imitation of a Gaudi"}
+    assert report["available"] and report["device"] == "hpu"
+
+
+def test_the_environment_is_set_before_torch_is_imported():
+    (environment,) = calls_of(exercise(), "import torch")
+    assert environment == [OURS]
+
+
+def test_torch_does_not_load_the_plug_in_but_hpu_does_after_it():
+    names = [name for name, _ in exercise()["calls"]]
+    assert names[:2] == ["import torch", "load plug-in"]
+    assert names.count("load plug-in") == 1
+
+
+def test_what_the_user_has_set_stays():
+    report = exercise(**LAZY)
+    (environment,) = calls_of(report, "load plug-in")
+    assert environment == [OURS | {"PT_HPU_LAZY_MODE": "1"}]
+    assert report["detection"]["lazy"]
+
+
+def test_a_plug_in_without_a_card_leaves_the_cpu():
+    report = exercise(IMITATION_GAUDI="no-card")
+    assert report["detection"]["reason"] == "the plug-in is here but it finds no card"
+    assert not report["available"] and report["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"IMITATION_GAUDI": "other-torch"},
+            "AssertionError: built for PyTorch 2.11.0, but the run-time one is 2.",
+        ),
+        ({"PT_HPU_LAZY_MODE": "1"}, "AssertionError: Stock PyTorch is not supported in Lazy mode."),
+    ],
+)
+def test_a_plug_in_that_does_not_fit_is_one_line_and_the_cpu(settings, message):
+    report = exercise(**settings)
+    assert report["device"] == "cpu"
+    reason = report["detection"]["reason"]
+    assert reason.startswith(f"the plug-in does not load: {message}") and "\n" not in reason
+
+
+# The vendor's calls: arguments by position, types, places
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_rms_norm_hands_over_one_type_and_eps(settings):
+    expected = ["bfloat16 hpu [2, 5, 128]", "bfloat16 hpu [128]", 1e-5, True, 0, False]
+    assert calls_of(exercise(**settings), "FusedRMSNorm") == [expected]
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_rope_hands_over_tokens_and_their_rows(settings):
+    rows = "float32 hpu [10, 1, 128]"
+    expected = ["bfloat16 hpu [10, 4, 128]", rows, rows, None, 0, "BLOCKWISE"]
+    assert calls_of(exercise(**settings), "apply_rotary_pos_emb")[0] == expected
+
+
+def test_rope_gives_back_the_type_that_it_got():
+    """A float32 table makes the vendor's result float32."""
+    assert exercise()["rotated"] == "torch.bfloat16"
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(settings):
+    query = "bfloat16 hpu [2, 4, 5, 128]"
+    past, fresh = "bfloat16 hpu [2, 2, 8, 128]", "bfloat16 hpu [2, 2, 5, 128]"
+    rest = [128**-0.5, "None", True, None, "right"]
+    assert calls_of(exercise(**settings), "FusedSDPA") == [
+        [query, past, past, None, 0.0, False, *rest],
+        [query, fresh, fresh, None, 0.0, True, *rest],
+        [query, past, past, "bfloat16 hpu [2, 1, 5, 8]", 0.0, False, *rest],
+    ]
+
+
+def test_mark_step_is_called_in_lazy_mode_only():
+    assert calls_of(exercise(), "mark_step") == []
+    assert calls_of(exercise(**LAZY), "mark_step") == [["", False]]
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_fused_results_equal_the_twins_to_bf16(settings):
+    errors = exercise(**settings)["errors"]
+    assert len(errors) == 5
+    assert max(errors.values()) <= 0.04, errors  # one step of bf16 between 4 and 8
+
+
+def test_tensors_of_a_cpu_take_the_twins_on_a_gaudi_too():
+    assert exercise()["calls_for_cpu_tensors"] == []
+
+
+def test_the_day_tests_pass_on_the_imitated_device():
+    """The port never mixes tensors of the host and of the device, which a CPU alone would not notice.
+
+    The tests of memory ask the device for its statistics, and the imitation has none.
+    """
+    options = ["-p", "tiny_llm_kit.grading.plugin", "-p", "no:cacheprovider", "-q", "-x"]
+    options += ["--solution=ref", "--backends=torch", "--device=hpu", "-k", "not does_not_copy_heads"]
+    done = beside_the_imitation(["-m", "pytest", *options, "tests"])
+    assert done.returncode == 0, done.stdout
+
+
+# The twins, against float64
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def attention(query, key, value, scale, bias) -> np.ndarray:
+    """(B, H, L, D) in float64, with every key head repeated."""
+    q, k, v = (tensor.double().numpy() for tensor in (query, key, value))
+    k, v = (np.repeat(heads, q.shape[1] // k.shape[1], axis=1) for heads in (k, v))
+    return softmax(q @ k.swapaxes(-1, -2) * scale + bias) @ v
+
+
+def test_rms_norm_twin():
+    x, weight = normal(2, 3, 7), normal(7)
+    wide = x.double().numpy()
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3) * weight.double().numpy()
+    np.testing.assert_allclose(hpu.rms_norm(x, weight, 1e-3).numpy(), expected, atol=1e-6)
+
+
+def test_rms_norm_takes_its_statistics_in_float32():
+    x = torch.full((1, 4096), 300.0, dtype=torch.float16)  # 300² is no float16
+    assert hpu.rms_norm(x, torch.ones(4096)).tolist() == torch.ones(1, 4096).tolist()
+
+
+def test_rope_twin_turns_the_pairs_of_the_two_halves():
+    x, positions = normal(2, 5, 3, 8), np.arange(3, 8)
+    angles = positions[:, None] * 100.0 ** (-np.arange(4) / 4)
+    table = torch.tensor(np.concatenate([angles, angles], axis=-1))
+    turned = hpu.apply_rope(x, table.cos().float(), table.sin().float()).double().numpy()
+    pairs = x.double().numpy()[..., :4] + 1j * x.double().numpy()[..., 4:]
+    expected = pairs * np.exp(1j * angles)[:, None, :]
+    np.testing.assert_allclose(turned[..., :4] + 1j * turned[..., 4:], expected, atol=1e-6)
+
+
+def test_rope_accepts_other_positions_for_each_row_and_keeps_the_type():
+    x, table = normal(2, 5, 3, 8), normal(2, 5, 8)
+    together = hpu.apply_rope(x, table.cos(), table.sin())
+    alone = [hpu.apply_rope(x[[i]], table[i].cos(), table[i].sin()) for i in range(2)]
+    assert torch.equal(together, torch.cat(alone))
+    assert hpu.apply_rope(x.bfloat16(), table.cos(), table.sin()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("H, H_kv", [(3, 3), (4, 2), (6, 1)])
+@pytest.mark.parametrize("L, S", [(5, 5), (3, 7), (1, 6)])
+def test_attention_twin_is_causal_from_the_last_key(H, H_kv, L, S):
+    query, key, value = normal(2, H, L, 8), normal(2, H_kv, S, 8), normal(2, H_kv, S, 8)
+    bias = np.triu(np.full((L, S), -np.inf), S - L + 1)
+    ours = hpu.scaled_dot_product_attention(query, key, value, mask="causal")
+    np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 8**-0.5, bias), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 1, 3, 7), (2, 4, 3, 7), (1, 1, 3, 7)])
+def test_attention_twin_adds_masks_of_every_shape(shape):
+    query, key, value = normal(2, 4, 3, 8), normal(2, 2, 7, 8), normal(2, 2, 7, 8)
+    mask = normal(*shape)
+    ours = hpu.scaled_dot_product_attention(query, key, value, scale=0.5, mask=mask)
+    np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.5, mask.numpy()), atol=1e-6)
+
+
+def test_the_self_check_of_a_twin_against_itself_is_exact():
+    assert [error for _, error in hpu.self_check("cpu")] == [0.0] * 5
