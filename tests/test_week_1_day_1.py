@@ -32,7 +32,9 @@ def test_softmax_is_stable_at_huge_scores(b):
     """Scores of ±1e4 neither overflow nor vanish, one axis position after another."""
     x = np.array([[1e4, 1e4 - 1.0], [-1e4, -1e4 + 2.0], [1e4, -1e4]])
     actual = b.numpy(b.softmax(b.array(x), -1))
-    assert_close(actual, softmax64(x), idea="exp overflows or vanishes: subtract each row's own maximum first")
+    assert_close(
+        actual, softmax64(x), idea="exp overflows or vanishes: subtract each row's own maximum first"
+    )
 
 
 @pytest.mark.task("1.1.1")
@@ -139,7 +141,9 @@ def test_multi_head_attention_equals_numpy(b, rng, num_heads):
     expected = heads.swapaxes(1, 2).reshape(B, L, E) @ wo.T
     layer = b.SimpleMultiHeadAttention(E, num_heads, *map(b.array, (wq, wk, wv, wo)))
     actual = layer(b.array(query), b.array(key), b.array(value), mask=b.array(mask))
-    idea = "split (B, L, H·D) into (B, L, H, D) first, then bring the heads forward; join them the same way back"
+    idea = (
+        "split (B, L, H·D) into (B, L, H, D) first, then bring the heads forward; join them the same way back"
+    )
     assert_close(b.numpy(actual), expected, atol=1e-4, rtol=1e-4, idea=idea)
 
 

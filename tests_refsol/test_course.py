@@ -7,7 +7,7 @@ import pytest
 from tiny_llm_kit.course.address import parse_task
 from tiny_llm_kit.course.check import problems_of_stubs
 from tiny_llm_kit.course.hints import chapter_of, hints
-from tiny_llm_kit.course.tree import days, holes_of_part, tasks, tests_of
+from tiny_llm_kit.course.tree import days, holes_of_part, tasks, day_tests
 
 
 def test_the_stubs_are_generated_and_leak_nothing():
@@ -17,14 +17,14 @@ def test_the_stubs_are_generated_and_leak_nothing():
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_task_has_tests_and_every_marked_test_a_task(day):
     marked = {
-        parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"\)', tests_of(day).read_text())
+        parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"\)', day_tests(day).read_text())
     }
     assert marked == {task for task in tasks() if task.of_day == day}
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_test_of_a_day_is_marked_with_its_task(day):
-    text = tests_of(day).read_text()
+    text = day_tests(day).read_text()
     assert len(re.findall(r"^def test_", text, re.M)) == len(
         re.findall(r"^@pytest\.mark\.task\(", text, re.M)
     )

@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from .blas import preload
 from .repo import SOURCES, require_backend
 
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
@@ -12,6 +13,8 @@ SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tin
 def resolve(solution: str, backend: str) -> ModuleType:
     """The package of one port of one solution, for example `tiny_llm_ref.mlx_backend`."""
     require_backend(backend)
+    if backend == "mlx":
+        preload()  # the solution is what imports mlx first: after that it is too late
     return _checked(f"{SOLUTIONS[solution]}.{backend}_backend")
 
 

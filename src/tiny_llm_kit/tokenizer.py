@@ -41,6 +41,10 @@ class Tokenizer:
         """How many tokens there are, added ones included; a model's embedding may have more rows."""
         return self._bpe.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. Special tokens written out in the text, as a chat template does, become themselves."""
         # Half a surrogate pair (bytes on a command line, JSON of a client) is no text: U+FFFD, as in decoding.

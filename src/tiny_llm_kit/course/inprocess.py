@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from .address import Day, Task
-from .tree import tests_of
+from .tree import day_tests
 
 
 @dataclass
@@ -50,7 +50,7 @@ def run_days(
 ) -> list[Outcome]:
     """Runs the tests of `days` (only `tasks`, when given) in this process; `stop` ends at the first that fails."""
     recorder = _Recorder()
-    arguments = [str(tests_of(day)) for day in days]
+    arguments = [str(day_tests(day)) for day in days]
     arguments += [f"--task={task}" for task in tasks] + ["-x"] * stop
     arguments += ["-q", "-p", "no:cacheprovider", "-p", "tiny_llm_kit.grading.plugin"]
     arguments += [f"--solution={solution}", f"--backends={backend}"]

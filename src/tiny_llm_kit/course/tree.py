@@ -41,5 +41,5 @@ def days() -> list[Day]:
     return sorted({task.of_day for task in tasks()})
 
 
-def tests_of(day: Day) -> Path:
+def day_tests(day: Day) -> Path:
     return TESTS / day.test_file

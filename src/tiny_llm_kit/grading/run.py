@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..course.address import Day, Task
-from ..course.tree import days, tasks, tests_of
+from ..course.tree import days, tasks, day_tests
 from ..repo import PORTS, ROOT, require_backend
 
 
@@ -77,10 +77,10 @@ def run(
 
 
 def files_of(chosen: list[Day]) -> list[Path]:
-    missing = [day for day in chosen if not tests_of(day).exists()]
+    missing = [day for day in chosen if not day_tests(day).exists()]
     if missing:
-        fail(f"day {missing[0]} has no tests: {tests_of(missing[0])} is missing")
-    return [tests_of(day) for day in chosen]
+        fail(f"day {missing[0]} has no tests: {day_tests(missing[0])} is missing")
+    return [day_tests(day) for day in chosen]
 
 
 def fail(message: str) -> None:

@@ -1,0 +1,59 @@
+"""The screen of Day 1.3: two causal masks, who reads which K/V head, and what a changed token can reach."""
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+VISIBLE, HIDDEN = "██", " ·"
+E, H, HKV, D = 12, 8, 2, 4
+
+
+def show(b, console: Console) -> None:
+    """Draws the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
+    console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
+    _side_by_side(console, _drawn(b, 6, 6), _drawn(b, 3, 8))
+    console.print(
+        f"\n{H} query heads, {HKV} K/V heads, and K/V head j holds the value j. Each query head read:\n"
+    )
+    _groups(b, console)
+    console.print("\nSix tokens through Qwen3MultiHeadAttention, then again with token 3 changed.")
+    console.print("The outputs that changed:\n")
+    _reach(b, console)
+
+
+def _drawn(b, L: int, S: int) -> list[str]:
+    mask = b.numpy(b.causal_mask(L, S, b.dtype("float32")))
+    lines = [f"causal_mask({L}, {S})", " " * 21 + "".join(f" {key:2}" for key in range(S))]
+    for query, row in enumerate(mask):
+        cells = "".join(f" {VISIBLE if value == 0 else HIDDEN}" for value in row)
+        lines.append(f"  query {query}, position {S - L + query}{cells}")
+    return lines
+
+
+def _side_by_side(console: Console, left: list[str], right: list[str]) -> None:
+    right = right + [""] * (len(left) - len(right))
+    for one, other in zip(left, right, strict=True):
+        console.print(Text(f"{one:<42}{other}".rstrip(), style="bold" if one.startswith("causal") else ""))
+
+
+def _groups(b, console: Console) -> None:
+    query, key = np.zeros((H, 1, D)), np.zeros((HKV, 1, D))
+    value = np.broadcast_to(np.arange(float(HKV))[:, None, None], key.shape)
+    read = b.numpy(b.scaled_dot_product_attention_grouped(*map(b.array, (query, key, value))))[:, 0, 0]
+    console.print("  query head" + "".join(f"{head:4}" for head in range(H)))
+    console.print("  K/V head  " + "".join(f"{value:4.0f}" for value in read), style="bold")
+
+
+def _reach(b, console: Console) -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(H * D, E), (HKV * D, E), (HKV * D, E), (E, H * D)]
+    weights = [rng.normal(size=shape) for shape in shapes] + [np.ones(D), np.ones(D)]
+    layer = b.Qwen3MultiHeadAttention(E, H, HKV, D, *map(b.array, weights), max_seq_len=8)
+    text = rng.normal(size=(1, 6, E))
+    other = text.copy()
+    other[:, 3] += 1
+    console.print("  token" + " " * 12 + "".join(f" {token:2}" for token in range(6)))
+    for mask in ("causal", None):
+        before, after = (b.numpy(layer(b.array(x), mask))[0] for x in (text, other))
+        changed = np.abs(after - before).max(axis=-1) > 1e-4
+        console.print(f"  mask={mask!r:<12}" + "".join(f" {VISIBLE if c else HIDDEN}" for c in changed))

@@ -1,0 +1,80 @@
+"""Makes `tests/goldens/` again: `pdm run python tests_refsol/make_goldens.py`.
+
+transformers computes, in float32 on the CPU and with its plain ("eager") attention; the weights are random.
+"""
+
+import json
+import platform
+from dataclasses import asdict
+from datetime import date
+
+import numpy as np
+import torch
+import transformers
+
+from tiny_llm_kit.grading.goldens import CASES, FOLDER, Case, random_inputs, random_weights
+from tiny_llm_kit.model_config import ModelConfig
+
+COMMAND = "pdm run python tests_refsol/make_goldens.py"
+
+
+def oracle(case: Case) -> transformers.Qwen3ForCausalLM:
+    """transformers' Qwen3 with the weights of a case."""
+    weights = {name: torch.from_numpy(weight) for name, weight in random_weights(case).items()}
+    if case.config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model = transformers.Qwen3ForCausalLM(_their_config(case.config)).eval()
+    model.load_state_dict(weights)
+    return model
+
+
+def _their_config(config: ModelConfig) -> transformers.Qwen3Config:
+    fields = asdict(config)
+    theta = fields.pop("rope_theta")
+    for ours_alone in ("architecture", "dtype", "quantization"):
+        fields.pop(ours_alone)
+    rope = {"rope_type": "default", "rope_theta": theta}
+    return transformers.Qwen3Config(**fields, rope_parameters=rope, attn_implementation="eager")
+
+
+@torch.no_grad()
+def compute(case: Case) -> dict[str, np.ndarray]:
+    """The arrays that `golden` describes."""
+    model, (inputs, stream) = oracle(case), random_inputs(case)
+    x, ids = torch.from_numpy(stream), torch.from_numpy(inputs)
+    positions = torch.arange(case.tokens)[None]
+    # Written as -inf above the diagonal; nothing of ours makes it.
+    mask = torch.full((case.tokens, case.tokens), -torch.inf).triu(1)[None, None]
+    layer, rotations = model.model.layers[0], model.model.rotary_emb(x, positions)
+    attention, _ = layer.self_attn(x, position_embeddings=rotations, attention_mask=mask)
+    block = layer(x, position_embeddings=rotations, attention_mask=mask)
+    results = {"x": x, "attention": attention, "block": block, "logits": model(ids).logits}
+    return {"inputs": inputs} | {name: array.numpy() for name, array in results.items()}
+
+
+def provenance() -> dict:
+    """Who computed the goldens, when, and from what."""
+    return {
+        "command": COMMAND,
+        "date": date.today().isoformat(),
+        "dtype": "float32",
+        "device": "cpu",
+        "machine": platform.machine(),
+        "versions": {
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "cases": {name: asdict(case) for name, case in CASES.items()},
+    }
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, case in CASES.items():
+        np.savez_compressed(FOLDER / f"{name}.npz", **compute(case))
+    (FOLDER / "provenance.json").write_text(json.dumps(provenance(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Wrong solutions of Week 1 Day 2."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        "1.2.1",
+        "frequencies base^(-i/dims): the exponent has lost its 2",
+        "rope.py",
+        survives="a test that only checks norms and relative positions",
+        both=("** (-", "** (-0.5 * "),
+    ),
+    Mutant(
+        "1.2.1",
+        "divides by dims/2, so that the frequencies fall twice as fast",
+        "rope.py",
+        survives="a test with a head of one pair",
+        both=("/ self.dims)", "/ (self.dims / 2))"),
+    ),
+    Mutant(
+        "1.2.1",
+        "uses the default base whatever base is",
+        "rope.py",
+        survives="a test that never passes base",
+        both=("frequencies = self.base **", "frequencies = 10000 **"),
+    ),
+    Mutant(
+        "1.2.1",
+        "positions count from 1",
+        "rope.py",
+        survives="a test of q·k, which depends on the distance alone",
+        mlx=(
+            "angles = mx.arange(self.seq_len, dtype=mx.float32)",
+            "angles = mx.arange(1.0, self.seq_len + 1)",
+        ),
+        torch=(
+            "angles = torch.arange(self.seq_len, dtype=torch.float32)",
+            "angles = torch.arange(1.0, self.seq_len + 1)",
+        ),
+    ),
+    Mutant(
+        "1.2.1",
+        "angles in bf16, where position 257 is 256",
+        "rope.py",
+        survives="a test with a handful of positions and a loose tolerance",
+        mlx=(
+            "angles = mx.arange(self.seq_len, dtype=mx.float32)[:, None] * frequencies",
+            "angles = (mx.arange(self.seq_len)[:, None].astype(mx.bfloat16) * frequencies).astype(mx.float32)",
+        ),
+        torch=(
+            "angles = torch.arange(self.seq_len, dtype=torch.float32)[:, None] * frequencies",
+            "angles = (torch.arange(self.seq_len)[:, None].bfloat16() * frequencies).float()",
+        ),
+    ),
+    Mutant(
+        "1.2.1",
+        "positions in float16, exact up to 2048",
+        "rope.py",
+        survives="a test with up to 2048 positions",
+        mlx=(
+            "angles = mx.arange(self.seq_len, dtype=mx.float32)",
+            "angles = mx.arange(self.seq_len).astype(mx.float16).astype(mx.float32)",
+        ),
+        torch=(
+            "angles = torch.arange(self.seq_len, dtype=torch.float32)",
+            "angles = torch.arange(self.seq_len).half().float()",
+        ),
+    ),
+    Mutant(
+        "1.2.1",
+        "tables rounded to bf16",
+        "rope.py",
+        survives="a test in bf16 with a tolerance of bf16",
+        mlx=(
+            "return mx.cos(angles), mx.sin(angles)",
+            "return tuple(f(angles).astype(mx.bfloat16).astype(mx.float32) for f in (mx.cos, mx.sin))",
+        ),
+        torch=(
+            "return torch.cos(angles), torch.sin(angles)",
+            "return torch.cos(angles).bfloat16().float(), torch.sin(angles).bfloat16().float()",
+        ),
+    ),
+    Mutant(
+        "1.2.2",
+        "ignores a slice and starts at 0",
+        "rope.py",
+        survives="a test without an offset",
+        both=(
+            "self._span(slice(0, L) if offset is None else offset, L)",
+            "self._span(slice(0, L) if offset else slice(0, L), L)",
+        ),
+    ),
+    Mutant(
+        "1.2.2",
+        "one position too far behind an offset",
+        "rope.py",
+        survives="a test of norms, or of q·k with both behind the offset",
+        mlx=("mx.arange(span.start, span.stop)", "mx.arange(span.start, span.stop) + (span.start > 0)"),
+        torch=(
+            "torch.arange(span.start, span.stop)",
+            "torch.arange(span.start, span.stop) + (span.start > 0)",
+        ),
+    ),
+    Mutant(
+        "1.2.2",
+        "all rows take the first slice of the list",
+        "rope.py",
+        survives="a test with one row, or with equal slices",
+        both=("self._span(row, L)) for row in offset", "self._span(offset[0], L)) for row in offset"),
+    ),
+    Mutant(
+        "1.2.2",
+        "sorts the slices, so that rows get each other's positions",
+        "rope.py",
+        survives="a test whose slices happen to be in order",
+        both=("for row in offset]", "for row in sorted(offset, key=lambda row: row.start)]"),
+    ),
+    Mutant(
+        "1.2.2",
+        "does not count the slices, so that one slice serves all rows",
+        "rope.py",
+        survives="a test with as many slices as rows",
+        both=("if len(offset) != B:", "if not offset:"),
+    ),
+    Mutant(
+        "1.2.2",
+        "builds the positions without a check",
+        "rope.py",
+        survives="a test whose offsets are all right",
+        both=(
+            "span = self._span(slice(0, L) if offset is None else offset, L)",
+            "span = offset or slice(0, L)",
+        ),
+    ),
+    Mutant(
+        "1.2.2",
+        "takes the first position of an array and counts on from there",
+        "rope.py",
+        survives="a test whose positions follow each other",
+        mlx=(
+            "            return offset\n",
+            "            return offset[..., :1] + mx.arange(L)\n",
+        ),
+        torch=(
+            "            return offset\n",
+            "            return offset[..., :1] + torch.arange(L)\n",
+        ),
+    ),
+    Mutant(
+        "1.2.3",
+        "pairs of neighbours (2i, 2i+1) whatever `traditional` says",
+        "rope.py",
+        survives="a test of norms and relative positions, or one that only builds traditional=True",
+        both=("((-1, 2), -1) if self.traditional else ((2, -1), -2)", "(-1, 2), -1"),
+    ),
+    Mutant(
+        "1.2.3",
+        "the two pairings swapped",
+        "rope.py",
+        survives="a test of norms and relative positions, or one with a head of one pair",
+        both=("if self.traditional else ((2, -1), -2)", "if not self.traditional else ((2, -1), -2)"),
+    ),
+    Mutant(
+        "1.2.3",
+        "traditional pairs come back as halves",
+        "rope.py",
+        survives="a test of q·k, which does not see the order of the dims",
+        mlx=("b * cos + a * sin], axis=axis)", "b * cos + a * sin], axis=-2)"),
+        torch=("b * cos + a * sin], dim=axis)", "b * cos + a * sin], dim=-2)"),
+    ),
+    Mutant(
+        "1.2.3",
+        "turns the other way round",
+        "rope.py",
+        survives="a test of norms and relative positions, which hold for both directions",
+        both=("a * cos - b * sin, b * cos + a * sin", "a * cos + b * sin, b * cos - a * sin"),
+    ),
+    Mutant(
+        "1.2.3",
+        "mirrors the pair: both signs are plus",
+        "rope.py",
+        survives="a test at position 0",
+        both=("a * cos - b * sin", "a * cos + b * sin"),
+    ),
+    Mutant(
+        "1.2.3",
+        "sine and cosine swapped",
+        "rope.py",
+        survives="a test of norms and relative positions: it is a rotation too",
+        both=("a * cos - b * sin, b * cos + a * sin", "a * sin - b * cos, b * sin + a * cos"),
+    ),
+    Mutant(
+        "1.2.3",
+        "uses the half that is already turned",
+        "rope.py",
+        survives="a test at position 0",
+        both=(
+            "a * cos - b * sin, b * cos + a * sin",
+            "a * cos - b * sin, b * cos + (a * cos - b * sin) * sin",
+        ),
+    ),
+    Mutant(
+        "1.2.3",
+        "rounds cos and sin to the type of x",
+        "rope.py",
+        survives="a test in float32, or in bf16 with a loose tolerance",
+        mlx=(
+            "mx.expand_dims(cos, -2), mx.expand_dims(sin, -2)",
+            "(mx.expand_dims(t, -2).astype(x.dtype) for t in (cos, sin))",
+        ),
+        torch=("cos.unsqueeze(-2), sin.unsqueeze(-2)", "(t.unsqueeze(-2).to(x.dtype) for t in (cos, sin))"),
+    ),
+    Mutant(
+        "1.2.3",
+        "returns float32 for bf16",
+        "rope.py",
+        survives="a test in float32",
+        mlx=(".reshape(x.shape).astype(x.dtype)", ".reshape(x.shape)"),
+        torch=(".reshape(x.shape).to(x.dtype)", ".reshape(x.shape)"),
+    ),
+    Mutant(
+        "1.2.3",
+        "turns the caller's array in place",
+        "rope.py",
+        survives="a test that does not look at its input again",
+        mlx=(
+            "return turned.reshape(x.shape).astype(x.dtype)",
+            "x[:] = turned.reshape(x.shape)\n        return x",
+        ),
+        torch=("return turned.reshape(x.shape).to(x.dtype)", "return x.copy_(turned.reshape(x.shape))"),
+    ),
+    Mutant(
+        "1.2.3",
+        "all rows turn by the first row's angles",
+        "rope.py",
+        survives="a test with one row, or without a list of slices",
+        mlx=(
+            "cos, sin = mx.expand_dims(cos, -2), mx.expand_dims(sin, -2)",
+            "cos, sin = (t[0] if t.ndim == 3 else t for t in (cos, sin))\n"
+            "        cos, sin = mx.expand_dims(cos, -2), mx.expand_dims(sin, -2)",
+        ),
+        torch=(
+            "cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)",
+            "cos, sin = (t[0] if t.ndim == 3 else t for t in (cos, sin))\n"
+            "        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)",
+        ),
+    ),
+]

@@ -1,0 +1,297 @@
+"""Wrong solutions of Week 1 Day 3."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        "1.3.1",
+        "diagonal in the upper left corner, as torch's is_causal has it",
+        "attention.py",
+        survives="a test with L = S",
+        mlx=("mx.arange(S - L, S)[:, None]", "mx.arange(L)[:, None]"),
+        torch=("torch.arange(S - L, S, device=device)[:, None]", "torch.arange(L, device=device)[:, None]"),
+    ),
+    Mutant(
+        "1.3.1",
+        "hides a query's own key",
+        "attention.py",
+        survives="a test that only checks that later keys are hidden",
+        both=("keys <= queries", "keys < queries"),
+    ),
+    Mutant(
+        "1.3.1",
+        "shows one key too many",
+        "attention.py",
+        survives="a test that only checks that earlier keys are visible",
+        both=("keys <= queries", "keys <= queries + 1"),
+    ),
+    Mutant(
+        "1.3.1",
+        "hides with -1e4, which a score of 1e4 brings back",
+        "attention.py",
+        survives="a test of attention with scores of a few units",
+        mlx=("0.0, -mx.inf)", "0.0, -1e4)"),
+        torch=("0.0, -torch.inf)", "0.0, -1e4)"),
+    ),
+    Mutant(
+        "1.3.1",
+        "always float32",
+        "attention.py",
+        survives="a test in float32",
+        mlx=("0.0, -mx.inf).astype(dtype)", "0.0, -mx.inf)"),
+        torch=("0.0, -torch.inf).to(dtype)", "0.0, -torch.inf)"),
+    ),
+    Mutant(
+        "1.3.1",
+        "accepts more queries than keys, and hides everything from some of them",
+        "attention.py",
+        survives="a test with L ≤ S",
+        both=("if not 0 < L <= S:", "if L < 1 or S < 1:"),
+    ),
+    Mutant(
+        "1.3.2",
+        "query head h reads K/V head h % Hkv: K and V tiled, not repeated",
+        "attention.py",
+        survives="a test with Hkv = H or Hkv = 1",
+        mlx=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
+            "order = mx.arange(H) % Hkv\n"
+            "    scores = query @ mx.take(key, order, axis=-3).swapaxes(-2, -1)\n"
+            "    value, Hkv = mx.take(value, order, axis=-3), H",
+        ),
+        torch=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
+            "order = torch.arange(H) % Hkv\n"
+            "    scores = query @ key.index_select(-3, order).transpose(-2, -1)\n"
+            "    value, Hkv = value.index_select(-3, order), H",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "repeats every K/V head for its group",
+        "attention.py",
+        survives="a test of the numbers alone",
+        mlx=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
+            "key, value, Hkv = *(mx.repeat(t, H // Hkv, axis=-3) for t in (key, value)), H\n"
+            "    scores = query @ key.swapaxes(-2, -1)",
+        ),
+        torch=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
+            "key, value, Hkv = *(t.repeat_interleave(H // Hkv, dim=-3) for t in (key, value)), H\n"
+            "    scores = query @ key.transpose(-2, -1)",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "lets matmul broadcast K and V over the group, which torch does by copying them",
+        "attention.py",
+        survives="a test of the numbers alone",
+        torch=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
+            "scores = query.unflatten(-3, (Hkv, -1)) @ key.unsqueeze(-3).transpose(-2, -1)",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "copies K to float32, to have float32 scores",
+        "attention.py",
+        survives="a test of memory in float32, or of numbers in bf16",
+        mlx=(
+            "query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
+            "query.reshape(*batch, Hkv, -1, D) @ key.astype(mx.float32).swapaxes(-2, -1)",
+        ),
+        torch=(
+            "query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
+            "query.float().reshape(*batch, Hkv, -1, D) @ key.float().transpose(-2, -1)",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "no scale",
+        "attention.py",
+        survives="a test that always passes scale",
+        both=("1 / math.sqrt(D) if scale is None else scale", "1.0 if scale is None else scale"),
+    ),
+    Mutant(
+        "1.3.2",
+        "adds the mask before the scale",
+        "attention.py",
+        survives="a test whose mask holds only 0 and -inf",
+        both=(
+            "        scores = scores + mask\n    weights",
+            "        scores = scores + mask * scale\n    weights",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "gives all query heads the mask of the first",
+        "attention.py",
+        survives="a test with masks of shape (L, S)",
+        both=(
+            "        scores = scores + mask\n    weights",
+            "        scores = scores + (mask[..., :1, :, :] if mask.ndim > 2 else mask)\n    weights",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "causal by name starts at the first key: rows 0 … L - 1 of the whole mask",
+        "attention.py",
+        survives="a test with L = S",
+        mlx=("mask = causal_mask(L, S, mx.float32)", "mask = causal_mask(S, S, mx.float32)[:L]"),
+        torch=(
+            "mask = causal_mask(L, S, torch.float32, device=scores.device)",
+            "mask = causal_mask(S, S, torch.float32, device=scores.device)[:L]",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "softmax in bf16",
+        "attention.py",
+        survives="a test in bf16 with scores of a few units and a loose tolerance",
+        mlx=(
+            "scores.reshape(*batch, H, L, S).astype(mx.float32) * scale",
+            "scores.reshape(*batch, H, L, S) * scale",
+        ),
+        torch=(
+            "scores.reshape(*batch, H, L, S).float() * scale",
+            "scores.reshape(*batch, H, L, S) * scale",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "returns float32 for bf16",
+        "attention.py",
+        survives="a test in float32",
+        mlx=("weights = softmax(scores, axis=-1).astype(value.dtype)", "weights = softmax(scores, axis=-1)"),
+        torch=(
+            "weights = softmax(scores, axis=-1).to(value.dtype)",
+            "weights, value = softmax(scores, axis=-1), value.float()",
+        ),
+    ),
+    Mutant(
+        "1.3.3",
+        "RoPE before the norms of q and k",
+        "qwen3_week1.py",
+        survives="a test whose norm weights are all equal: then the order does not matter",
+        both=(
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
+            "query = _head_norm(self.rope(query), self.q_norm, self.rms_norm_eps)\n"
+            "        key = _head_norm(self.rope(key), self.k_norm, self.rms_norm_eps)",
+        ),
+    ),
+    Mutant(
+        "1.3.3",
+        "q_norm for the keys too",
+        "qwen3_week1.py",
+        survives="a test whose two norms have equal weights",
+        both=("_head_norm(key, self.k_norm,", "_head_norm(key, self.q_norm,"),
+    ),
+    Mutant(
+        "1.3.3",
+        "no norm on the keys",
+        "qwen3_week1.py",
+        survives="a test of shapes and causality",
+        both=("self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))", "self.rope(key)"),
+    ),
+    Mutant(
+        "1.3.3",
+        "norms the values as well",
+        "qwen3_week1.py",
+        survives="a test that only looks at attention weights",
+        both=(
+            "        heads = scaled_dot",
+            "        value = _head_norm(value, self.k_norm, self.rms_norm_eps)\n        heads = scaled_dot",
+        ),
+    ),
+    Mutant(
+        "1.3.3",
+        "one norm over all query heads of a token",
+        "qwen3_week1.py",
+        survives="a test with one head, or whose heads have equal lengths",
+        mlx=(
+            "        query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))",
+            "        tiled = mx.tile(self.q_norm, self.num_heads)\n"
+            "        query = _head_norm(query.flatten(-2), tiled, self.rms_norm_eps).reshape(query.shape)\n"
+            "        query = self.rope(query)",
+        ),
+        torch=(
+            "        query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))",
+            "        tiled = self.q_norm.tile(self.num_heads)\n"
+            "        query = _head_norm(query.flatten(-2), tiled, self.rms_norm_eps).reshape(query.shape)\n"
+            "        query = self.rope(query)",
+        ),
+    ),
+    Mutant(
+        "1.3.3",
+        "eps of another model, 1e-6, whatever rms_norm_eps is",
+        "qwen3_week1.py",
+        survives="a test that leaves eps at its default",
+        both=("_head_norm(query, self.q_norm, self.rms_norm_eps)", "_head_norm(query, self.q_norm, 1e-6)"),
+    ),
+    Mutant(
+        "1.3.3",
+        "RoPE on the values too",
+        "qwen3_week1.py",
+        survives="a test with one token",
+        both=("        heads = scaled_dot", "        value = self.rope(value)\n        heads = scaled_dot"),
+    ),
+    Mutant(
+        "1.3.3",
+        "RoPE after the heads moved forward: it turns by the number of the head",
+        "qwen3_week1.py",
+        survives="a test of shapes: RoPE takes any (B, L, H, D)",
+        mlx=(
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps).swapaxes(1, 2)).swapaxes(1, 2)\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps).swapaxes(1, 2)).swapaxes(1, 2)",
+        ),
+        torch=(
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps).transpose(1, 2)).transpose(1, 2)\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps).transpose(1, 2)).transpose(1, 2)",
+        ),
+    ),
+    Mutant(
+        "1.3.3",
+        "scale 1/√hidden_size",
+        "qwen3_week1.py",
+        survives="a test with head_dim = hidden_size, or one of causality",
+        both=(", mask=mask\n", ", x.shape[-1] ** -0.5, mask\n"),
+    ),
+    Mutant(
+        "1.3.3",
+        "forgets the mask",
+        "qwen3_week1.py",
+        survives="a test without a mask",
+        both=(", mask=mask\n", "\n"),
+    ),
+    Mutant(
+        "1.3.3",
+        "always causal, whatever the mask is",
+        "qwen3_week1.py",
+        survives="a test that only knows the causal mask",
+        both=(", mask=mask\n", ', mask="causal"\n'),
+    ),
+    Mutant(
+        "1.3.3",
+        "joins the heads without bringing them back behind the tokens",
+        "qwen3_week1.py",
+        survives="a test with one head or one token",
+        mlx=("heads.swapaxes(1, 2).reshape(B, L, -1)", "heads.reshape(B, L, -1)"),
+        torch=("heads.transpose(1, 2).reshape(B, L, -1)", "heads.reshape(B, L, -1)"),
+    ),
+    Mutant(
+        "1.3.3",
+        "traditional RoPE pairs",
+        "qwen3_week1.py",
+        survives="a test of causality and of relative positions",
+        both=(
+            "self.rope = RoPE(head_dim, max_seq_len, theta)",
+            "self.rope = RoPE(head_dim, max_seq_len, theta, True)",
+        ),
+    ),
+]

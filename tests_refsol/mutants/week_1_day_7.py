@@ -1,0 +1,267 @@
+"""Wrong solutions of Week 1 Day 7."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+FILE = "sampler.py"
+CATEGORICAL = "mx.random.categorical(logits, axis=-1)"
+NOISE = "torch.empty_like(logits).exponential_()"
+RACE = "logits - torch.log(arrival)"
+# Earlier tokens count a little more, in the comparison alone.
+MLX_FIRST_K = """    given, logits = logits, logits - 1e-4 * mx.arange(logits.shape[-1])
+    hidden = logits < mx.min(mx.topk(logits, min(top_k, given.shape[-1]), axis=-1), axis=-1, keepdims=True)
+    return mx.where(hidden, -mx.inf, given)
+    largest = mx.topk(logits,"""
+TORCH_FIRST_K = """    given, logits = logits, logits - 1e-4 * torch.arange(logits.shape[-1])
+    hidden = logits < torch.topk(logits, min(top_k, given.shape[-1]), dim=-1).values[:, -1:]
+    return torch.where(hidden, -torch.inf, given)
+    largest = torch.topk(logits,"""
+TOP_K = """        if top_k:
+            logits = keep_top_k(logits, top_k)
+"""
+TOP_P = """        if top_p is not None and top_p < 1:
+            logits = keep_top_p(logits, top_p)
+"""
+
+MUTANTS = [
+    Mutant(
+        "1.7.1",
+        "takes the most probable token",
+        FILE,
+        survives="a test that only looks at shapes and at hidden tokens",
+        mlx=(CATEGORICAL, "mx.argmax(logits, axis=-1)"),
+        torch=(RACE, "logits + 0 * arrival"),
+    ),
+    Mutant(
+        "1.7.1",
+        "draws evenly from the tokens that are not hidden",
+        FILE,
+        survives="a test that many different tokens come",
+        mlx=(CATEGORICAL, "mx.random.categorical(mx.where(logits > -mx.inf, 0.0, logits), axis=-1)"),
+        torch=(RACE, "torch.where(logits > -torch.inf, 0.0, logits) - torch.log(arrival)"),
+    ),
+    Mutant(
+        "1.7.1",
+        "the same random numbers for every row",
+        FILE,
+        survives="a test with one row, drawn many times",
+        mlx=(CATEGORICAL, "mx.argmax(logits + mx.random.gumbel(logits.shape[-1:]), axis=-1)"),
+        torch=(NOISE, "torch.empty_like(logits[:1]).exponential_()"),
+    ),
+    Mutant(
+        "1.7.1",
+        "a fixed key: every call repeats the first",
+        FILE,
+        survives="a test of the distribution within one batch",
+        mlx=(CATEGORICAL, "mx.random.categorical(logits, axis=-1, key=mx.random.key(0))"),
+        torch=(NOISE, "torch.empty_like(logits).exponential_(generator=torch.Generator().manual_seed(0))"),
+    ),
+    Mutant(
+        "1.7.1",
+        "gives the probabilities where logits are asked for",
+        FILE,
+        survives="a test with equal tokens",
+        mlx=(CATEGORICAL, "mx.random.categorical(softmax(logits, axis=-1), axis=-1)"),
+        torch=(RACE, "softmax(logits, axis=-1) - torch.log(arrival)"),
+    ),
+    Mutant(
+        "1.7.1",
+        "uniform noise in place of exponential or Gumbel noise",
+        FILE,
+        survives="a test that many different tokens come, and the best most often",
+        mlx=(CATEGORICAL, "mx.argmax(logits + mx.random.uniform(shape=logits.shape), axis=-1)"),
+        torch=(NOISE, "torch.rand_like(logits) + 0.01"),
+    ),
+    Mutant(
+        "1.7.1",
+        "races with e^logit itself, which overflows",
+        FILE,
+        survives="a test with small logits",
+        mlx=(
+            CATEGORICAL,
+            "mx.argmax(mx.exp(logits) / -mx.log(mx.random.uniform(shape=logits.shape)), axis=-1)",
+        ),
+        torch=(RACE, "torch.exp(logits) / arrival"),
+    ),
+    Mutant(
+        "1.7.2",
+        "the threshold of row 0 for all rows",
+        FILE,
+        survives="a test with one row, or with equal rows",
+        mlx=("mx.min(largest, axis=-1, keepdims=True)", "mx.min(largest[:1], axis=-1, keepdims=True)"),
+        torch=("torch.amin(largest, dim=-1, keepdim=True)", "torch.amin(largest[:1], dim=-1, keepdim=True)"),
+    ),
+    Mutant(
+        "1.7.2",
+        "one threshold for the whole batch",
+        FILE,
+        survives="a test with one row",
+        mlx=("mx.min(largest, axis=-1, keepdims=True)", "mx.min(largest)"),
+        torch=("torch.amin(largest, dim=-1, keepdim=True)", "torch.amin(largest)"),
+    ),
+    Mutant(
+        "1.7.2",
+        "keeps one token too many",
+        FILE,
+        survives="a test that the best tokens are kept",
+        both=("min(top_k, logits.shape[-1])", "min(top_k + 1, logits.shape[-1])"),
+    ),
+    Mutant(
+        "1.7.2",
+        "drops the k-th token itself",
+        FILE,
+        survives="a test that worse tokens are hidden",
+        both=("where(logits < ", "where(logits <= "),
+    ),
+    Mutant(
+        "1.7.2",
+        "hides with 0 and not with -inf",
+        FILE,
+        survives="a test that looks at the kept tokens",
+        mlx=(", -mx.inf, logits)", ", 0.0, logits)"),
+        torch=(", -torch.inf, logits)", ", 0.0, logits)"),
+    ),
+    Mutant(
+        "1.7.2",
+        "hides the tokens that equal the k-th, beyond the first k",
+        FILE,
+        survives="a test whose logits all differ",
+        mlx=("    largest = mx.topk(logits,", MLX_FIRST_K),
+        torch=("    largest = torch.topk(logits,", TORCH_FIRST_K),
+    ),
+    Mutant(
+        "1.7.3",
+        "marks sorted positions, and does not go back to the tokens' own places",
+        FILE,
+        survives="a test whose logits are sorted already",
+        mlx=("    before = mx.put_along_axis(mx.zeros_like(logits), order, before, axis=-1)\n", ""),
+        torch=("    before = torch.zeros_like(logits).scatter(-1, order, before)\n", ""),
+    ),
+    Mutant(
+        "1.7.3",
+        "goes back by a gather, the permutation itself and not its inverse",
+        FILE,
+        survives="a test with two tokens, or with one exchange of two",
+        mlx=(
+            "mx.put_along_axis(mx.zeros_like(logits), order, before, axis=-1)",
+            "mx.take_along_axis(before, order, axis=-1)",
+        ),
+        torch=("torch.zeros_like(logits).scatter(-1, order, before)", "torch.gather(before, -1, order)"),
+    ),
+    Mutant(
+        "1.7.3",
+        "leaves out the token that crosses the line",
+        FILE,
+        survives="a test that no token beyond the nucleus is kept",
+        both=("axis=-1) - weights", "axis=-1)"),
+        torch=("dim=-1) - weights", "dim=-1)"),
+    ),
+    Mutant(
+        "1.7.3",
+        "takes one token more when top_p is reached exactly",
+        FILE,
+        survives="a test with random numbers, where no sum is exact",
+        both=("before < top_p", "before <= top_p"),
+    ),
+    Mutant(
+        "1.7.3",
+        "sorts upwards, so that the improbable tokens stay",
+        FILE,
+        survives="a test that the kept tokens have probability top_p together",
+        mlx=("mx.argsort(-logits, axis=-1)", "mx.argsort(logits, axis=-1)"),
+        torch=("torch.argsort(-logits,", "torch.argsort(logits,"),
+    ),
+    Mutant(
+        "1.7.3",
+        "softmax over the batch",
+        FILE,
+        survives="a test with equal rows and an even top_p",
+        mlx=("order, axis=-1), axis=-1)", "order, axis=-1), axis=0)"),
+        torch=("order), axis=-1)", "order), axis=0)"),
+    ),
+    Mutant(
+        "1.7.3",
+        "the order of row 0 for all rows",
+        FILE,
+        survives="a test with one row",
+        mlx=(
+            "mx.argsort(-logits, axis=-1)",
+            "mx.broadcast_to(mx.argsort(-logits[:1], axis=-1), logits.shape)",
+        ),
+        torch=(
+            "torch.argsort(-logits, dim=-1, stable=True)",
+            "torch.argsort(-logits[:1], dim=-1, stable=True).expand_as(logits)",
+        ),
+    ),
+    Mutant(
+        "1.7.3",
+        "a threshold in place of the set: every token of at least 1 - top_p",
+        FILE,
+        survives="a test with two tokens",
+        both=("before < top_p", "softmax(logits, axis=-1) > 1 - top_p"),
+    ),
+    Mutant(
+        "1.7.4",
+        "temp 0 counts as not given, and becomes 1",
+        FILE,
+        survives="a greedy test in which one token has nearly all probability",
+        both=("        if temp == 0:\n", "        if temp < 0:\n"),
+    ),
+    Mutant(
+        "1.7.4",
+        "multiplies with the temperature",
+        FILE,
+        survives="a test at temperature 1",
+        both=(" / temp", " * (temp or 1)"),
+    ),
+    Mutant(
+        "1.7.4",
+        "divides by the temperature last",
+        FILE,
+        survives="a test of temperature alone and of top-p alone",
+        both=(" / temp\n" + TOP_K + TOP_P, "\n" + TOP_K + TOP_P + "        logits = logits / temp\n"),
+    ),
+    Mutant(
+        "1.7.4",
+        "top-p before top-k",
+        FILE,
+        survives="a test of top-k alone and of top-p alone",
+        both=(TOP_K + TOP_P, TOP_P + TOP_K),
+    ),
+    Mutant(
+        "1.7.4",
+        "top-k or top-p, not both",
+        FILE,
+        survives="a test of top-k alone and of top-p alone",
+        both=("        if top_p is not None and top_p < 1:", "        elif top_p is not None and top_p < 1:"),
+    ),
+    Mutant(
+        "1.7.4",
+        "takes the best token of what top-k and top-p left",
+        FILE,
+        survives="a test that every id that comes is allowed",
+        mlx=("return draw(logits)", "return mx.argmax(logits, axis=-1)"),
+        torch=("return draw(logits)", "return torch.argmax(logits, dim=-1)"),
+    ),
+    Mutant(
+        "1.7.4",
+        "divides in bf16",
+        FILE,
+        survives="a test with logits in float32",
+        mlx=("logits.astype(mx.float32) / temp", "logits / temp"),
+        torch=("logits.float() / temp", "logits / temp"),
+    ),
+    Mutant(
+        "1.7.4",
+        "divides the caller's logits in place",
+        FILE,
+        survives="a test that looks at the ids alone",
+        torch=("logits.float() / temp", "logits.float().div_(temp)"),
+    ),
+    Mutant(
+        "1.7.4",
+        "forgets top-p when it is below one half",
+        FILE,
+        survives="a test with p = .9",
+        both=("top_p < 1:", "0.5 < top_p < 1:"),
+    ),
+]
