@@ -1,0 +1,47 @@
+"""The small functions that every layer is made of."""
+
+import mlx.core as mx
+
+
+def softmax(x: mx.array, axis: int) -> mx.array:
+    """Turns scores into weights that are positive and sum to 1 along `axis`.
+
+    Args:
+        x: scores of any shape; -inf means weight 0.
+        axis: the axis to normalise, negative counts from the end.
+
+    Returns:
+        Weights, same shape and type as `x`. Finite for scores of any size.
+    """
+    # TASK 1.1.1: exp(x) / sum(exp(x)) along the axis.
+    # Scores of 1e4 must not overflow: subtract the largest score first, which changes no weight.
+    raise NotImplementedError("week 1 day 1 task 1: softmax")
+
+
+def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
+    """A linear layer: `x @ w.T + bias`.
+
+    Args:
+        x: (..., I) inputs.
+        w: (O, I) weights, one row per output, as checkpoints store them.
+        bias: (O,) or None.
+
+    Returns:
+        (..., O).
+    """
+    # TASK 1.1.2: one row of w makes one output.
+    raise NotImplementedError("week 1 day 1 task 2: linear")
+
+
+def silu(x: mx.array) -> mx.array:
+    """x · sigmoid(x), the gate of Qwen3's MLP (Elfwing et al., 2017; also called swish).
+
+    Args:
+        x: any shape and floating-point type.
+
+    Returns:
+        Same shape and type as `x`: 0 far below zero, x far above; finite for every finite x.
+    """
+    # TASK 1.4.2: every number times its own sigmoid, 1 / (1 + exp(-x)).
+    # Written with exp by hand, ±1e4 easily becomes infinity / infinity.
+    raise NotImplementedError("week 1 day 4 task 2: silu")

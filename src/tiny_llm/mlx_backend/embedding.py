@@ -1,0 +1,47 @@
+"""The embedding: one table that turns token ids into vectors, and vectors back into scores for every token."""
+
+import mlx.core as mx
+
+from .basics import linear
+
+
+class Embedding:
+    """A table with one row a token of the vocabulary.
+
+    Args:
+        vocab_size: V, the number of rows.
+        embedding_dim: E, the size of a row.
+        weight: (V, E). It is kept, not copied.
+
+    Raises:
+        ValueError: the weight has another shape.
+    """
+
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: mx.array):
+        if tuple(weight.shape) != (vocab_size, embedding_dim):
+            shape = tuple(weight.shape)
+            raise ValueError(f"the table has shape {shape}, expected ({vocab_size}, {embedding_dim})")
+        self.vocab_size, self.embedding_dim, self.weight = vocab_size, embedding_dim, weight
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        """
+        Args:
+            ids: (...) integers from 0 to V - 1.
+
+        Returns:
+            (..., E), the rows of the table, in its type.
+        """
+        # TASK 1.5.1: pick rows. No arithmetic: the table's numbers come out as they are.
+        raise NotImplementedError("week 1 day 5 task 1: Embedding.__call__")
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """How well `x` matches each token's row: the head of a model whose head is tied to its embedding.
+
+        Args:
+            x: (..., E).
+
+        Returns:
+            (..., V) logits, in x's type.
+        """
+        # TASK 1.5.2: the dot product with every row. The table has one row an output, as any linear layer.
+        raise NotImplementedError("week 1 day 5 task 2: Embedding.as_linear")

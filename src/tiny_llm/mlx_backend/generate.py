@@ -1,0 +1,61 @@
+"""From a prompt to a text, one token after another, the whole text computed again for every token (Week 1)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+Model = Callable[[mx.array], mx.array]
+Sampler = Callable[[mx.array], mx.array]
+
+
+def next_token(model: Model, tokens: list[int], sampler: Sampler | None = None) -> int:
+    """The id that follows `tokens`.
+
+    Args:
+        model: ids (1, L) -> logits (1, L, V).
+        tokens: all L tokens so far, the prompt and what was generated.
+        sampler: logits (1, V) -> ids (1,); None takes the most probable token.
+
+    Returns:
+        An ordinary integer.
+    """
+    # TASK 1.6.1: run the model over all tokens, keep the scores behind the last one, choose.
+    raise NotImplementedError("week 1 day 6 task 1: next_token")
+
+
+def simple_generate(
+    model: Model,
+    tokenizer: Any,
+    prompt: str,
+    sampler: Sampler | None = None,
+    *,
+    max_tokens: int = 256,
+    on_text: Callable[[str], None] | None = None,
+) -> str:
+    """Continues a text until the model ends it. Every token costs a run over the whole text.
+
+    Args:
+        model: ids (1, L) -> logits (1, L, V).
+        tokenizer: `encode(text)` -> ids, `eos_token_ids`, and `detokenizer()`, which turns a stream of ids into pieces:
+            `add(id)` -> the text that this id completes, `finish()` -> what is left at the end.
+        prompt: plain text, encoded as it is; a chat template is the caller's business.
+        sampler: see `next_token`.
+        max_tokens: at most so many new tokens.
+        on_text: called with the piece of each token as soon as it is there. A piece may be empty, but is never half a
+            character. One more call delivers what `finish` returns, if anything.
+
+    Returns:
+        The new text, all pieces joined: without the prompt and without the token that ended it.
+
+    Raises:
+        ValueError: the prompt has no token, or `max_tokens` is not positive.
+    """
+    tokens = tokenizer.encode(prompt)
+    if not tokens:
+        raise ValueError("the prompt is empty: a model needs at least one token to continue")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}: ask for at least 1 token")
+    # TASK 1.6.2: choose, stop at any end token or at the limit, append, deliver the piece at once.
+    # The detokenizer holds back the bytes of an unfinished character; decoding each id alone would cut it in pieces.
+    raise NotImplementedError("week 1 day 6 task 2: simple_generate")

@@ -1,0 +1,76 @@
+"""Choosing the next token from the logits: greedy, or at random with temperature, top-k and top-p."""
+
+import math
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from .basics import softmax
+
+Sampler = Callable[[mx.array], mx.array]
+
+
+def draw(logits: mx.array) -> mx.array:
+    """Draws one token a row, each with its own random numbers.
+
+    Args:
+        logits: (B, V) float32; a token of -inf is never drawn.
+
+    Returns:
+        (B,) ids; id i of a row comes with probability softmax(logits)[i].
+    """
+    # TASK 1.7.1: one draw a row, on the device.
+    raise NotImplementedError("week 1 day 7 task 1: draw")
+
+
+def keep_top_k(logits: mx.array, top_k: int) -> mx.array:
+    """Hides all but the `top_k` most probable tokens of each row (Fan et al., 2018).
+
+    Args:
+        logits: (B, V) float32.
+        top_k: how many stay, at least 1; more than V hides nothing.
+
+    Returns:
+        (B, V): hidden tokens are -inf, the others as they were. Tokens equal to the last one that stays, stay too.
+    """
+    # TASK 1.7.2: each row has its own threshold, its top_k-th largest number.
+    raise NotImplementedError("week 1 day 7 task 2: keep_top_k")
+
+
+def keep_top_p(logits: mx.array, top_p: float) -> mx.array:
+    """Hides all but the nucleus of each row: the fewest tokens that have probability `top_p` together.
+
+    From Holtzman et al., 2020. The most probable token always stays.
+
+    Args:
+        logits: (B, V) float32; -inf is allowed.
+        top_p: above 0, at most 1.
+
+    Returns:
+        (B, V): hidden tokens are -inf, the others as they were.
+    """
+    # TASK 1.7.3: sort, add up, and ask of each token how much probability stands before it; then back to its own place.
+    # A token stays while those before it have less than top_p: the one that crosses the line belongs to the nucleus.
+    raise NotImplementedError("week 1 day 7 task 3: keep_top_p")
+
+
+def make_sampler(temp: float, top_p: float | None = None, top_k: int | None = None) -> Sampler:
+    """A function from logits (B, V) of any floating-point type to ids (B,), right for every row.
+
+    Args:
+        temp: 0 takes the most probable token; 1 draws from the model's own probabilities; above 1 is more daring.
+        top_p: draw only from the nucleus that has this probability; None or 1 is off.
+        top_k: draw only from so many tokens; None or 0 is off.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if not 0 <= temp < math.inf:
+        raise ValueError(f"temp is {temp}: give 0 (greedy) or a positive number")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}: give a number above 0 and at most 1, or None for off")
+    if top_k is not None and not (isinstance(top_k, int) and top_k >= 0):
+        raise ValueError(f"top_k is {top_k}: give a whole number, 0 or None for off")
+    # TASK 1.7.4: greedy, or in this order: float32, temperature, top-k, top-p, draw.
+    # The order matters: the temperature changes what the nucleus is, top-k what its probabilities are shares of.
+    raise NotImplementedError("week 1 day 7 task 4: make_sampler")

@@ -1,0 +1,40 @@
+"""The PyTorch port: Gaudi, CUDA and CPUs. Every public name of the course, in one place."""
+
+from . import hpu as hpu  # first: it sets the environment that a Gaudi reads when torch is imported
+from .attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from .basics import linear, silu, softmax
+from .embedding import Embedding
+from .generate import simple_generate
+from .qwen3_week1 import (
+    Qwen3MLP,
+    Qwen3ModelWeek1,
+    Qwen3MultiHeadAttention,
+    Qwen3TransformerBlock,
+)
+from .rms_norm import RMSNorm
+from .rope import RoPE
+from .sampler import make_sampler
+
+__all__ = [
+    "Embedding",
+    "Qwen3MLP",
+    "Qwen3ModelWeek1",
+    "Qwen3MultiHeadAttention",
+    "Qwen3TransformerBlock",
+    "RMSNorm",
+    "RoPE",
+    "SimpleMultiHeadAttention",
+    "causal_mask",
+    "linear",
+    "make_sampler",
+    "scaled_dot_product_attention_grouped",
+    "scaled_dot_product_attention_simple",
+    "silu",
+    "simple_generate",
+    "softmax",
+]

@@ -1,0 +1,199 @@
+"""Gaudi: the only file that calls Intel's `habana_frameworks`, and the one file of this port without a twin in MLX.
+
+Every vendor call stands behind a function that has its PyTorch twin beside it (`*_twin`). A tensor on an HPU takes
+the vendor's, every other tensor the twin's, so the port is one code path. Written from the public source of the
+plug-in and from vLLM's Gaudi plug-in, tested on CPUs against an imitation; not run on a Gaudi.
+"""
+
+# First, since the plug-in reads this when torch is imported. LAZY_MODE 0 is eager, where torch.compile builds graphs.
+# AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and only notes that.
+# WEIGHT_SHARING 0: lazy mode would wrap every parameter in a class of its own; vLLM's plug-in avoids it as well.
+import os
+
+os.environ.setdefault("PT_HPU_LAZY_MODE", "0")
+os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
+os.environ.setdefault("PT_HPU_WEIGHT_SHARING", "0")
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What was found: whether an HPU can be used, whether the plug-in runs in lazy mode, and one line on why."""
+
+    available: bool
+    lazy: bool
+    reason: str
+
+
+@cache
+def detect() -> Detection:
+    """Loads the plug-in where there is one, which registers `torch.hpu`. Never raises, and looks once."""
+    if find_spec("habana_frameworks") is None:
+        return Detection(False, False, "no habana_frameworks in this environment")
+    try:
+        import habana_frameworks.torch.core  # noqa: F401  (registers the device)
+        from habana_frameworks.torch.utils.internal import is_lazy
+    except Exception as error:  # whatever does not fit: an assertion on torch's version, a library, a symbol
+        line = " ".join(str(error).split())
+        return Detection(False, False, f"the plug-in does not load: {type(error).__name__}: {line}")
+    if not torch.hpu.is_available():
+        return Detection(False, is_lazy(), "the plug-in is here but it finds no card")
+    return Detection(True, is_lazy(), f"{torch.hpu.device_count()} x {torch.hpu.get_device_name()}")
+
+
+def available() -> bool:
+    """Whether tensors can live on an HPU here."""
+    return detect().available
+
+
+def mark_step() -> None:
+    """Ends the graph that lazy mode has collected so far and launches it. Elsewhere there is nothing to end."""
+    if detect().available and detect().lazy:
+        import habana_frameworks.torch.core as htcore
+
+        htcore.mark_step()
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """x / √(mean(x²) + eps) · weight over the last axis, with statistics in float32.
+
+    Args:
+        x: (..., D).
+        weight: (D,).
+
+    Returns:
+        (..., D) in x's type.
+    """
+    if x.device.type != "hpu":
+        return rms_norm_twin(x, weight, eps)
+    from habana_frameworks.torch.hpex.normalization import FusedRMSNorm
+
+    # The kernel wants one type for both.
+    return FusedRMSNorm.apply(x, weight.to(x.dtype), eps)
+
+
+def rms_norm_twin(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return normed.to(x.dtype) * weight.to(x.dtype)
+
+
+def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotates the pairs (i, i + D/2) of every head, as Qwen3 does (not the traditional pairs 2i, 2i + 1).
+
+    Args:
+        x: (B, L, H, D).
+        cos, sin: (L, D) or (B, L, D), the rows of the positions, whose second half repeats the first.
+
+    Returns:
+        (B, L, H, D) in x's type; computed in the widest of the three types.
+    """
+    if x.device.type != "hpu":
+        return apply_rope_twin(x, cos, sin)
+    from habana_frameworks.torch.hpex.kernels import RotaryPosEmbeddingMode, apply_rotary_pos_emb
+
+    B, L, H, D = x.shape
+    cos, sin = (rows.expand(B, L, D).reshape(B * L, 1, D) for rows in (cos, sin))
+    # By position: x, cos, sin, position_ids, offset, mode. The rows are gathered, so no ids and no offset.
+    blockwise = RotaryPosEmbeddingMode.BLOCKWISE
+    rotated = apply_rotary_pos_emb(x.reshape(B * L, H, D), cos, sin, None, 0, blockwise)
+    return rotated.reshape(x.shape).to(x.dtype)
+
+
+def apply_rope_twin(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    partner = torch.cat([-second, first], dim=-1)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return (x * cos + partner * sin).to(x.dtype)
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None = None,
+    mask: torch.Tensor | str | None = None,
+) -> torch.Tensor:
+    """softmax(query @ keyᵀ · scale + mask) @ value; query head h reads key head h // (H / H_kv).
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, H_kv, S, D), with H a multiple of H_kv; never repeated.
+        scale: 1/√D when None.
+        mask: None, "causal" (the last query sees all S keys), or added to the scores: (L, S), (B, 1, L, S) or
+            (B, H, L, S).
+
+    Returns:
+        (B, H, L, D) in query's type.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    L, S = query.shape[-2], key.shape[-2]
+    # The kernel's own causality is for squares; with a past it becomes a mask. One query sees every key.
+    square = isinstance(mask, str) and L == S
+    if isinstance(mask, str):
+        mask = None if square or L == 1 else _causal_bias(L, S, query)
+    bias = None if mask is None else _as_bias(mask, query, S)
+    if query.device.type != "hpu":
+        return attention_twin(query, key, value, scale, bias, square)
+    from habana_frameworks.torch.hpex.kernels import FusedSDPA
+
+    # By position: q, k, v, mask, dropout, causal, scale, softmax mode, recompute (the flash-style kernel, which
+    # keeps no score matrix), valid lengths, side of the padding (the default would be left).
+    return FusedSDPA.apply(query, key, value, bias, 0.0, square, scale, "None", True, None, "right")
+
+
+def attention_twin(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None,
+    is_causal: bool,
+) -> torch.Tensor:
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, is_causal=is_causal, scale=scale, enable_gqa=True
+    )
+
+
+def _as_bias(mask: torch.Tensor, query: torch.Tensor, S: int) -> torch.Tensor:
+    """The four axes that the kernel wants, (B, 1 or H, L, S), in query's type."""
+    B, _, L, _ = query.shape
+    heads = mask.shape[-3] if mask.dim() > 2 else 1
+    return mask.to(query.dtype).expand(B, heads, L, S)
+
+
+def _causal_bias(L: int, S: int, like: torch.Tensor) -> torch.Tensor:
+    """(L, S): 0 where a query may look, -inf at the keys after it; the last query sees all."""
+    hidden = torch.arange(S, device=like.device) > torch.arange(S - L, S, device=like.device)[:, None]
+    return torch.zeros(L, S, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
+
+
+def self_check(device: str = "hpu") -> list[tuple[str, float]]:
+    """Each fused function on `device` against its twin on the CPU: (name, largest absolute difference), bf16."""
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
+    angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
+    query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
+    causal = partial(scaled_dot_product_attention, mask="causal")
+    cases = [
+        ("RMSNorm", rms_norm, [normal(2, 5, 128), normal(128)]),
+        ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
+        ("attention", scaled_dot_product_attention, [query, key, value]),
+        ("causal attention", causal, [query, key[:, :, :5], value[:, :, :5]]),
+        ("causal attention with a past", causal, [query, key, value]),
+    ]
+
+    def difference(function: Callable, inputs: list[torch.Tensor]) -> float:
+        there = function(*(tensor.to(device) for tensor in inputs)).cpu()
+        return (there.float() - function(*inputs).float()).abs().max().item()
+
+    return [(name, difference(function, inputs)) for name, function, inputs in cases]
+
+
+detect()  # now, so that whoever asks for `torch.hpu` after this import finds it

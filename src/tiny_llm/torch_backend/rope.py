@@ -1,0 +1,96 @@
+"""RoPE: every pair of numbers in a head turns with its token's position, so that scores see distances."""
+
+import torch
+import torch.nn.functional as F
+
+
+class RoPE:
+    """Rotary position embedding (Su et al., 2021): pair i of a head turns by position · base^(-2i/dims).
+
+    Args:
+        dims: D, the size of a head, even.
+        seq_len: number of positions in the tables; positions are 0 … seq_len - 1.
+        base: the slowest pair turns about `base` times slower than the first.
+        traditional: pairs are neighbours (2i, 2i+1); otherwise halves (i, i + D/2), as Qwen3 has them.
+
+    Raises:
+        ValueError: `dims` is odd.
+    """
+
+    def __init__(self, dims: int, seq_len: int, base: float = 10000, traditional: bool = False):
+        if dims % 2:
+            raise ValueError(f"dims {dims} is odd: RoPE turns pairs, choose an even head size")
+        self.dims, self.seq_len, self.base, self.traditional = dims, seq_len, base, traditional
+        self.cos, self.sin = self.tables()
+
+    def tables(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The cosines and sines of position · base^(-2i/dims), each (seq_len, D/2) in float32."""
+        # TASK 1.2.1: one frequency a pair, one angle for every position and pair.
+        # float32 throughout: in bf16 the positions 256 and 257 are the same number.
+        raise NotImplementedError("week 1 day 2 task 1: RoPE.tables")
+
+    def positions(self, offset: slice | list[slice] | torch.Tensor | None, B: int, L: int) -> torch.Tensor:
+        """The position of every token: (L,) when all rows agree, (B, L) when each has its own.
+
+        Slices are host values: call this outside a compiled or captured region, and pass the array in.
+
+        Args:
+            offset: None for 0 … L - 1, a slice for all rows, a list of one slice a row, or the integer
+                positions themselves, (L,) or (B, L), passed on unread and unchecked.
+            B, L: rows and tokens.
+
+        Raises:
+            ValueError: a slice is not L positions long or leaves the tables, or the slices are not B.
+        """
+        # TASK 1.2.2: turn each of the four forms into positions; `_span` checks a slice.
+        raise NotImplementedError("week 1 day 2 task 2: RoPE.positions")
+
+    # GIVEN: the checks are no lesson.
+    def _span(self, offset: slice, L: int) -> range:
+        """The L positions of slice(start, stop)."""
+        span = range(offset.start or 0, offset.stop)
+        if len(span) != L:
+            raise ValueError(
+                f"{offset} holds {len(span)} positions for {L} tokens: give start and start + {L}"
+            )
+        if span.start < 0 or span.stop > self.seq_len:
+            raise ValueError(f"{offset} leaves the positions 0 to {self.seq_len - 1}: raise seq_len")
+        return span
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Turns every pair of x by its angle.
+
+        Args:
+            x: (B, L, H, D).
+            cos, sin: (L, D/2) or (B, L, D/2), float32.
+
+        Returns:
+            (B, L, H, D) in the type of x, computed in float32.
+        """
+        # TASK 1.2.3: (a, b) becomes (a·cos - b·sin, b·cos + a·sin), for the pairing of this RoPE.
+        # Seen as (D/2, 2) a head lists its neighbours; seen as (2, D/2) it lists its halves.
+        raise NotImplementedError("week 1 day 2 task 3: RoPE.rotate")
+
+    def __call__(
+        self, x: torch.Tensor, offset: slice | list[slice] | torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Rotates queries or keys to their positions.
+
+        Args:
+            x: (B, L, H, D).
+            offset: where the L tokens stand, see `positions`.
+
+        Returns:
+            (B, L, H, D) in the type of x.
+
+        Raises:
+            ValueError: D is not `dims`, or the offset does not fit (see `positions`).
+        """
+        B, L, _, D = x.shape
+        if self.dims != D:
+            raise ValueError(f"x has heads of {D}, this RoPE was made for dims={self.dims}")
+        # The tables follow the first x to its device, and stay there.
+        self.cos, self.sin = self.cos.to(x.device), self.sin.to(x.device)
+        positions = self.positions(offset, B, L).to(x.device)
+        # F.embedding is a gather of whole rows, one kernel on every device.
+        return self.rotate(x, F.embedding(positions, self.cos), F.embedding(positions, self.sin))
