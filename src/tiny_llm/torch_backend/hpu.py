@@ -80,9 +80,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.
 
 
 def rms_norm_twin(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
-    wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return normed.to(x.dtype) * weight.to(x.dtype)
+    return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
 
 
 def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
