@@ -7,7 +7,7 @@ import pytest
 from tiny_llm_kit.course.address import parse_task
 from tiny_llm_kit.course.check import problems_of_stubs
 from tiny_llm_kit.course.hints import chapter_of, hints
-from tiny_llm_kit.course.tree import days, holes_of_part, tasks, day_tests
+from tiny_llm_kit.course.tree import day_tests, days, holes_of_part, tasks
 
 
 def test_the_stubs_are_generated_and_leak_nothing():

@@ -36,6 +36,6 @@ def test_the_default_port_fits_the_machine(monkeypatch, system, machine, install
 def test_a_missing_port_says_how_to_get_it(monkeypatch, system, machine, backend, line):
     monkeypatch.setattr(repo.platform, "system", lambda: system)
     monkeypatch.setattr(repo.platform, "machine", lambda: machine)
-    monkeypatch.setattr(repo, "installed_backends", lambda: [])
+    monkeypatch.setattr(repo, "installed_backends", list)
     with pytest.raises(SystemExit, match=line):
         repo.require_backend(backend)

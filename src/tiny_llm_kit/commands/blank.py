@@ -1,27 +1,43 @@
 """What a command does when it reaches code that the learner has not written yet."""
 
-import functools
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from ..course.address import task_of_label
+from ..course.address import Day, task_of_label
+from ..course.learner import states
+from ..course.tree import PARTS
 
 
-def ends_at_a_blank(command: Callable) -> Callable:
-    """The command ends with one line that names the blank task and says how to see the reference instead."""
+@contextmanager
+def ends_at_a_blank(needs: Day) -> Iterator[None]:
+    """The command ends with one line: the first blank task, how to fill all it needs, how to see the reference.
 
-    @functools.wraps(command)
-    def run(*args, **kwargs):
-        try:
-            return command(*args, **kwargs)
-        except NotImplementedError as blank:
-            found = task_of_label(str(blank))
-            if found is None:
-                raise
-            task = found[0]
-            sys.exit(
-                f"blank: {blank}. Read its chapter in `pdm run book`, or fill it with "
-                f"`pdm run course skip --through {task.of_day}`; to see the reference, add `--solution ref`"
-            )
+    Args:
+        needs: the last day whose code the command runs.
+    """
+    try:
+        yield
+    except NotImplementedError as blank:
+        found = task_of_label(str(blank))
+        if found is None:
+            raise
+        fills = max(needs, found[0].of_day)
+        sys.exit(
+            f"blank: {_first_blank(_part_of(blank)) or blank}. Its chapter is in `pdm run book`; `pdm run course skip "
+            f"--through {fills}` fills all that this command needs; `--solution ref` shows the reference instead"
+        )
 
-    return run
+
+def _part_of(blank: NotImplementedError) -> str | None:
+    """ "mlx", "torch" or "serving": the part of the solution whose file raised."""
+    folder = Path(traceback.extract_tb(blank.__traceback__)[-1].filename).parent.name
+    return {name: part for part, name in PARTS.items()}.get(folder)
+
+
+def _first_blank(part: str | None) -> str | None:
+    """The address of the earliest blank: a later one may be what stopped the command."""
+    blanks = [state for state in states([part] if part else []) if state.status == "blank"]
+    return blanks[0].task.label(blanks[0].names[0]) if blanks else None

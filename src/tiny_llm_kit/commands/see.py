@@ -20,7 +20,6 @@ def screen(day: Day):
         raise SystemExit(f"day {day} has no screen") from None
 
 
-@ends_at_a_blank
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run see", description=__doc__)
     parser.add_argument("day", type=parse_day, help="for example 1.3")
@@ -30,7 +29,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
     show = screen(options.day).show
-    show(Port(options.solution, backend, options.device), Console())
+    with ends_at_a_blank(needs=options.day):
+        show(Port(options.solution, backend, options.device), Console())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..course.address import Day, Task
-from ..course.tree import days, tasks, day_tests
+from ..course.tree import day_tests, days, tasks
 from ..repo import PORTS, ROOT, require_backend
 
 

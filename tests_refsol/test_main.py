@@ -1,0 +1,257 @@
+"""`pdm run main`: the reference on both ports, its error lines, the conversation, Ctrl-C, and a learner's blanks."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tiny_llm_kit.chat import Conversation, MessageTooLong
+from tiny_llm_kit.commands import main as command
+from tiny_llm_kit.engine import Engine, Meter
+from tiny_llm_kit.repo import MODELS, PORTS
+
+SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
+FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen:
+    """`pdm run main --solution ref ARGUMENTS` in a process of its own."""
+    line = [sys.executable, "-m", "tiny_llm_kit.commands.main", "--solution", "ref", *arguments]
+    env = os.environ | {"PYTHONIOENCODING": "utf-8"} | OFFLINE | environment
+    pipe = subprocess.PIPE
+    return subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
+
+
+@pytest.fixture
+def ask(monkeypatch, capsys):
+    """The same in this process: (exit code, output, errors)."""
+
+    def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = 0
+        try:
+            command.main(["--solution", "ref", "--device", "cpu", *arguments])
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_both_ports_give_the_same_sentence():
+    """The README's command, offline, and without a terminal: one sentence, one line of figures."""
+    running = [start("--backend", port) for port in PORTS]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    answers, figures = zip(*(out.splitlines() for out, _ in outputs), strict=True)
+    assert answers[0] == answers[1] and SENTENCE.fullmatch(answers[0]), answers
+    assert [FIGURES.fullmatch(line)[1] for line in figures] == list(PORTS), figures
+    assert [errors for _, errors in outputs] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
+        (["--temperature", "-1"], "temp is -1.0: give 0"),
+        (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
+        (["--temperature", "1", "--top-k", "-3"], "top_k is -3: give a whole number"),
+        (["--prompt", "1 " * 5000], r"the prompt has \d+ tokens, but the model reads 4096"),
+    ],
+)
+def test_a_wrong_option_is_one_line(ask, arguments, line):
+    code, out, errors = ask("--backend", "torch", *arguments)
+    assert (code, out, errors.count("\n")) == (2, "", 1), errors
+    assert re.match(line, errors), errors
+
+
+@pytest.mark.parametrize("arguments", [["--max-tokens", "0"], ["--seed", "-1"], ["--loader", "week9"]])
+def test_an_option_out_of_range_is_a_usage_error(ask, arguments):
+    code, _, errors = ask(*arguments)
+    assert code == 2 and arguments[0] in errors.splitlines()[-1]
+
+
+def test_a_device_that_is_absent_is_one_line(ask):
+    code, _, errors = ask("--backend", "mlx", "--device", "cuda")
+    assert (code, errors.count("\n")) == (2, 1) and errors.startswith("device 'cuda': MLX has only"), errors
+
+
+def test_a_broken_folder_is_one_line(ask, tmp_path):
+    for file in (MODELS / "tiny-qwen3").iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    code, out, errors = ask("--backend", "torch", "--model", str(tmp_path))
+    assert (code, out, errors.count("\n")) == (2, "", 1) and str(tmp_path) in errors, errors
+
+
+def test_a_hub_model_without_a_network_is_one_line_of_a_real_process():
+    process = start("--backend", "mlx", "--model", "nobody/no-model", HF_HUB_OFFLINE="1")
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert errors.startswith("model 'nobody/no-model': not on this machine") and errors.count("\n") == 1, (
+        errors
+    )
+
+
+def test_the_limit_and_the_types_are_passed_on(ask):
+    code, out, _ = ask("--backend", "torch", "--max-tokens", "3", "--dtype", "bfloat16")
+    assert code == 0 and "\n3 tokens · TTFT" in out
+    assert "1 token · TTFT" in ask("--backend", "torch", "--max-tokens", "1")[1]
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_the_seed_decides_what_is_drawn(ask, port):
+    def text(seed: int) -> str:
+        options = ["--temperature", "3", "--top-k", "50", "--max-tokens", "8", "--seed", str(seed)]
+        return ask("--backend", port, *options)[1].splitlines()[0]
+
+    assert text(1) == text(1) != text(2)
+
+
+def test_a_model_without_a_template_continues_the_plain_prompt(ask, tmp_path):
+    for file in (MODELS / "tiny-qwen3").iterdir():
+        if file.name not in ("tokenizer_config.json", "chat_template.jinja"):
+            (tmp_path / file.name).symlink_to(file)
+    options = ["--backend", "torch", "--model", str(tmp_path), "--max-tokens", "2"]
+    code, out, errors = ask(*options, "--prompt", "Chunked prefill")
+    assert code == 0 and "2 tokens" in out, errors
+    assert ask(*options, "--prompt", "")[0] == 2
+    code, _, errors = ask(*options, "--chat", stdin="hello\n")
+    assert (code, errors.count("\n")) == (2, 1) and "chat_template" in errors
+
+
+def test_a_terminal_that_knows_only_ascii_gets_what_it_can_show():
+    process = start("--backend", "mlx", "--max-tokens", "2", PYTHONIOENCODING="ascii")
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "") and "2 tokens ? TTFT" in out
+
+
+def test_a_conversation_is_fed_by_lines_and_ends_at_exit(ask):
+    lines = "What is chunked prefill?\n\n  What is a KV cache?  \nexit\nWhat is a token?\n"
+    code, out, errors = ask("--backend", "torch", "--chat", stdin=lines)
+    assert (code, errors) == (0, "")
+    assert len(FIGURES.findall(out)) == 2 and SENTENCE.search(out) and "KV cache" in out
+    assert ">" not in out, "questions from a file are not prompted for"
+
+
+def test_a_conversation_begins_with_the_prompt_and_ends_with_the_input(ask):
+    code, out, _ = ask("--backend", "torch", "--chat", "--prompt", "What is chunked prefill?")
+    assert code == 0 and len(FIGURES.findall(out)) == 1
+
+
+def test_a_message_that_is_too_long_is_refused_and_the_conversation_goes_on(ask):
+    code, out, _ = ask("--backend", "torch", "--chat", stdin="1 " * 5000 + "\nWhat is chunked prefill?\n")
+    assert code == 0 and "fit: shorten it)" in out and SENTENCE.search(out)
+
+
+class OneTokenACharacter:
+    """A tokenizer for counting: its template writes one letter for the role, then the message."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def apply_chat_template(self, messages) -> str:
+        return "".join(message["role"][0] + message["content"] for message in messages)
+
+
+def conversation(context: int, max_tokens: int) -> Conversation:
+    return Conversation(Engine(None, None, None, OneTokenACharacter(), None, context, max_tokens))
+
+
+def test_the_history_goes_through_the_template():
+    talk = conversation(context=100, max_tokens=10)
+    assert talk.prompt("one") == ("uone", 0)
+    talk.keep("yes")
+    assert talk.prompt("two") == ("uoneayesutwo", 0)
+
+
+def test_the_oldest_turns_are_dropped_when_the_context_is_full():
+    talk = conversation(context=16, max_tokens=4)  # 12 tokens for the prompt
+    for question in ("aaa", "bbb"):
+        talk.prompt(question)
+        talk.keep("yes")
+    assert talk.prompt("cc") == ("ubbbayesucc", 1), "only as many turns go as must"
+    talk.keep("a long one")
+    assert talk.prompt("d") == ("ud", 2)
+
+
+def test_a_question_that_never_fits_changes_nothing():
+    talk = conversation(context=16, max_tokens=400)  # half of the context is kept free, and no more
+    assert talk.prompt("1234567") == ("u1234567", 0)
+    talk.keep("yes")
+    before = list(talk.messages)
+    with pytest.raises(MessageTooLong, match="has 9 tokens with its template, and 8 fit"):
+        talk.prompt("12345678")
+    assert talk.messages == before
+
+
+def test_the_figures_are_those_of_the_clock():
+    ticks = iter([10.0, 10.25, 10.5, 10.75, 11.0])
+    pieces: list[str] = []
+    meter = Meter(pieces.append, clock=lambda: next(ticks))
+    assert meter.figures(4) == ["0 tokens"]
+    meter("a")
+    assert meter.figures(4) == ["1 token", "TTFT 250 ms"]
+    for piece in ("b", "", "\ufffd"):
+        meter(piece)
+    assert pieces == ["a", "b", "", "\ufffd"]
+    assert meter.figures(4) == ["4 tokens", "TTFT 250 ms", "4.0 tokens/s"]
+    assert meter.figures(3) == ["3 tokens", "TTFT 250 ms", "4.0 tokens/s"], (
+        "the rest of a character is no token"
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--chat", "--prompt", "Go"]])
+def test_ctrl_c_ends_with_the_text_so_far(options):
+    endless = ["--temperature", "9", "--max-tokens", "3000"]
+    process = start("--backend", "mlx", *endless, *options)
+    first = process.stdout.read(5)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, ""), errors
+    assert len(first) == 5 and re.search(r"\n\d+ tokens? · .*mlx · \w+ · interrupted\n$", out), out
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    process = start("--backend", "mlx")
+    process.stdout.read(3)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(30) == 1
+
+
+@pytest.mark.parametrize(
+    ("solution", "theirs", "installed", "chosen"),
+    [
+        ("tiny_llm", "mlx", ["torch"], "mlx"),
+        ("tiny_llm", "both", ["mlx", "torch"], "mlx"),
+        ("ref", "torch", ["mlx", "torch"], "torch"),
+        ("ref", "torch", ["mlx"], "mlx"),
+        ("ref", "both", ["torch"], "torch"),
+        ("ref", "mlx", [], "mlx"),
+    ],
+)
+def test_the_port_is_the_learners_and_the_reference_takes_what_is_there(
+    monkeypatch, solution, theirs, installed, chosen
+):
+    monkeypatch.setattr(command, "learner_port", lambda: theirs)
+    monkeypatch.setattr(command, "installed_backends", lambda: installed)
+    assert command.choose_backend(solution, "auto") == chosen
+    assert command.choose_backend(solution, "torch") == "torch"
+
+
+def test_a_learner_hears_which_day_is_missing_and_then_has_an_answer(clone):
+    options = ["--backend", "torch", "--model", str(MODELS / "tiny-qwen3")]
+    blank = clone.run("main", *options, **OFFLINE)
+    assert blank.returncode == 1 and blank.stdout == "" and blank.stderr.count("\n") == 1, blank.stderr
+    assert re.match(r"blank: week 1 day \d task \d: .*--solution ref", blank.stderr)
+    clone.run("course", "skip", "--through", "1.6", "--backend", "torch")
+    greedy = clone.run("main", *options, **OFFLINE)
+    assert greedy.returncode == 0 and SENTENCE.search(greedy.stdout), "greedy answers do not need Day 7"
+    daring = clone.run("main", *options, "--temperature", "1", **OFFLINE)
+    assert "blank: week 1 day 7 task" in daring.stderr and daring.returncode == 1
