@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.course import mutants
-from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course import mutants, prefix
+from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.mutants import Mutant, judge
 from tiny_llm_kit.grading import assert_close
 
@@ -93,3 +93,25 @@ def test_too_few_mutants_fail_the_report(monkeypatch):
     output = io.StringIO()
     assert mutants.report_mutants(Console(file=output), Day(1, 1), ["mlx"]) == 1
     assert "day 1.1 lists fewer than 5 mutants" in output.getvalue()
+
+
+def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
+    solved = prefix.course_with(lambda task: False)
+    monkeypatch.setattr(prefix, "course_with", lambda blank: solved)
+    output = io.StringIO()
+    monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
+    monkeypatch.setattr(prefix, "tasks", lambda: [Task(1, 1, 2)])
+    assert prefix.report_prefix(Console(file=output, width=200), ["mlx"]) == 1
+    assert "right mlx: days up to 1.1 solved" in output.getvalue()
+    assert "wrong mlx: day 1.1 blank" in output.getvalue()
+    assert "wrong mlx: task 1.1.2 alone blank" in output.getvalue()
+
+
+def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
+    blank = prefix.course_with(lambda task: True)
+    monkeypatch.setattr(prefix, "course_with", lambda wanted: blank)
+    output = io.StringIO()
+    monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
+    monkeypatch.setattr(prefix, "tasks", lambda: [])
+    assert prefix.report_prefix(Console(file=output, width=200), ["mlx"]) == 1
+    assert "wrong mlx: days up to 1.1 solved" in output.getvalue()

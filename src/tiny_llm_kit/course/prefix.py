@@ -1,11 +1,12 @@
 """The prefix check: a learner who stands at day N is graded only on what they can have written.
 
 With days ≤ N solved and the rest blank, the tests of days ≤ N pass. With day N blank, each of its tests fails, and
-fails because of a blank of that day.
+fails because of a blank of that day. With one task alone blank, each of its own tests stops at that very task.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from .address import Day, Task, task_of_label
 from .cut import cut
 from .inprocess import Outcome, run_days
 from .overlay import overlay
-from .tree import days, learner_file, reference_files
+from .tree import days, learner_file, reference_files, tasks
 
 SHOWN = 8  # problems of one run that are printed
 
@@ -50,20 +51,32 @@ def _blank_at(day: Day, backend: str) -> Finding:
     return Finding(f"{backend}: day {day} blank", len(outcomes), problems)
 
 
+def _blank_alone(task: Task, backend: str) -> Finding:
+    """Everything solved but one task: a test of it that passes, or stops elsewhere, grades something else."""
+    with overlay("tiny_llm", course_with(lambda other: other == task)):
+        outcomes = run_days([task.of_day], backend, "tiny_llm", [task])
+    wrong = [o for o in outcomes if (task_of_label(o.message) or [None])[0] != task]
+    problems = [f"{o.nodeid} does not need its task: {o.status}" for o in wrong]
+    return Finding(f"{backend}: task {task} alone blank", len(outcomes), problems)
+
+
 def _waits_for(outcome: Outcome, day: Day) -> bool:
     found = task_of_label(outcome.message)
     return found is not None and found[0].of_day == day
 
 
+def _runs(backends: list[str]) -> list[Callable[[], Finding]]:
+    """Every run of the check."""
+    runs = []
+    for backend in backends:
+        runs += [partial(check, day, backend) for day in days() for check in (_solved_until, _blank_at)]
+        runs += [partial(_blank_alone, task, backend) for task in tasks()]
+    return runs
+
+
 def report_prefix(console: Console, backends: list[str]) -> int:
     """Runs the check with a progress bar, prints a line a run and each problem; 1 when there is any."""
-    runs = [
-        (check, day, backend)
-        for backend in backends
-        for day in days()
-        for check in (_solved_until, _blank_at)
-    ]
-    findings = [check(day, backend) for check, day, backend in track(runs, "prefix check", console=console)]
+    findings = [run() for run in track(_runs(backends), "prefix check", console=console)]
     for finding in findings:
         mark = "[red]wrong[/]" if finding.problems else "[green]right[/]"
         console.print(f"{mark} {finding.name}: {finding.tests} tests")
