@@ -112,6 +112,6 @@ def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
     monkeypatch.setattr(prefix, "course_with", lambda wanted: blank)
     output = io.StringIO()
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
-    monkeypatch.setattr(prefix, "tasks", lambda: [])
+    monkeypatch.setattr(prefix, "tasks", list)
     assert prefix.report_prefix(Console(file=output, width=200), ["mlx"]) == 1
     assert "wrong mlx: days up to 1.1 solved" in output.getvalue()
