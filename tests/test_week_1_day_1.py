@@ -88,12 +88,12 @@ def test_attention_equals_numpy(b, rng, batch):
 
 
 @pytest.mark.task("1.1.3")
-@pytest.mark.parametrize("scale", [1.0, 0.25])
+@pytest.mark.parametrize("scale", [0.25, 0.0])
 def test_attention_uses_the_given_scale(b, rng, scale):
-    """A given scale replaces 1/√D; it does not multiply it."""
+    """A given scale replaces 1/√D and does not multiply it; 0.0, which gives all keys the same weight, is one too."""
     query, key, value = rng.normal(size=(3, 4, 8))
     actual = b.scaled_dot_product_attention_simple(b.array(query), b.array(key), b.array(value), scale=scale)
-    idea = "the given scale must replace 1/√D"
+    idea = f"the given scale, {scale}, must replace 1/√D; only None asks for the default"
     assert_close(b.numpy(actual), attention64(query, key, value, scale), idea=idea)
 
 

@@ -40,6 +40,13 @@ def test_every_task_has_a_heading_and_hints_in_its_chapter(task):
     assert hints(task), f"no hint for {task}"
 
 
+@pytest.mark.parametrize("task", tasks(), ids=str)
+def test_hints_can_be_read_in_a_terminal(task):
+    assert not [text for text in hints(task) if "$" in text], (
+        f"a hint of {task} has a formula: write it in plain text"
+    )
+
+
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_heading_of_a_chapter_is_a_task(day):
     headings = re.findall(r"^### Task (\d+\.\d+\.\d+):", chapter_of(day).read_text(), re.M)

@@ -78,6 +78,17 @@ MUTANTS = [
     ),
     Mutant(
         "1.1.3",
+        "takes a scale of 0.0 for none given",
+        "attention.py",
+        inside="scaled_dot_product_attention_simple",
+        survives="a test whose scales are all positive",
+        both=(
+            "scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
+            "scale = scale or 1 / math.sqrt(query.shape[-1])",
+        ),
+    ),
+    Mutant(
+        "1.1.3",
         "softmax over the queries",
         "attention.py",
         inside="scaled_dot_product_attention_simple",

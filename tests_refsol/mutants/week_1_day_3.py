@@ -115,6 +115,14 @@ MUTANTS = [
     ),
     Mutant(
         "1.3.2",
+        "takes a scale of 0.0 for none given",
+        "attention.py",
+        inside="scaled_dot_product_attention_grouped",
+        survives="a test whose scales are all positive",
+        both=("scale = 1 / math.sqrt(D) if scale is None else scale", "scale = scale or 1 / math.sqrt(D)"),
+    ),
+    Mutant(
+        "1.3.2",
         "adds the mask before the scale",
         "attention.py",
         survives="a test whose mask holds only 0 and -inf",
@@ -142,6 +150,48 @@ MUTANTS = [
         torch=(
             "mask = causal_mask(L, S, torch.float32, device=scores.device)",
             "mask = causal_mask(S, S, torch.float32, device=scores.device)[:L]",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "causal by name makes its own mask, and more queries than keys give NaN",
+        "attention.py",
+        survives="a test with L ≤ S",
+        mlx=(
+            "mask = causal_mask(L, S, mx.float32)",
+            "mask = mx.where(mx.arange(S) <= mx.arange(S - L, S)[:, None], 0.0, -mx.inf)",
+        ),
+        torch=(
+            "mask = causal_mask(L, S, torch.float32, device=scores.device)",
+            "mask = torch.where(torch.arange(S) <= torch.arange(S - L, S)[:, None], 0.0, -torch.inf)",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "scales in bf16, and converts the scaled scores to float32",
+        "attention.py",
+        survives="a test in bf16 whose scale is a power of 2",
+        mlx=(
+            "scores.reshape(*batch, H, L, S).astype(mx.float32) * scale",
+            "(scores.reshape(*batch, H, L, S) * scale).astype(mx.float32)",
+        ),
+        torch=(
+            "scores.reshape(*batch, H, L, S).float() * scale",
+            "(scores.reshape(*batch, H, L, S) * scale).float()",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "scales the query, in bf16",
+        "attention.py",
+        survives="a test in bf16 whose scale is a power of 2",
+        mlx=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
+            "scores, scale = (query * scale).reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1), 1.0",
+        ),
+        torch=(
+            "scores = query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
+            "scores, scale = (query * scale).reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1), 1.0",
         ),
     ),
     Mutant(
@@ -187,6 +237,29 @@ MUTANTS = [
         "qwen3_week1.py",
         survives="a test whose two norms have equal weights",
         both=("_head_norm(key, self.k_norm,", "_head_norm(key, self.q_norm,"),
+    ),
+    Mutant(
+        "1.3.3",
+        "the two norms exchanged",
+        "qwen3_week1.py",
+        survives="a test whose two norms have equal weights",
+        both=(
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
+            "query = self.rope(_head_norm(query, self.k_norm, self.rms_norm_eps))\n"
+            "        key = self.rope(_head_norm(key, self.q_norm, self.rms_norm_eps))",
+        ),
+    ),
+    Mutant(
+        "1.3.3",
+        "no norms",
+        "qwen3_week1.py",
+        survives="a test of shapes and causality",
+        both=(
+            "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
+            "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
+            "query, key = self.rope(query), self.rope(key)",
+        ),
     ),
     Mutant(
         "1.3.3",
@@ -261,6 +334,13 @@ MUTANTS = [
         "qwen3_week1.py",
         survives="a test with head_dim = hidden_size, or one of causality",
         both=(", mask=mask\n", ", x.shape[-1] ** -0.5, mask\n"),
+    ),
+    Mutant(
+        "1.3.3",
+        "scale 1/D, the root forgotten",
+        "qwen3_week1.py",
+        survives="a test of causality",
+        both=(", mask=mask\n", ", 1 / self.head_dim, mask\n"),
     ),
     Mutant(
         "1.3.3",

@@ -2,7 +2,6 @@
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 VISIBLE, HIDDEN = "██", " ·"
 E, H, HKV, D = 12, 8, 2, 4
@@ -11,29 +10,22 @@ E, H, HKV, D = 12, 8, 2, 4
 def show(b, console: Console) -> None:
     """Draws the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
-    _side_by_side(console, _drawn(b, 6, 6), _drawn(b, 3, 8))
-    console.print(
-        f"\n{H} query heads, {HKV} K/V heads, and K/V head j holds the value j. Each query head read:\n"
-    )
+    _mask(b, console, 8, 8)
+    console.print()
+    _mask(b, console, 3, 8)
+    console.print(f"\n{H} query heads share {HKV} K/V heads, and K/V head j holds the value j.")
+    console.print("Each query head read:\n")
     _groups(b, console)
     console.print("\nSix tokens through Qwen3MultiHeadAttention, then again with token 3 changed.")
     console.print("The outputs that changed:\n")
     _reach(b, console)
 
 
-def _drawn(b, L: int, S: int) -> list[str]:
-    mask = b.numpy(b.causal_mask(L, S, b.dtype("float32")))
-    lines = [f"causal_mask({L}, {S})", " " * 21 + "".join(f" {key:2}" for key in range(S))]
-    for query, row in enumerate(mask):
+def _mask(b, console: Console, L: int, S: int) -> None:
+    console.print(f"{f'causal_mask({L}, {S})':<21}" + "".join(f" {key:2}" for key in range(S)), style="bold")
+    for query, row in enumerate(b.numpy(b.causal_mask(L, S, b.dtype("float32")))):
         cells = "".join(f" {VISIBLE if value == 0 else HIDDEN}" for value in row)
-        lines.append(f"  query {query}, position {S - L + query}{cells}")
-    return lines
-
-
-def _side_by_side(console: Console, left: list[str], right: list[str]) -> None:
-    right = right + [""] * (len(left) - len(right))
-    for one, other in zip(left, right, strict=True):
-        console.print(Text(f"{one:<42}{other}".rstrip(), style="bold" if one.startswith("causal") else ""))
+        console.print(f"  query {query}, position {S - L + query}{cells}")
 
 
 def _groups(b, console: Console) -> None:

@@ -130,7 +130,7 @@ def scaled_dot_product_attention_grouped(
         mask: added to the scores, broadcastable to (..., H, L, S); or "causal", which is `causal_mask(L, S)`.
 
     Returns:
-        (..., H, L, D) in the type of `value`; the softmax is computed in float32.
+        (..., H, L, D) in the type of `value`; scale, mask and softmax are computed in float32.
 
     Raises:
         ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
