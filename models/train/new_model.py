@@ -1,0 +1,68 @@
+"""Makes the untrained model: its size, its random weights, then the look-up circuit."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tokenizers import Tokenizer
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from build_tokenizer import IM_END, IM_START
+from circuit import set_circuit
+
+LAYERS = 4
+VOCABULARY_MULTIPLE = 64  # int4 kernels want multiples of 16, tensor parallel halves and quarters them
+
+
+def new_config(tokenizer: Tokenizer) -> Qwen3Config:
+    """The architecture; the vocabulary is the tokenizer's, rounded up."""
+    end = tokenizer.token_to_id(IM_END)
+    return Qwen3Config(
+        vocab_size=math.ceil(tokenizer.get_vocab_size() / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        eos_token_id=end,
+        pad_token_id=end,
+        bos_token_id=None,
+        use_cache=True,
+    )
+
+
+def new_model(tokenizer: Tokenizer, names: list[str], seed: int) -> Qwen3ForCausalLM:
+    """A model with random weights and the circuit, the same for the same seed."""
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(new_config(tokenizer)).float()
+    _random_weights(model)
+    set_circuit(
+        model,
+        numbers=[tokenizer.token_to_id(text) for text in number_texts()],
+        names=[tokenizer.token_to_id(name) for name in names],
+        sink=tokenizer.token_to_id(IM_START),
+        seed=seed,
+    )
+    return model
+
+
+def number_texts() -> list[str]:
+    """Every text that is one number token: 0 to 9, 00 to 99, 000 to 999."""
+    return [f"{n:0{digits}d}" for digits in (1, 2, 3) for n in range(10**digits)]
+
+
+@torch.no_grad()
+def _random_weights(model: Qwen3ForCausalLM) -> None:
+    for name, weight in model.named_parameters():
+        if weight.dim() == 1:
+            weight.fill_(1.0)
+            continue
+        # What writes into the residual stream starts smaller, since two writers a layer add up.
+        writes = name.endswith(("o_proj.weight", "down_proj.weight"))
+        weight.normal_(0.0, 0.02 / math.sqrt(2 * LAYERS) if writes else 0.02)

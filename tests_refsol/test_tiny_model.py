@@ -1,0 +1,209 @@
+"""The shipped model as a product: its files, how it was made, what it answers."""
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from tiny_llm_kit.evaluation import exact_answers, generates_exactly
+from tiny_llm_kit.evaluation_cases import Suite, make_suites, read_material
+from tiny_llm_kit.questions import read_corpus
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.tokenizer import load_tokenizer
+
+MODEL, TRAIN = MODELS / "tiny-qwen3", MODELS / "train"
+FILES = {
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "training_log.json",
+}
+QUESTIONS = read_corpus(TRAIN)
+NAMES = (TRAIN / "names.txt").read_text(encoding="utf-8").split()
+TOKENIZER = load_tokenizer(MODEL)
+
+
+@pytest.fixture(scope="module")
+def training():
+    """The modules of models/train, which import each other as scripts do."""
+    sys.path.insert(0, str(TRAIN))
+    try:
+        import card
+        import pipeline
+        import train
+
+        yield {"card": card, "pipeline": pipeline, "train": train}
+    finally:
+        sys.path.remove(str(TRAIN))
+
+
+@pytest.fixture(scope="module")
+def log():
+    return json.loads((MODEL / "training_log.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    from tiny_llm_kit.commands.eval_tiny_model import oracle_logits
+
+    return oracle_logits("fp32", str(MODEL))
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_whole_and_small():
+    files = {path.name: path.stat().st_size for path in MODEL.iterdir()}
+    assert set(files) == FILES
+    assert sum(files.values()) < 9_000_000
+
+
+def test_config_is_a_qwen3_whose_vocabulary_splits_evenly():
+    config = json.loads((MODEL / "config.json").read_text())
+    assert config["architectures"] == ["Qwen3ForCausalLM"] and config["model_type"] == "qwen3"
+    assert config["vocab_size"] % 64 == 0 and TOKENIZER.vocab_size <= config["vocab_size"]
+
+
+def test_weights_are_bf16():
+    from safetensors import safe_open
+
+    with safe_open(MODEL / "model.safetensors", framework="numpy") as tensors:
+        assert {tensors.get_slice(name).get_dtype() for name in tensors.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_the_card_says_what_the_log_says(training, log):
+    assert (MODEL / "README.md").read_text(encoding="utf-8") == training["card"].card(log)
+
+
+def test_the_log_is_of_this_corpus_and_meets_every_target(training, log):
+    from training_log import corpus_digest
+
+    material = training["pipeline"].Material(None, QUESTIONS, NAMES)
+    assert log["corpus_sha256"] == corpus_digest(material), (
+        "the corpus changed: run `pdm run train-tiny-model`"
+    )
+    assert log["steps"] == training["pipeline"].STEPS
+    for figures in log["evaluation"].values():
+        for name, suite in figures.items():
+            if suite["target"] is not None:
+                misses = suite["cases"] - suite["exact"]
+                assert misses <= max(1, suite["cases"] * (1 - suite["target"])), name
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def suites() -> dict[str, Suite]:
+    made = make_suites(read_material(TRAIN, TOKENIZER), count=12, every_question=False, seed=1)
+    return {suite.name: suite for suite in made}
+
+
+@pytest.mark.parametrize("name", ["questions as in training", "look-ups, 20 lines", "look-ups, 100 lines"])
+def test_transformers_gives_the_expected_answers(oracle, suites, name):
+    assert sum(exact_answers(oracle, suites[name].cases)) >= len(suites[name].cases) - 1
+
+
+def test_one_forward_pass_judges_as_step_by_step_decoding_does(oracle, suites):
+    cases = (*suites["questions, unseen paraphrases"].cases[:4], *suites["absent names, 20 lines"].cases[:4])
+    assert exact_answers(oracle, cases) == [generates_exactly(oracle, case) for case in cases]
+
+
+def test_a_model_that_forgets_the_first_half_loses_its_look_ups(oracle, suites):
+    def forgetful(ids):
+        half = len(ids[0]) // 2
+        return oracle([[0] * half + row[half:] for row in ids])
+
+    cases = suites["look-ups, 100 lines"].cases
+    assert sum(exact_answers(forgetful, cases)) <= len(cases) * 0.8
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+def test_the_offset_heads_prefer_their_own_distance_to_every_other(training):
+    import circuit
+
+    def score(weights, distance):
+        return sum(w * math.cos(1e6 ** (-i / 32) * distance) for i, w in enumerate(weights))
+
+    others = [d for d in range(4097) if d != 2]
+    assert min(score(circuit.EXACT, 0) - score(circuit.EXACT, d - 2) for d in others) > 0.26
+    window = [score(circuit.WINDOW, d - 6.5) for d in range(4097)]
+    assert min(window[d] - max(window[max(11, d + 4) :]) for d in range(5, 9)) > 0.41
+
+
+def test_the_shipped_tokenizer_is_the_one_that_training_builds(training):
+    built = training["pipeline"].read_material().tokenizer
+    assert json.loads((MODEL / "tokenizer.json").read_text(encoding="utf-8")) == json.loads(built.to_str())
+
+
+def test_the_circuit_looks_up_before_any_training(training, suites):
+    """The first token of the answer alone: that it ends there has yet to be learned."""
+    import torch
+
+    from new_model import new_model
+
+    model = new_model(training["pipeline"].read_material().tokenizer, NAMES, seed=0).requires_grad_(False)
+    right = 0
+    for case in suites["look-ups, 50 lines"].cases:
+        start, _ = case.answers[0]
+        right += (
+            model(torch.tensor([case.tokens[:start]])).logits[0, -1].argmax().item() == case.tokens[start]
+        )
+    assert right >= len(suites["look-ups, 50 lines"].cases) - 1
+
+
+# Runs a training and prints every file that the process opened and every process that it started.
+SPY = """
+import runpy, sys
+seen = set()
+sys.addaudithook(lambda event, args: seen.add(str(args[0])) if event in ("open", "subprocess.Popen") else None)
+script, out = sys.argv[1:]
+sys.argv = [script, "--steps", "3", "--out", out]
+sys.path.insert(0, script.rpartition("/")[0])
+runpy.run_path(script, run_name="__main__")
+print("\\n".join(sorted(seen)))
+"""
+
+
+def trial(out) -> list[str]:
+    command = [sys.executable, "-c", SPY, str(TRAIN / "train.py"), str(out)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_training_is_deterministic_and_never_opens_the_held_out_questions(tmp_path):
+    opened = trial(tmp_path / "a") + trial(tmp_path / "b")
+    assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"
+    assert [path for path in opened if "heldout" in path] == []
+    digests = {hashlib.sha256((tmp_path / name / "model.safetensors").read_bytes()).digest() for name in "ab"}
+    assert len(digests) == 1
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+
+
+def test_no_training_file_names_the_held_out_file():
+    assert [path.name for path in TRAIN.glob("*.py") if "heldout" in path.read_text(encoding="utf-8")] == []
+
+
+def test_a_failed_training_leaves_the_old_model_alone(training, tmp_path):
+    from replace_folder import replacing
+
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "weights").write_text("old")
+    with pytest.raises(RuntimeError), replacing(target) as folder:
+        (folder / "weights").write_text("half")
+        raise RuntimeError
+    assert (target / "weights").read_text() == "old" and list(tmp_path.iterdir()) == [target]
+
+
+def test_a_trial_never_replaces_the_shipped_model(training, capsys):
+    with pytest.raises(SystemExit):
+        training["train"].main(["--steps", "1"])
+    assert "--out" in capsys.readouterr().err
