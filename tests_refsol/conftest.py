@@ -1,6 +1,7 @@
 """What the tests of the product share: a copy of the repository to do things to, and a way to run its commands."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,27 @@ import pytest
 
 from tiny_llm_kit.repo import ROOT, installed_backends
 
-# The Gaudi side belongs to the torch port.
-collect_ignore = [] if "torch" in installed_backends() else ["test_hpu.py", "test_devices.py"]
+# Tests of one port alone import its library at the top; where that port is missing they cannot even be collected.
+# test_hpu.py imports torch inside the processes that it starts.
+ONE_PORT = re.compile(r"^(?:import|from) (mlx|torch)\b", re.MULTILINE)
+
+
+def ports_of_file(path: Path) -> set[str]:
+    """The ports without which a test file cannot run."""
+    return {"torch"} if path.name == "test_hpu.py" else set(ONE_PORT.findall(path.read_text()))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    missing = collection_path.suffix == ".py" and ports_of_file(collection_path) - set(installed_backends())
+    return True if missing else None
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
+        for port in ports_of_file(path) - set(installed_backends()):
+            terminalreporter.write_line(
+                f"not tested on this machine (the {port} port is missing): {path.name}"
+            )
 
 
 class Clone:

@@ -12,6 +12,9 @@ from tiny_llm_kit.course import mutants, prefix
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.mutants import Mutant, judge
 from tiny_llm_kit.grading import assert_close
+from tiny_llm_kit.repo import installed_backends
+
+PORT = installed_backends()[0]
 
 
 def grade(tmp_path, test: str) -> subprocess.CompletedProcess:
@@ -64,7 +67,7 @@ def test_assert_close_accepts_what_is_close():
     assert_close([1.0, np.inf, -np.inf], [1.0 + 1e-6, np.inf, -np.inf], idea="the idea")
 
 
-@pytest.mark.parametrize("backend", ["mlx", "torch"])
+@pytest.mark.parametrize("backend", installed_backends())
 @pytest.mark.parametrize(
     ("edit", "status"),
     [
@@ -84,14 +87,14 @@ def test_a_surviving_mutant_fails_the_report(monkeypatch):
     survivor = Mutant("1.1.2", "harmless", "basics.py", "any", both=("out = x @ w.T", "out = x @ w.T * 1.0"))
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [survivor] * 5)
     output = io.StringIO()
-    assert mutants.report_mutants(Console(file=output), Day(1, 1), ["mlx"]) == 1
-    assert "0/5 killed" in output.getvalue() and "survived: 1.1.2 mlx: harmless" in output.getvalue()
+    assert mutants.report_mutants(Console(file=output), Day(1, 1), installed_backends()[:1]) == 1
+    assert "0/5 killed" in output.getvalue() and f"survived: 1.1.2 {PORT}: harmless" in output.getvalue()
 
 
 def test_too_few_mutants_fail_the_report(monkeypatch):
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [])
     output = io.StringIO()
-    assert mutants.report_mutants(Console(file=output), Day(1, 1), ["mlx"]) == 1
+    assert mutants.report_mutants(Console(file=output), Day(1, 1), installed_backends()[:1]) == 1
     assert "day 1.1 lists fewer than 5 mutants" in output.getvalue()
 
 
@@ -101,10 +104,10 @@ def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
     output = io.StringIO()
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
     monkeypatch.setattr(prefix, "tasks", lambda: [Task(1, 1, 2)])
-    assert prefix.report_prefix(Console(file=output, width=200), ["mlx"]) == 1
-    assert "right mlx: days up to 1.1 solved" in output.getvalue()
-    assert "wrong mlx: day 1.1 blank" in output.getvalue()
-    assert "wrong mlx: task 1.1.2 alone blank" in output.getvalue()
+    assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
+    assert f"right {PORT}: days up to 1.1 solved" in output.getvalue()
+    assert f"wrong {PORT}: day 1.1 blank" in output.getvalue()
+    assert f"wrong {PORT}: task 1.1.2 alone blank" in output.getvalue()
 
 
 def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
@@ -113,5 +116,5 @@ def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
     output = io.StringIO()
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
     monkeypatch.setattr(prefix, "tasks", list)
-    assert prefix.report_prefix(Console(file=output, width=200), ["mlx"]) == 1
-    assert "wrong mlx: days up to 1.1 solved" in output.getvalue()
+    assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
+    assert f"wrong {PORT}: days up to 1.1 solved" in output.getvalue()

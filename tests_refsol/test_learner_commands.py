@@ -2,12 +2,17 @@
 
 import json
 
+from tiny_llm_kit.repo import PORTS, installed_backends
+
+# Any port will do: these tests are about the commands.
+PORT = installed_backends()[-1]
+OTHER = next(port for port in PORTS if port != PORT)
 TASK = 'raise NotImplementedError("week 1 day 1 task 1: softmax")'
-BASICS = "torch_backend/basics.py"
+BASICS = f"{PORT}_backend/basics.py"
 
 
 def test_blank_tasks_are_red_and_each_is_named_once(clone):
-    done = clone.run("test", "--week", "1", "--day", "1", "--backend", "torch")
+    done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
     assert done.returncode == 1
     assert done.stdout.count("blank: week 1 day 1 task 1: softmax") == 1
     assert "task 4: SimpleMultiHeadAttention.__call__" in done.stdout
@@ -15,27 +20,28 @@ def test_blank_tasks_are_red_and_each_is_named_once(clone):
 
 
 def test_skip_makes_the_day_green_and_reset_leaves_git_clean(clone):
-    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", "torch").returncode == 0
+    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
     assert TASK not in (clone.learner / BASICS).read_text()
-    assert clone.run("test", "--week", "1", "--day", "1", "--backend", "torch").returncode == 0
-    assert "green" in clone.run("course", "status", "--backend", "torch").stdout
-    assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", "torch").returncode == 0
+    assert clone.run("test", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert "green" in clone.run("course", "status", "--backend", PORT).stdout
+    assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
     assert clone.git("status", "--porcelain") == ""
 
 
 def test_one_port_never_shows_red_from_the_other(clone):
-    clone.run("course", "port", "mlx")
+    clone.run("course", "port", PORT)
     clone.run("course", "skip", "--week", "1", "--day", "1")
     done = clone.run("test", "--week", "1", "--day", "1")
     assert done.returncode == 0, done.stdout
-    assert "ports: mlx," in done.stdout
-    assert TASK in (clone.learner / BASICS).read_text(), "skip must leave the other port alone"
+    assert f"ports: {PORT}," in done.stdout
+    other = clone.learner / f"{OTHER}_backend" / "basics.py"
+    assert TASK in other.read_text(), "skip must leave the other port alone"
 
 
 def test_skip_leaves_work_alone(clone):
     path = clone.learner / BASICS
     path.write_text(path.read_text().replace(TASK, "return x  # my attempt"))
-    clone.run("course", "skip", "--through", "1.1", "--backend", "torch")
+    clone.run("course", "skip", "--through", "1.1", "--backend", PORT)
     text = path.read_text()
     assert "return x  # my attempt" in text
     assert "out = x @ w.T" in text, "the blank task beside it is filled"
@@ -45,7 +51,7 @@ def test_reset_keeps_a_backup_and_touches_nothing_else(clone):
     path = clone.learner / BASICS
     mine = path.read_text().replace(TASK, "return x  # my attempt") + "\n\ndef my_helper():\n    return 1\n"
     path.write_text(mine)
-    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--task", "1", "--backend", "torch")
+    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
     assert TASK in path.read_text() and "my_helper" in path.read_text()
     kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
     assert kept.read_text() == mine
@@ -54,7 +60,7 @@ def test_reset_keeps_a_backup_and_touches_nothing_else(clone):
 def test_reset_of_a_function_that_is_gone_says_what_to_do(clone):
     path = clone.learner / BASICS
     path.write_text("# everything deleted\n")
-    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", "torch")
+    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
     assert done.returncode == 1
     assert "no function softmax to put back" in done.stderr and "course sync --backup" in done.stderr
     assert path.read_text() == "# everything deleted\n"
@@ -66,7 +72,7 @@ def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone):
     path.write_text(mine)
     done = clone.run("course", "sync")
     assert done.returncode == 1
-    assert "src/tiny_llm/torch_backend/basics.py" in done.stderr and "--backup" in done.stderr
+    assert f"src/tiny_llm/{BASICS}" in done.stderr and "--backup" in done.stderr
     assert path.read_text() == mine
 
 
@@ -98,11 +104,11 @@ def test_sync_renews_an_older_stub_without_asking(clone):
 
 
 def test_status_forgets_green_when_a_file_changes(clone):
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", "torch")
-    clone.run("test", "--week", "1", "--day", "1", "--backend", "torch")
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
     path = clone.learner / BASICS
     path.write_text(path.read_text() + "\n# a thought\n")
-    first_day = clone.run("course", "status", "--backend", "torch").stdout.split("1.2.1")[0]
+    first_day = clone.run("course", "status", "--backend", PORT).stdout.split("1.2.1")[0]
     assert "green" not in first_day and "filled" in first_day
 
 
@@ -137,27 +143,27 @@ def test_no_test_selected_is_an_error(clone):
 def test_without_arguments_the_started_days_are_tested(clone):
     done = clone.run("test")
     assert done.returncode == 2 and "nothing is filled in yet" in done.stderr
-    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", "mlx")
-    done = clone.run("test", "--backend", "mlx")
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    done = clone.run("test", "--backend", PORT)
     assert done.returncode == 0, done.stdout
 
 
 def test_an_earlier_blank_day_is_named_with_the_line_that_fills_it(clone):
-    clone.run("course", "skip", "--week", "1", "--day", "3", "--backend", "mlx")
-    done = clone.run("test", "--week", "1", "--day", "3", "--backend", "mlx")
+    clone.run("course", "skip", "--week", "1", "--day", "3", "--backend", PORT)
+    done = clone.run("test", "--week", "1", "--day", "3", "--backend", PORT)
     assert done.returncode == 1
     assert "pdm run course skip --through 1.2" in done.stdout
 
 
 def test_another_copy_of_the_package_is_refused(clone, tmp_path):
     """Grading must not pass because some other tiny_llm was imported."""
-    impostor = tmp_path / "elsewhere" / "tiny_llm" / "torch_backend"
+    impostor = tmp_path / "elsewhere" / "tiny_llm" / f"{PORT}_backend"
     impostor.mkdir(parents=True)
     for folder in (impostor.parent, impostor):
         (folder / "__init__.py").write_text("")
     done = clone.run(
         "test",
-        "--week", "1", "--day", "1", "--backend", "torch",
+        "--week", "1", "--day", "1", "--backend", PORT,
         PYTHONPATH=f"{tmp_path / 'elsewhere'}:{clone.root / 'src'}",
     )  # fmt: skip
     assert done.returncode != 0

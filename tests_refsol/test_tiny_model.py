@@ -14,6 +14,9 @@ from tiny_llm_kit.questions import read_corpus
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.tokenizer import load_tokenizer
 
+# Training, and transformers as a judge, both need torch.
+pytestmark = pytest.mark.port("torch")
+
 MODEL, TRAIN = MODELS / "tiny-qwen3", MODELS / "train"
 FILES = {
     "README.md",

@@ -87,7 +87,7 @@ class Grader:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         self._keep_wanted(items)
-        self._set_absent_devices_aside(items)
+        self._set_aside_what_needs_more(items)
 
     def _keep_wanted(self, items: list[pytest.Item]) -> None:
         wanted = {parse_task(text) for text in self.config.getoption("tasks")}
@@ -96,14 +96,14 @@ class Grader:
             self.config.hook.pytest_deselected(items=unwanted)
             items[:] = [item for item in items if task_of(item) in wanted]
 
-    def _set_absent_devices_aside(self, items: list[pytest.Item]) -> None:
-        """A test for a device that is not here is neither passed nor skipped: it is named at the end."""
-        needs = [(item, item.get_closest_marker("device")) for item in items]
-        absent = [(item, mark.args[0]) for item, mark in needs if mark and mark.args[0] not in devices()]
-        if absent:
-            self.untested = [(item.nodeid, device) for item, device in absent]
-            self.config.hook.pytest_deselected(items=[item for item, _ in absent])
-            items[:] = [item for item in items if item not in {item for item, _ in absent}]
+    def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
+        """A test for a device or a port that is not here is neither passed nor skipped: it is named at the end."""
+        present = {"device": devices(), "port": set(installed_backends())}
+        needs = [(item, _missing(item, present)) for item in items]
+        self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
+        if self.untested:
+            self.config.hook.pytest_deselected(items=[item for item, missing in needs if missing])
+            items[:] = [item for item, missing in needs if not missing]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -152,8 +152,8 @@ class Grader:
                 f"earlier days are blank: fill them, or `pdm run course skip --through {earlier[-1]}`",
                 yellow=True,
             )
-        for nodeid, device in self.untested:
-            terminalreporter.write_line(f"not tested on this machine (needs {device}): {nodeid}")
+        for nodeid, missing in self.untested:
+            terminalreporter.write_line(f"not tested on this machine (needs {missing}): {nodeid}")
         for nodeid in self.skipped:
             terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
 
@@ -161,6 +161,12 @@ class Grader:
         """Days that were not asked for, but whose blanks the tests ran into."""
         asked = {task.of_day for _, task in self.outcomes}
         return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
+
+
+def _missing(item: pytest.Item, present: dict[str, set[str]]) -> str | None:
+    """The device or port that a test needs and that is not here."""
+    needed = [(kind, mark.args[0]) for kind in present for mark in item.iter_markers(kind)]
+    return next((name for kind, name in needed if name not in present[kind]), None)
 
 
 def _blank_hole(call: pytest.CallInfo) -> str | None:
