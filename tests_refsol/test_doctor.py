@@ -65,7 +65,7 @@ def test_python(monkeypatch, version, status):
     [
         ("Linux", "aarch64", "ok", "Linux aarch64"),
         ("Darwin", "arm64", "ok", "Darwin arm64"),
-        ("Darwin", "x86_64", "missing", "Intel Macs are unsupported"),
+        ("Darwin", "x86_64", "missing", "Intel Macs are not supported"),
         ("Windows", "AMD64", "warn", "the torch port alone"),
     ],
 )
@@ -228,7 +228,7 @@ def test_exit_code_and_summary(monkeypatch, capsys):
         found = [lambda s=status: Check(f"a {s} thing", s, "detail", "repair") for status in statuses]
         monkeypatch.setattr(doctor, "CHECKS", found)
         monkeypatch.setattr(doctor, "run", lambda check: check())
-        return doctor.main()
+        return doctor.main([])
 
     assert run_with("ok", "warn") == 0
     assert "everything that the course needs is here" in capsys.readouterr().out

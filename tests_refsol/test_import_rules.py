@@ -70,3 +70,14 @@ def test_no_file_outside_kit_asks_which_backend_it_is():
                 assert not any(
                     isinstance(part, ast.Constant) and part.value in PORTS for part in ast.walk(node)
                 ), f"{path.name}:{node.lineno} compares with a port's name"
+
+
+@pytest.mark.parametrize("path", python_files("tiny_llm_kit"), ids=name)
+def test_text_files_are_read_and_written_in_utf_8(path):
+    """Windows reads files in its own encoding unless told otherwise, and our texts have letters beyond ASCII."""
+    calls = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    ]
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "write_text"):
+            assert "encoding" in {k.arg for k in call.keywords}, f"{name(path)}:{call.lineno}"

@@ -62,7 +62,7 @@ def test_reset_of_a_function_that_is_gone_says_what_to_do(clone):
     path.write_text("# everything deleted\n")
     done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
     assert done.returncode == 1
-    assert "no function softmax to put back" in done.stderr and "course sync --backup" in done.stderr
+    assert "no function softmax to put back" in done.stderr and "--whole-files" in done.stderr
     assert path.read_text() == "# everything deleted\n"
 
 
@@ -174,3 +174,87 @@ def test_hints_come_one_more_at_a_time(clone):
     one, two = (clone.run("course", "hint", "1.1.1", *more).stdout for more in ([], ["2"]))
     assert "Hint 1 of" in one and "Hint 2 of" not in one and "course hint 1.1.1 2" in one
     assert "Hint 2 of" in two
+
+
+def test_sync_never_touches_a_file_of_the_learners_own(clone):
+    notes = clone.learner / f"{PORT}_backend" / "notes.py"
+    notes.write_text("# my notes\n")
+    clone.git("add", "-A")
+    clone.git("commit", "-qm", "notes")
+    assert clone.run("course", "sync", "--backup").returncode == 0
+    assert notes.read_text() == "# my notes\n"
+
+
+def test_sync_sees_work_above_a_raise_that_is_still_there(clone):
+    path = clone.learner / BASICS
+    mine = path.read_text().replace(TASK, f"attempt = x\n    {TASK}")
+    path.write_text(mine)
+    clone.git("commit", "-qam", "half of it")
+    assert clone.run("course", "sync").returncode == 1
+    assert path.read_text() == mine
+
+
+def test_a_half_filled_hole_is_not_blank_and_skip_leaves_it_alone(clone):
+    path = clone.learner / BASICS
+    mine = path.read_text().replace(TASK, f"return x\n    {TASK}")
+    path.write_text(mine)
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    assert path.read_text() == mine
+    assert (
+        "1.1.1  " + PORT + " " * (7 - len(PORT)) + "filled"
+        in clone.run("course", "status", "--backend", PORT).stdout
+    )
+
+
+def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
+    path = clone.learner / BASICS
+    path.write_text(path.read_text() + "\ndef broken(:\n")
+    for command in (["test", "--week", "1", "--day", "1"], ["main"], ["see", "1.1"]):
+        done = clone.run(*command, "--backend", PORT)
+        assert done.returncode == 1 and done.stdout == "", done.stdout
+        assert done.stderr.startswith(f"src/tiny_llm/{BASICS}, line ") and done.stderr.count("\n") == 1
+    done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--whole-files" in done.stderr
+    assert (
+        clone.run(
+            "course", "reset", "--week", "1", "--day", "1", "--backend", PORT, "--whole-files"
+        ).returncode
+        == 0
+    )
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_a_renamed_function_is_one_line_too(clone):
+    path = clone.learner / BASICS
+    path.write_text(path.read_text().replace("def linear(", "def linear2("))
+    done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+    assert done.returncode == 1 and "ImportError: cannot import name 'linear'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_deleted_files_and_folders_come_back(clone):
+    (clone.learner / BASICS).unlink()
+    clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
+    assert clone.git("status", "--porcelain") == ""
+    for file in (clone.learner / f"{PORT}_backend").glob("*.py"):
+        file.unlink()
+    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert TASK not in (clone.learner / BASICS).read_text()
+
+
+def test_task_zero_is_no_task_and_names_are_not_mixed(clone):
+    for arguments in (
+        ["--week", "1", "--day", "1", "--task", "0"],
+        ["--through", "1.1", "--week", "1", "--day", "3"],
+        ["--through", "1.1", "--task", "2"],
+    ):
+        for command in ("skip", "reset"):
+            done = clone.run("course", command, *arguments, "--backend", PORT)
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_the_commands_work_where_the_locale_is_not_utf_8(clone):
+    for command in (["course", "hint", "1.1.2"], ["course", "status"], ["see", "1.1", "--solution", "ref"]):
+        done = clone.run(*command, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+        assert done.returncode == 0, done.stderr

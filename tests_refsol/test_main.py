@@ -26,7 +26,12 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen:
     line = [sys.executable, "-m", "tiny_llm_kit.commands.main", "--solution", "ref", *arguments]
     env = os.environ | {"PYTHONIOENCODING": "utf-8"} | OFFLINE | environment
     pipe = subprocess.PIPE
-    return subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
+    # A shell that runs this in the background hands down an ignored SIGINT; a person's terminal does not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -59,6 +64,7 @@ def test_every_port_gives_the_same_sentence():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["--temperature", "1e-40"], "temp is 1e-40: give 0 .* at least 1e-6"),
         (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
         (["--temperature", "-1"], "temp is -1.0: give 0"),
         (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
@@ -72,7 +78,16 @@ def test_a_wrong_option_is_one_line(ask, arguments, line):
     assert re.match(line, errors), errors
 
 
-@pytest.mark.parametrize("arguments", [["--max-tokens", "0"], ["--seed", "-1"], ["--loader", "week9"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-tokens", "0"],
+        ["--seed", "-1"],
+        ["--seed", str(2**63)],
+        ["--loader", "week9"],
+        ["--model", ""],
+    ],
+)
 def test_an_option_out_of_range_is_a_usage_error(ask, arguments):
     code, _, errors = ask(*arguments)
     assert code == 2 and arguments[0] in errors.splitlines()[-1]
@@ -149,6 +164,12 @@ def test_a_conversation_begins_with_the_prompt_and_ends_with_the_input(ask):
 def test_a_message_that_is_too_long_is_refused_and_the_conversation_goes_on(ask):
     code, out, _ = ask("--backend", PORT, "--chat", stdin="1 " * 5000 + "\nWhat is chunked prefill?\n")
     assert code == 0 and "fit: shorten it)" in out and SENTENCE.search(out)
+
+
+def test_a_conversation_without_any_input_ends(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
+    command.main(["--solution", "ref", "--backend", PORT, "--device", "cpu", "--chat"])
+    assert capsys.readouterr() == ("", "")
 
 
 class OneTokenACharacter:

@@ -7,6 +7,7 @@ only at the very end, after the new model has passed its evaluation.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,14 @@ from rich.console import Console
 from tiny_llm_kit.repo import MODELS, require_backend
 
 SHIPPED = MODELS / "tiny-qwen3"
+
+
+def can_be_made(folder: Path) -> bool:
+    """Whether this folder may be written or replaced; asked before minutes of training."""
+    if folder.exists() and not folder.is_dir():
+        return False
+    above = next(parent for parent in folder.parents if parent.exists())
+    return above.is_dir() and os.access(above, os.W_OK)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -30,6 +39,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--steps makes an untrained model: give it another folder with --out")
     if trial and options.steps < 1:
         parser.error("--steps must be at least 1")
+    if not can_be_made(options.out.resolve()):
+        parser.error(f"--out {options.out}: no folder can be made there: give another one")
     require_backend("torch")  # before the imports that need it
 
     from pipeline import STEPS, run

@@ -50,7 +50,7 @@ class Conversation:
 def chat(engine: Engine, first: str | None = None) -> None:
     """Asks and answers until `exit`, `quit` or the end of the input. `first` is a question to begin with."""
     conversation = Conversation(engine)
-    if sys.stdin.isatty():
+    if _at_a_terminal():
         print("Ctrl-D or exit ends the conversation.")
     question = _read() if first is None else first
     while question is not None:
@@ -71,12 +71,18 @@ def _turn(engine: Engine, conversation: Conversation, question: str) -> None:
     conversation.keep(engine.answer(prompt))
 
 
+def _at_a_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def _read() -> str | None:
     """The next question, None at the end. The prompt is shown to people, and not when the input is a file."""
+    if sys.stdin is None:  # closed, as by `<&-`
+        return None
     try:
-        line = input("> " if sys.stdin.isatty() else "").strip()
+        line = input("> " if _at_a_terminal() else "").strip()
     except EOFError:
-        if sys.stdin.isatty():
+        if _at_a_terminal():
             print()
         return None
     except KeyboardInterrupt:

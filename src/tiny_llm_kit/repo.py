@@ -5,6 +5,8 @@ import platform
 from importlib.util import find_spec
 from pathlib import Path
 
+from .torch_build import INTEL_MAC, is_intel_mac
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
 MODELS = ROOT / "models"
@@ -27,14 +29,10 @@ def has_mlx_wheels() -> bool:
     return platform.system() == "Linux" or (platform.system(), platform.machine()) == ("Darwin", "arm64")
 
 
-def is_intel_mac() -> bool:
-    return (platform.system(), platform.machine()) == ("Darwin", "x86_64")
-
-
 def install_line(port: str) -> str:
     """How a port that is missing gets here, or why it cannot."""
-    if is_intel_mac():
-        return "Intel Macs are not supported: neither MLX nor a current PyTorch has a build for them"
+    if is_intel_mac(platform.system(), platform.machine()):
+        return INTEL_MAC
     if port == "torch":
         return "run `pdm run setup-torch`"
     if has_mlx_wheels():
@@ -56,7 +54,9 @@ def learner_port() -> str:
     if not SETTINGS.exists():
         return default_port()
     try:
-        port = json.loads(SETTINGS.read_text())["port"]
+        port = json.loads(SETTINGS.read_text(encoding="utf-8"))["port"]
+        if port not in (*PORTS, "both"):
+            raise ValueError(port)
     except (ValueError, KeyError, TypeError):
         raise SystemExit(f"{SETTINGS}: not a settings file; delete it to start with the defaults") from None
     return port
@@ -64,7 +64,7 @@ def learner_port() -> str:
 
 def set_learner_port(port: str) -> None:
     PRIVATE.mkdir(exist_ok=True)
-    SETTINGS.write_text(json.dumps({"port": port}) + "\n")
+    SETTINGS.write_text(json.dumps({"port": port}) + "\n", encoding="utf-8")
 
 
 def ports_of(choice: str) -> list[str]:

@@ -1,5 +1,6 @@
 """How kit code reaches a solution: by name, never by import. `resolve("tiny_llm_ref", "mlx")`."""
 
+import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ def resolve_serving(solution: str) -> ModuleType:
 
 def _checked(name: str) -> ModuleType:
     """Imports `name` and proves that it came from this repository: what is graded is what was edited."""
-    module = import_module(name)
+    module = _imported(name)
     expected = SOURCES.joinpath(*name.split("."), "__init__.py")
     if module.__file__ is None or Path(module.__file__).resolve() != expected:
         raise SystemExit(
@@ -33,3 +34,32 @@ def _checked(name: str) -> ModuleType:
             "another copy is installed in this environment; run `pdm install` again"
         )
     return module
+
+
+def _imported(name: str) -> ModuleType:
+    """A learner's file that cannot be imported ends the command with one line; the reference's own raises."""
+    try:
+        return import_module(name)
+    except Exception as error:
+        if name.split(".")[0] != "tiny_llm":
+            raise
+        file, line = _where(error)
+        raise SystemExit(
+            f"{file}, line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}. Mend it, or put the day "
+            "back with `pdm run course reset --week W --day D --whole-files`, which keeps a copy"
+        ) from None
+
+
+def _where(error: Exception) -> tuple[str, int]:
+    """The last place in the repository's sources that an error names."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return _short(error.filename), error.lineno or 0
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(SOURCES)
+    ]
+    return _short(frames[-1].filename), frames[-1].lineno or 0
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(SOURCES.parent)) if path.is_relative_to(SOURCES) else file

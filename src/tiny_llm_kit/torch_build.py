@@ -15,7 +15,7 @@ GAUDI_FIX = (
     "make the environment again so that it sees the container's packages: "
     "`python3 -m venv --clear --system-site-packages .venv && pdm install`"
 )
-INTEL_MAC = "Intel Macs are unsupported: neither MLX nor this torch has wheels for them; use a Linux machine"
+INTEL_MAC = "Intel Macs are not supported: neither MLX nor a current PyTorch has a build for them"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _reason_to_refuse(facts: Facts) -> str | None:
         return "habana-torch-plugin is here without its torch: install the torch of the same Gaudi release"
     if facts.gaudi:
         return f"this machine has a Gaudi, but its torch is not visible from here: {GAUDI_FIX}"
-    return INTEL_MAC if is_intel_mac(facts.system, facts.machine) else None
+    return f"{INTEL_MAC}; use a Linux machine" if is_intel_mac(facts.system, facts.machine) else None
 
 
 def _install(facts: Facts) -> Decision:

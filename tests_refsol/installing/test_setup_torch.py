@@ -1,5 +1,6 @@
 """`pdm run setup-torch`: which build it chooses for which machine, and that pip then installs exactly that."""
 
+import platform
 import shutil
 import socket
 import subprocess
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_kit.commands.setup_torch import IMPATIENT
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.torch_build import CPU_INDEX, Facts, choose, pinned_version
+from tiny_llm_kit.repo import ROOT, install_line
+from tiny_llm_kit.torch_build import CPU_INDEX, INTEL_MAC, Facts, choose, pinned_version
 
 CPU, PLAIN = "torch==2.13.0+cpu", "torch==2.13.0"
 # Machine, the action, what pip is asked for, a word of the reason.
@@ -27,7 +28,7 @@ TABLE = {
     "NVIDIA": ({"nvidia": True}, "install", (PLAIN,), "NVIDIA GPU"),
     "Mac": ({"system": "Darwin", "machine": "arm64"}, "install", (PLAIN,), "the one for Darwin"),
     "Windows": ({"system": "Windows", "machine": "AMD64"}, "install", (PLAIN,), "the one for Windows"),
-    "Intel Mac": ({"system": "Darwin"}, "refuse", (), "Intel Macs are unsupported"),
+    "Intel Mac": ({"system": "Darwin"}, "refuse", (), "Intel Macs are not supported"),
     "installed": ({"installed": "2.13.0"}, "keep", (), "nothing to do"),
     "installed, CPU build": ({"installed": "2.13.0+cpu"}, "keep", (), "nothing to do"),
     "installed, another version": (
@@ -55,6 +56,12 @@ TABLE = {
     "a Gaudi whose torch is hidden": ({"gaudi": True}, "refuse", (), "--system-site-packages"),
     "a Gaudi and an NVIDIA card": ({"gaudi": True, "nvidia": True}, "refuse", (), "has a Gaudi"),
 }
+
+
+def test_every_command_says_the_same_of_an_intel_mac(monkeypatch):
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert install_line("torch") == INTEL_MAC
 
 
 @pytest.mark.parametrize("machine", TABLE)

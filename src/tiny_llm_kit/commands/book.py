@@ -4,24 +4,28 @@ import argparse
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+from ..arguments import whole_number
 from ..book.links import check_site
 from ..repo import BOOK, ROOT
+from ..terminal import fail, replace_unknown_characters
 
 SITE = BOOK / "book"
+PORT = 3000
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    replace_unknown_characters()
     if args.action == "capture":
         return capture(args.check)
     if args.action == "serve":
-        options = ["--port", str(args.port)] + ["--open"] * args.open
-        return mdbook("serve", *options)
+        return serve(args.port, args.open)
     return mdbook("build") or (check() if args.action == "check" else 0)
 
 
@@ -30,7 +34,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         prog="pdm run book", description="The book: read it, build it, check it."
     )
     parser.add_argument("--open", action="store_true", help="with serve: open it in the web browser")
-    parser.add_argument("--port", type=int, default=3000, help="with serve: the port (default 3000)")
+    parser.add_argument(
+        "--port", type=whole_number(1, 65535), default=PORT, help=f"with serve: the port (default {PORT})"
+    )
     parser.add_argument(
         "--check", action="store_true", help="with capture: change nothing, fail on a difference"
     )
@@ -43,6 +49,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "at every link and image · capture the screens in it again",
     )
     return parser.parse_args(argv)
+
+
+def serve(port: int, in_browser: bool) -> int:
+    if not is_free(port):
+        another = next(filter(is_free, range(PORT, 65536)))
+        fail(f"book: port {port} is taken or forbidden here: `pdm run book serve --port {another}`")
+    return mdbook("serve", "--port", str(port), *["--open"] * in_browser)
+
+
+def is_free(port: int) -> bool:
+    """Whether mdBook, which serves on localhost, could have this port."""
+    family, *_, address = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)[0]
+    try:
+        socket.create_server(address, family=family).close()
+    except OSError:
+        return False
+    return True
 
 
 def mdbook(action: str, *options: str) -> int:

@@ -7,13 +7,15 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from ..arguments import day_argument, task_argument, whole_number
 from ..course import stubs
-from ..course.address import Day, Task, parse_day, parse_task
+from ..course.address import Day, Task
 from ..course.check import problems_of_stubs
 from ..course.hints import chapter_of, hints
 from ..course.learner import reset, skip, states
 from ..course.tree import tasks
 from ..repo import PORTS, ROOT, installed_backends, learner_port, ports_of, set_learner_port
+from ..terminal import fail, replace_unknown_characters
 
 console = Console(highlight=False)
 COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
@@ -58,12 +60,15 @@ def do_skip(options: argparse.Namespace) -> None:
 
 def do_reset(options: argparse.Namespace) -> None:
     try:
-        changed, kept = reset(parts(options.backend), selection(options))
+        changed, kept = reset(parts(options.backend), selection(options), options.whole_files)
     except LookupError as error:
         sys.exit(str(error))
     for path in changed:
         console.print(f"blank again: {path.relative_to(ROOT)}")
-    console.print(f"your text is kept in {kept.relative_to(ROOT)}" if kept else "nothing to put back")
+    if kept:
+        console.print(f"your text is kept in {kept.relative_to(ROOT)}")
+    if not changed:
+        console.print("nothing to put back")
 
 
 def hint(options: argparse.Namespace) -> None:
@@ -107,14 +112,16 @@ def prefix(options: argparse.Namespace) -> None:
 
 def selection(options: argparse.Namespace):
     """Which tasks `--week --day [--task]` or `--through` name; unknown ones end the command with exit code 2."""
+    chosen = [number for number in (options.week, options.day, options.task) if number is not None]
     if options.through:
+        if chosen:
+            fail("name days either with --through 1.2 or with --week 1 --day 2, not both")
         known(options.through)
         return lambda task: task.of_day <= options.through
     if options.week is None or options.day is None:
-        usage("name a day: --week 1 --day 2, or --through 1.2")
-    chosen = (options.week, options.day) + ((options.task,) if options.task else ())
-    known(Task(*chosen) if options.task else Day(*chosen))
-    return lambda task: tuple(task[: len(chosen)]) == chosen
+        fail("name a day: --week 1 --day 2, or --through 1.2")
+    known(Day(*chosen) if options.task is None else Task(*chosen))
+    return lambda task: list(task[: len(chosen)]) == chosen
 
 
 def known(address: Day | Task) -> None:
@@ -122,12 +129,7 @@ def known(address: Day | Task) -> None:
     if not any(tuple(task[: len(address)]) == tuple(address) for task in tasks()):
         present = sorted({str(task.of_day) for task in tasks()})
         kind = "task" if isinstance(address, Task) else "day"
-        usage(f"the course has no {kind} {address}; its days are {', '.join(present)}")
-
-
-def usage(message: str) -> None:
-    print(message, file=sys.stderr)
-    sys.exit(2)
+        fail(f"the course has no {kind} {address}; its days are {', '.join(present)}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,21 +154,26 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--week", type=int)
         sub.add_argument("--day", type=int)
         sub.add_argument("--task", type=int)
-        sub.add_argument("--through", type=parse_day, help="all days up to and including this one, as 1.3")
+        if run is do_reset:
+            sub.add_argument(
+                "--whole-files", action="store_true", help="renew the files, whatever is in them"
+            )
+        sub.add_argument("--through", type=day_argument, help="all days up to and including this one, as 1.3")
     sub = command("hint", hint, "the chapter's hints for a task, one more at a time")
-    sub.add_argument("task", type=parse_task, help="for example 1.3.2")
-    sub.add_argument("number", type=int, nargs="?", default=1, help="how many hints to show")
+    sub.add_argument("task", type=task_argument, help="for example 1.3.2")
+    sub.add_argument("number", type=whole_number(1), nargs="?", default=1, help="how many hints to show")
     sub = command("sync", sync, "authors: generates the stubs from the reference")
     sub.add_argument("--check", action="store_true", help="only says what is stale or leaks")
     sub.add_argument("--backup", action="store_true", help="renew files that hold work, after a copy of them")
     command(
         "mutants", mutants, "authors: every wrong solution must be killed by its own task's tests"
-    ).add_argument("--day", type=parse_day)
+    ).add_argument("--day", type=day_argument)
     command("prefix", prefix, "authors: each day needs only the days before it")
     return top
 
 
 def main(argv: list[str] | None = None) -> None:
+    replace_unknown_characters()
     options = parser().parse_args(argv)
     options.run(options)
 

@@ -1,6 +1,7 @@
 """`pdm run doctor`: what is here, what is missing, and the exact line that repairs it. Exit code 1 if the course
 cannot run. A table in a terminal, plain lines elsewhere."""
 
+import argparse
 import importlib.util
 import sys
 
@@ -10,7 +11,8 @@ MARKS = {"ok": "ok", "warn": "note", "missing": "MISSING"}
 STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
+    argparse.ArgumentParser(prog="pdm run doctor", description=__doc__).parse_args(argv)
     results = [run(check) for check in CHECKS]
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         show_table(results)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..arguments import model_argument, whole_number
 from ..checkpoint import load_checkpoint
 from ..course.address import parse_day
 from ..evaluation import Logits, exact_answers, generates_exactly, misses_allowed
@@ -24,6 +25,7 @@ from ..model_files import CheckpointError
 from ..port import Port
 from ..repo import MODELS, installed_backends, ports_of
 from ..solution import SOLUTIONS
+from ..terminal import fail
 from ..tokenizer import load_tokenizer
 from .blank import ends_at_a_blank
 
@@ -164,9 +166,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", default="all", choices=[*installed_backends(), "all"])
     parser.add_argument("--dtype", default="all", choices=[*DTYPES, "all"])
     parser.add_argument(
-        "--cases", type=int, default=200, help="look-ups of each kind on the first run; 20 on others"
+        "--cases",
+        type=whole_number(1),
+        default=200,
+        help="look-ups of each kind on the first run; 20 on others",
     )
-    parser.add_argument("--model", default="tiny-qwen3")
+    parser.add_argument("--model", type=model_argument, default="tiny-qwen3")
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
@@ -186,16 +191,9 @@ def _context(options: argparse.Namespace, backend: str) -> AbstractContextManage
     return broken_mask(f"{SOLUTIONS[options.solution]}.{backend}_backend")
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if options.cases < 1:
-        parser.error("--cases must be at least 1")
-    console = Console()
-    try:
-        maker = read_material(MODELS / "train", load_tokenizer(options.model))
-    except CheckpointError as error:
-        raise SystemExit(str(error)) from None
+def run_all(options: argparse.Namespace, console: Console) -> list[Run]:
+    """Every run of the plan; the first one is given all cases."""
+    maker = read_material(MODELS / "train", load_tokenizer(options.model))
     runs = []
     for backend, dtype in _plan(options):
         count = options.cases if not runs else min(options.cases, OTHER_CASES)
@@ -207,6 +205,19 @@ def main(argv: list[str] | None = None) -> None:
             with _context(options, backend):
                 evaluate(logits, run, console)
         runs.append(run)
+    return runs
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
+        parser.error(f"--json {options.json}: name a file in a folder that exists")
+    console = Console()
+    try:
+        runs = run_all(options, console)
+    except CheckpointError as error:
+        fail(error)
     console.print(table(runs))
     if options.json:
         options.json.write_text(json.dumps(report(runs), indent=2) + "\n", encoding="utf-8")

@@ -3,9 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from typing import NoReturn
 
+from ..arguments import DEVICES, model_argument, whole_number
 from ..chat import chat
 from ..checkpoint import load_checkpoint
 from ..course.address import Day
@@ -14,6 +13,7 @@ from ..model_files import CheckpointError
 from ..port import Port
 from ..repo import PORTS, installed_backends, learner_port, ports_of
 from ..solution import SOLUTIONS
+from ..terminal import fail, replace_unknown_characters
 from ..tokenizer import load_tokenizer
 from .blank import ends_at_a_blank
 
@@ -21,12 +21,6 @@ PROMPT = "What is chunked prefill?"
 # The solution's model and generator of each week, the newest last.
 LOADERS = {"week1": ("Qwen3ModelWeek1", "simple_generate")}
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
-
-
-def fail(problem: object) -> NoReturn:
-    """Ends the command with one line on standard error and exit code 2."""
-    print(problem, file=sys.stderr)
-    sys.exit(2)
 
 
 def choose_backend(solution: str, wanted: str) -> str:
@@ -93,30 +87,21 @@ def _text(argument: str) -> str:
     return os.fsencode(argument).decode(errors="replace")
 
 
-def _at_least(smallest: int) -> Callable[[str], int]:
-    def parse(argument: str) -> int:
-        if not argument.isdecimal() or int(argument) < smallest:
-            raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number of at least {smallest}")
-        return int(argument)
-
-    return parse
-
-
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run main", description=__doc__)
     add = top.add_argument
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code: tiny_llm is yours")
     add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
-    add("--device", default="auto", choices=["auto", "cpu", "gpu", "cuda", "hpu"])
+    add("--device", default="auto", choices=DEVICES)
     add("--loader", default="auto", choices=["auto", *LOADERS], help="which week's engine; auto: the newest")
-    add("--model", default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
     add("--prompt", type=_text, help=f"what to ask; default: {PROMPT}")
     add("--chat", action="store_true", help="a conversation; --prompt begins it")
-    add("--max-tokens", type=_at_least(1), default=256, metavar="N", help="tokens of an answer, at most")
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
     add("--temperature", type=float, default=0.0, help="0 is greedy")
     add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
     add("--top-k", type=int, help="with a temperature: draw from so many tokens")
-    add("--seed", type=_at_least(0), default=0, help="of the random draws")
+    add("--seed", type=whole_number(0), default=0, help="of the random draws")
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     return top
 
@@ -136,8 +121,7 @@ def last_day(options: argparse.Namespace) -> Day:
 
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
-    for stream in filter(None, (sys.stdin, sys.stdout)):  # a closed one is None
-        stream.reconfigure(errors="replace")  # a terminal may know fewer characters than the model
+    replace_unknown_characters()
     try:
         with ends_at_a_blank(needs=last_day(options)):
             run(options)

@@ -5,10 +5,12 @@ from importlib import import_module
 
 from rich.console import Console
 
-from ..course.address import Day, parse_day
+from ..arguments import DEVICES, day_argument
+from ..course.address import Day
 from ..port import Port
 from ..repo import learner_port, ports_of
 from ..solution import SOLUTIONS
+from ..terminal import fail, replace_unknown_characters
 from .blank import ends_at_a_blank
 
 
@@ -22,15 +24,23 @@ def screen(day: Day):
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run see", description=__doc__)
-    parser.add_argument("day", type=parse_day, help="for example 1.3")
+    parser.add_argument("day", type=day_argument, help="for example 1.3")
     parser.add_argument("--solution", default="tiny_llm", choices=sorted(SOLUTIONS))
     parser.add_argument("--backend", default="auto", choices=["auto", "mlx", "torch"])
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--device", default="auto", choices=DEVICES)
     options = parser.parse_args(argv)
+    replace_unknown_characters()
     backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
     show = screen(options.day).show
     with ends_at_a_blank(needs=options.day):
-        show(Port(options.solution, backend, options.device), Console())
+        show(open_port(options.solution, backend, options.device), Console())
+
+
+def open_port(solution: str, backend: str, device: str) -> Port:
+    try:
+        return Port(solution, backend, device)
+    except ValueError as error:  # no such device here
+        fail(error)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Standard library only: it runs before torch is there. `torch_build.choose` decid
 runs pip, which PDM leaves out of the environments that it makes.
 """
 
+import argparse
 import importlib
 import importlib.metadata
 import importlib.util
@@ -105,7 +106,8 @@ def _offered(pip: list[str], *options: str) -> list[str]:
     return line[1].split(", ") if line else []
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
+    argparse.ArgumentParser(prog="pdm run setup-torch", description=__doc__).parse_args(argv)
     facts = gather()
     decision = choose(facts)
     if decision.action != "install":

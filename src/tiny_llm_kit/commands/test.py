@@ -4,8 +4,9 @@ import sys
 
 from ..course.address import Day
 from ..course.learner import states
-from ..grading.run import fail, files_of, parser, run, selected_days
+from ..grading.run import files_of, parser, run, selected_days
 from ..repo import learner_port, ports_of
+from ..terminal import fail
 
 
 def started(backends: list[str]) -> list[Day]:

@@ -1,5 +1,6 @@
 """`pdm run test-all`: installs the torch port when it is missing, then runs everything that can be proved here."""
 
+import argparse
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ import time
 from ..repo import ROOT, installed_backends
 
 COMMANDS = "tiny_llm_kit.commands"
+INSTALLATION = ("the torch port is missing: installing it", [f"{COMMANDS}.setup_torch"])
 CHECKS = [
     ("the day tests on the reference, and the tests of the product", [f"{COMMANDS}.test_refsol"]),
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
@@ -14,10 +16,10 @@ CHECKS = [
 ]
 
 
-def main() -> None:
-    if "torch" not in installed_backends():
-        call("the torch port is missing: installing it", [f"{COMMANDS}.setup_torch"])
-    failed = [title for title, arguments in CHECKS if call(title, arguments)]
+def main(argv: list[str] | None = None) -> None:
+    argparse.ArgumentParser(prog="pdm run test-all", description=__doc__).parse_args(argv)
+    steps = CHECKS if "torch" in installed_backends() else [INSTALLATION, *CHECKS]
+    failed = [title for title, arguments in steps if call(title, arguments)]
     for title in failed:
         print(f"FAILED: {title}")
     sys.exit(1 if failed else 0)

@@ -3,8 +3,9 @@
 import os
 import sys
 
-from ..grading.run import fail, files_of, parser, run, selected_days
+from ..grading.run import files_of, parser, run, selected_days
 from ..repo import PORTS, ROOT, TESTS, install_line, installed_backends, ports_of
+from ..terminal import fail
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -22,13 +22,15 @@ def problems_of_stubs() -> list[str]:
 
 def _leaks() -> list[str]:
     return [
-        f"{file.relative_to(ROOT)}: {line}" for file in reference_files() for line in leaks(file.read_text())
+        f"{file.relative_to(ROOT)}: {line}"
+        for file in reference_files()
+        for line in leaks(file.read_text(encoding="utf-8"))
     ]
 
 
 def _not_invertible() -> list[str]:
     """Filling every hole of a stub must give the reference back, byte for byte."""
-    texts = {file: file.read_text() for file in reference_files()}
+    texts = {file: file.read_text(encoding="utf-8") for file in reference_files()}
     return [
         f"{file.relative_to(ROOT)}: solving every task does not give this file back"
         for file, text in texts.items()
@@ -49,5 +51,5 @@ def _undefined_names() -> list[str]:
         "--output-format",
         "concise",
     ]
-    checked = subprocess.run([*command, str(LEARNER)], cwd=ROOT, capture_output=True, text=True)
+    checked = subprocess.run([*command, str(LEARNER)], cwd=ROOT, capture_output=True, encoding="utf-8")
     return [] if checked.returncode == 0 else checked.stdout.strip().splitlines()

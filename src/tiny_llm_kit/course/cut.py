@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .address import Task
-from .holes import Hole, find_holes
+from .holes import END, Hole, find_holes
 
 
 def cut(reference: str, blank: Callable[[Task], bool] = lambda task: True, file: str = "<source>") -> str:
@@ -20,13 +20,23 @@ def fill(text: str, reference: str, wanted: Callable[[Task], bool] = lambda task
     solved = reference.splitlines(keepends=True)
     lines = text.splitlines(keepends=True)
     for hole in find_holes(reference):
-        at = [i for i, line in enumerate(lines) if line.strip() == hole.blank_line.strip()]
-        if at and wanted(hole.task):
-            lines[at[0] : at[0] + 1] = solved[hole.start - 1 : hole.end]
+        at = _blank_line(lines, hole)
+        if at is not None and wanted(hole.task):
+            lines[at : at + 1] = solved[hole.start - 1 : hole.end]
     return "".join(lines)
 
 
 def blank_holes(text: str, reference: str) -> list[Hole]:
-    """The holes of `reference` that `text` has not filled in yet."""
-    present = {line.strip() for line in text.splitlines()}
-    return [hole for hole in find_holes(reference) if hole.blank_line.strip() in present]
+    """The holes of `reference` in which `text` has nothing but the raising line."""
+    lines = text.splitlines(keepends=True)
+    return [hole for hole in find_holes(reference) if _blank_line(lines, hole) is not None]
+
+
+def _blank_line(lines: list[str], hole: Hole) -> int | None:
+    """Where the hole's raising line stands alone: below its comment, with no code of the same body behind it."""
+    for at, line in enumerate(lines):
+        if line.strip() == hole.blank_line.strip() and lines[at - 1].lstrip().startswith("#"):
+            behind = next((other for other in lines[at + 1 :] if other.strip()), "")
+            if behind.strip() == END or not behind.startswith(hole.indent):
+                return at
+    return None

@@ -20,5 +20,5 @@ def chapter_of(day: Day) -> Path | None:
 def hints(task: Task) -> list[str]:
     """The hints of a task as Markdown, in the order of the chapter."""
     chapter = chapter_of(task.of_day)
-    text = chapter.read_text() if chapter else ""
+    text = chapter.read_text(encoding="utf-8") if chapter else ""
     return [body.strip() for address, body in HINT.findall(text) if address == str(task)]

@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..repo import ROOT
 from .address import Task
 from .cut import blank_holes, fill
 from .holes import Hole, functions_of
 from .progress import is_green
-from .stubs import keep, stub_of
+from .stubs import keep, read, stub_of, write
 from .tree import holes_of_part, learner_file
+
+RENEW = "add --whole-files to renew the whole file, of which a copy is kept"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def states(parts: Iterable[str]) -> list[State]:
 
 
 def _status(part: str, task: Task, holes: list[tuple[Path, Hole]]) -> str:
-    if any(hole in blank_holes(_text(file), file.read_text()) for file, hole in holes):
+    if any(hole in blank_holes(_text(file), read(file)) for file, hole in holes):
         return "blank"
     return "green" if is_green(part, task) else "filled"
 
@@ -44,58 +47,64 @@ def _status(part: str, task: Task, holes: list[tuple[Path, Hole]]) -> str:
 def _text(reference: Path) -> str:
     """The learner's file; a file that was deleted counts as blank."""
     path = learner_file(reference)
-    return path.read_text() if path.exists() else stub_of(reference)
+    return read(path) if path.exists() else stub_of(reference)
 
 
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
     """Fills the blank holes of the wanted tasks from the reference; a hole with work in it is left alone."""
     written = []
     for file in _files(parts, wanted):
-        filled = fill(_text(file), file.read_text(), wanted)
+        filled = fill(_text(file), read(file), wanted)
         if filled != _text(file):
-            learner_file(file).write_text(filled)
+            write(learner_file(file), filled)
             written.append(learner_file(file))
     return written
 
 
-def reset(parts: Iterable[str], wanted: Callable[[Task], bool]) -> tuple[list[Path], Path | None]:
+def reset(
+    parts: Iterable[str], wanted: Callable[[Task], bool], whole_files: bool = False
+) -> tuple[list[Path], Path | None]:
     """Puts the functions of the wanted tasks back to their stubs, after a backup of the files it changes.
 
+    Args:
+        whole_files: renew the whole files that hold these tasks, whatever is in them.
+
     Raises:
-        LookupError: a function is no longer where the stub has it, so there is nothing to put back.
+        LookupError: a file cannot be read as Python, or a function is no longer where the stub has it.
     """
     changed = {}
     for file in _files(parts, wanted):
-        before = _text(file)
-        after = _blanked(before, stub_of(file), [h for h in _holes(file, parts) if wanted(h.task)], file)
-        if after != before:
-            changed[learner_file(file)] = after
-    kept = keep(list(changed)) if changed else None
+        holes = [hole for hole in _holes(file, parts) if wanted(hole.task)]
+        fresh = (
+            stub_of(file) if whole_files else _blanked(_text(file), stub_of(file), holes, learner_file(file))
+        )
+        if not learner_file(file).exists() or fresh != _text(file):
+            changed[learner_file(file)] = fresh
+    kept = keep(list(changed))
     for path, text in changed.items():
-        path.write_text(text)
+        write(path, text)
     return list(changed), kept
 
 
-def _blanked(text: str, stub: str, holes: list[Hole], file: Path) -> str:
+def _blanked(text: str, stub: str, holes: list[Hole], path: Path) -> str:
     """`text` with each hole's whole function replaced by the stub's."""
     for hole in holes:
-        mine, fresh = _span(text, hole.qualname), _span(stub, hole.qualname)
-        if mine is None:
-            raise LookupError(
-                f"{learner_file(file)}: no function {hole.qualname} to put back; "
-                "`pdm run course sync --backup` renews the whole file"
-            )
+        mine, fresh = _span(text, hole.qualname, path), _span(stub, hole.qualname, path)
         lines = text.splitlines(keepends=True)
         lines[mine[0] : mine[1]] = stub.splitlines(keepends=True)[fresh[0] : fresh[1]]
         text = "".join(lines)
     return text
 
 
-def _span(text: str, qualname: str) -> tuple[int, int] | None:
+def _span(text: str, qualname: str, path: Path) -> tuple[int, int]:
     """First and last line of a function, decorators and trailing comments of its body included."""
-    function = functions_of(text).get(qualname)
+    where = path.relative_to(ROOT)
+    try:
+        function = functions_of(text).get(qualname)
+    except SyntaxError as error:
+        raise LookupError(f"{where}, line {error.lineno}: {error.msg}; {RENEW}") from None
     if function is None:
-        return None
+        raise LookupError(f"{where}: no function {qualname} to put back; {RENEW}")
     lines = text.splitlines()
     end = function.end_lineno
     while end < len(lines) and lines[end].startswith(" " * function.body[0].col_offset + "#"):

@@ -1,6 +1,5 @@
 """Wrong solutions, each of which the tests of its own task must kill. `tests_refsol/mutants/` lists them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 
@@ -56,7 +55,7 @@ class Mutant:
         """The texts to overlay. Raises ValueError when the reference no longer has the text once."""
         old, new = self.edits()[backend]
         path = REFERENCE / PARTS[backend] / self.file
-        before, text, after = _around(path.read_text(), self.inside)
+        before, text, after = _around(path.read_text(encoding="utf-8"), self.inside)
         if text.count(old) != 1:
             where = f"{self.inside or 'it'} has {old!r} {text.count(old)} times"
             raise ValueError(f"{path.parent.name}/{self.file}: {where}; a mutant needs it once")
@@ -106,13 +105,6 @@ def judge(mutant: Mutant, backend: str) -> Verdict:
     last = outcomes[-1]
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
     return Verdict(mutant, backend, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
-
-
-def judge_day(day: Day, backends: list[str]) -> Iterator[Verdict]:
-    for mutant in mutants_of(day):
-        for backend in backends:
-            if backend in mutant.edits():
-                yield judge(mutant, backend)
 
 
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:

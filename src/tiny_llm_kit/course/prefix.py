@@ -32,7 +32,7 @@ class Finding:
 
 def course_with(blank: Callable[[Task], bool]) -> dict[Path, str]:
     """The learner's package with some tasks blank and the others solved."""
-    return {learner_file(file): cut(file.read_text(), blank) for file in reference_files()}
+    return {learner_file(file): cut(file.read_text(encoding="utf-8"), blank) for file in reference_files()}
 
 
 def _solved_until(last: Day, backend: str) -> Finding:

@@ -18,7 +18,7 @@ def record_results(outcomes: Mapping[tuple[str, Task], bool]) -> None:
     for (port, task), passed in outcomes.items():
         known[f"{port} {task}"] = fingerprint(port) if passed else None
     PRIVATE.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def is_green(port: str, task: Task) -> bool:
@@ -37,6 +37,6 @@ def fingerprint(port: str) -> str:
 
 def _read() -> dict[str, str | None]:
     try:
-        return json.loads(RESULTS.read_text())
+        return json.loads(RESULTS.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}

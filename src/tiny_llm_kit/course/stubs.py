@@ -7,13 +7,12 @@ from pathlib import Path
 
 from ..repo import PRIVATE, ROOT
 from .cut import cut
-from .holes import MARKER
 from .tree import LEARNER, REFERENCE, learner_file, reference_files
 
 
 def stub_of(reference: Path) -> str:
     """The stub that the learner starts from: the reference with every hole blank."""
-    return cut(reference.read_text(), file=str(reference.relative_to(REFERENCE.parent)))
+    return cut(read(reference), file=str(reference.relative_to(REFERENCE.parent)))
 
 
 def wanted_stubs() -> dict[Path, str]:
@@ -21,10 +20,10 @@ def wanted_stubs() -> dict[Path, str]:
 
 
 def stale_stubs() -> list[Path]:
-    """Files of `src/tiny_llm` that differ from the generated text, or that the reference no longer has."""
+    """Files of `src/tiny_llm` that differ from the generated text, or that the reference does not have."""
     wanted = wanted_stubs()
     present = set(LEARNER.rglob("*.py"))
-    changed = [path for path, text in wanted.items() if path not in present or path.read_text() != text]
+    changed = [path for path, text in wanted.items() if path not in present or read(path) != text]
     return sorted([*changed, *(present - wanted.keys())])
 
 
@@ -32,21 +31,21 @@ def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
     """Brings the stubs up to date.
 
     Returns:
-        The files written or removed, and the folder of the backup, if one was made.
+        The files written or removed, and the folder of the backup, if one was made. A file that only the learner
+        has is none of ours and stays.
 
     Raises:
         LearnersWork: a file holds work and no backup was asked for; nothing has been written.
     """
-    stale = stale_stubs()
-    worked_on = [path for path in stale if path.exists() and holds_work(path)]
+    wanted = wanted_stubs()
+    stale = [path for path in stale_stubs() if path in wanted or is_committed_stub(path)]
+    worked_on = [path for path in stale if path.exists() and not is_committed_stub(path)]
     if worked_on and not backup:
         raise LearnersWork(worked_on)
-    kept = keep(worked_on) if worked_on else None
-    wanted = wanted_stubs()
+    kept = keep(worked_on)
     for path in stale:
         if path in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path])
+            write(path, wanted[path])
         else:
             path.unlink()
     return stale, kept
@@ -59,27 +58,37 @@ class LearnersWork(Exception):
         super().__init__(", ".join(str(file.relative_to(ROOT)) for file in files))
 
 
-def holds_work(path: Path) -> bool:
-    """Whether a file may hold something that a person wrote.
-
-    Not so only when it is the committed text and every task in it is blank: then it is an older stub.
-    """
-    text = path.read_text()
-    markers = len(MARKER.findall(text))
-    blanks = text.count('raise NotImplementedError("week ')
-    return markers != blanks or _committed(path) != text
+def is_committed_stub(path: Path) -> bool:
+    """Whether a file is, byte for byte, the stub that the committed reference generates: then nobody worked on it."""
+    reference = _committed(REFERENCE / path.relative_to(LEARNER))
+    return reference is not None and read(path) == cut(reference)
 
 
 def _committed(path: Path) -> str | None:
     """The file as the last commit has it; None when Git does not know it."""
     shown = subprocess.run(
-        ["git", "show", f"HEAD:{path.relative_to(ROOT).as_posix()}"], cwd=ROOT, capture_output=True, text=True
+        ["git", "show", f"HEAD:{path.relative_to(ROOT).as_posix()}"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
     )
     return shown.stdout if shown.returncode == 0 else None
 
 
-def keep(files: list[Path]) -> Path:
-    """Copies files into a fresh backup folder, and says which."""
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def keep(files: list[Path]) -> Path | None:
+    """Copies the files that exist into a fresh backup folder, and says which; None when there is nothing to keep."""
+    files = [file for file in files if file.exists()]
+    if not files:
+        return None
     folder = PRIVATE / "backups" / time.strftime("%Y%m%d-%H%M%S")
     while folder.exists():
         folder = folder.with_name(folder.name + "x")

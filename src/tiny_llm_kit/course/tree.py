@@ -23,7 +23,7 @@ def learner_file(reference: Path) -> Path:
 
 @cache
 def holes_of(reference: Path) -> tuple[Hole, ...]:
-    return tuple(find_holes(reference.read_text(), str(reference.relative_to(SOURCES))))
+    return tuple(find_holes(reference.read_text(encoding="utf-8"), str(reference.relative_to(SOURCES))))
 
 
 def holes_of_part(part: str) -> list[tuple[Path, Hole]]:

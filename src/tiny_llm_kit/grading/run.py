@@ -1,14 +1,17 @@
 """Turns `--week --day --task --backend` into one pytest run; shared by `test` and `test-refsol`."""
 
 import argparse
-import sys
 from pathlib import Path
 
 import pytest
 
+from ..arguments import DEVICES
 from ..course.address import Day, Task
 from ..course.tree import day_tests, days, tasks
-from ..repo import PORTS, ROOT, require_backend
+from ..port import Port
+from ..repo import PORTS, ROOT
+from ..solution import SOLUTIONS
+from ..terminal import fail, replace_unknown_characters
 
 
 def parser(prog: str, description: str) -> argparse.ArgumentParser:
@@ -20,7 +23,7 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
     made.add_argument("--day", type=int)
     made.add_argument("--task", type=int)
     made.add_argument("--backend", choices=[*PORTS, "all"])
-    made.add_argument("--device", default="cpu")
+    made.add_argument("--device", default="cpu", choices=DEVICES)
     return made
 
 
@@ -53,8 +56,9 @@ def run(
     extra: tuple[str, ...] = (),
 ) -> int:
     """Runs pytest on `paths` and returns the exit code; no test selected is an error."""
+    replace_unknown_characters()
     for backend in backends:
-        require_backend(backend)
+        check_port(solution, backend, options.device)
     arguments = [
         *map(str, paths),
         "-p",
@@ -76,14 +80,16 @@ def run(
     return int(status)
 
 
+def check_port(solution: str, backend: str, device: str) -> None:
+    """One line now, and not one error a test, when a port is missing, has no such device, or cannot be imported."""
+    try:
+        Port(SOLUTIONS[solution], backend, device)
+    except ValueError as error:
+        fail(str(error))
+
+
 def files_of(chosen: list[Day]) -> list[Path]:
     missing = [day for day in chosen if not day_tests(day).exists()]
     if missing:
         fail(f"day {missing[0]} has no tests: {day_tests(missing[0])} is missing")
     return [day_tests(day) for day in chosen]
-
-
-def fail(message: str) -> None:
-    """One line, exit code 2."""
-    print(message, file=sys.stderr)
-    sys.exit(2)

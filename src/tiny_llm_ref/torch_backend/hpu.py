@@ -106,10 +106,10 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
 
 def apply_rope_twin(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    partner = torch.cat([-second, first], dim=-1)
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    return (x * cos + partner * sin).to(x.dtype)
+    from .rope import RoPE  # this port's own, written on Day 1.2
+
+    D = x.shape[-1]
+    return RoPE(D, seq_len=1).rotate(x, cos[..., : D // 2], sin[..., : D // 2])
 
 
 def scaled_dot_product_attention(
@@ -136,7 +136,9 @@ def scaled_dot_product_attention(
     # The kernel's own causality is for squares; with a past it becomes a mask. One query sees every key.
     square = isinstance(mask, str) and L == S
     if isinstance(mask, str):
-        mask = None if square or L == 1 else _causal_bias(L, S, query)
+        from .attention import causal_mask  # this port's own, written on Day 1.3
+
+        mask = None if square or L == 1 else causal_mask(L, S, query.dtype, device=query.device)
     bias = None if mask is None else _as_bias(mask, query, S)
     if query.device.type != "hpu":
         return attention_twin(query, key, value, scale, bias, square)
@@ -165,12 +167,6 @@ def _as_bias(mask: torch.Tensor, query: torch.Tensor, S: int) -> torch.Tensor:
     B, _, L, _ = query.shape
     heads = mask.shape[-3] if mask.dim() > 2 else 1
     return mask.to(query.dtype).expand(B, heads, L, S)
-
-
-def _causal_bias(L: int, S: int, like: torch.Tensor) -> torch.Tensor:
-    """(L, S): 0 where a query may look, -inf at the keys after it; the last query sees all."""
-    hidden = torch.arange(S, device=like.device) > torch.arange(S - L, S, device=like.device)[:, None]
-    return torch.zeros(L, S, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
 
 
 def self_check(device: str = "hpu") -> list[tuple[str, float]]:

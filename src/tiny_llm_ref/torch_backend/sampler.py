@@ -67,14 +67,15 @@ def make_sampler(temp: float, top_p: float | None = None, top_k: int | None = No
 
     Args:
         temp: 0 takes the most probable token; 1 draws from the model's own probabilities; above 1 is more daring.
+            Below 1e-6 only 0 is allowed: a logit divided by less could leave float32, and infinities have no softmax.
         top_p: draw only from the nucleus that has this probability; None or 1 is off.
         top_k: draw only from so many tokens; None or 0 is off.
 
     Raises:
         ValueError: a number is out of range.
     """
-    if not 0 <= temp < math.inf:
-        raise ValueError(f"temp is {temp}: give 0 (greedy) or a positive number")
+    if temp != 0 and not 1e-6 <= temp < math.inf:
+        raise ValueError(f"temp is {temp}: give 0 (greedy) or a number of at least 1e-6")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}: give a number above 0 and at most 1, or None for off")
     if top_k is not None and not (isinstance(top_k, int) and top_k >= 0):

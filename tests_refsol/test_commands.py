@@ -1,0 +1,138 @@
+"""What the commands do with wrong options, with `--help`, and with a machine that lacks something."""
+
+import argparse
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tiny_llm_kit import terminal
+from tiny_llm_kit.arguments import day_argument, task_argument, whole_number
+from tiny_llm_kit.commands import book, eval_tiny_model, test_all
+from tiny_llm_kit.course.address import Day, Task
+from tiny_llm_kit.repo import MODELS, installed_backends
+
+
+def run(command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """`pdm run COMMAND ARGUMENTS` in a process of its own."""
+    line = [sys.executable, "-m", f"tiny_llm_kit.commands.{command}", *arguments]
+    env = os.environ | {"PYTHONIOENCODING": "utf-8"} | environment
+    return subprocess.run(line, env=env, capture_output=True, encoding="utf-8", timeout=120)
+
+
+# ---- arguments
+
+
+def test_the_message_of_a_wrong_address_is_shown(capsys):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--day", type=day_argument)
+    parser.add_argument("--task", type=task_argument)
+    assert parser.parse_args(["--day", "1.3", "--task", "1.3.2"]).__dict__ == {
+        "day": Day(1, 3),
+        "task": Task(1, 3, 2),
+    }
+    for option, rule in (("--day", "a day is WEEK.DAY"), ("--task", "a task is WEEK.DAY.TASK")):
+        with pytest.raises(SystemExit):
+            parser.parse_args([option, "foo"])
+        assert f"'foo': {rule}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "8", "x", "1.5", "", "9" * 5000])
+def test_a_whole_number_is_within_its_bounds(text):
+    parse = whole_number(1, 7)
+    assert parse("1") == 1 and parse("7") == 7
+    with pytest.raises(argparse.ArgumentTypeError, match="whole number from 1 to 7"):
+        parse(text)
+
+
+# ---- the terminal
+
+
+def test_a_closed_stream_is_left_alone(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    terminal.replace_unknown_characters()
+
+
+# ---- see
+
+
+def test_see_without_the_device_is_one_line():
+    done = run("see", "1.1", "--solution", "ref", "--backend", installed_backends()[0], "--device", "hpu")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("device 'hpu':")
+    assert "invalid choice: 'tpu'" in run("see", "1.1", "--device", "tpu").stderr
+
+
+def test_see_draws_on_a_terminal_that_knows_only_ascii():
+    port = installed_backends()[0]
+    done = run("see", "1.1", "--solution", "ref", "--backend", port, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "") and "?" in done.stdout
+
+
+# ---- commands without options
+
+
+@pytest.mark.parametrize("command", ["doctor", "setup_torch", "test_all"])
+def test_help_is_shown_and_nothing_is_run(command):
+    done = run(command, "--help")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: pdm run {command.replace('_', '-')} [-h]")
+    assert run(command, "--no-such-option").returncode == 2
+
+
+def test_a_failed_installation_fails_test_all(monkeypatch, capsys):
+    monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx"])
+    monkeypatch.setattr(test_all, "call", lambda title, arguments: arguments[0].endswith("setup_torch"))
+    with pytest.raises(SystemExit) as end:
+        test_all.main([])
+    assert end.value.code == 1
+    assert capsys.readouterr().out == f"FAILED: {test_all.INSTALLATION[0]}\n"
+
+
+# ---- book
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x"])
+def test_a_port_is_a_port(port, capsys):
+    with pytest.raises(SystemExit) as end:
+        book.main(["serve", "--port", port])
+    assert end.value.code == 2 and "whole number from 1 to 65535" in capsys.readouterr().err
+
+
+def test_a_busy_port_is_one_line_that_names_another(capsys):
+    family, *_, address = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)[0]
+    with socket.create_server(address, family=family) as busy, pytest.raises(SystemExit) as end:
+        book.main(["serve", "--port", str(busy.getsockname()[1])])
+    errors = capsys.readouterr().err
+    assert end.value.code == 2 and errors.count("\n") == 1
+    assert book.is_free(int(re.search(r"--port (\d+)`", errors)[1]))
+
+
+# ---- the tiny model
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_evaluation(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(eval_tiny_model, "run_all", lambda *_: pytest.fail("the evaluation began"))
+    for path in (tmp_path / "absent" / "x.json", tmp_path):
+        with pytest.raises(SystemExit) as end:
+            eval_tiny_model.main(["--json", str(path)])
+        assert end.value.code == 2 and f"--json {path}: name a file" in capsys.readouterr().err
+
+
+def test_an_unknown_model_ends_the_evaluation_as_it_ends_main(capsys):
+    with pytest.raises(SystemExit) as end:
+        eval_tiny_model.main(["--model", "no-such-model"])
+    errors = capsys.readouterr().err
+    assert end.value.code == 2 and re.match("model 'no-such-model'", errors) and errors.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_training(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for out in (file, file / "model"):
+        train = [sys.executable, str(MODELS / "train" / "train.py"), "--steps", "1", "--out", str(out)]
+        done = subprocess.run(train, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert f"--out {out}: no folder can be made there" in done.stderr.splitlines()[-1]
