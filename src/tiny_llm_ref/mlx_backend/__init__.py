@@ -9,6 +9,13 @@ from .attention import (
 from .basics import linear, silu, softmax
 from .embedding import Embedding
 from .generate import simple_generate
+from .quantize import (
+    dequantize_weights,
+    pack_numbers,
+    quantize_weights,
+    quantized_matmul_tiled,
+    unpack_numbers,
+)
 from .qwen3_week1 import (
     Qwen3MLP,
     Qwen3ModelWeek1,
@@ -29,11 +36,16 @@ __all__ = [
     "RoPE",
     "SimpleMultiHeadAttention",
     "causal_mask",
+    "dequantize_weights",
     "linear",
     "make_sampler",
+    "pack_numbers",
+    "quantize_weights",
+    "quantized_matmul_tiled",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "silu",
     "simple_generate",
     "softmax",
+    "unpack_numbers",
 ]
