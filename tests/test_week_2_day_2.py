@@ -126,12 +126,15 @@ def test_quantize_handles_every_kind_of_group(b, rng, bits):
     noise = rng.uniform(0.1, 0.9, size=(2, 64))
     ends = np.tile([-0.7, 0.7], 32)
     w = np.stack([np.zeros(64), np.full(64, 0.3), np.full(64, -0.3), noise[0], -noise[1], ends, -ends * 1e-9])
-    weight, scales, biases = map(b.numpy, b.quantize_weights(b.array(w), 64, bits))
+    _, scales, biases = map(b.numpy, b.quantize_weights(b.array(w), 64, bits))
     for name, array in (("scales", scales), ("biases", biases)):
         assert np.isfinite(array).all(), (
             f"a group without a range has no finite {name}: the scale is at least 1e-7"
         )
-    idea = "a scale of at least 1e-7; a bias of 0 where the edge is less than half a mark; where both ends are equally far, the upper one is the bias"
+    idea = (
+        "a scale of at least 1e-7; a bias of 0 where the edge is less than half a mark; where both ends are "
+        "equally far, the upper one is the bias"
+    )
     assert_quantized(b, w, 64, bits, "float32", idea)
 
 
@@ -140,7 +143,7 @@ def test_quantize_keeps_zeros(b, rng):
     """Where a group has both signs, 0 is a mark of its ruler: a weight of 0 stays 0."""
     w = rng.normal(size=(6, 128)).astype(np.float32)
     w[:, ::5] = 0
-    weight, scales, biases = map(b.numpy, b.quantize_weights(b.array(w), 32, 4))
+    _, scales, biases = map(b.numpy, b.quantize_weights(b.array(w), 32, 4))
     marks = -biases.astype(np.float64) / scales
     idea = "bias / scale must be whole, so that 0 is a mark: divide the edge by a whole number of steps"
     assert_close(marks, np.rint(marks), atol=1e-4, idea=idea)

@@ -97,9 +97,13 @@ MUTANTS = [
     _quantize(
         "the lowest number is the bias: 0 is no mark",
         "a test of the error of w alone",
-        both=(
-            "biases = ",
-            "low_is_larger, scales, edge, marks = low < 9e9, abs(scales), low, 1\n    biases = ",
+        mlx=(
+            "numbers = ",
+            "scales, biases = mx.maximum((high - low) / levels, SMALLEST_SCALE), low\n    numbers = ",
+        ),
+        torch=(
+            "numbers = ",
+            "scales, biases = ((high - low) / levels).clamp(min=SMALLEST_SCALE), low\n    numbers = ",
         ),
     ),
     _quantize(
