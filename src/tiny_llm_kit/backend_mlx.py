@@ -51,6 +51,15 @@ def to_numpy(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 
 
+def argmax(logits: mx.array) -> mx.array:
+    """(B, V) to (B,): the largest of each row."""
+    return mx.argmax(logits, axis=-1)
+
+
+def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
+    return mx.where(condition, a, b)
+
+
 def seed(number: int) -> None:
     mx.random.seed(number)
 

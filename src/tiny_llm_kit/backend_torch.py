@@ -49,6 +49,15 @@ def to_numpy(array: torch.Tensor) -> np.ndarray:
     return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
 
 
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """(B, V) to (B,): the largest of each row."""
+    return torch.argmax(logits, dim=-1)
+
+
+def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(condition, a, b)
+
+
 def seed(number: int) -> None:
     torch.manual_seed(number)
 

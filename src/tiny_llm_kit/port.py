@@ -5,6 +5,7 @@ from importlib import import_module
 
 import numpy as np
 
+from .model_runner import ModelRunner
 from .solution import resolve
 
 
@@ -53,6 +54,15 @@ class Port:
     def peak_bytes(self, run: Callable[[], object]) -> int:
         """The most memory in bytes that `run()` held at once beyond its inputs; `run` returns its result."""
         return self.kit.peak_bytes(run, self.device)
+
+    def runner(self, model, **options) -> ModelRunner:
+        """A model of this port as what the policy runs; options as `ModelRunner` has them."""
+        options = {
+            "prompt_bucket": 128 if self.device == "hpu" else 1,
+            "sampler": self.make_sampler,
+            **options,
+        }
+        return ModelRunner(model, self.kit, self.device, **options)
 
     def seed(self, number: int) -> None:
         self.kit.seed(number)

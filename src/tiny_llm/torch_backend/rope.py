@@ -57,6 +57,14 @@ class RoPE:
             raise ValueError(f"{offset} leaves the positions 0 to {self.seq_len - 1}: raise seq_len")
         return span
 
+    # GIVEN: a gather is no lesson here; Day 1.5's embedding is.
+    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of both tables at these positions: (L,) or (B, L) to (…, D/2) each."""
+        # The tables follow the first positions to their device, and stay there.
+        self.cos, self.sin = self.cos.to(positions.device), self.sin.to(positions.device)
+        # F.embedding is a gather of whole rows, one kernel on every device.
+        return F.embedding(positions, self.cos), F.embedding(positions, self.sin)
+
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """Turns every pair of x by its angle.
 
@@ -89,8 +97,4 @@ class RoPE:
         B, L, _, D = x.shape
         if self.dims != D:
             raise ValueError(f"x has heads of {D}, this RoPE was made for dims={self.dims}")
-        # The tables follow the first x to its device, and stay there.
-        self.cos, self.sin = self.cos.to(x.device), self.sin.to(x.device)
-        positions = self.positions(offset, B, L).to(x.device)
-        # F.embedding is a gather of whole rows, one kernel on every device.
-        return self.rotate(x, F.embedding(positions, self.cos), F.embedding(positions, self.sin))
+        return self.rotate(x, *self.rows(self.positions(offset, B, L).to(x.device)))

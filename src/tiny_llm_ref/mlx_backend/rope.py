@@ -65,6 +65,11 @@ class RoPE:
             raise ValueError(f"{offset} leaves the positions 0 to {self.seq_len - 1}: raise seq_len")
         return span
 
+    # GIVEN: a gather is no lesson here; Day 1.5's embedding is.
+    def rows(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """The rows of both tables at these positions: (L,) or (B, L) to (…, D/2) each."""
+        return self.cos[positions], self.sin[positions]
+
     def rotate(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
         """Turns every pair of x by its angle.
 
@@ -99,5 +104,4 @@ class RoPE:
         B, L, _, D = x.shape
         if self.dims != D:
             raise ValueError(f"x has heads of {D}, this RoPE was made for dims={self.dims}")
-        positions = self.positions(offset, B, L)
-        return self.rotate(x, self.cos[positions], self.sin[positions])
+        return self.rotate(x, *self.rows(self.positions(offset, B, L)))

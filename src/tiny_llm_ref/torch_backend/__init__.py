@@ -8,8 +8,11 @@ from .attention import (
     scaled_dot_product_attention_simple,
 )
 from .basics import linear, silu, softmax
+from .batching_kv_cache import BatchingKvCache
 from .embedding import Embedding
 from .generate import simple_generate
+from .generate_with_kv_cache import simple_generate_with_kv_cache
+from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
 from .quantize import (
     dequantize_weights,
     pack_numbers,
@@ -23,21 +26,29 @@ from .qwen3_week1 import (
     Qwen3MultiHeadAttention,
     Qwen3TransformerBlock,
 )
+from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, Step
 from .rms_norm import RMSNorm
 from .rope import RoPE
 from .sampler import make_sampler
 
 __all__ = [
+    "BatchingKvCache",
     "Embedding",
+    "Qwen3LayerWeek2",
     "Qwen3MLP",
     "Qwen3ModelWeek1",
+    "Qwen3ModelWeek2",
     "Qwen3MultiHeadAttention",
     "Qwen3TransformerBlock",
     "RMSNorm",
     "RoPE",
     "SimpleMultiHeadAttention",
+    "Step",
+    "TinyKvCache",
+    "TinyKvFullCache",
     "causal_mask",
     "dequantize_weights",
+    "length_mask",
     "linear",
     "make_sampler",
     "pack_numbers",
@@ -47,6 +58,7 @@ __all__ = [
     "scaled_dot_product_attention_simple",
     "silu",
     "simple_generate",
+    "simple_generate_with_kv_cache",
     "softmax",
     "unpack_numbers",
 ]

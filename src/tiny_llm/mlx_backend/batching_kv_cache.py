@@ -1,0 +1,120 @@
+"""The KV cache of a batch: one slot a running request, one row of the batch a slot."""
+
+import mlx.core as mx
+
+from .kv_cache import TinyKvFullCache, length_mask, round_up
+
+
+class BatchingKvCache:
+    """Keys and values of all running requests in one layer, each in its own row of one array that never moves.
+
+    The rows hold different lengths; a mask hides what lies behind each. An idle slot stands at position 0 and writes
+    its garbage there, where the next request's first token will be.
+
+    Args:
+        max_active_requests: how many slots there are.
+        max_seq_len: how many tokens fit into a slot; as many as the first request's cache when None.
+    """
+
+    def __init__(self, max_active_requests: int, max_seq_len: int | None = None):
+        self.max_active_requests, self.max_seq_len = max_active_requests, max_seq_len
+        self.offsets = [0] * max_active_requests  # tokens held, by slot
+        self.active = [False] * max_active_requests
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    def span(self, L: int) -> int:
+        """S: how many keys `update_and_fetch` returns for L more tokens a row; the longest row decides."""
+        return max(self.offsets) + L
+
+    def make_mask(self, L: int, dtype: mx.Dtype, *, positions: mx.array | None = None) -> mx.array:
+        """The mask of the next L tokens of every row: (B, 1, L, S). An idle row sees its position 0: none is empty."""
+        positions = self._positions(L) if positions is None else positions
+        return mx.expand_dims(length_mask(positions, self.span(L), dtype), 1)
+
+    def _positions(self, L: int) -> mx.array:
+        """(max_active_requests, L)."""
+        return mx.array(self.offsets)[:, None] + mx.arange(L)
+
+    def add_request(self, prefilled: TinyKvFullCache, slot: int) -> None:
+        """Copies the keys and values of a request into a free slot; its own cache can be released then.
+
+        Raises:
+            ValueError: there is no such slot, it is taken, or the request does not fit.
+        """
+        self._check_free(slot, prefilled)
+        # TASK 2.6.2: make the arrays with the first request, copy its tokens, remember how many they are.
+        # Zeros, and not what memory happens to hold: hidden keys get weight 0, and 0 times NaN is NaN.
+        raise NotImplementedError("week 2 day 6 task 2: BatchingKvCache.add_request")
+
+    def _check_free(self, slot: int, prefilled: TinyKvFullCache) -> None:
+        if not 0 <= slot < self.max_active_requests:
+            raise ValueError(f"slot {slot} is none of 0 to {self.max_active_requests - 1}")
+        if self.active[slot]:
+            raise ValueError(f"slot {slot} is taken: remove its request first")
+        if prefilled.offset > (self.max_seq_len or prefilled.offset):
+            raise ValueError(f"{prefilled.offset} tokens do not fit a slot of {self.max_seq_len}")
+
+    def remove_request(self, slot: int) -> None:
+        """Makes a slot free: its row counts as idle from now on.
+
+        Raises:
+            ValueError: no request is in this slot.
+        """
+        if not (0 <= slot < self.max_active_requests and self.active[slot]):
+            raise ValueError(f"slot {slot} holds no request")
+        # TASK 2.6.3: an idle row is one that stands at position 0. Its old keys may stay: nothing looks at them.
+        raise NotImplementedError("week 2 day 6 task 3: BatchingKvCache.remove_request")
+
+    def update_and_fetch(
+        self,
+        key: mx.array,
+        value: mx.array,
+        mask_length: int | None = None,
+        mask: mx.array | str | None = None,
+        *,
+        positions: mx.array | None = None,
+    ) -> tuple[mx.array, mx.array, int, mx.array]:
+        """Keeps L new tokens of every row, and returns those of all tokens.
+
+        Args:
+            key, value: (B, Hkv, L, D), row i for slot i. B may leave out the last slots, as long as they are idle.
+            mask_length: L, the number of queries that the mask is for; the new tokens' when None.
+            mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
+            positions: (B, L), where the new tokens stand; 0 in an idle row. Derived from `offsets` when None.
+
+        Returns:
+            key, value: (B, Hkv, S, D), S = span(L).
+            length: tokens of the longest row.
+            mask: (B, 1, L, S).
+
+        Raises:
+            ValueError: there is no row for a slot in use, or a row is full.
+        """
+        B, _, L, _ = key.shape
+        self._check_rows(B, L)
+        positions = self._positions(L)[:B] if positions is None else positions
+        if mask is None or isinstance(mask, str):
+            mask = self.make_mask(L if mask_length is None else mask_length, key.dtype, positions=positions)
+        S = self.span(L)
+        # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, hand out S of each.
+        # Two indices, a row's number and its position, name a place in every head.
+        raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.update_and_fetch")
+
+    def _check_rows(self, B: int, L: int) -> None:
+        rows = [slot for slot, used in enumerate(self.active) if used]
+        if not rows or rows[-1] >= B:
+            raise ValueError(f"{B} rows for requests in slots {rows}: every slot in use needs its row")
+        if max(self.offsets) + L > self.max_seq_len:
+            raise ValueError(f"{max(self.offsets)} + {L} tokens do not fit a slot of {self.max_seq_len}")
+
+    def release(self) -> None:
+        """Gives the memory of all slots back."""
+        self.keys = self.values = None
+        self.offsets = [0] * self.max_active_requests
+        self.active = [False] * self.max_active_requests
+
+    def materialize(self) -> None:
+        """Computes what is still lazy."""
+        if self.keys is not None:
+            mx.eval(self.keys, self.values)

@@ -1,0 +1,39 @@
+"""The three operations that a device has its own programs for, under one name for each way to compute them. Given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from .attention import scaled_dot_product_attention_grouped
+from .rms_norm import RMSNorm
+from .rope import RoPE
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Attention, the norm and RoPE, which do the same in every set and differ in speed and memory.
+
+    Args:
+        attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
+        norm: a class with `RMSNorm`'s arguments.
+        rope: a class with `RoPE`'s arguments.
+    """
+
+    attend: Callable[..., mx.array] = scaled_dot_product_attention_grouped
+    norm: type[RMSNorm] = RMSNorm
+    rope: type[RoPE] = RoPE
+
+
+KERNELS = {"simple": Kernels()}
+
+
+def choose_kernels(attention: str) -> Kernels:
+    """The set called `attention`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if attention not in KERNELS:
+        raise ValueError(f"attention {attention!r} is unknown: choose {', '.join(KERNELS)}")
+    return KERNELS[attention]

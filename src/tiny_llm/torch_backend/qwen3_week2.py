@@ -1,0 +1,170 @@
+"""Qwen3 with a cache: each token is computed once, and later tokens read what it left (Week 2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .basics import silu
+from .batching_kv_cache import BatchingKvCache
+from .embedding import Embedding
+from .kernels import Kernels, choose_kernels
+from .kv_cache import TinyKvCache, TinyKvFullCache
+from .layer_weights import Checkpoint, layer_weights
+from .projection import project
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all layers share while they compute the same L tokens: made once, and not once a layer.
+
+    Args:
+        positions: (L,) or (B, L), where the tokens stand.
+        rows: the rows of RoPE's tables for these positions, as `RoPE.rotate` takes them.
+        mask: who sees whom among the keys that the caches return.
+    """
+
+    positions: torch.Tensor
+    rows: tuple[torch.Tensor, ...]
+    mask: torch.Tensor | str | None
+
+
+class Qwen3LayerWeek2:
+    """One layer of Qwen3 that keeps its keys and values in a cache.
+
+    Args:
+        config: the sizes of the model.
+        weights: by the names of `layer_weights`.
+        rope: shared by all layers.
+        kernels: how attention and the norms are computed.
+    """
+
+    def __init__(self, config, weights: dict[str, torch.Tensor], rope, kernels: Kernels):
+        E, eps = config.hidden_size, config.rms_norm_eps
+        self.head_dim, self.rope, self.attend = config.head_dim, rope, kernels.attend
+        self.wq, self.wk, self.wv, self.wo = (weights[name] for name in ("wq", "wk", "wv", "wo"))
+        self.w_gate, self.w_up, self.w_down = (weights[name] for name in ("w_gate", "w_up", "w_down"))
+        self.q_norm = kernels.norm(self.head_dim, weights["q_norm"], eps)
+        self.k_norm = kernels.norm(self.head_dim, weights["k_norm"], eps)
+        self.input_layernorm = kernels.norm(E, weights["w_input_layernorm"], eps)
+        self.post_attention_layernorm = kernels.norm(E, weights["w_post_attention_layernorm"], eps)
+
+    def attention(self, x: torch.Tensor, step: Step, cache: TinyKvCache) -> torch.Tensor:
+        """Attention of L new tokens over themselves and all tokens that the cache holds.
+
+        Args:
+            x: (B, L, E), normed.
+            step: positions, RoPE's rows and the mask of these tokens.
+            cache: this layer's; it holds the new tokens afterwards.
+
+        Returns:
+            (B, L, E).
+        """
+        # TASK 2.1.3: as Day 1.3's layer; but keys and values go through the cache, and RoPE knows the offset.
+        # They are stored after the norm and RoPE: a past key never has to be turned again.
+        raise NotImplementedError("week 2 day 1 task 3: Qwen3LayerWeek2.attention")
+
+    def __call__(self, x: torch.Tensor, step: Step, cache: TinyKvCache) -> torch.Tensor:
+        """
+        Args:
+            x: (B, L, E), the stream of L new tokens.
+            step, cache: see `attention`.
+
+        Returns:
+            (B, L, E), the stream after this layer.
+        """
+        # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normed copy, each added to the stream.
+        # `project` takes the place of `linear`: from Day 2.3 on a weight may be packed in 4 bits.
+        raise NotImplementedError("week 2 day 1 task 4: Qwen3LayerWeek2.__call__")
+
+
+class Qwen3ModelWeek2:
+    """Qwen3 that computes new tokens only: what it has to know of the others is in the caches.
+
+    Args:
+        checkpoint: the weights. They are used where they are; the model makes no copy.
+        attention: "simple" is Day 1.3's; later days add faster ones.
+
+    Raises:
+        ValueError: no such attention.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
+        self.config = config = checkpoint.config
+        kernels = choose_kernels(attention)
+        E, V = config.hidden_size, config.vocab_size
+        self.num_hidden_layers = config.num_hidden_layers
+        self.embedding = Embedding(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
+        self.rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
+        self.layers = [
+            Qwen3LayerWeek2(config, layer_weights(checkpoint, index), self.rope, kernels)
+            for index in range(config.num_hidden_layers)
+        ]
+        self.norm = kernels.norm(E, checkpoint.weight("model.norm.weight", E), config.rms_norm_eps)
+        self.w_lm_head = None if config.tie_word_embeddings else checkpoint.weight("lm_head.weight", V, E)
+
+    def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvFullCache]:
+        """An empty cache for each layer, for at most `max_seq_len` tokens; the model's whole context when None."""
+        limit = self.config.max_position_embeddings
+        return [TinyKvFullCache(min(max_seq_len or limit, limit)) for _ in self.layers]
+
+    def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
+        """A cache of so many empty slots for each layer, each slot for at most `max_seq_len` tokens."""
+        return [BatchingKvCache(max_active_requests, max_seq_len) for _ in self.layers]
+
+    def __call__(
+        self,
+        inputs: torch.Tensor,
+        offset: int | Sequence[int] | torch.Tensor,
+        cache: Sequence[TinyKvCache],
+        logits_to_keep: int | torch.Tensor | None = None,
+        mask: torch.Tensor | str = "causal",
+    ) -> torch.Tensor:
+        """Computes L new tokens a row, and keeps their keys and values in the caches.
+
+        Args:
+            inputs: (B, L) token ids.
+            offset: how many tokens stand before them: one number for all rows, one a row, or the positions themselves,
+                (L,) or (B, L), in an array.
+            cache: one a layer, from `create_kv_cache`.
+            logits_to_keep: score so many tokens, the last ones; or those at these places (K,), an array; all when None.
+            mask: "causal", or an array over the keys that the caches return.
+
+        Returns:
+            (B, K, V) logits of the K tokens kept.
+        """
+        # TASK 2.1.5: what the layers share, the embedding, every layer with its own cache, the norm, the head.
+        # The head is the largest product of a small model: drop the tokens that nobody asked about before it.
+        raise NotImplementedError("week 2 day 1 task 5: Qwen3ModelWeek2.__call__")
+
+    def begin(
+        self,
+        inputs: torch.Tensor,
+        offset: int | Sequence[int] | torch.Tensor,
+        cache: Sequence[TinyKvCache],
+        mask: torch.Tensor | str,
+    ) -> Step:
+        """Positions, RoPE's rows and the mask of one step. The arguments are those of the model's call. Given."""
+        B, L = inputs.shape
+        if isinstance(offset, int):
+            offset = slice(offset, offset + L)
+        elif not isinstance(offset, torch.Tensor):
+            offset = [slice(start, start + L) for start in offset]
+        device = self.embedding.weight.device
+        positions = self.rope.positions(offset, B, L).to(device)
+        if isinstance(mask, str):
+            mask = cache[0].make_mask(L, self.embedding.weight.dtype, positions=positions)
+        return Step(positions, self.rope.rows(positions), mask)
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
+        return self.embedding.as_linear(x) if self.w_lm_head is None else project(x, self.w_lm_head)
+
+
+def kept(x: torch.Tensor, logits_to_keep: int | torch.Tensor | None) -> torch.Tensor:
+    """The tokens whose logits are wanted: (B, L, E) to (B, K, E). Given."""
+    if logits_to_keep is None:
+        return x
+    if isinstance(logits_to_keep, int):
+        return x[:, x.shape[1] - logits_to_keep :]
+    return x.index_select(1, logits_to_keep)

@@ -1,0 +1,143 @@
+"""One request: a prompt, its cache, and the text that grows from it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .model import ServingModel
+from .sampling import SamplingParams
+from .stop_strings import StopStrings
+
+
+class Request:
+    """A prompt on its way to an answer: first its prefill, then one token a step.
+
+    A prompt that cannot be served ends here and now with the finish reason "error"; nothing is raised, for it may be
+    one of many.
+
+    Args:
+        model: what runs the steps.
+        tokenizer: `encode(text)` -> ids, `eos_token_ids`, `detokenizer()` as on Day 1.6.
+        prompt: plain text, encoded as it is; or the ids.
+        prefill_max_step: tokens of a piece of the prompt, from Day 2.7 on.
+        prompt_idx: the request's number in its list, for the order of the results.
+        max_seq_len: tokens of prompt and answer together, at most; the model's own limit when None.
+        sampling: how to draw, and how many tokens at most; greedy when None.
+        stop: strings that end the text; they do not belong to it.
+    """
+
+    def __init__(
+        self,
+        model: ServingModel,
+        tokenizer: Any,
+        prompt: str | Sequence[int],
+        prefill_max_step: int = 128,
+        prompt_idx: int = 0,
+        max_seq_len: int | None = None,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] | str | None = None,
+    ):
+        self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
+        self.prefill_max_step, self.prompt_idx, self.sampling = prefill_max_step, prompt_idx, sampling
+        self.max_seq_len = (
+            model.max_model_len if max_seq_len is None else min(max_seq_len, model.max_model_len)
+        )
+        self.prompt_tokens: list[int] = []
+        self.tokens: list[int] = []  # the new ones, without the one that ended the text
+        self.offset = 0  # tokens whose keys and values are in a cache
+        self.next_token: int | None = None  # the last one chosen: the next step's input
+        self.is_prefill_done = False
+        self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
+        self.error: str | None = None  # one line, with the finish reason "error"
+        self.text = ""
+        self.kv_cache = []
+        self._detokenizer = tokenizer.detokenizer()
+        try:
+            self._stop = StopStrings([stop] if isinstance(stop, str) else stop or ())
+            self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        except (TypeError, ValueError) as error:
+            self.fail(str(error))
+        else:
+            self.limit(self.max_seq_len)
+            self.kv_cache = [] if self.is_done else model.create_kv_cache(max_seq_len=self.max_seq_len)
+
+    def limit(self, max_seq_len: int) -> None:
+        """Lowers `max_seq_len`; a prompt that leaves no room for an answer then is refused."""
+        self.max_seq_len = min(self.max_seq_len, max_seq_len)
+        count = len(self.prompt_tokens)
+        if self.is_done:
+            return
+        if count == 0:
+            self.fail("the prompt is empty: give the model at least one token to continue")
+        elif count >= self.max_seq_len:
+            self.fail(
+                f"the prompt has {count} tokens, but max_seq_len is {self.max_seq_len} with the answer: shorten it"
+            )
+
+    @property
+    def is_done(self) -> bool:
+        return self.finish_reason is not None
+
+    def prefill(self) -> None:
+        """Computes the whole prompt in one step, which also gives the first new token."""
+        # TASK 2.6.4: one row, from offset 0, sampled; the cache holds the prompt then, and not yet the new token.
+        # The first token may be the last: an end token right away, or a limit of one.
+        [token] = self.model.step(
+            [self.prompt_tokens], [0], self.kv_cache, sample_rows=[0], sampling=[self.sampling]
+        )
+        self.offset = len(self.prompt_tokens)
+        self.is_prefill_done = True
+        self.decode_done(token, update_offset=False)
+
+    def decode_done(self, token: int, update_offset: bool = True) -> None:
+        """Takes the token that a step has chosen: appends it to the text, or ends the request.
+
+        Args:
+            token: its id.
+            update_offset: whether the step put a token of this request into the batch's cache, as a decode step does
+                with `next_token`; prefill counts the prompt itself.
+        """
+        # TASK 2.6.5: count, stop at an end token, append, stop at a stop string or at a limit.
+        # An end token is a signal and no part of the text. A stop string may be spread over several tokens.
+        if update_offset:
+            self.offset += 1
+        if token in self.tokenizer.eos_token_ids:
+            self.finish("stop")
+            return
+        self.next_token = token
+        self.tokens.append(token)
+        self.text += self._stop.add(self._detokenizer.add(token))
+        if self._stop.found:
+            self.finish("stop")
+        elif len(self.tokens) >= self.max_new_tokens:
+            self.finish("length")
+
+    @property
+    def max_new_tokens(self) -> int:
+        """What the request's own limit and its context leave for the answer."""
+        room = self.max_seq_len - len(self.prompt_tokens)
+        limit = self.sampling.max_tokens if self.sampling else None
+        return room if limit is None else min(room, limit)
+
+    def finish(self, reason: str) -> None:
+        """Ends the request: delivers what was held back of its text, and releases its cache. The first reason stays."""
+        if self.is_done:
+            return
+        self.finish_reason = reason
+        self.text += self._stop.add(self._detokenizer.finish()) + self._stop.finish()
+        self.release()
+
+    def fail(self, reason: str) -> None:
+        """Ends the request with the finish reason "error" and a line that says why."""
+        self.error = reason
+        self.finish_reason = "error"
+        self.release()
+
+    def abort(self) -> None:
+        """Ends the request now, in any phase; its text so far stays. A scheduler drops it before its next step."""
+        # TASK 2.6.6: an end like any other; one that has already ended keeps its reason.
+        self.finish("abort")
+
+    def release(self) -> None:
+        """Gives the request's own caches back. Its row of a batch belongs to the batch."""
+        for layer in self.kv_cache:
+            layer.release()
