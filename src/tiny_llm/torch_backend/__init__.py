@@ -9,10 +9,25 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
-from .embedding import Embedding
+from .embedding import Embedding, QuantizedEmbedding, embedding_of
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .quantize import (
+    dequantize_weights,
+    pack_numbers,
+    quantize_weights,
+    quantized_matmul_tiled,
+    unpack_numbers,
+)
+from .quantized_linear import (
+    QuantizedWeights,
+    pack_weights,
+    prepare_weights,
+    quantized_linear,
+    quantized_matmul,
+    quantized_matmul_device,
+)
 from .qwen3_week1 import (
     Qwen3MLP,
     Qwen3ModelWeek1,
@@ -27,6 +42,8 @@ from .sampler import make_sampler
 __all__ = [
     "BatchingKvCache",
     "Embedding",
+    "QuantizedEmbedding",
+    "QuantizedWeights",
     "Qwen3LayerWeek2",
     "Qwen3MLP",
     "Qwen3ModelWeek1",
@@ -40,13 +57,24 @@ __all__ = [
     "TinyKvCache",
     "TinyKvFullCache",
     "causal_mask",
+    "dequantize_weights",
+    "embedding_of",
     "length_mask",
     "linear",
     "make_sampler",
+    "pack_numbers",
+    "pack_weights",
+    "prepare_weights",
+    "quantize_weights",
+    "quantized_linear",
+    "quantized_matmul",
+    "quantized_matmul_device",
+    "quantized_matmul_tiled",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "unpack_numbers",
 ]
