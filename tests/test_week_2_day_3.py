@@ -156,15 +156,15 @@ def test_nbytes_counts_words_and_prepared_form_when_both_are_there(b, rng):
 
 
 @pytest.mark.task("2.3.3")
-@pytest.mark.parametrize("keep_words", [None, False, True])
+@pytest.mark.parametrize("form", [None, "kernel", "words", "both"])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (300,)])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_quantized_linear_equals_numpy(b, rng, bits, batch, keep_words):
+def test_quantized_linear_equals_numpy(b, rng, bits, batch, form):
     """x @ W.T + bias, for few rows and many, from words, from the prepared form, and from both."""
     parts, w = parts_of(b, rng, 40, 2, 64, bits)
     weights = b.QuantizedWeights(*parts, 64, bits)
-    if keep_words is not None:
-        weights = b.prepare_weights(weights, keep_words)
+    if form is not None:
+        weights = b.prepare_weights(weights, form)
     x, bias = rng.normal(size=(*batch, 128)), rng.normal(size=40)
     for given in (None, bias):
         actual = b.quantized_linear(b.array(x), weights, given if given is None else b.array(bias))
@@ -256,7 +256,7 @@ def test_model_takes_packed_weights(b, rng, bits):
             weights = b.pack_weights(plain[name], 32, bits)
             parts = weights.weight, weights.scales, weights.biases
             dense[name] = b.dequantize_weights(*parts, 32, bits)
-            packed_ones[name] = b.prepare_weights(weights, keep_words="embed" in name)
+            packed_ones[name] = b.prepare_weights(weights, "words" if "embed" in name else "kernel")
     ids = b.array(rng.integers(0, 72, size=(2, 5)))
 
     def logits(weights):

@@ -9,6 +9,7 @@ from .quantize import check_product, quantize_weights, quantized_matmul_tiled
 
 # From so many rows of x on, a CPU is faster in tiles: measured on one, where each row costs the kernel the same again.
 MANY_ROWS = 8
+FORMS = ("kernel", "words", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +56,26 @@ def pack_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedW
     return QuantizedWeights(*quantize_weights(w, group_size, bits), group_size, bits)
 
 
-def prepare_weights(w: QuantizedWeights, keep_words: bool = False) -> QuantizedWeights:
+def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeights:
     """Turns a packed matrix into what the device's kernel reads: once, at load. Given.
 
-    MLX's kernels read the words as they are, so that there is nothing to do.
+    MLX's kernels read the words as they are, so that every form is the same.
 
     Args:
         w: as `pack_weights` or a checkpoint gives it.
-        keep_words: whether the words stay where another form is made.
+        form: "kernel", "words" or "both": what is held afterwards.
+
+    Raises:
+        ValueError: another form.
     """
+    check_form(form)
     return w
+
+
+def check_form(form: str) -> None:
+    """Given. ValueError: there is no such form."""
+    if form not in FORMS:
+        raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
 def quantized_matmul_device(

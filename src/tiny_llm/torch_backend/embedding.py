@@ -67,7 +67,9 @@ class QuantizedEmbedding:
             shape = weight.shape
             raise ValueError(f"the table has shape {shape}, expected ({vocab_size}, {embedding_dim})")
         if weight.weight is None:
-            raise ValueError("the table has no words to pick rows from: prepare it with keep_words=True")
+            raise ValueError(
+                "the table has no words to pick rows from: prepare it in the form 'words' or 'both'"
+            )
         self.vocab_size, self.embedding_dim, self.weight = vocab_size, embedding_dim, weight
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from .quantize import check_product, quantize_weights, quantized_matmul_tiled, u
 
 # From so many rows of x on, a CPU is faster in tiles than in the int4 kernel, in float32 on the one that we measured.
 MANY_ROWS = 128
+FORMS = ("kernel", "words", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ def pack_weights(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> Quanti
 
 
 def prepare_weights(
-    w: QuantizedWeights, keep_words: bool = False, *, device: torch.device | str | None = None
+    w: QuantizedWeights, form: str = "kernel", *, device: torch.device | str | None = None
 ) -> QuantizedWeights:
     """Turns a packed matrix into what the device's kernel reads: once, at load. Given.
 
@@ -72,16 +73,27 @@ def prepare_weights(
 
     Args:
         w: as `pack_weights` or a checkpoint gives it, on the CPU.
-        keep_words: keep the words beside the kernel's form, for products of many rows on a CPU and for picking rows. It
-            is a second copy of the weight: 4 more bits a number, with its scales and biases.
+        form: what is held afterwards. "kernel": the kernel's form in place of the words, where there is a kernel.
+            "words": for picking rows. "both": for products of many rows on a CPU as well, which go in tiles then; it
+            is a second copy of the weight, 4 more bits a number, and of its scales and biases.
         device: where the matrix goes; w's own when None.
+
+    Raises:
+        ValueError: another form.
     """
+    check_form(form)
     device = torch.device(w.weight.device if device is None else device)
-    prepared = _prepared(w, device) if w.bits == 4 else None
-    if prepared is None or keep_words:
-        parts = (part.to(device) for part in (w.weight.view(torch.int32), w.scales, w.biases))
-        return QuantizedWeights(*parts, w.group_size, w.bits, prepared)
-    return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
+    prepared = _prepared(w, device) if w.bits == 4 and form != "words" else None
+    if prepared is not None and form == "kernel":
+        return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
+    words, scales, biases = (part.to(device) for part in (w.weight.view(torch.int32), w.scales, w.biases))
+    return QuantizedWeights(words, scales, biases, w.group_size, w.bits, prepared)
+
+
+def check_form(form: str) -> None:
+    """Given. ValueError: there is no such form."""
+    if form not in FORMS:
+        raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
 def _prepared(w: QuantizedWeights, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor] | None:

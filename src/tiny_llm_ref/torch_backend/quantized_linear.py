@@ -11,6 +11,7 @@ from .quantize import check_product, quantize_weights, quantized_matmul_tiled, u
 
 # From so many rows of x on, a CPU is faster in tiles than in the int4 kernel, in float32 on the one that we measured.
 MANY_ROWS = 128
+FORMS = ("kernel", "words", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ def pack_weights(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> Quanti
 
 
 def prepare_weights(
-    w: QuantizedWeights, keep_words: bool = False, *, device: torch.device | str | None = None
+    w: QuantizedWeights, form: str = "kernel", *, device: torch.device | str | None = None
 ) -> QuantizedWeights:
     """Turns a packed matrix into what the device's kernel reads: once, at load. Given.
 
@@ -73,16 +74,27 @@ def prepare_weights(
 
     Args:
         w: as `pack_weights` or a checkpoint gives it, on the CPU.
-        keep_words: keep the words beside the kernel's form, for products of many rows on a CPU and for picking rows. It
-            is a second copy of the weight: 4 more bits a number, with its scales and biases.
+        form: what is held afterwards. "kernel": the kernel's form in place of the words, where there is a kernel.
+            "words": for picking rows. "both": for products of many rows on a CPU as well, which go in tiles then; it
+            is a second copy of the weight, 4 more bits a number, and of its scales and biases.
         device: where the matrix goes; w's own when None.
+
+    Raises:
+        ValueError: another form.
     """
+    check_form(form)
     device = torch.device(w.weight.device if device is None else device)
-    prepared = _prepared(w, device) if w.bits == 4 else None
-    if prepared is None or keep_words:
-        parts = (part.to(device) for part in (w.weight.view(torch.int32), w.scales, w.biases))
-        return QuantizedWeights(*parts, w.group_size, w.bits, prepared)
-    return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
+    prepared = _prepared(w, device) if w.bits == 4 and form != "words" else None
+    if prepared is not None and form == "kernel":
+        return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
+    words, scales, biases = (part.to(device) for part in (w.weight.view(torch.int32), w.scales, w.biases))
+    return QuantizedWeights(words, scales, biases, w.group_size, w.bits, prepared)
+
+
+def check_form(form: str) -> None:
+    """Given. ValueError: there is no such form."""
+    if form not in FORMS:
+        raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
 def _prepared(w: QuantizedWeights, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -90,7 +102,7 @@ def _prepared(w: QuantizedWeights, device: torch.device) -> Callable[[torch.Tens
     if device.type == "hpu":
         return hpu.uint4_matrix(unpack_numbers(w.weight, 4), w.scales, w.biases, w.group_size, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(device.type)
-    return Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
+    return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
 
 
 def _cpu_has_kernel() -> bool:
@@ -104,12 +116,12 @@ def _cuda_has_kernel() -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Matrix:
+class _Int4Matrix:
     """A matrix (O, I) of 4 bits in the layout of torch's int4 kernel, which multiplies in bf16. Given.
 
     Args:
         packed: the numbers as the kernel of this device keeps them; O is padded to a multiple of 16.
-        table: (I / group_size, O padded, 2), bf16: see `scales_and_zeros`.
+        table: (I / group_size, O padded, 2), bf16: see `_scales_and_zeros`.
         group_size: numbers that share a scale and a zero.
         shape: (O, I).
         dtype: the type of the matrix before it was packed.
@@ -122,11 +134,11 @@ class Int4Matrix:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, w: QuantizedWeights, device: torch.device) -> "Int4Matrix":
+    def of(cls, w: QuantizedWeights, device: torch.device) -> "_Int4Matrix":
         """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
         padding = -w.shape[0] % 16
         numbers = F.pad(unpack_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
-        table = F.pad(scales_and_zeros(w.scales, w.biases), (0, 0, 0, padding)).to(device)
+        table = F.pad(_scales_and_zeros(w.scales, w.biases), (0, 0, 0, padding)).to(device)
         if device.type == "cuda":
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
             # The last argument is how many blocks of 16 columns lie together: 2, 4 or 8 of them.
@@ -152,7 +164,7 @@ class Int4Matrix:
         return out.reshape(*x.shape[:-1], -1).to(x.dtype)
 
 
-def scales_and_zeros(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+def _scales_and_zeros(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
     """The kernel's table: its numbers are (q - 8) · scale + zero, where ours are q · scale + bias.
 
     Args:
