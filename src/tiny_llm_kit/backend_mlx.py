@@ -88,7 +88,7 @@ def open_safetensors(file: Path) -> dict[str, mx.array]:
 
 
 def place(array: mx.array, dtype: str | None, device: str) -> mx.array:
-    """The array in its final type, or its own, evaluated now so that the stored one is freed before the next is read."""
+    """The array in its final type, or its own, evaluated now so that the stored one is freed before the next."""
     array = array if dtype is None else array.astype(DTYPES[dtype])
     mx.eval(array)
     return array

@@ -101,7 +101,7 @@ def _prepared(w: QuantizedWeights, device: torch.device) -> Callable[[torch.Tens
     if device.type == "hpu":
         return hpu.uint4_matrix(unpack_numbers(w.weight, 4), w.scales, w.biases, w.group_size, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(device.type)
-    return Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
+    return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
 
 
 def _cpu_has_kernel() -> bool:
@@ -115,12 +115,12 @@ def _cuda_has_kernel() -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Matrix:
+class _Int4Matrix:
     """A matrix (O, I) of 4 bits in the layout of torch's int4 kernel, which multiplies in bf16. Given.
 
     Args:
         packed: the numbers as the kernel of this device keeps them; O is padded to a multiple of 16.
-        table: (I / group_size, O padded, 2), bf16: see `scales_and_zeros`.
+        table: (I / group_size, O padded, 2), bf16: see `_scales_and_zeros`.
         group_size: numbers that share a scale and a zero.
         shape: (O, I).
         dtype: the type of the matrix before it was packed.
@@ -133,11 +133,11 @@ class Int4Matrix:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, w: QuantizedWeights, device: torch.device) -> "Int4Matrix":
+    def of(cls, w: QuantizedWeights, device: torch.device) -> "_Int4Matrix":
         """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
         padding = -w.shape[0] % 16
         numbers = F.pad(unpack_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
-        table = F.pad(scales_and_zeros(w.scales, w.biases), (0, 0, 0, padding)).to(device)
+        table = F.pad(_scales_and_zeros(w.scales, w.biases), (0, 0, 0, padding)).to(device)
         if device.type == "cuda":
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
             # The last argument is how many blocks of 16 columns lie together: 2, 4 or 8 of them.
@@ -163,7 +163,7 @@ class Int4Matrix:
         return out.reshape(*x.shape[:-1], -1).to(x.dtype)
 
 
-def scales_and_zeros(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+def _scales_and_zeros(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
     """The kernel's table: its numbers are (q - 8) · scale + zero, where ours are q · scale + bias.
 
     Args:
@@ -173,7 +173,7 @@ def scales_and_zeros(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor
         (I / group_size, O, 2) in bf16, contiguous: scale and zero side by side, a group's row for all outputs together.
     """
     # TASK 2.3.1: which zero gives the same number? Compute it in float32: bias and 8 scales nearly cancel.
-    raise NotImplementedError("week 2 day 3 task 1: scales_and_zeros")
+    raise NotImplementedError("week 2 day 3 task 1: _scales_and_zeros")
 
 
 def quantized_matmul_device(
