@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from .basics import linear
-from .quantized_linear import QuantizedWeights, quantized_linear
+from .quantized_weights import QuantizedWeights, quantized_linear
 
 
 def project(x: mx.array, w: mx.array | QuantizedWeights, bias: mx.array | None = None) -> mx.array:

@@ -3,7 +3,7 @@
 import torch
 
 from .basics import linear
-from .quantized_linear import QuantizedWeights, quantized_linear
+from .quantized_weights import QuantizedWeights, quantized_linear
 
 
 def project(
