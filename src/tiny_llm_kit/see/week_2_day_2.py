@@ -9,7 +9,7 @@ from ..checkpoint import load_checkpoint
 from ..model_config import ModelConfig
 from .week_1_day_5 import QWEN3_06B, SHIPPED, parameters
 
-MATRIX = "model.layers.0.mlp.gate_proj.weight"
+MATRIX = "model.layers.0.mlp.down_proj.weight"
 FORMATS = ((128, 8), (64, 8), (32, 8), (128, 4), (64, 4), (32, 4))
 GROUP_SIZE, BITS = 32, 4
 SHOWN = 8  # numbers of a group
@@ -33,10 +33,10 @@ MODELS = {
 
 def show(b, console: Console) -> None:
     """Packs a matrix of the shipped model, then counts bytes."""
-    w = load_checkpoint(SHIPPED, b.name, b.device, "float32").weight(MATRIX, 512, 192)
+    w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
     console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
     _group(b, w, console)
-    console.print("\nThe whole matrix, 512 × 192, with scales and biases in bf16:\n")
+    console.print("\nThe whole matrix, 192 × 512, with scales and biases in bf16:\n")
     _formats(b, w, console)
     console.print("\nWhat a token reads: every layer and the head, once. The head stays in bf16; the layers'")
     console.print("matrices have groups of 64 in 8 bits and of 32 in 4 bits. Tokens per second are at most")
@@ -69,11 +69,6 @@ def _formats(b, w, console: Console) -> None:
     console.print(header + f"{'share of |w|':>16}", style="bold")
     exact = b.numpy(w).astype(np.float64)
     for group_size, bits in FORMATS:
-        if exact.shape[1] % group_size:
-            console.print(
-                f"{bits:>6}{group_size:>8}   rows of 192 numbers cannot be cut into groups of {group_size}"
-            )
-            continue
         parts = b.quantize_weights(w, group_size, bits)
         error = np.abs(b.numpy(b.dequantize_weights(*parts, group_size, bits)) - exact)
         stored = bits + 2 * 16 / group_size

@@ -79,7 +79,5 @@ def _model(b, console: Console) -> None:
         size, numbers = sum(w.nbytes for w in layers), sum(w.shape[0] * w.shape[1] for w in layers)
         total = sum(w.nbytes for w in checkpoint.weights.values())
         moved = np.abs(logits - plain).mean() / np.abs(plain).mean()
-        name = "bf16" if bits is None else f"{bits} bits"
-        console.print(
-            f"{name:>8}{size:>14,}{8 * size / numbers:>16.2f}{total:>16,}{'' if bits is None else f'{100 * moved:.0f} %':>18}"
-        )
+        name, change = ("bf16", "") if bits is None else (f"{bits} bits", f"{100 * moved:.0f} %")
+        console.print(f"{name:>8}{size:>14,}{8 * size / numbers:>16.2f}{total:>16,}{change:>18}")
