@@ -218,6 +218,24 @@ def test_a_changed_screen_is_detected(tmp_path):
     assert "+two, <&> on cpu" in difference
 
 
+def test_what_was_measured_is_shown_and_not_compared(tmp_path):
+    """Only what a screen's MEASURED patterns match may differ, with the blanks that they take in front of it."""
+    backend = installed_backends()[0]
+
+    def day(text):
+        module = fake_day(text)
+        module.MEASURED = (r" *\d+\.\d(?= ms)", r" *█+")
+        return module
+
+    (written,) = screens.capture(screens.day_screens(backend, [day("7 keys   9.8 ms   ██")]), tmp_path)
+    assert '<span class="measured">   9.8</span> ms' in written.read_text()
+    again = [day("7 keys  12.3 ms █████")]
+    assert list(screens.differences(screens.day_screens(backend, again), tmp_path)) == []
+    assert list(screens.capture(screens.day_screens(backend, again), tmp_path)) == [], "a file is not touched"
+    (difference,) = screens.differences(screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path)
+    assert "+8 keys… ms…" in difference
+
+
 def test_a_missing_screen_is_detected(tmp_path):
     fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
     assert "+one" in next(screens.differences(fresh, tmp_path))

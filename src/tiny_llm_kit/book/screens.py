@@ -1,7 +1,9 @@
 """The screens in the book, captured from the commands that it shows; `--check` says whether one has changed.
 
 A day's screen is `show(b, console)` of `tiny_llm_kit/see/week_W_day_D.py`, run for the reference on a console of
-fixed width. Both ports must print the same. Other screens are the output of a command (`COMMANDS`).
+fixed width. Both ports must print the same, but for what the module's `MEASURED` patterns match: seconds and the like,
+which differ in every run. The book shows what was measured when the screen was captured, and comparing leaves it out;
+to measure again, delete the file and capture. Other screens are the output of a command (`COMMANDS`).
 """
 
 import difflib
@@ -62,7 +64,7 @@ def capture(screens: Iterable[tuple[str, str]], folder: Path = FOLDER) -> Iterat
     """Write every `(name, fragment)` into `folder`; yields the files that changed."""
     for name, fragment in screens:
         file = folder / f"{name}.html"
-        if not file.exists() or file.read_text(encoding="utf-8") != fragment:
+        if not file.exists() or unmeasured(file.read_text(encoding="utf-8")) != unmeasured(fragment):
             file.write_text(fragment, encoding="utf-8")
             yield file
 
@@ -72,8 +74,9 @@ def differences(screens: Iterable[tuple[str, str]], folder: Path = FOLDER) -> It
     for name, fragment in screens:
         file = folder / f"{name}.html"
         kept = file.read_text(encoding="utf-8") if file.exists() else ""
-        if kept != fragment:
-            yield "\n".join(diff(kept, fragment, file.name)) or f"{file.name}: the colours differ"
+        kept, fresh = unmeasured(kept), unmeasured(fragment)
+        if kept != fresh:
+            yield "\n".join(diff(kept, fresh, file.name)) or f"{file.name}: the colours differ"
 
 
 def diff(kept: str, fresh: str, name: str) -> Iterator[str]:
@@ -92,7 +95,7 @@ def day_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> It
         week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
         console = recording_console(f"pdm run see {week}.{day}")
         module.show(port, console)
-        yield f"week{week}-{int(day):02}", fragment(console)
+        yield f"week{week}-{int(day):02}", fragment(console, getattr(module, "MEASURED", ()))
 
 
 def see_modules() -> Iterator[ModuleType]:
@@ -141,11 +144,24 @@ def recording_console(command: str) -> Console:
     return console
 
 
-def fragment(console: Console) -> str:
-    """What the console printed, as one `<pre>` for a chapter to include."""
+def fragment(console: Console, measured: tuple[str, ...] = ()) -> str:
+    """What the console printed, as one `<pre>` for a chapter to include; `measured` patterns of its text are marked."""
     code = console.export_html(theme=MONOKAI, code_format="{code}", inline_styles=True)
-    lines = [line.rstrip() for line in code.splitlines()]
+    lines = [mark(line.rstrip(), measured) for line in code.splitlines()]
     return '<pre class="screen" tabindex="0">' + "\n".join(lines).strip("\n") + "\n</pre>\n"
+
+
+def mark(line: str, measured: tuple[str, ...]) -> str:
+    """Puts what the patterns match into `<span class="measured">`; tags are left alone."""
+    if not measured:
+        return line
+    either = f"(<[^>]*>)|(?:{'|'.join(measured)})"
+    return re.sub(either, lambda m: m[1] or f'<span class="measured">{m[0]}</span>', line)
+
+
+def unmeasured(fragment: str) -> str:
+    """The fragment without what differs in every run."""
+    return re.sub(r'<span class="measured">[^<]*</span>', "…", fragment)
 
 
 def capture_all() -> Iterator[tuple[str, str]]:
