@@ -27,6 +27,7 @@ from rich.text import Text
 from .. import see
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
+from . import batch_screen
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
@@ -104,6 +105,13 @@ def see_modules() -> Iterator[ModuleType]:
             yield importlib.import_module(f"{see.__name__}.{info.name}")
 
 
+def batch_screens(backend: str) -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of a batch at work."""
+    console = recording_console(batch_screen.COMMAND)
+    batch_screen.show(backend, console)
+    yield "batch-main", fragment(console, batch_screen.MEASURED)
+
+
 def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every command's output. Raises RuntimeError when one ends with an unexpected exit code."""
     for command in commands:
@@ -167,12 +175,13 @@ def unmeasured(fragment: str) -> str:
 def capture_all() -> Iterator[tuple[str, str]]:
     """Every screen of the book, drawn on one port."""
     yield from day_screens(installed_backends()[0])
+    yield from batch_screens(installed_backends()[0])
     yield from command_screens()
 
 
 def check_all() -> Iterator[str]:
     """What differs between the book's screens and what the commands print now, on every port of this machine."""
     for backend in installed_backends():
-        for difference in differences(day_screens(backend)):
+        for difference in differences((*day_screens(backend), *batch_screens(backend))):
             yield f"[{backend}] {difference}"
     yield from differences(command_screens())
