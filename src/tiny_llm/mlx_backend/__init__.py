@@ -8,6 +8,16 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .embedding import Embedding
+from .flash_attention import (
+    attention_statistics,
+    finish_attention,
+    flash_attention,
+    flash_attention_device,
+    flash_attention_tiled,
+    fused_attention,
+    mask_tile,
+    merge_attention,
+)
 from .generate import simple_generate
 from .qwen3_week1 import (
     Qwen3MLP,
@@ -28,9 +38,17 @@ __all__ = [
     "RMSNorm",
     "RoPE",
     "SimpleMultiHeadAttention",
+    "attention_statistics",
     "causal_mask",
+    "finish_attention",
+    "flash_attention",
+    "flash_attention_device",
+    "flash_attention_tiled",
+    "fused_attention",
     "linear",
     "make_sampler",
+    "mask_tile",
+    "merge_attention",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "silu",
