@@ -223,6 +223,32 @@ def test_a_missing_screen_is_detected(tmp_path):
     assert "+one" in next(screens.differences(fresh, tmp_path))
 
 
+def measuring_day(seconds, text="a measurement"):
+    module = fake_day(f"{text}: {seconds} ms")
+    module.VARIES = (r" *\d+(\.\d+)? ms",)
+    return module
+
+
+def test_what_a_day_measures_is_shown_but_not_compared(tmp_path):
+    backend = installed_backends()[0]
+    (written,) = screens.capture(screens.day_screens(backend, [measuring_day(3.5)]), tmp_path)
+    assert "a measurement: 3.5 ms" in written.read_text()
+    other_run = screens.day_screens(backend, [measuring_day(12)])
+    assert list(screens.differences(other_run, tmp_path)) == []
+    assert list(screens.capture(screens.day_screens(backend, [measuring_day(12)]), tmp_path)) == []
+    assert "3.5 ms" in written.read_text(), "one run stays in the book until something else changes"
+
+
+def test_what_stands_around_a_measurement_is_compared(tmp_path):
+    backend = installed_backends()[0]
+    list(screens.capture(screens.day_screens(backend, [measuring_day(3.5)]), tmp_path))
+    changed = screens.day_screens(backend, [measuring_day(3.5, text="a claim")])
+    (difference,) = screens.differences(changed, tmp_path)
+    assert "-a measurement:…" in difference and "+a claim:…" in difference
+    undeclared = screens.day_screens(backend, [fake_day("a measurement: 12 ms")])
+    assert len(list(screens.differences(undeclared, tmp_path))) == 1
+
+
 def test_a_command_that_fails_is_not_captured():
     command = screens.Command(name="x", shown="pdm run book nonsense", args=("book", "nonsense"))
     with pytest.raises(RuntimeError, match="ended with 2"):

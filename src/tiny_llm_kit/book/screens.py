@@ -2,6 +2,9 @@
 
 A day's screen is `show(b, console)` of `tiny_llm_kit/see/week_W_day_D.py`, run for the reference on a console of
 fixed width. Both ports must print the same. Other screens are the output of a command (`COMMANDS`).
+
+A day that measures names in `VARIES`, a tuple of patterns, what differs from run to run or from port to port. The book
+shows one run and only the rest is compared; that run stays until its file is deleted or the rest changes.
 """
 
 import difflib
@@ -17,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -28,6 +32,21 @@ from ..repo import BOOK, ROOT, installed_backends
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
+
+
+class Screen(NamedTuple):
+    """A screen in the book: the file's name, what it holds, and patterns of what is not compared."""
+
+    name: str
+    fragment: str
+    varies: tuple[str, ...] = ()
+
+    def compared(self, fragment: str) -> str:
+        """`fragment` without what differs from run to run."""
+        return re.sub("|".join(self.varies), "…", fragment) if self.varies else fragment
+
+    def differs(self, kept: str) -> bool:
+        return self.compared(kept) != self.compared(self.fragment)
 
 
 @dataclass(frozen=True)
@@ -58,22 +77,23 @@ COMMANDS = (
 )
 
 
-def capture(screens: Iterable[tuple[str, str]], folder: Path = FOLDER) -> Iterator[Path]:
-    """Write every `(name, fragment)` into `folder`; yields the files that changed."""
-    for name, fragment in screens:
-        file = folder / f"{name}.html"
-        if not file.exists() or file.read_text(encoding="utf-8") != fragment:
-            file.write_text(fragment, encoding="utf-8")
+def capture(screens: Iterable[Screen], folder: Path = FOLDER) -> Iterator[Path]:
+    """Write every screen into `folder`; yields the files that changed."""
+    for screen in screens:
+        file = folder / f"{screen.name}.html"
+        if not file.exists() or screen.differs(file.read_text(encoding="utf-8")):
+            file.write_text(screen.fragment, encoding="utf-8")
             yield file
 
 
-def differences(screens: Iterable[tuple[str, str]], folder: Path = FOLDER) -> Iterator[str]:
+def differences(screens: Iterable[Screen], folder: Path = FOLDER) -> Iterator[str]:
     """For each screen that is not what the book shows, a diff of its text."""
-    for name, fragment in screens:
-        file = folder / f"{name}.html"
+    for screen in screens:
+        file = folder / f"{screen.name}.html"
         kept = file.read_text(encoding="utf-8") if file.exists() else ""
-        if kept != fragment:
-            yield "\n".join(diff(kept, fragment, file.name)) or f"{file.name}: the colours differ"
+        if screen.differs(kept):
+            lines = diff(screen.compared(kept), screen.compared(screen.fragment), file.name)
+            yield "\n".join(lines) or f"{file.name}: the colours differ"
 
 
 def diff(kept: str, fresh: str, name: str) -> Iterator[str]:
@@ -85,14 +105,14 @@ def diff(kept: str, fresh: str, name: str) -> Iterator[str]:
     )
 
 
-def day_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of every day that has a screen, drawn by the reference on one port."""
+def day_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> Iterator[Screen]:
+    """The screen of every day that has one, drawn by the reference on one port."""
     port = Port("tiny_llm_ref", backend, device="cpu")
     for module in see_modules() if modules is None else modules:
         week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
         console = recording_console(f"pdm run see {week}.{day}")
         module.show(port, console)
-        yield f"week{week}-{int(day):02}", fragment(console)
+        yield Screen(f"week{week}-{int(day):02}", fragment(console), getattr(module, "VARIES", ()))
 
 
 def see_modules() -> Iterator[ModuleType]:
@@ -101,12 +121,12 @@ def see_modules() -> Iterator[ModuleType]:
             yield importlib.import_module(f"{see.__name__}.{info.name}")
 
 
-def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of every command's output. Raises RuntimeError when one ends with an unexpected exit code."""
+def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[Screen]:
+    """The screen of every command's output. Raises RuntimeError when one ends with an unexpected exit code."""
     for command in commands:
         console = recording_console(command.shown)
         console.print(Text.from_ansi(output(command)))
-        yield command.name, fragment(console)
+        yield Screen(command.name, fragment(console))
 
 
 def output(command: Command) -> str:
@@ -148,7 +168,7 @@ def fragment(console: Console) -> str:
     return '<pre class="screen" tabindex="0">' + "\n".join(lines).strip("\n") + "\n</pre>\n"
 
 
-def capture_all() -> Iterator[tuple[str, str]]:
+def capture_all() -> Iterator[Screen]:
     """Every screen of the book, drawn on one port."""
     yield from day_screens(installed_backends()[0])
     yield from command_screens()
