@@ -241,6 +241,15 @@ def test_a_missing_screen_is_detected(tmp_path):
     assert "+one" in next(screens.differences(fresh, tmp_path))
 
 
+def test_a_day_can_name_the_port_whose_measurements_the_book_shows():
+    module = fake_day("one")
+    assert screens.shown_on(module) == installed_backends()[0]
+    module.SHOWN_ON = installed_backends()[-1]
+    assert screens.shown_on(module) == installed_backends()[-1]
+    module.SHOWN_ON = "a port that is not installed"
+    assert screens.shown_on(module) == installed_backends()[0]
+
+
 def test_a_command_that_fails_is_not_captured():
     command = screens.Command(name="x", shown="pdm run book nonsense", args=("book", "nonsense"))
     with pytest.raises(RuntimeError, match="ended with 2"):

@@ -10,6 +10,16 @@ from .attention import (
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
 from .embedding import Embedding
+from .flash_attention import (
+    attention_statistics,
+    finish_attention,
+    flash_attention,
+    flash_attention_device,
+    flash_attention_tiled,
+    fused_attention,
+    mask_tile,
+    merge_attention,
+)
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
@@ -39,10 +49,18 @@ __all__ = [
     "Step",
     "TinyKvCache",
     "TinyKvFullCache",
+    "attention_statistics",
     "causal_mask",
+    "finish_attention",
+    "flash_attention",
+    "flash_attention_device",
+    "flash_attention_tiled",
+    "fused_attention",
     "length_mask",
     "linear",
     "make_sampler",
+    "mask_tile",
+    "merge_attention",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "silu",

@@ -99,6 +99,12 @@ def day_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> It
         yield f"week{week}-{int(day):02}", fragment(console, getattr(module, "MEASURED", ()))
 
 
+def shown_on(module: ModuleType) -> str:
+    """The port whose measurements the book shows: `SHOWN_ON` of the day, where it is installed."""
+    wanted, installed = getattr(module, "SHOWN_ON", None), installed_backends()
+    return wanted if wanted in installed else installed[0]
+
+
 def see_modules() -> Iterator[ModuleType]:
     for info in pkgutil.iter_modules(see.__path__):
         if re.fullmatch(r"week_\d+_day_\d+", info.name):
@@ -174,7 +180,8 @@ def unmeasured(fragment: str) -> str:
 
 def capture_all() -> Iterator[tuple[str, str]]:
     """Every screen of the book, drawn on one port."""
-    yield from day_screens(installed_backends()[0])
+    for module in see_modules():
+        yield from day_screens(shown_on(module), [module])
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
 
