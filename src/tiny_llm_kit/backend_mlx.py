@@ -87,11 +87,18 @@ def open_safetensors(file: Path) -> dict[str, mx.array]:
     return mx.load(str(file))
 
 
-def place(array: mx.array, dtype: str, device: str) -> mx.array:
-    """The array in its final type, evaluated now so that the stored one is freed before the next is read."""
-    array = array.astype(DTYPES[dtype])
+def place(array: mx.array, dtype: str | None, device: str) -> mx.array:
+    """The array in its final type, or its own, evaluated now so that the stored one is freed before the next."""
+    array = array if dtype is None else array.astype(DTYPES[dtype])
     mx.eval(array)
     return array
+
+
+def prepare(prepare_weights: Callable, weights, form: str, device: str):
+    """A solution's packed matrix in the form of the device, evaluated now as in `place`."""
+    weights = prepare_weights(weights, form)
+    mx.eval(weights.weight, weights.scales, weights.biases)
+    return weights
 
 
 def dequantize(

@@ -95,9 +95,14 @@ def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
         return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
 
 
-def place(array: torch.Tensor, dtype: str, device: str) -> torch.Tensor:
-    """The array in its final type on `device`; on a CPU one that has this type already stays in the mapped file."""
-    return array.to(device=device, dtype=DTYPES[dtype])
+def place(array: torch.Tensor, dtype: str | None, device: str) -> torch.Tensor:
+    """The array in its final type on `device`, or in its own; on a CPU one that has it stays in the mapped file."""
+    return array.to(device=device, dtype=None if dtype is None else DTYPES[dtype])
+
+
+def prepare(prepare_weights: Callable, weights, form: str, device: str):
+    """A solution's packed matrix in the form of `device`; until here it is on the CPU."""
+    return prepare_weights(weights, form, device=device)
 
 
 def dequantize(

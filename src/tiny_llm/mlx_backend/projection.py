@@ -3,17 +3,18 @@
 import mlx.core as mx
 
 from .basics import linear
+from .quantized_linear import QuantizedWeights, quantized_linear
 
 
-def project(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
+def project(x: mx.array, w: mx.array | QuantizedWeights, bias: mx.array | None = None) -> mx.array:
     """`x @ w.T + bias`, computed the way that the weight's type asks for.
 
     Args:
         x: (..., I).
-        w: (O, I).
+        w: (O, I); packed ones take `quantized_linear`.
         bias: (O,) or None.
 
     Returns:
         (..., O).
     """
-    return linear(x, w, bias)
+    return quantized_linear(x, w, bias) if isinstance(w, QuantizedWeights) else linear(x, w, bias)

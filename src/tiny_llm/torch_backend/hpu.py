@@ -158,6 +158,101 @@ def fused_attention_twin(
     )
 
 
+def convert_from_uint4(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """(q - zero) · scale for numbers of 4 bits that are packed along the outputs. It dequantises; it does not multiply.
+
+    Args:
+        words: (I, O / 8) int32: column 8c + j of a row stands in the four bits from 4j of word c on.
+        scales: (I / group_size, O), bf16.
+        zeros: (I / group_size, O / 8) int32, whole numbers from 0 to 15, packed the same way.
+        dtype: the type of the result.
+
+    Returns:
+        (I, O).
+    """
+    if words.device.type != "hpu":
+        return convert_from_uint4_twin(words, scales, zeros, dtype)
+    return torch.ops.hpu.convert_from_uint4(words, scales, zeros, dtype)
+
+
+def convert_from_uint4_twin(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    from .quantize import unpack_numbers  # this port's own, written on Day 2.2
+
+    q = unpack_numbers(words, 4).unflatten(0, (scales.shape[0], -1))
+    zeros, scales = unpack_numbers(zeros, 4).unsqueeze(1), scales.unsqueeze(1)
+    return ((q - zeros) * scales).flatten(0, 1).to(dtype)
+
+
+def zero_points(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor | None:
+    """The zero of each group, with which q · scale + bias is (q - zero) · scale.
+
+    Args:
+        scales, biases: of any one shape.
+
+    Returns:
+        Whole numbers from 0 to 15 in their shape, int32. None if some group has no such zero, to within the rounding of
+        `biases`: a group whose numbers all have one sign has not.
+    """
+    wide, bias = scales.float(), biases.float()
+    zeros = torch.round(-bias / wide)
+    near = (bias + zeros * wide).abs() <= torch.finfo(biases.dtype).eps * bias.abs()
+    fits = near & (zeros >= 0) & (zeros <= 15)
+    return zeros.int() if fits.all() else None
+
+
+def uint4_matrix(
+    numbers: torch.Tensor,
+    scales: torch.Tensor,
+    biases: torch.Tensor,
+    group_size: int,
+    device: torch.device | str,
+) -> "Uint4Matrix | None":
+    """Packs a matrix for `convert_from_uint4`, on the CPU, and moves it to `device`.
+
+    Args:
+        numbers: (O, I) whole numbers from 0 to 15.
+        scales, biases: (O, I / group_size).
+
+    Returns:
+        None if the matrix has no whole zeros, or O is no multiple of 8: its words are then dequantised in the graph.
+    """
+    from .quantize import pack_numbers  # this port's own, written on Day 2.2
+
+    zeros = zero_points(scales, biases)
+    if zeros is None or numbers.shape[0] % 8:
+        return None
+    packed, packed_zeros = (pack_numbers(part.T, 4).view(torch.int32).to(device) for part in (numbers, zeros))
+    parts = packed, scales.T.to(torch.bfloat16).contiguous().to(device), packed_zeros
+    return Uint4Matrix(*parts, tuple(numbers.shape), scales.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Uint4Matrix:
+    """A matrix (O, I) as `convert_from_uint4` reads it: dequantised in the graph, then an ordinary product."""
+
+    words: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor
+    shape: tuple[int, int]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes + self.scales.nbytes + self.zeros.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x @ Wᵀ, (..., I) to (..., O), in x's type."""
+        return x @ convert_from_uint4(self.words, self.scales, self.zeros, torch.bfloat16).to(x.dtype)
+
+
 def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     """Each fused function on `device` against its twin on the CPU: (name, largest absolute difference), bf16."""
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)

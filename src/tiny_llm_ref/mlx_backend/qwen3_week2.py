@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from .basics import silu
 from .batching_kv_cache import BatchingKvCache
-from .embedding import Embedding
+from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
 from .layer_weights import Checkpoint, layer_weights
@@ -106,7 +106,7 @@ class Qwen3ModelWeek2:
         kernels = choose_kernels(attention)
         E, V = config.hidden_size, config.vocab_size
         self.num_hidden_layers = config.num_hidden_layers
-        self.embedding = Embedding(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
+        self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
         self.rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
         self.layers = [
             Qwen3LayerWeek2(config, layer_weights(checkpoint, index), self.rope, kernels)

@@ -9,7 +9,6 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
-from .embedding import Embedding
 from .flash_attention import (
     attention_statistics,
     finish_attention,
@@ -20,9 +19,25 @@ from .flash_attention import (
     mask_tile,
     merge_attention,
 )
+from .embedding import Embedding, QuantizedEmbedding, embedding_of
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .quantize import (
+    dequantize_weights,
+    pack_numbers,
+    quantize_weights,
+    quantized_matmul_tiled,
+    unpack_numbers,
+)
+from .quantized_linear import (
+    QuantizedWeights,
+    pack_weights,
+    prepare_weights,
+    quantized_linear,
+    quantized_matmul,
+    quantized_matmul_device,
+)
 from .qwen3_week1 import (
     Qwen3MLP,
     Qwen3ModelWeek1,
@@ -37,6 +52,8 @@ from .sampler import make_sampler
 __all__ = [
     "BatchingKvCache",
     "Embedding",
+    "QuantizedEmbedding",
+    "QuantizedWeights",
     "Qwen3LayerWeek2",
     "Qwen3MLP",
     "Qwen3ModelWeek1",
@@ -51,6 +68,8 @@ __all__ = [
     "TinyKvFullCache",
     "attention_statistics",
     "causal_mask",
+    "dequantize_weights",
+    "embedding_of",
     "finish_attention",
     "flash_attention",
     "flash_attention_device",
@@ -61,10 +80,19 @@ __all__ = [
     "make_sampler",
     "mask_tile",
     "merge_attention",
+    "pack_numbers",
+    "pack_weights",
+    "prepare_weights",
+    "quantize_weights",
+    "quantized_linear",
+    "quantized_matmul",
+    "quantized_matmul_device",
+    "quantized_matmul_tiled",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "unpack_numbers",
 ]
