@@ -5,7 +5,6 @@
 
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,24 @@ from tiny_llm_kit.solution import resolve_serving
 
 COMMAND = "pdm run python tests_refsol/family_cases.py"
 PROMPT = 23  # tokens, more than any window below
-PIECES = (9, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1)  # the same prompt in pieces: without a past, with one, then one by one
-PROMPTS, ANSWER, SLOTS = (17, 3, 11, 23, 1), 6, 3  # lengths of a batch's prompts, tokens of each answer, slots
+PIECES = (
+    9,
+    5,
+    1,
+    1,
+    1,
+    1,
+    1,
+    1,
+    1,
+    1,
+    1,
+)  # the same prompt in pieces: without a past, with one, then one by one
+PROMPTS, ANSWER, SLOTS = (
+    (17, 3, 11, 23, 1),
+    6,
+    3,
+)  # lengths of a batch's prompts, tokens of each answer, slots
 LONGEST = 96
 
 
@@ -52,7 +67,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 40,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 24}
-YARN_ALL = YARN | {"beta_fast": 6.0, "beta_slow": 2.0, "mscale": 1.3, "mscale_all_dim": 0.4, "truncate": False}
+YARN_ALL = YARN | {
+    "beta_fast": 6.0,
+    "beta_slow": 2.0,
+    "mscale": 1.3,
+    "mscale_all_dim": 0.4,
+    "truncate": False,
+}
+SLIDING = "sliding_attention"
 SLIDES = {"use_sliding_window": True}
 # E is 36 in all: H · D is seldom E. Windows of 1 to 16 tokens are shorter than the prompt.
 CASES = {
@@ -61,7 +83,7 @@ CASES = {
     "qwen3-window": Case("Qwen3", (4, 1, 6), fields=SLIDES | {"sliding_window": 5, "max_window_layers": 1}),
     "qwen3-types": Case(
         "Qwen3", (4, 2, 6), LLAMA3, tied=True,
-        fields=SLIDES | {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        fields=SLIDES | {"sliding_window": 8, "layer_types": [SLIDING, "full_attention", SLIDING]},
     ),
     "qwen2-gqa-tied": Case("Qwen2", (6, 2, 6), tied=True, silent=True),
     "qwen2-mha": Case("Qwen2", (3, 3, 12), LINEAR, silent=True),
@@ -82,14 +104,15 @@ CASES = {
 }  # fmt: skip
 
 
-def oracle(case: Case) -> transformers.PreTrainedModel:
+def oracle(case: Case, longest: int = LONGEST) -> transformers.PreTrainedModel:
     """transformers' model of a case, in float32; its weights keep logits and attention scores near 1."""
     H, Hkv, D = case.heads
     fields = {} if case.silent else {"head_dim": D}
     config = getattr(transformers, f"{case.family}Config")(
         vocab_size=61, hidden_size=36, intermediate_size=52, num_hidden_layers=3, num_attention_heads=H,
-        num_key_value_heads=Hkv, max_position_embeddings=LONGEST, rms_norm_eps=3e-3, rope_parameters=dict(case.rope),
-        tie_word_embeddings=case.tied, attn_implementation="eager", **fields, **case.fields,
+        num_key_value_heads=Hkv, max_position_embeddings=longest, rms_norm_eps=3e-3, rope_parameters=dict(case.rope),
+        tie_word_embeddings=case.tied, attn_implementation="eager",
+        bos_token_id=0, eos_token_id=1, **fields, **case.fields,
     )  # fmt: skip
     model = getattr(transformers, f"{case.family}ForCausalLM")(config).eval()
     torch.manual_seed(11)
@@ -105,11 +128,6 @@ def _random(name: str, shape: torch.Size) -> torch.Tensor:
         return 1 + 0.3 * numbers
     # Fresh biases are zeros, and a model that forgets zeros is right.
     return 0.5 * numbers if name.endswith("bias") else numbers / shape[1] ** 0.5
-
-
-def save(model: transformers.PreTrainedModel, folder: Path) -> None:
-    """The folder of a model, as transformers writes it."""
-    model.save_pretrained(folder)
 
 
 @torch.no_grad()
@@ -189,18 +207,23 @@ def difference(b: Port, s: Any, model: Any, theirs: transformers.PreTrainedModel
 
 def main() -> None:
     """One line for each shape and port, then the largest difference of each family."""
+    transformers.utils.logging.disable_progress_bar()
     largest = {}
     print(f"{'shape':20} {'port':6} {'prefill':>8} {'pieces':>8} {'batch':>8} {'largest logit':>14}")
     s = resolve_serving("tiny_llm_ref")
     for name, case in CASES.items():
         theirs = oracle(case)
         with tempfile.TemporaryDirectory() as folder:
-            save(theirs, Path(folder))
+            theirs.save_pretrained(folder)
             for port in installed_backends():
                 b = Port("tiny_llm_ref", port, "cpu")
-                found = difference(b, s, b.Qwen3ModelWeek2(load_checkpoint(folder, port, "cpu", "float32")), theirs)
+                found = difference(
+                    b, s, b.Qwen3ModelWeek2(load_checkpoint(folder, port, "cpu", "float32")), theirs
+                )
                 size = found.pop("size")
-                print(f"{name:20} {port:6} " + " ".join(f"{x:8.1e}" for x in found.values()) + f" {size:14.2f}")
+                print(
+                    f"{name:20} {port:6} " + " ".join(f"{x:8.1e}" for x in found.values()) + f" {size:14.2f}"
+                )
                 key = case.family, port
                 largest[key] = max(largest.get(key, 0.0), *found.values())
     print()

@@ -229,7 +229,14 @@ JSON = st.recursive(
 def test_no_value_of_a_field_crashes_the_reader(folder, data):
     fields = json.loads((folder / "config.json").read_text())
     also = ["rope_parameters", "rope_scaling", "quantization", "quantization_config", "dtype", "torch_dtype"]
-    also += ["attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types"]
+    also += [
+        "attention_bias",
+        "mlp_bias",
+        "sliding_window",
+        "use_sliding_window",
+        "max_window_layers",
+        "layer_types",
+    ]
     name = data.draw(st.sampled_from([*fields, *also, "hidden_act", "original_max_position_embeddings"]))
     fields |= {"architectures": [data.draw(st.sampled_from(ARCHITECTURES))], name: data.draw(JSON)}
     (folder / "changed").mkdir(exist_ok=True)
