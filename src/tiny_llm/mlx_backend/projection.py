@@ -3,18 +3,20 @@
 import mlx.core as mx
 
 from .basics import linear
-from .quantized_linear import QuantizedWeights, quantized_linear
+from .biased_weights import BiasedWeights
 
 
-def project(x: mx.array, w: mx.array | QuantizedWeights, bias: mx.array | None = None) -> mx.array:
+def project(x: mx.array, w: mx.array | BiasedWeights, bias: mx.array | None = None) -> mx.array:
     """`x @ w.T + bias`, computed the way that the weight's type asks for.
 
     Args:
         x: (..., I).
-        w: (O, I); packed ones take `quantized_linear`.
+        w: (O, I); or with its bias.
         bias: (O,) or None.
 
     Returns:
         (..., O).
     """
-    return quantized_linear(x, w, bias) if isinstance(w, QuantizedWeights) else linear(x, w, bias)
+    if isinstance(w, BiasedWeights):
+        return project(x, w.weight, w.bias)
+    return linear(x, w, bias)
