@@ -102,7 +102,7 @@ class Qwen3ModelWeek2:
 
     Args:
         checkpoint: the weights. They are used where they are; the model makes no copy.
-        attention: "simple" is Day 1.3's; later days add faster ones.
+        attention: "simple" (Day 1.3), "tiled" (Day 2.4), or "device", with the device's own programs (Day 2.5).
 
     Raises:
         ValueError: no such attention.
