@@ -9,6 +9,7 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
+from .embedding import Embedding, QuantizedEmbedding, embedding_of
 from .flash_attention import (
     attention_statistics,
     finish_attention,
@@ -19,7 +20,6 @@ from .flash_attention import (
     mask_tile,
     merge_attention,
 )
-from .embedding import Embedding, QuantizedEmbedding, embedding_of
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask

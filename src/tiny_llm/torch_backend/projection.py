@@ -4,16 +4,17 @@ import torch
 
 from .basics import linear
 from .biased_weights import BiasedWeights
+from .quantized_linear import QuantizedWeights, quantized_linear
+
+Weights = torch.Tensor | QuantizedWeights | BiasedWeights
 
 
-def project(
-    x: torch.Tensor, w: torch.Tensor | BiasedWeights, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+def project(x: torch.Tensor, w: Weights, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`x @ w.T + bias`, computed the way that the weight's type asks for.
 
     Args:
         x: (..., I).
-        w: (O, I); or with its bias.
+        w: (O, I); packed ones take `quantized_linear`, and one with a bias brings its own.
         bias: (O,) or None.
 
     Returns:
@@ -21,4 +22,4 @@ def project(
     """
     if isinstance(w, BiasedWeights):
         return project(x, w.weight, w.bias)
-    return linear(x, w, bias)
+    return quantized_linear(x, w, bias) if isinstance(w, QuantizedWeights) else linear(x, w, bias)

@@ -7,7 +7,7 @@ import torch
 
 from .basics import silu
 from .batching_kv_cache import BatchingKvCache
-from .embedding import Embedding
+from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
 from .layer_weights import Checkpoint, head_norm, layer_weights
@@ -90,7 +90,7 @@ class Qwen3ModelWeek2:
 
     Args:
         checkpoint: the weights. They are used where they are; the model makes no copy.
-        attention: "simple" is Day 1.3's; later days add faster ones.
+        attention: "simple" (Day 1.3), "tiled" (Day 2.4), or "device", with the device's own programs (Day 2.5).
 
     Raises:
         ValueError: no such attention.
@@ -101,7 +101,7 @@ class Qwen3ModelWeek2:
         kernels = choose_kernels(attention)
         E, V = config.hidden_size, config.vocab_size
         self.num_hidden_layers = config.num_hidden_layers
-        self.embedding = Embedding(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
+        self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
         self.rope = rope_of(config, kernels)
         layers = [
             Qwen3LayerWeek2(config, layer_weights(checkpoint, index), self.rope, kernels)
