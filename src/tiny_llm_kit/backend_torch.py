@@ -130,7 +130,7 @@ class Recording:
         signature: each operation in order, with the shapes, strides and types of its arrays and with the numbers that
             Python put into it. A compiler for fixed shapes makes one graph for each signature.
         host_reads: the operations that brought a number back to Python; each makes the host wait for the device.
-            `.cpu()` and `.tolist()` of an array are not among them: on the `meta` device they raise.
+            `.cpu()` and `.tolist()` are not among them; on the `meta` device they raise.
     """
 
     signature: tuple

@@ -4,7 +4,7 @@ The second part, for the torch port alone, counts what a compiler for fixed shap
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 
@@ -16,6 +16,7 @@ from ..checkpoint import load_checkpoint
 
 MODEL = "tiny-qwen3"
 CONTEXTS = (16, 64, 256, 1024)
+ROUNDS = 3
 BAR = 30  # cells of the longest bar
 PROMPT, TOKENS = 5, 200
 MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
@@ -28,7 +29,7 @@ def show(b, console: Console) -> None:
         f"One more token of {MODEL}. Without a cache all tokens are computed again,\n"
         "with the cache only the new one.\n"
     )
-    times = dict(_costs(b, checkpoint))
+    times = _costs(b, checkpoint)
     longest = max(again for again, _ in times.values())
     for context, (again, cached) in times.items():
         console.print(_line(f"{context:5} tokens", "again", again, longest, "blue"))
@@ -37,30 +38,39 @@ def show(b, console: Console) -> None:
     console.print(_memory(checkpoint.config))
 
 
-def _costs(b, checkpoint) -> Iterator[tuple[int, tuple[float, float]]]:
-    """(context, (seconds without, seconds with the cache)) of one more token."""
+def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
+    """By context: the median seconds of one more token without and with the cache.
+
+    One after the other, round by round, so that a busy moment of the machine meets them all.
+    """
     week_1, week_2 = b.Qwen3ModelWeek1(checkpoint), b.Qwen3ModelWeek2(checkpoint)
-    for context in CONTEXTS:
-        ids = np.random.default_rng(0).integers(0, checkpoint.config.vocab_size, size=(1, context + 1))
-        text, token = b.array(ids), b.array(ids[:, -1:])
-        caches = week_2.create_kv_cache(context + 1)
-        b.numpy(week_2(b.array(ids[:, :-1]), 0, caches, logits_to_keep=1))
-
-        def decode(token=token, caches=caches, context=context):
-            logits = week_2(token, context, caches, logits_to_keep=1)
-            for cache in caches:
-                cache.rewind(1)
-            return logits
-
-        yield context, _interleaved(b, [lambda text=text: week_1(text)[:, -1], decode])
+    runs = {context: _runs(b, week_1, week_2, context) for context in CONTEXTS}
+    seconds = {context: ([], []) for context in CONTEXTS}
+    for _ in range(ROUNDS):
+        for context, (again, cached) in runs.items():
+            seconds[context][0].append(_seconds(b, again))
+            seconds[context][1].extend(_seconds(b, cached) for _ in range(3))
+    return {context: (median(again), median(cached)) for context, (again, cached) in seconds.items()}
 
 
-def _interleaved(b, runs: list[Callable], rounds: int = 3) -> tuple[float, ...]:
-    """The median seconds of each run: one after the other, so that a busy moment meets them all."""
-    for run in runs:
+def _runs(b, week_1, week_2, context: int) -> tuple[Callable, Callable]:
+    """Two ways to the logits of one more token; each has run once."""
+    ids = np.random.default_rng(0).integers(0, week_1.config.vocab_size, size=(1, context))
+    text, token = b.array(ids), b.array(ids[:, -1:])
+    caches = week_2.create_kv_cache(context)
+    b.numpy(week_2(text, 0, caches, logits_to_keep=1))
+
+    def again():
+        return week_1(text)[:, -1]
+
+    def cached():
+        for cache in caches:
+            cache.rewind(1)
+        return week_2(token, context - 1, caches, logits_to_keep=1)
+
+    for run in (again, cached):
         b.numpy(run())
-    seconds = [[_seconds(b, run) for run in runs] for _ in range(rounds)]
-    return tuple(map(median, zip(*seconds, strict=True)))
+    return again, cached
 
 
 def _seconds(b, run: Callable) -> float:
@@ -77,7 +87,7 @@ def _line(context: str, name: str, seconds: float, longest: float, colour: str) 
 def _summary(times: dict[int, tuple[float, float]]) -> str:
     (again, cached), (again_long, cached_long) = times[CONTEXTS[0]], times[CONTEXTS[-1]]
     return (
-        f"\nFrom {CONTEXTS[0]} to {CONTEXTS[-1]} tokens a token became {again_long / again:.1f} × as expensive "
+        f"\nAt {CONTEXTS[-1]} tokens one more costs {again_long / again:.1f} × as much as at {CONTEXTS[0]} "
         f"without the cache,\nand {cached_long / cached:.1f} × with it."
     )
 
