@@ -236,6 +236,17 @@ def test_what_was_measured_is_shown_and_not_compared(tmp_path):
     assert "+8 keys… ms…" in difference
 
 
+def test_what_one_port_has_to_show_is_a_screen_of_its_own():
+    backend = installed_backends()[0]
+    day = fake_day("both")
+    setattr(day, f"show_{backend}", lambda b, console: console.print("one alone"))
+    day.show_nowhere = day.show
+    ((name, fragment),) = screens.port_screens(backend, [fake_day("none"), day])
+    assert name == f"week1-09-{backend}"
+    assert "one alone" in fragment
+    assert f"pdm run see 1.9 --backend {backend}" in fragment
+
+
 def test_a_missing_screen_is_detected(tmp_path):
     fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
     assert "+one" in next(screens.differences(fresh, tmp_path))

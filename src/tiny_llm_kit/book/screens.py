@@ -1,7 +1,8 @@
 """The screens in the book, captured from the commands that it shows; `--check` says whether one has changed.
 
 A day's screen is `show(b, console)` of `tiny_llm_kit/see/week_W_day_D.py`, run for the reference on a console of
-fixed width. Both ports must print the same, but for what the module's `MEASURED` patterns match: seconds and the like,
+fixed width. What only one port has to show is `show_mlx` or `show_torch`, a screen of its own (`week2-01-torch.html`).
+Both ports must print the same in `show`, but for what the module's `MEASURED` patterns match: seconds and the like,
 which differ in every run. The book shows what was measured when the screen was captured, and comparing leaves it out;
 to measure again, delete the file and capture. Other screens are the output of a command (`COMMANDS`).
 """
@@ -91,12 +92,25 @@ def diff(kept: str, fresh: str, name: str) -> Iterator[str]:
 
 def day_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every day that has a screen, drawn by the reference on one port."""
+    yield from _drawn(backend, modules, "show", "", "pdm run see {day}")
+
+
+def port_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of what a day shows on this port alone, below its screen."""
+    yield from _drawn(
+        backend, modules, f"show_{backend}", f"-{backend}", f"pdm run see {{day}} --backend {backend}"
+    )
+
+
+def _drawn(backend: str, modules: Iterable[ModuleType] | None, function: str, ending: str, command: str):
     port = Port("tiny_llm_ref", backend, device="cpu")
     for module in see_modules() if modules is None else modules:
-        week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
-        console = recording_console(f"pdm run see {week}.{day}")
-        module.show(port, console)
-        yield f"week{week}-{int(day):02}", fragment(console, getattr(module, "MEASURED", ()))
+        if show := getattr(module, function, None):
+            week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
+            console = recording_console(command.format(day=f"{week}.{day}"))
+            show(port, console)
+            measured = getattr(module, "MEASURED", ())
+            yield f"week{week}-{int(day):02}{ending}", fragment(console, measured)
 
 
 def shown_on(module: ModuleType) -> str:
@@ -179,9 +193,11 @@ def unmeasured(fragment: str) -> str:
 
 
 def capture_all() -> Iterator[tuple[str, str]]:
-    """Every screen of the book, drawn on one port."""
+    """Every screen of the book, drawn on one port, or on its own."""
     for module in see_modules():
         yield from day_screens(shown_on(module), [module])
+    for backend in installed_backends():
+        yield from port_screens(backend)
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
 
@@ -189,6 +205,6 @@ def capture_all() -> Iterator[tuple[str, str]]:
 def check_all() -> Iterator[str]:
     """What differs between the book's screens and what the commands print now, on every port of this machine."""
     for backend in installed_backends():
-        for difference in differences((*day_screens(backend), *batch_screens(backend))):
+        for difference in differences((*day_screens(backend), *port_screens(backend), *batch_screens(backend))):
             yield f"[{backend}] {difference}"
     yield from differences(command_screens())
