@@ -11,8 +11,9 @@ from rich.text import Text
 from .batch_board import Board
 from .batch_text import counted, one_line, shortened
 
-REDRAW_SECONDS = 0.1  # between two drawings, at least
-DRAWING_SHARE = 0.02  # of the time goes into drawing, at most: a slow terminal is drawn on less often
+# Drawing takes time from the engine: at most this share of it, so a slow terminal is drawn on less often.
+DRAWING_SHARE = 0.02
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two drawings
 
 
 class LiveTable:
@@ -40,7 +41,8 @@ class LiveTable:
         if start >= self._next:
             self._live.refresh()
             end = self._clock()
-            self._next = end + max(REDRAW_SECONDS, (end - start) / DRAWING_SHARE)
+            pause = (end - start) / DRAWING_SHARE
+            self._next = end + min(max(pause, SHORTEST_PAUSE), LONGEST_PAUSE)
 
     def __exit__(self, *exception: Any) -> None:
         self._live.__exit__(*exception)

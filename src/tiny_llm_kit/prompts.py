@@ -29,11 +29,14 @@ def read_prompts(file: str) -> list[str]:
     """
     name = "standard input" if file == STANDARD_INPUT else file
     try:
-        text = _bytes(file).decode("utf-8-sig")  # some editors begin a file with a mark that is no text
+        text = (
+            _bytes(file).decode().removeprefix("\ufeff")
+        )  # some editors begin a file with a mark that is no text
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: byte {error.start} is not UTF-8: save it as UTF-8 text") from None
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        raise ValueError(f"{name}, line {line}: not UTF-8: save the file as UTF-8 text") from None
     # Not splitlines(): that also splits at characters which may stand inside a prompt.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     prompts = [line for line in lines if line.strip()]
