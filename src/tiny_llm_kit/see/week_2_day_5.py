@@ -6,7 +6,7 @@ import time
 import numpy as np
 from rich.console import Console
 
-VISIBLE, HIDDEN = "██", " ·"
+VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
 LENGTHS = (128, 512, 2048)
 H, HKV, D = 2, 1, 32
 ROUNDS = 5
@@ -37,9 +37,14 @@ def _seen(b, console: Console, title: str, L: int, mask) -> None:
     weights = b.numpy(b.flash_attention_device(query, key, value, mask=mask))[0, 0]
     console.print(title, style="bold")
     for query_number, row in enumerate(weights):
-        cells = "".join(f" {VISIBLE if weight > 0 else HIDDEN}" for weight in row)
-        console.print(f"  query {query_number}{cells}")
+        console.print(f"  query {query_number}" + "".join(f" {_cell(weight)}" for weight in row))
     console.print()
+
+
+def _cell(weight: float) -> str:
+    if np.isnan(weight):
+        return NO_NUMBER
+    return VISIBLE if weight > 0 else HIDDEN
 
 
 def _times(b, console: Console) -> None:
