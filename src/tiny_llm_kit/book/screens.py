@@ -205,6 +205,8 @@ def capture_all() -> Iterator[tuple[str, str]]:
 def check_all() -> Iterator[str]:
     """What differs between the book's screens and what the commands print now, on every port of this machine."""
     for backend in installed_backends():
-        for difference in differences((*day_screens(backend), *port_screens(backend), *batch_screens(backend))):
+        for difference in differences(
+            (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
+        ):
             yield f"[{backend}] {difference}"
     yield from differences(command_screens())
