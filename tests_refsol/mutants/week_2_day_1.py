@@ -219,7 +219,7 @@ MUTANTS = [
         "shows the unused tail: zeros take part in the softmax",
         CACHE,
         "a test of the keys and values alone",
-        torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", mask if L > 1 else mask * 0")),
+        torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", mask if L > 1 else torch.zeros_like(mask)")),
         inside=UPDATE,
     ),
     _cache(
