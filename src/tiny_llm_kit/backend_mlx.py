@@ -60,6 +60,10 @@ def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
     return mx.where(condition, a, b)
 
 
+def concatenate(arrays: list[mx.array], axis: int) -> mx.array:
+    return mx.concatenate(arrays, axis=axis)
+
+
 def seed(number: int) -> None:
     mx.random.seed(number)
 
