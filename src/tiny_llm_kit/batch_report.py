@@ -18,7 +18,8 @@ def print_report(job: Any, console: Console, interrupted: bool) -> None:
         prompt = shortened(job.prompts[request.prompt_idx])
         console.print(Text.assemble((number, "green"), (prompt, "bold")), soft_wrap=True)
         print_wrapped(console, answer_of(request), indent=" " * len(number))
-    console.print()
+    if ended:
+        console.print()
     for parts in (counts(job, len(ended), interrupted), figures(job.trace)):
         if parts:
             console.print(Text(" · ".join(parts)), soft_wrap=True)
