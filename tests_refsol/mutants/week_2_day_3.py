@@ -2,7 +2,7 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-FILE = "quantized_linear.py"
+FILE = "quantized_weights.py"
 KERNEL = "return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b, group_size=group_size, bits=bits)"
 TABLE = "table = torch.stack([scales, biases + 8 * scales], dim=-1)"
 PACKED = "w = QuantizedWeights(b, scales, biases, group_size, bits)"

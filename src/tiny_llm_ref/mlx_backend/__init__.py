@@ -29,7 +29,7 @@ from .quantize import (
     quantized_matmul_tiled,
     unpack_numbers,
 )
-from .quantized_linear import (
+from .quantized_weights import (
     QuantizedWeights,
     pack_weights,
     prepare_weights,

@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from .basics import linear
 from .quantize import dequantize_weights
-from .quantized_linear import QuantizedWeights, quantized_linear
+from .quantized_weights import QuantizedWeights, quantized_linear
 
 
 class Embedding:

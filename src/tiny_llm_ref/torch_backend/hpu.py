@@ -205,11 +205,7 @@ def zero_points(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor | No
 
 
 def uint4_matrix(
-    numbers: torch.Tensor,
-    scales: torch.Tensor,
-    biases: torch.Tensor,
-    group_size: int,
-    device: torch.device | str,
+    numbers: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, device: torch.device | str
 ) -> "Uint4Matrix | None":
     """Packs a matrix for `convert_from_uint4`, on the CPU, and moves it to `device`.
 
@@ -220,14 +216,21 @@ def uint4_matrix(
     Returns:
         None if the matrix has no whole zeros, or O is no multiple of 8: its words are then dequantised in the graph.
     """
-    from .quantize import pack_numbers  # this port's own, written on Day 2.2
-
     zeros = zero_points(scales, biases)
     if zeros is None or numbers.shape[0] % 8:
         return None
-    packed, packed_zeros = (pack_numbers(part.T, 4).view(torch.int32).to(device) for part in (numbers, zeros))
-    parts = packed, scales.T.to(torch.bfloat16).contiguous().to(device), packed_zeros
+    parts = [part.to(device) for part in uint4_parts(numbers, scales, zeros)]
     return Uint4Matrix(*parts, tuple(numbers.shape), scales.dtype)
+
+
+def uint4_parts(
+    numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Words, scales and zeros of `convert_from_uint4`, from numbers (O, I) and scales and zeros (O, I / group_size)."""
+    from .quantize import pack_numbers  # this port's own, written on Day 2.2
+
+    words, packed_zeros = (pack_numbers(part.T, 4).view(torch.int32) for part in (numbers, zeros))
+    return words, scales.T.to(torch.bfloat16).contiguous(), packed_zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +261,7 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
     angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
+<<<<<<< HEAD
     past = torch.full((5, 8), -torch.inf, dtype=torch.bfloat16).triu(4)
 
     def attend(*arrays: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
@@ -269,6 +273,18 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
         ("attention", attend, [query, key, value]),
         ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
         ("causal attention with a past", attend, [query, key, value, past]),
+=======
+    causal = partial(scaled_dot_product_attention, mask="causal")
+    numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
+    words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
+    cases = [
+        ("RMSNorm", rms_norm, [normal(2, 5, 128), normal(128)]),
+        ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
+        ("attention", scaled_dot_product_attention, [query, key, value]),
+        ("causal attention", causal, [query, key[:, :, :5], value[:, :, :5]]),
+        ("causal attention with a past", causal, [query, key, value]),
+        ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
+>>>>>>> quant
     ]
 
     def difference(function: Callable, inputs: list[torch.Tensor]) -> float:

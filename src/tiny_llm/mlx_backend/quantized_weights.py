@@ -9,6 +9,7 @@ from .quantize import check_product, quantize_weights, quantized_matmul_tiled
 
 # From so many rows of x on, a CPU is faster in tiles: measured on one, where each row costs the kernel the same again.
 MANY_ROWS = 8
+PACKED_ROWS = 512  # rows that are packed at the same time
 FORMS = ("kernel", "words", "both")
 
 
@@ -52,8 +53,11 @@ class QuantizedWeights:
 
 
 def pack_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
-    """`quantize_weights` as one object. Given."""
-    return QuantizedWeights(*quantize_weights(w, group_size, bits), group_size, bits)
+    """`quantize_weights` as one object. Some rows at a time: on its way, a number takes up to 50 bytes. Given."""
+    starts = range(0, w.shape[0], PACKED_ROWS)
+    slices = [quantize_weights(w[start : start + PACKED_ROWS], group_size, bits) for start in starts]
+    parts = (mx.concatenate(part) for part in zip(*slices, strict=True))
+    return QuantizedWeights(*parts, group_size, bits)
 
 
 def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeights:

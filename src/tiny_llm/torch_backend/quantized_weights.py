@@ -11,6 +11,7 @@ from .quantize import check_product, quantize_weights, quantized_matmul_tiled, u
 
 # From so many rows of x on, a CPU is faster in tiles than in the int4 kernel, in float32 on the one that we measured.
 MANY_ROWS = 128
+PACKED_ROWS = 512  # rows that are packed at the same time
 FORMS = ("kernel", "words", "both")
 
 
@@ -59,8 +60,11 @@ class QuantizedWeights:
 
 
 def pack_weights(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
-    """`quantize_weights` as one object. Given."""
-    return QuantizedWeights(*quantize_weights(w, group_size, bits), group_size, bits)
+    """`quantize_weights` as one object. Some rows at a time: on its way, a number takes up to 50 bytes. Given."""
+    starts = range(0, w.shape[0], PACKED_ROWS)
+    slices = [quantize_weights(w[start : start + PACKED_ROWS], group_size, bits) for start in starts]
+    parts = (torch.cat(part) for part in zip(*slices, strict=True))
+    return QuantizedWeights(*parts, group_size, bits)
 
 
 def prepare_weights(
@@ -82,7 +86,7 @@ def prepare_weights(
         ValueError: another form.
     """
     check_form(form)
-    device = torch.device(w.weight.device if device is None else device)
+    device = w.weight.device if device is None else device
     prepared = _prepared(w, device) if w.bits == 4 and form != "words" else None
     if prepared is not None and form == "kernel":
         return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
@@ -96,11 +100,14 @@ def check_form(form: str) -> None:
         raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
-def _prepared(w: QuantizedWeights, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def _prepared(
+    w: QuantizedWeights, device: torch.device | str
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """The form of a kernel for 4 bits; None where the device has none, or cannot express this matrix."""
-    if device.type == "hpu":
-        return hpu.uint4_matrix(unpack_numbers(w.weight, 4), w.scales, w.biases, w.group_size, device)
-    has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(device.type)
+    kind = str(device).partition(":")[0]
+    if kind == "hpu":
+        return hpu.uint4_matrix(unpack_numbers(w.weight, 4), w.scales, w.biases, device)
+    has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
     return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
 
 
@@ -112,6 +119,10 @@ def _cpu_has_kernel() -> bool:
 
 def _cuda_has_kernel() -> bool:
     return torch.cuda.get_device_capability() >= (8, 0)
+
+
+def _on_cuda(array: torch.Tensor) -> bool:
+    return array.device.type == "cuda"
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +144,12 @@ class _Int4Matrix:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, w: QuantizedWeights, device: torch.device) -> "_Int4Matrix":
+    def of(cls, w: QuantizedWeights, device: torch.device | str) -> "_Int4Matrix":
         """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
         padding = -w.shape[0] % 16
         numbers = F.pad(unpack_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
         table = F.pad(_scales_and_zeros(w.scales, w.biases), (0, 0, 0, padding)).to(device)
-        if device.type == "cuda":
+        if _on_cuda(numbers):
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
             # The last argument is how many blocks of 16 columns lie together: 2, 4 or 8 of them.
             packed = torch._convert_weight_to_int4pack(pairs, 8 if w.shape[1] % 128 == 0 else 2)
@@ -156,8 +167,7 @@ class _Int4Matrix:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x @ Wᵀ, (..., I) to (..., O), in x's type; x and the product are rounded to bf16."""
-        on_cpu = self.packed.device.type == "cpu"
-        multiply = torch._weight_int4pack_mm_for_cpu if on_cpu else torch._weight_int4pack_mm
+        multiply = torch._weight_int4pack_mm if _on_cuda(x) else torch._weight_int4pack_mm_for_cpu
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
         out = multiply(rows, self.packed, self.group_size, self.table)[:, : self.shape[0]]
         return out.reshape(*x.shape[:-1], -1).to(x.dtype)
