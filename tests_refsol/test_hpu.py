@@ -138,7 +138,6 @@ def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(settin
 
 
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
-<<<<<<< HEAD
 def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
     """The flag for squares, a mask for a past, neither for one query; other masks become four axes of query's type."""
     calls = [[arguments[0][9:], *arguments[3:6]] for arguments in exercise(**settings)["flash_calls"]]
@@ -149,7 +148,9 @@ def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],  # from (S,)
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 4, 3, 5]", 0.0, False],  # from (B, H, L, S)
     ]
-=======
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 def test_uint4_hands_over_words_along_the_outputs(settings):
     """The first call is the self-check's, of a matrix (128, 64); then a linear layer of (24, 128) in groups of 64."""
     words, scales, zeros = "int32 hpu [64, 16]", "bfloat16 hpu [2, 128]", "int32 hpu [2, 16]"
@@ -166,7 +167,6 @@ def test_groups_without_a_whole_zero_stay_words_on_the_device(settings):
         no_kernel, device, error = report[f"{name} linear"]
         assert (no_kernel, device) == (in_words, "hpu:0")
         assert error <= 1.2 * report[f"{name} scale"] + 0.05
->>>>>>> quant
 
 
 def test_mark_step_is_called_in_lazy_mode_only():
@@ -196,11 +196,7 @@ def test_the_day_tests_pass_on_the_imitated_device():
         "--backends=torch",
         "--device=hpu",
         "-k",
-<<<<<<< HEAD
-        "not (does_not_copy_heads or in_memory)",
-=======
-        "not does_not_copy_heads and not never_holds_the_matrix",
->>>>>>> quant
+        "not (does_not_copy_heads or in_memory or never_holds_the_matrix)",
     ]
     done = beside_the_imitation(["-m", "pytest", *options, "tests"])
     assert done.returncode == 0, done.stdout

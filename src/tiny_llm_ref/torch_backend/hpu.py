@@ -261,30 +261,20 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
     angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
-<<<<<<< HEAD
     past = torch.full((5, 8), -torch.inf, dtype=torch.bfloat16).triu(4)
 
     def attend(*arrays: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
         return fused_attention(*arrays[:3], 128**-0.5, *arrays[3:], is_causal=is_causal)
 
+    numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
+    words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
     cases = [
         ("RMSNorm", rms_norm, [normal(2, 5, 128), normal(128)]),
         ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
         ("attention", attend, [query, key, value]),
         ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
         ("causal attention with a past", attend, [query, key, value, past]),
-=======
-    causal = partial(scaled_dot_product_attention, mask="causal")
-    numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
-    words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
-    cases = [
-        ("RMSNorm", rms_norm, [normal(2, 5, 128), normal(128)]),
-        ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
-        ("attention", scaled_dot_product_attention, [query, key, value]),
-        ("causal attention", causal, [query, key[:, :, :5], value[:, :, :5]]),
-        ("causal attention with a past", causal, [query, key, value]),
         ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
->>>>>>> quant
     ]
 
     def difference(function: Callable, inputs: list[torch.Tensor]) -> float:

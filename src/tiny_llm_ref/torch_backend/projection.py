@@ -3,12 +3,8 @@
 import torch
 
 from .basics import linear
-<<<<<<< HEAD
 from .biased_weights import BiasedWeights
-from .quantized_linear import QuantizedWeights, quantized_linear
-=======
 from .quantized_weights import QuantizedWeights, quantized_linear
->>>>>>> quant
 
 Weights = torch.Tensor | QuantizedWeights | BiasedWeights
 
