@@ -124,7 +124,7 @@ def test_nbytes_is_what_the_formula_says(b, rng, group_size, bits, dtype, size):
 
 @pytest.mark.task("2.3.2")
 def test_nbytes_counts_what_the_device_reads(b, rng):
-    """The prepared form of a bf16 matrix takes the place of words, scales and biases: no more bytes, 4 bits each."""
+    """The prepared form takes the place of words, scales and biases: no more bytes than they, and 4 bits a number."""
     parts, w = parts_of(b, rng, 48, 3, 64, 4, "bfloat16")
     weights = b.prepare_weights(b.QuantizedWeights(*parts, 64, 4))
     assert tuple(weights.shape) == w.shape

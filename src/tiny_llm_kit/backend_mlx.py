@@ -68,6 +68,11 @@ def seed(number: int) -> None:
     mx.random.seed(number)
 
 
+def evaluate(array: mx.array) -> None:
+    """Computes the array, which until now may be a promise."""
+    mx.eval(array)
+
+
 def synchronize(device: str) -> None:
     mx.synchronize()
 

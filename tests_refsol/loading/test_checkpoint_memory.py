@@ -86,7 +86,7 @@ if sys.platform == "linux":
 
     @pytest.mark.parametrize("backend", installed_backends())
     def test_packing_unpacks_one_matrix_at_a_time(folder, backend):
-        """200 MB in bf16 become 62 MB; beside them stand for a moment the numbers of one matrix in 4 bytes each: 20 MB."""
+        """200 MB in bf16 become 62 MB; beside them one matrix takes 4 bytes a number for a moment: 20 MB."""
         write_zeros(folder / "model.safetensors", "BF16", 200)
         peak = peak_of_loading(folder, backend, "bfloat16", "4")
         print(f"{peak:.0f} MB")

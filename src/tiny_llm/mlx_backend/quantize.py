@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-TILE_ROWS = 64  # rows of a packed matrix that are numbers at the same time
+TILE_ROWS = 128  # rows of a packed matrix that are numbers at the same time
 SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
 
 

@@ -93,11 +93,16 @@ def load_model(options: argparse.Namespace) -> tuple[ModelRunner, Tokenizer]:
     names = ("model", "solution", "backend", "device", "dtype", "seed")
     try:
         runner, tokenizer = load(**{name: getattr(options, name) for name in names})
-        if options.temperature != 0:
-            runner.sampler(options.temperature, options.top_p, options.top_k)  # it checks its numbers
+        sampling_params(options)  # it checks its numbers
     except ValueError as error:  # no such device here, files that are unusable, a number out of range
         fail(error)
     return runner, tokenizer
+
+
+def sampling_params(options: argparse.Namespace) -> Any:
+    """How every prompt is answered."""
+    params = resolve_serving(options.solution).SamplingParams
+    return params(options.temperature, options.top_p, options.top_k, options.max_tokens)
 
 
 def rendered(tokenizer: Tokenizer, prompt: str, template: bool) -> str:
@@ -114,8 +119,11 @@ def make_job(options: argparse.Namespace, prompts: list[str], clock: Callable[[]
     """A request for every prompt. All of them arrive now, when the model is loaded."""
     runner, tokenizer = load_model(options)
     model, serving = CountedSteps(runner), resolve_serving(options.solution)
-    params = serving.SamplingParams(options.temperature, options.top_p, options.top_k, options.max_tokens)
-    limits = {"max_seq_len": options.max_seq_len, "sampling": params, "stop": options.stop}
+    limits = {
+        "max_seq_len": options.max_seq_len,
+        "sampling": sampling_params(options),
+        "stop": options.stop,
+    }
     trace = Trace(start=clock())
     requests = [
         serving.Request(
