@@ -77,7 +77,9 @@ def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, A
     _check_kind(f"{field}.rope_type", kind)
     values = {key: value for key, value in rope.items() if key not in EVERYWHERE}
     _check_whole(field, data.get("partial_rotary_factor"), rope.get("partial_rotary_factor"))
-    unknown = sorted(key for key, value in values.items() if key not in KINDS[kind].keys and value is not None)
+    unknown = sorted(
+        key for key, value in values.items() if key not in KINDS[kind].keys and value is not None
+    )
     require(field, unknown, not unknown, f"free of fields that {kind} does not have")
     for key, check in KINDS[kind].keys.items():
         check(f"{field}.{key}", values.get(key))
