@@ -114,7 +114,8 @@ class Qwen3ModelWeek2:
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvFullCache]:
         """An empty cache for each layer, for at most `max_seq_len` tokens; the model's whole context when None."""
         limit = self.config.max_position_embeddings
-        return [TinyKvFullCache(min(max_seq_len or limit, limit)) for _ in self.layers]
+        length = limit if max_seq_len is None else min(max_seq_len, limit)
+        return [TinyKvFullCache(length) for _ in self.layers]
 
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
         """A cache of so many empty slots for each layer, each slot for at most `max_seq_len` tokens."""

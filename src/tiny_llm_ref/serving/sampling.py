@@ -25,7 +25,9 @@ class SamplingParams:
 
     def __post_init__(self):
         if self.temperature != 0 and not 1e-6 <= self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}: give 0 (greedy) or a number of at least 1e-6")
+            raise ValueError(
+                f"temperature is {self.temperature}: give 0 (greedy) or a number of at least 1e-6"
+            )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}: give a number above 0 and at most 1, or None for off")
         if self.top_k is not None and not (isinstance(self.top_k, int) and self.top_k >= 0):
