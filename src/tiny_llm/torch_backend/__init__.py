@@ -23,6 +23,7 @@ from .flash_attention import (
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .projection import project
 from .quantize import (
     dequantize_weights,
     pack_numbers,
@@ -83,6 +84,7 @@ __all__ = [
     "pack_numbers",
     "pack_weights",
     "prepare_weights",
+    "project",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul",
