@@ -156,7 +156,7 @@ def fused_attention_twin(
     attend = partial(F.scaled_dot_product_attention, attn_mask=bias, is_causal=is_causal, scale=scale)
     B, H, L, D = query.shape
     if L == 1 and (bias is None or bias.shape[1] == 1):
-        # The heads of a group are as good as more queries of one head; on a CPU torch's kernel would else repeat K and V.
+        # The heads of a group serve as more queries of one head; torch's CPU kernel would repeat K and V.
         return attend(query.reshape(B, key.shape[1], -1, D), key, value).reshape(B, H, L, D)
     return attend(query, key, value, enable_gqa=True)
 
