@@ -55,3 +55,11 @@ def test_cudas_operators_accept_these_shapes(columns):
         table = torch.empty(columns // 64, 48, 2, dtype=torch.bfloat16, device="cuda")
         x = torch.empty(3, columns, dtype=torch.bfloat16, device="cuda")
         assert torch._weight_int4pack_mm(x, words, 64, table).shape == (3, 48)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_words_stay_on_their_device_and_nothing_is_read(bits):
+    """On `meta` every read of a value raises, and so does an operator whose inputs live on two devices."""
+    w = prepare_weights(packed(bits=bits), device="meta")
+    assert w.prepared is None and w.device.type == "meta"
+    assert quantized_linear(torch.ones(3, 256, device="meta"), w).device.type == "meta"

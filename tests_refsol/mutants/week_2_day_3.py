@@ -53,7 +53,7 @@ MUTANTS = [
     _device(
         "scales of float32 with an `a` of bf16: the product is float32",
         "a test in which all types are one",
-        mlx=("scales, biases = scales.astype(a.dtype), biases.astype(a.dtype)\n", "\n"),
+        mlx=("return scales.astype(dtype), biases.astype(dtype)", "return scales, biases"),
     ),
     _device(
         "hands the bias over as the zero: every number is 8 scales too small",

@@ -82,6 +82,20 @@ def check_form(form: str) -> None:
         raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
+def kernel_constants(scales: mx.array, biases: mx.array, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    """What the kernel multiplies q by and adds, in its own form: its numbers are q · scale + bias, as ours are.
+
+    Args:
+        scales, biases: (O, I / group_size).
+        dtype: the type that the kernel computes in; given several, it takes the widest.
+
+    Returns:
+        scales, biases in `dtype`.
+    """
+    # TASK 2.3.1: one type for all that goes into the product.
+    raise NotImplementedError("week 2 day 3 task 1: kernel_constants")
+
+
 def quantized_matmul_device(
     scales: mx.array,
     biases: mx.array,
@@ -103,7 +117,7 @@ def quantized_matmul_device(
         ValueError: as `quantized_matmul_tiled`.
     """
     check_product(scales, biases, group_size, bits, a, b, transpose_b)
-    # TASK 2.3.1: MLX has this very product. It computes in the widest type that it is given: hand it a's.
+    # TASK 2.3.1: MLX has this very product; hand it the constants in a's type.
     raise NotImplementedError("week 2 day 3 task 1: quantized_matmul_device")
 
 

@@ -83,6 +83,20 @@ def check_form(form: str) -> None:
         raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
+def kernel_constants(scales: mx.array, biases: mx.array, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    """What the kernel multiplies q by and adds, in its own form: its numbers are q · scale + bias, as ours are.
+
+    Args:
+        scales, biases: (O, I / group_size).
+        dtype: the type that the kernel computes in; given several, it takes the widest.
+
+    Returns:
+        scales, biases in `dtype`.
+    """
+    # TASK 2.3.1: one type for all that goes into the product.
+    return scales.astype(dtype), biases.astype(dtype)
+
+
 def quantized_matmul_device(
     scales: mx.array,
     biases: mx.array,
@@ -104,8 +118,8 @@ def quantized_matmul_device(
         ValueError: as `quantized_matmul_tiled`.
     """
     check_product(scales, biases, group_size, bits, a, b, transpose_b)
-    # TASK 2.3.1: MLX has this very product. It computes in the widest type that it is given: hand it a's.
-    scales, biases = scales.astype(a.dtype), biases.astype(a.dtype)
+    # TASK 2.3.1: MLX has this very product; hand it the constants in a's type.
+    scales, biases = kernel_constants(scales, biases, a.dtype)
     return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b, group_size=group_size, bits=bits)
 
 

@@ -132,7 +132,7 @@ class _Int4Matrix:
 
     Args:
         packed: the numbers as the kernel of this device keeps them; O is padded to a multiple of 16.
-        table: (I / group_size, O padded, 2), bf16: see `_scales_and_zeros`.
+        table: (I / group_size, O padded, 2), bf16, from `kernel_constants`.
         group_size: numbers that share a scale and a zero.
         shape: (O, I).
         dtype: the type of the matrix before it was packed.
@@ -149,7 +149,7 @@ class _Int4Matrix:
         """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
         padding = -w.shape[0] % 16
         numbers = F.pad(unpack_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
-        table = F.pad(_scales_and_zeros(w.scales, w.biases), (0, 0, 0, padding)).to(device)
+        table = F.pad(kernel_constants(w.scales, w.biases, torch.bfloat16), (0, 0, 0, padding)).to(device)
         if _on_cuda(numbers):
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
             # The last argument is how many blocks of 16 columns lie together: 2, 4 or 8 of them.
@@ -174,19 +174,21 @@ class _Int4Matrix:
         return out.reshape(*x.shape[:-1], -1).to(x.dtype)
 
 
-def _scales_and_zeros(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
-    """The kernel's table: its numbers are (q - 8) · scale + zero, where ours are q · scale + bias.
+def kernel_constants(scales: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What the kernel multiplies q by and adds, in its own form: its numbers are (q - 8) · scale + zero.
 
     Args:
-        scales, biases: (O, I / group_size).
+        scales, biases: (O, I / group_size); ours are q · scale + bias.
+        dtype: the type that the kernel computes in.
 
     Returns:
-        (I / group_size, O, 2) in bf16, contiguous: scale and zero side by side, a group's row for all outputs together.
+        (I / group_size, O, 2) in `dtype`, contiguous: scale and zero side by side, one group of all outputs after the
+        other.
     """
     # TASK 2.3.1: which zero gives the same number? Compute it in float32: bias and 8 scales nearly cancel.
     scales, biases = scales.float(), biases.float()
     table = torch.stack([scales, biases + 8 * scales], dim=-1)
-    return table.transpose(0, 1).to(torch.bfloat16).contiguous()
+    return table.transpose(0, 1).to(dtype).contiguous()
 
 
 def quantized_matmul_device(
