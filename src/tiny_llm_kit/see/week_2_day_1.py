@@ -109,6 +109,9 @@ class ConcatenatingCache:
     def __init__(self, concatenate: Callable):
         self.concatenate, self.offset, self.keys, self.values = concatenate, 0, None, None
 
+    def span(self, L: int) -> int:
+        return self.offset + L
+
     def make_mask(self, L: int, dtype, *, positions=None) -> str | None:
         return None if L == 1 else "causal"
 
