@@ -311,6 +311,30 @@ def test_the_engines_are_those_of_their_weeks(ask, monkeypatch):
     assert lengths == [prompt, prompt + 1, prompt + 2, *2 * [prompt, 1, 1]]
 
 
+@pytest.mark.parametrize("port", installed_backends())
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_packed_weights_answer_as_the_plain_ones_do(ask, port, bits):
+    code, out, _ = ask("--backend", port, "--quantize", bits, "--prompt", "What is chunked prefill?")
+    assert code == 0 and SENTENCE.match(out), out
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_what_is_packed_are_the_layers_and_attention_is_the_devices(port):
+    b = Port("tiny_llm_ref", port, "cpu")
+    network, _ = loading.load_network(b, "tiny-qwen3", "week2", "4bit")
+    plain, _ = loading.load_network(b, "tiny-qwen3", "week2")
+    assert isinstance(network.layers[0].wq, b.QuantizedWeights)
+    assert network.layers[0].wq.nbytes < plain.layers[0].wq.nbytes / 4
+    assert not isinstance(network.embedding.weight, b.QuantizedWeights)
+    assert network.layers[0].attend is b.flash_attention_device
+
+
+def test_the_engine_of_week_1_takes_no_packed_weights(ask):
+    code, out, errors = ask("--backend", PORT, "--loader", "week1", "--quantize", "4bit")
+    assert (code, out) == (2, "")
+    assert errors == "--quantize 4bit: the engine of week1 reads plain weights: choose --loader week2\n"
+
+
 @pytest.mark.parametrize("loader", loading.LOADERS)
 def test_an_answer_ends_where_the_context_does(ask, tmp_path, loader):
     """Of a model that reads 40 tokens: prompt and answer have 40 together, and one prompt of 40 is too long."""

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 
 from .course.address import Day, Task, parse_day, parse_task
+from .quantization import QUANTIZATIONS
 from .repo import PORTS
 from .solution import SOLUTIONS
 
@@ -61,6 +62,11 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     add("--device", default="auto", choices=DEVICES)
     add("--dtype", default="auto", choices=DTYPES)
     add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="pack the layers' weights into few bits while loading (Day 2.3)",
+    )
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from .course.address import Day
 from .course.learner import states
 from .model_runner import ModelRunner
 from .port import Port
+from .quantization import QUANTIZATIONS, Packing
 from .repo import installed_backends, learner_port, ports_of
 from .solution import SOLUTIONS
 from .tokenizer import Tokenizer, load_tokenizer
@@ -38,6 +39,9 @@ LOADERS = {
 }
 
 
+PACKED_WEIGHTS, FUSED_ATTENTION = Day(2, 3), Day(2, 5)
+
+
 def choose_backend(solution: str, wanted: str) -> str:
     """`auto` is the learner's port; the reference takes any other that is installed, where that one is not."""
     if wanted != "auto":
@@ -51,23 +55,42 @@ def choose_loader(solution: str, backend: str, wanted: str) -> str:
     """`auto` is the newest engine whose own day is filled: of the learner's code, until Day 2.1, that of Week 1."""
     if wanted != "auto":
         return wanted
-    blank = set()
-    if SOLUTIONS[solution] == "tiny_llm":
-        blank = {state.task.of_day for state in states([backend]) if state.status == "blank"}
+    blank = blank_days(solution, backend)
     return next(
         (name for name in reversed(LOADERS) if LOADERS[name].last_day not in blank), next(iter(LOADERS))
     )
 
 
-def load_network(port: Port, model: str | PathLike[str], loader: str) -> tuple[Any, Tokenizer]:
+def blank_days(solution: str, backend: str) -> set[Day]:
+    """The days of which a task is blank; of the reference, none."""
+    if SOLUTIONS[solution] != "tiny_llm":
+        return set()
+    return {state.task.of_day for state in states([backend]) if state.status == "blank"}
+
+
+def load_network(
+    port: Port, model: str | PathLike[str], loader: str, quantize: str | None = None
+) -> tuple[Any, Tokenizer]:
     """A week's model with its weights on the port's device, and the tokenizer that belongs to it.
+
+    Of Week 2 on, packed weights stay packed once Day 2.3 is filled, and attention is the device's once Day 2.5 is.
 
     Raises:
         CheckpointError: the model's files are unusable, or not here.
+        ValueError: `quantize`, and an engine that reads plain weights only.
     """
+    week = LOADERS[loader]
+    if quantize and not week.has_caches:
+        raise ValueError(
+            f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
+        )
+    blank = blank_days(port.solution.__name__.split(".")[0], port.name)
+    keeps_packed = week.has_caches and (quantize or PACKED_WEIGHTS not in blank)
+    packing = Packing(port, QUANTIZATIONS.get(quantize)) if keeps_packed else None
     tokenizer = load_tokenizer(model)
-    weights = load_checkpoint(model, port.name, port.device, port.float_dtype)
-    return getattr(port, LOADERS[loader].model)(weights), tokenizer
+    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, packing)
+    fused = {"attention": "device"} if week.has_caches and FUSED_ATTENTION not in blank else {}
+    return getattr(port, week.model)(weights, **fused), tokenizer
 
 
 def load(
@@ -78,6 +101,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     loader: str = "auto",
+    quantize: str | None = None,
     seed: int = 0,
     **options: Any,
 ) -> tuple[ModelRunner, Tokenizer]:
@@ -90,6 +114,7 @@ def load(
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         loader: "week2"; "auto" is the newest one.
+        quantize: "4bit" or "8bit": packs the layers' weights at load; None leaves them as they are.
         seed: of the random draws.
         options: of the runner, as `ModelRunner` has them.
 
@@ -103,5 +128,5 @@ def load(
         raise ValueError(f"loader {loader!r}: a runner needs an engine with caches: {with_caches}")
     port = Port(SOLUTIONS[solution], choose_backend(solution, backend), device, dtype)
     port.seed(seed)
-    network, tokenizer = load_network(port, model, loader)
+    network, tokenizer = load_network(port, model, loader, quantize)
     return port.runner(network, **options), tokenizer

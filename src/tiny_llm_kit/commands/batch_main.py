@@ -32,9 +32,7 @@ from .blank import ends_at_a_blank
 
 BATCHING = Day(2, 6)
 SAMPLER = Day(1, 7)  # nobody needs it for greedy answers
-OTHER_DAYS = tuple(
-    Day(2, day) for day in (2, 3, 4, 5)
-)  # quantisation and flash attention, which it does without
+QUANTISATION, FLASH_ATTENTION = (Day(2, 2), Day(2, 3)), (Day(2, 4), Day(2, 5))
 
 
 class CountedSteps:
@@ -90,7 +88,7 @@ def all_prompts(options: argparse.Namespace) -> list[str]:
 
 def load_model(options: argparse.Namespace) -> tuple[ModelRunner, Tokenizer]:
     """Everything that can be wrong with the options or with the model's files ends here, in one line."""
-    names = ("model", "solution", "backend", "device", "dtype", "seed")
+    names = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
     try:
         runner, tokenizer = load(**{name: getattr(options, name) for name in names})
         sampling_params(options)  # it checks its numbers
@@ -218,11 +216,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def unused_days(options: argparse.Namespace) -> list[Day]:
+    """Days before 2.6 that these options do without."""
+    unused = [*FLASH_ATTENTION]
+    if not options.quantize:
+        unused += QUANTISATION
+    return unused if options.temperature else [SAMPLER, *unused]
+
+
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
-    unused = OTHER_DAYS if options.temperature else (SAMPLER, *OTHER_DAYS)
-    with ends_quietly(), ends_at_a_blank(needs=BATCHING, unused=unused):
+    with ends_quietly(), ends_at_a_blank(needs=BATCHING, unused=unused_days(options)):
         code = run(options, Console(highlight=False), choose_view)
     sys.exit(code)
 

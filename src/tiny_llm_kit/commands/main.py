@@ -6,7 +6,7 @@ from ..arguments import add_model_arguments, add_sampling_arguments, text_argume
 from ..chat import chat
 from ..course.address import Day
 from ..engine import Engine
-from ..loading import LOADERS, choose_backend, choose_loader, load_network
+from ..loading import LOADERS, PACKED_WEIGHTS, choose_backend, choose_loader, load_network
 from ..model_files import CheckpointError
 from ..port import Port
 from ..solution import SOLUTIONS
@@ -25,8 +25,8 @@ def load_engine(options: argparse.Namespace) -> Engine:
         fail(error)
     port.seed(options.seed)
     try:
-        network, tokenizer = load_network(port, options.model, options.loader)
-    except CheckpointError as error:
+        network, tokenizer = load_network(port, options.model, options.loader, options.quantize)
+    except (CheckpointError, ValueError) as error:
         fail(error)
     return Engine(
         port=port,
@@ -83,6 +83,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options, with what `auto` stands for in place of it."""
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
+    if options.quantize and options.loader == "auto":
+        options.loader = next(reversed(LOADERS))  # the one that takes packed weights, whatever is blank in it
     options.loader = choose_loader(options.solution, options.backend, options.loader)
     return options
 
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
 
 def days(options: argparse.Namespace) -> dict:
     """What `ends_at_a_blank` has to know: the last day that the answer needs, and which one it does without."""
-    last = LOADERS[options.loader].last_day
+    last = PACKED_WEIGHTS if options.quantize else LOADERS[options.loader].last_day
     return {"needs": last, "unused": [SAMPLER]} if options.temperature == 0 else {"needs": max(last, SAMPLER)}
 
 
