@@ -86,7 +86,8 @@ MUTANTS = [
         "always masks four bits",
         "a test with 4 bits",
         "unpack_numbers",
-        both=("(2**bits - 1)", "15"),
+        mlx=("(2**bits - 1)", "15"),
+        torch=("return words.view(torch.uint8)", "return words.view(torch.uint8) & 15"),
     ),
     _quantize(
         "rounds down and not to the nearest mark",

@@ -35,10 +35,9 @@ def unpack_numbers(words: torch.Tensor, bits: int) -> torch.Tensor:
     """
     # TASK 2.2.1: shift each of them to the lowest bits, and let nothing else through.
     # torch shifts no uint32: view the words as int32, and mask the sign that comes in from above.
+    # On a CPU, 8 bits are bytes already, the lowest one first: seven times faster here.
     if bits == 8 and words.device.type == "cpu":
-        return words.view(
-            torch.uint8
-        )  # they are bytes already, the lowest one first; seven times faster here
+        return words.view(torch.uint8)
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
     return ((words.view(torch.int32).unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)
 
