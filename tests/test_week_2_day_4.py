@@ -524,18 +524,18 @@ def peak_of(b, L: int, S: int, mask) -> int:
 @pytest.mark.task("2.4.5")
 @pytest.mark.parametrize("mask", [None, "causal", "padding"])
 def test_tiled_attention_does_not_grow_in_memory_with_the_keys(b, mask):
-    """64 queries, and 256 or 2,048 keys: the output is the same 4 KiB, so the peak may hardly grow.
+    """64 queries, and 256 or 8,192 keys: the output is the same 4 KiB, so the peak may hardly grow.
 
-    One tile has 2 · 64 · 64 scores, 32 KiB; the scores of 64 queries and 2,048 keys have 1 MiB. (MLX may hand some
+    One tile has 2 · 64 · 64 scores, 32 KiB; the scores of 64 queries and 8,192 keys have 4 MiB. (MLX may hand some
     ten operations to its thread ahead of time, each with its memory.)
     """
-    few, many = peak_of(b, 64, 256, mask), peak_of(b, 64, 2048, mask)
+    few, many = peak_of(b, 64, 256, mask), peak_of(b, 64, 8192, mask)
     assert many < 16 * 32 * 1024, (
-        f"{many:,} bytes for 64 queries and 2,048 keys in tiles of 64: only a few tiles of 32,768 may live at once. "
+        f"{many:,} bytes for 64 queries and 8,192 keys in tiles of 64: only a few tiles of 32,768 may live at once. "
         "Either a tile has all keys, or old tiles are kept, or (in MLX) no tile waits for the one before"
     )
     assert many < few + 12 * 32 * 1024, (
-        f"{few:,} bytes for 256 keys and {many:,} for 2,048: eight times the keys"
+        f"{few:,} bytes for 256 keys and {many:,} for 8,192: 32 times the keys"
     )
 
 
