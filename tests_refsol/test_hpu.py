@@ -138,6 +138,19 @@ def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(settin
 
 
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
+    """The flag for squares, a mask for a past, neither for one query; other masks become four axes of query's type."""
+    calls = [[arguments[0][9:], *arguments[3:6]] for arguments in exercise(**settings)["flash_calls"]]
+    assert calls == [
+        ["hpu [2, 4, 5, 128]", None, 0.0, True],
+        ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],
+        ["hpu [2, 4, 1, 128]", None, 0.0, False],
+        ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],  # from (S,)
+        ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 4, 3, 5]", 0.0, False],  # from (B, H, L, S)
+    ]
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 def test_uint4_hands_over_words_along_the_outputs(settings):
     """The first call is the self-check's, of a matrix (128, 64); then a linear layer of (24, 128) in groups of 64."""
     words, scales, zeros = "int32 hpu [64, 16]", "bfloat16 hpu [2, 128]", "int32 hpu [2, 16]"
@@ -183,7 +196,7 @@ def test_the_day_tests_pass_on_the_imitated_device():
         "--backends=torch",
         "--device=hpu",
         "-k",
-        "not does_not_copy_heads and not never_holds_the_matrix",
+        "not (does_not_copy_heads or in_memory or never_holds_the_matrix or no_copy_of_the_cache)",
     ]
     done = beside_the_imitation(["-m", "pytest", *options, "tests"])
     assert done.returncode == 0, done.stdout
@@ -239,19 +252,18 @@ def test_rope_accepts_other_positions_for_each_row_and_keeps_the_type():
 
 
 @pytest.mark.parametrize("H, H_kv", [(3, 3), (4, 2), (6, 1)])
-@pytest.mark.parametrize("L, S", [(5, 5), (3, 7), (1, 6)])
-def test_attention_twin_is_causal_from_the_last_key(H, H_kv, L, S):
-    query, key, value = normal(2, H, L, 8), normal(2, H_kv, S, 8), normal(2, H_kv, S, 8)
-    bias = np.triu(np.full((L, S), -np.inf), S - L + 1)
-    ours = hpu.scaled_dot_product_attention(query, key, value, mask="causal")
-    np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 8**-0.5, bias), atol=1e-6)
+def test_attention_twin_groups_heads_and_knows_causality_of_a_square(H, H_kv):
+    query, key, value = normal(2, H, 5, 8), normal(2, H_kv, 5, 8), normal(2, H_kv, 5, 8)
+    for is_causal, bias in ((False, 0.0), (True, np.triu(np.full((5, 5), -np.inf), 1))):
+        ours = hpu.fused_attention(query, key, value, 0.3, is_causal=is_causal)
+        np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.3, bias), atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (2, 1, 3, 7), (2, 4, 3, 7), (1, 1, 3, 7)])
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (4, 3, 7), (2, 1, 3, 7), (2, 4, 3, 7), (1, 1, 1, 7)])
 def test_attention_twin_adds_masks_of_every_shape(shape):
     query, key, value = normal(2, 4, 3, 8), normal(2, 2, 7, 8), normal(2, 2, 7, 8)
     mask = normal(*shape)
-    ours = hpu.scaled_dot_product_attention(query, key, value, scale=0.5, mask=mask)
+    ours = hpu.fused_attention(query, key, value, 0.5, mask)
     np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.5, mask.numpy()), atol=1e-6)
 
 

@@ -1,15 +1,18 @@
 """PyTorch behind the names that both ports share. The only kit file that imports torch; twin of `backend_mlx.py`.
 
+`record` has no twin there: it says what a graph compiler would see, and MLX compiles nothing unless it is asked to.
 On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
 """
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import safe_open
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -56,6 +59,10 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(condition, a, b)
+
+
+def concatenate(arrays: list[torch.Tensor], axis: int) -> torch.Tensor:
+    return torch.cat(arrays, dim=axis)
 
 
 def seed(number: int) -> None:
@@ -122,3 +129,52 @@ def dequantize(
     numbers = ((words >> shifts) & (2**bits - 1)).view(*scales.shape, group_size)
     scales, biases = (part.to(device=device, dtype=torch.float32).unsqueeze(-1) for part in (scales, biases))
     return (numbers * scales + biases).flatten(-2)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a run asked torch for.
+
+    Args:
+        signature: each operation in order, with the shapes, strides and types of its arrays and with the numbers that
+            Python put into it. A compiler for fixed shapes makes one graph for each signature.
+        host_reads: the operations that brought a number back to Python; each makes the host wait for the device.
+            `.cpu()` and `.tolist()` are not among them; on the `meta` device they raise.
+    """
+
+    signature: tuple
+    host_reads: tuple[str, ...]
+
+
+# What .item(), int(t), bool(t) and `if t:` end in.
+HOST_READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.calls.append((operation.name(), _described(args), _described(kwargs or {})))
+        return operation(*args, **(kwargs or {}))
+
+
+def _described(part):
+    """An argument of an operation as a compiler sees it: of arrays the form, of everything else the value."""
+    if isinstance(part, torch.Tensor):
+        return ("array", tuple(part.shape), part.stride(), str(part.dtype))
+    if isinstance(part, list | tuple):
+        return tuple(map(_described, part))
+    if isinstance(part, dict):
+        return tuple((name, _described(value)) for name, value in sorted(part.items()))
+    return repr(part)  # 1, 1.0 and True are three different things
+
+
+def record(run: Callable[[], object]) -> Recording:
+    """Runs `run()` and writes down every operation of torch in it."""
+    with _Recorder() as recorder:
+        run()
+    operations = (name for name, *_ in recorder.calls)
+    reads = tuple(name for name in operations if name.split(".")[0] in HOST_READS)
+    return Recording(tuple(recorder.calls), reads)

@@ -35,6 +35,15 @@ from habana_frameworks import record  # noqa: E402
 
 report["calls"] = list(record.calls)
 record.calls.clear()
+if hpu.available():
+    numbers = np.random.default_rng(0).normal(size=(2, 4, 5, 128))
+    query, key = b.array(numbers, "bfloat16"), b.array(numbers[:, :2], "bfloat16")
+    for L in (5, 3, 1):
+        b.flash_attention_device(query[:, :, -L:], key, key, mask="causal")
+    for shape in ((5,), (2, 4, 3, 5)):
+        b.flash_attention_device(query[:, :, -3:], key, key, mask=b.array(np.zeros(shape)))
+report["flash_calls"] = [arguments for _, arguments in record.calls]
+record.calls.clear()
 hpu.self_check("cpu")  # the tensors of a CPU take the twins, on a Gaudi's host too
 report["calls_for_cpu_tensors"] = list(record.calls)
 print(json.dumps(report))

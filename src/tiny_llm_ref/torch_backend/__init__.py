@@ -10,9 +10,20 @@ from .attention import (
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
 from .embedding import Embedding, QuantizedEmbedding, embedding_of
+from .flash_attention import (
+    attention_statistics,
+    finish_attention,
+    flash_attention,
+    flash_attention_device,
+    flash_attention_tiled,
+    fused_attention,
+    mask_tile,
+    merge_attention,
+)
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .projection import project
 from .quantize import (
     dequantize_weights,
     pack_numbers,
@@ -56,15 +67,24 @@ __all__ = [
     "Step",
     "TinyKvCache",
     "TinyKvFullCache",
+    "attention_statistics",
     "causal_mask",
     "dequantize_weights",
     "embedding_of",
+    "finish_attention",
+    "flash_attention",
+    "flash_attention_device",
+    "flash_attention_tiled",
+    "fused_attention",
     "length_mask",
     "linear",
     "make_sampler",
+    "mask_tile",
+    "merge_attention",
     "pack_numbers",
     "pack_weights",
     "prepare_weights",
+    "project",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul",
