@@ -18,7 +18,7 @@ from .week_1_day_5 import QUESTION, SHIPPED
 MEASURED = (r" *[\d.]+(?= (?:ms|GB/s|×|%))",)
 SHAPE = (2048, 1024)
 MATRICES = 12
-ROUNDS = 7
+ROUNDS = 15
 
 
 def show(b, console: Console) -> None:
