@@ -29,12 +29,18 @@ def oracle(case: Case) -> transformers.Qwen3ForCausalLM:
 
 
 def _their_config(config: ModelConfig) -> transformers.Qwen3Config:
-    fields = asdict(config)
+    fields = _fields(config)
     theta = fields.pop("rope_theta")
     for ours_alone in ("architecture", "dtype", "quantization"):
         fields.pop(ours_alone)
     rope = {"rope_type": "default", "rope_theta": theta}
     return transformers.Qwen3Config(**fields, rope_parameters=rope, attn_implementation="eager")
+
+
+def _fields(config: ModelConfig) -> dict:
+    """The fields of plain Qwen3, without those that other families have."""
+    others = ("attention_bias", "mlp_bias", "sliding_window", "layer_types", "rope_scaling")
+    return {name: value for name, value in asdict(config).items() if name not in others}
 
 
 @torch.no_grad()
@@ -65,7 +71,7 @@ def provenance() -> dict:
             "torch": torch.__version__,
             "numpy": np.__version__,
         },
-        "cases": {name: asdict(case) for name, case in CASES.items()},
+        "cases": {name: asdict(case) | {"config": _fields(case.config)} for name, case in CASES.items()},
     }
 
 

@@ -218,9 +218,47 @@ def test_a_changed_screen_is_detected(tmp_path):
     assert "+two, <&> on cpu" in difference
 
 
+def test_what_was_measured_is_shown_and_not_compared(tmp_path):
+    """Only what a screen's MEASURED patterns match may differ, with the blanks that they take in front of it."""
+    backend = installed_backends()[0]
+
+    def day(text):
+        module = fake_day(text)
+        module.MEASURED = (r" *\d+\.\d(?= ms)", r" *█+")
+        return module
+
+    (written,) = screens.capture(screens.day_screens(backend, [day("7 keys   9.8 ms   ██")]), tmp_path)
+    assert '<span class="measured">   9.8</span> ms' in written.read_text()
+    again = [day("7 keys  12.3 ms █████")]
+    assert list(screens.differences(screens.day_screens(backend, again), tmp_path)) == []
+    assert list(screens.capture(screens.day_screens(backend, again), tmp_path)) == [], "a file is not touched"
+    (difference,) = screens.differences(screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path)
+    assert "+8 keys… ms…" in difference
+
+
+def test_what_one_port_has_to_show_is_a_screen_of_its_own():
+    backend = installed_backends()[0]
+    day = fake_day("both")
+    setattr(day, f"show_{backend}", lambda b, console: console.print("one alone"))
+    day.show_nowhere = day.show
+    ((name, fragment),) = screens.port_screens(backend, [fake_day("none"), day])
+    assert name == f"week1-09-{backend}"
+    assert "one alone" in fragment
+    assert f"pdm run see 1.9 --backend {backend}" in fragment
+
+
 def test_a_missing_screen_is_detected(tmp_path):
     fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
     assert "+one" in next(screens.differences(fresh, tmp_path))
+
+
+def test_a_day_can_name_the_port_whose_measurements_the_book_shows():
+    module = fake_day("one")
+    assert screens.shown_on(module) == installed_backends()[0]
+    module.SHOWN_ON = installed_backends()[-1]
+    assert screens.shown_on(module) == installed_backends()[-1]
+    module.SHOWN_ON = "a port that is not installed"
+    assert screens.shown_on(module) == installed_backends()[0]
 
 
 def test_a_command_that_fails_is_not_captured():

@@ -91,6 +91,38 @@ def test_a_surviving_mutant_fails_the_report(monkeypatch):
     assert "0/5 killed" in output.getvalue() and f"survived: 1.1.2 {PORT}: harmless" in output.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("edit", "status"),
+    [
+        (("self.offset += 1", "self.offset += 1 * 1"), "survived"),
+        (("self.offset += 1", "self.offset += 2"), "killed"),
+        (("self.offset += 1", "self.offset.nonsense()"), "crashed"),
+        (("no such text", ""), "stale"),
+    ],
+)
+def test_a_mutant_of_the_policy_is_judged_on_one_port(edit, status):
+    mutant = Mutant("2.6.5", "an idea", "request.py", "a weaker test", serving=edit)
+    assert list(mutant.edits()) == ["serving"], "and on no port for itself"
+    verdict = judge(mutant, "serving", PORT)
+    assert (verdict.status, verdict.part) == (status, "serving")
+
+
+def test_the_report_has_a_column_for_the_policy(monkeypatch):
+    edit = ("self.offset += 1", "self.offset += 2")
+    wrong = Mutant("2.6.5", "counts twice", "request.py", "a weaker test", serving=edit)
+    monkeypatch.setattr(mutants, "mutants_of", lambda day: [wrong] * 5)
+    judged = []
+    monkeypatch.setattr(
+        mutants, "judge", lambda m, part, backend: judged.append(part) or judge(m, part, backend)
+    )
+    output = io.StringIO()
+    assert mutants.report_mutants(Console(file=output), Day(2, 6), installed_backends()) == 0
+    assert judged == ["serving"] * 5, "once, however many ports there are"
+    columns = " ".join(["day", *installed_backends(), "serving"])
+    row = " ".join(["2.6", *("–" for _ in installed_backends()), "5/5 killed"])
+    assert f"{columns} {row}" in " ".join(output.getvalue().split())
+
+
 def test_too_few_mutants_fail_the_report(monkeypatch):
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [])
     output = io.StringIO()

@@ -257,3 +257,40 @@ def test_the_commands_work_where_the_locale_is_not_utf_8(clone):
     for command in (["course", "hint", "1.1.2"], ["course", "status"], ["see", "1.1", "--solution", "ref"]):
         done = clone.run(*command, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
         assert done.returncode == 0, done.stderr
+
+
+def state_of(clone, task: str) -> str:
+    """The part and the status of a task, as `course status` prints them."""
+    status = clone.run("course", "status", "--backend", PORT).stdout
+    return " ".join(re.search(rf"{re.escape(task)} +(\w+) +(\w+)", status).groups())
+
+
+def test_a_task_of_the_policy_stands_once_and_is_green_when_all_its_tests_are(clone):
+    """Some tests of the policy run the port's model: one of them that fails is enough, whatever the others say."""
+    assert state_of(clone, "2.6.9") == "serving blank"
+    assert clone.run("course", "skip", "--through", "2.6", "--backend", PORT).returncode == 0
+    assert (state_of(clone, "2.6.9"), state_of(clone, "2.6.3")) == ("serving filled", f"{PORT} filled")
+    done = clone.run("test", "--week", "2", "--day", "6", "--backend", PORT)
+    assert done.returncode == 0, done.stdout
+    assert (state_of(clone, "2.6.9"), state_of(clone, "2.6.3")) == ("serving green", f"{PORT} green")
+    path = clone.learner / f"{PORT}_backend" / "batching_kv_cache.py"
+    path.write_text(path.read_text().replace("self.active[slot] = 0, False", "self.active[slot] = 0, True"))
+    assert clone.run("test", "--week", "2", "--day", "6", "--task", "9", "--backend", PORT).returncode == 1
+    assert state_of(clone, "2.6.9") == "serving filled"
+
+
+def test_reset_puts_the_policy_back_for_either_port(clone):
+    clone.run("course", "skip", "--week", "2", "--day", "6", "--backend", PORT)
+    clone.run("course", "skip", "--week", "2", "--day", "6", "--backend", OTHER)
+    assert state_of(clone, "2.6.4") == "serving filled"
+    done = clone.run("course", "reset", "--week", "2", "--day", "6", "--task", "4", "--backend", OTHER)
+    assert "blank again: src/tiny_llm/serving/request.py" in done.stdout
+    assert (state_of(clone, "2.6.4"), state_of(clone, "2.6.5")) == ("serving blank", "serving filled")
+    clone.run("course", "reset", "--week", "2", "--day", "6", "--backend", "all")
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_a_blank_of_the_policy_is_named_with_its_address(clone):
+    done = clone.run("test", "--week", "2", "--day", "6", "--task", "9", "--backend", PORT)
+    assert done.returncode == 1
+    assert "blank: week 2 day 6 task 9: batch_generate" in done.stdout

@@ -1,6 +1,7 @@
 """`pdm run main`: the reference on both ports, its error lines, the conversation, Ctrl-C, and a learner's blanks."""
 
 import io
+import json
 import os
 import re
 import signal
@@ -9,10 +10,15 @@ import sys
 
 import pytest
 
+from tiny_llm_kit import loading
 from tiny_llm_kit.chat import Conversation, MessageTooLong
 from tiny_llm_kit.commands import main as command
+from tiny_llm_kit.course.address import Task
+from tiny_llm_kit.course.learner import State
 from tiny_llm_kit.engine import Engine, Meter
+from tiny_llm_kit.port import Port
 from tiny_llm_kit.repo import MODELS, installed_backends
+from tiny_llm_kit.tokenizer import load_tokenizer
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
 FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")
@@ -50,9 +56,10 @@ def ask(monkeypatch, capsys):
     return run
 
 
-def test_every_port_gives_the_same_sentence():
+@pytest.mark.parametrize("loader", ["auto", *loading.LOADERS])
+def test_every_port_gives_the_same_sentence(loader):
     """The README's command, offline, and without a terminal: one sentence, one line of figures."""
-    running = [start("--backend", port) for port in installed_backends()]
+    running = [start("--backend", port, "--loader", loader) for port in installed_backends()]
     outputs = [process.communicate(timeout=120) for process in running]
     assert {process.returncode for process in running} == {0}, outputs
     answers, figures = zip(*(out.splitlines() for out, _ in outputs), strict=True)
@@ -148,9 +155,10 @@ def test_a_terminal_that_knows_only_ascii_gets_what_it_can_show():
     assert (process.returncode, errors) == (0, "") and "2 tokens ? TTFT" in out
 
 
-def test_a_conversation_is_fed_by_lines_and_ends_at_exit(ask):
+@pytest.mark.parametrize("loader", loading.LOADERS)
+def test_a_conversation_is_fed_by_lines_and_ends_at_exit(ask, loader):
     lines = "What is chunked prefill?\n\n  What is a KV cache?  \nexit\nWhat is a token?\n"
-    code, out, errors = ask("--backend", PORT, "--chat", stdin=lines)
+    code, out, errors = ask("--backend", PORT, "--chat", "--loader", loader, stdin=lines)
     assert (code, errors) == (0, "")
     assert len(FIGURES.findall(out)) == 2 and SENTENCE.search(out) and "KV cache" in out
     assert ">" not in out, "questions from a file are not prompted for"
@@ -262,10 +270,89 @@ def test_a_reader_that_goes_away_is_no_traceback():
 def test_the_port_is_the_learners_and_the_reference_takes_what_is_there(
     monkeypatch, solution, theirs, installed, chosen
 ):
-    monkeypatch.setattr(command, "learner_port", lambda: theirs)
-    monkeypatch.setattr(command, "installed_backends", lambda: installed)
-    assert command.choose_backend(solution, "auto") == chosen
-    assert command.choose_backend(solution, "torch") == "torch"
+    monkeypatch.setattr(loading, "learner_port", lambda: theirs)
+    monkeypatch.setattr(loading, "installed_backends", lambda: installed)
+    assert loading.choose_backend(solution, "auto") == chosen
+    assert loading.choose_backend(solution, "torch") == "torch"
+
+
+def test_the_engine_is_the_newest_whose_own_day_is_filled(monkeypatch):
+    def chosen(solution: str, *blank_days: tuple[int, int], wanted: str = "auto") -> str:
+        found = [State(Task(*day, 1), "mlx", ("f",), "blank") for day in blank_days]
+        found += [State(Task(2, 1, 9), "mlx", ("g",), "filled"), State(Task(1, 1, 9), "mlx", ("h",), "green")]
+        monkeypatch.setattr(loading, "states", lambda parts: found if list(parts) == ["mlx"] else [])
+        return loading.choose_loader(solution, "mlx", wanted)
+
+    assert chosen("tiny_llm") == chosen("tiny_llm", (1, 7), (2, 2), (2, 6)) == "week2"
+    assert chosen("tiny_llm", (2, 1)) == chosen("tiny_llm", (1, 1), (1, 6), (2, 1)) == "week1"
+    assert (
+        chosen("tiny_llm", wanted="week1") == "week1"
+        and chosen("tiny_llm", (2, 1), wanted="week2") == "week2"
+    )
+    assert chosen("ref", (2, 1)) == chosen("tiny_llm_ref", (2, 1)) == "week2"
+
+
+def test_the_engines_are_those_of_their_weeks(ask, monkeypatch):
+    """The same words, but Week 2's engine computes a token once: its model is called with one token at a time."""
+    lengths = []
+
+    def spy(port: Port, name: str):
+        made = getattr(port.solution, name)
+        call = made.__call__
+        monkeypatch.setattr(
+            made, "__call__", lambda self, x, *a, **k: lengths.append(x.shape[1]) or call(self, x, *a, **k)
+        )
+
+    for name in ("Qwen3ModelWeek1", "Qwen3ModelWeek2"):
+        spy(Port("tiny_llm_ref", PORT, "cpu"), name)
+    for loader in ("week1", "week2", "auto"):
+        ask("--backend", PORT, "--max-tokens", "3", "--loader", loader)
+    prompt = lengths[0]
+    assert lengths == [prompt, prompt + 1, prompt + 2, *2 * [prompt, 1, 1]]
+
+
+@pytest.mark.parametrize("port", installed_backends())
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_packed_weights_answer_as_the_plain_ones_do(ask, port, bits):
+    code, out, _ = ask("--backend", port, "--quantize", bits, "--prompt", "What is chunked prefill?")
+    assert code == 0 and SENTENCE.match(out), out
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_what_is_packed_are_the_layers_and_attention_is_the_devices(port):
+    b = Port("tiny_llm_ref", port, "cpu")
+    network, _ = loading.load_network(b, "tiny-qwen3", "week2", "4bit")
+    plain, _ = loading.load_network(b, "tiny-qwen3", "week2")
+    assert isinstance(network.layers[0].wq, b.QuantizedWeights)
+    assert network.layers[0].wq.nbytes < plain.layers[0].wq.nbytes / 4
+    assert not isinstance(network.embedding.weight, b.QuantizedWeights)
+    assert network.layers[0].attend is b.flash_attention_device
+
+
+def test_the_engine_of_week_1_takes_no_packed_weights(ask):
+    code, out, errors = ask("--backend", PORT, "--loader", "week1", "--quantize", "4bit")
+    assert (code, out) == (2, "")
+    assert errors == "--quantize 4bit: the engine of week1 reads plain weights: choose --loader week2\n"
+
+
+@pytest.mark.parametrize("loader", loading.LOADERS)
+def test_an_answer_ends_where_the_context_does(ask, tmp_path, loader):
+    """Of a model that reads 40 tokens: prompt and answer have 40 together, and one prompt of 40 is too long."""
+    for file in (MODELS / "tiny-qwen3").iterdir():
+        if file.name != "config.json":
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((MODELS / "tiny-qwen3" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 40}))
+    options = ["--backend", PORT, "--model", str(tmp_path), "--loader", loader]
+    refused = ask(*options, "--prompt", "1 " * 40)
+    assert refused[0] == 2 and "the model reads 40 with its answer" in refused[2]
+    _, out, errors = ask(*options, "--prompt", "1 " * 9, "--temperature", "50", "--max-tokens", "9999")
+    count = len(load_tokenizer(MODELS / "tiny-qwen3").encode(rendered("1 " * 9)))
+    assert f"\n{40 - count} tokens · " in out, (count, out, errors)
+
+
+def rendered(question: str) -> str:
+    return load_tokenizer("tiny-qwen3").apply_chat_template([{"role": "user", "content": question}])
 
 
 def test_a_learner_hears_which_day_is_missing_and_then_has_an_answer(clone):
@@ -278,3 +365,18 @@ def test_a_learner_hears_which_day_is_missing_and_then_has_an_answer(clone):
     assert greedy.returncode == 0 and SENTENCE.search(greedy.stdout), "greedy answers do not need Day 7"
     daring = clone.run("main", *options, "--temperature", "1", **OFFLINE)
     assert "blank: week 1 day 7 task" in daring.stderr and daring.returncode == 1
+
+
+def test_a_learner_gets_the_cache_once_its_day_is_filled(clone):
+    options = ["--backend", PORT, "--model", str(MODELS / "tiny-qwen3")]
+    clone.run("course", "skip", "--through", "1.6", "--backend", PORT)
+    cached = clone.run("main", *options, "--loader", "week2", **OFFLINE)
+    assert cached.returncode == 1 and cached.stdout == ""
+    assert re.match(r"blank: week 2 day 1 task 1: .*--through 2\.1`", cached.stderr), "Day 1.7 is not needed"
+    assert SENTENCE.search(clone.run("main", *options, **OFFLINE).stdout), "auto is still Week 1's engine"
+    clone.run("course", "skip", "--week", "2", "--day", "1", "--backend", PORT)
+    clone.run("course", "reset", "--week", "1", "--day", "5", "--task", "4", "--backend", PORT)
+    filled = clone.run("main", *options, **OFFLINE)
+    assert SENTENCE.search(filled.stdout), (
+        f"Week 1's model is blank, which Week 2's does not need: {filled.stderr}"
+    )

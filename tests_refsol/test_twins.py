@@ -38,13 +38,15 @@ def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str]]:
 
 
 def public_interface(source: str) -> dict[str, list]:
-    """Public functions, classes and methods with their parameters."""
+    """Public functions, classes and methods with their parameters; torch alone may have a property `device`."""
     found = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             found[node.name] = parameters(node)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for method in (n for n in node.body if isinstance(n, ast.FunctionDef)):
+                if method.name == "device":
+                    continue
                 if not method.name.startswith("_") or method.name in ("__init__", "__call__"):
                     found[f"{node.name}.{method.name}"] = parameters(method)
     return found

@@ -1,10 +1,15 @@
 """Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
 
 import argparse
+import os
 from collections.abc import Callable
 
 from .course.address import Day, Task, parse_day, parse_task
+from .quantization import QUANTIZATIONS
+from .repo import PORTS
+from .solution import SOLUTIONS
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
 
 
@@ -30,6 +35,48 @@ def model_argument(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder or a hub id")
     return text
+
+
+def text_argument(text: str) -> str:
+    """A text. Bytes that are no UTF-8 arrive from the shell as halves of characters, which no tokenizer takes."""
+    return os.fsencode(text).decode(errors="replace")
+
+
+def stop_argument(text: str) -> str:
+    """A stop string. An empty one would end every text before it begins."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: every answer would end before it begins")
+    return text_argument(text)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
+    """Whose code runs which model, and where; `solution` is the default."""
+    add = parser.add_argument
+    add(
+        "--solution",
+        default=solution,
+        choices=sorted(SOLUTIONS),
+        help=f"whose code: tiny_llm is yours; default: {solution}",
+    )
+    add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
+    add("--device", default="auto", choices=DEVICES)
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="pack the layers' weights into few bits while loading (Day 2.3)",
+    )
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """How tokens are drawn, and how many."""
+    add = parser.add_argument
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
+    add("--temperature", type=float, default=0.0, help="0 is greedy")
+    add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
+    add("--top-k", type=int, help="with a temperature: draw from so many tokens")
+    add("--seed", type=whole_number(0), default=0, help="of the random draws")
 
 
 def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:

@@ -1,16 +1,19 @@
 """PyTorch behind the names that both ports share. The only kit file that imports torch; twin of `backend_mlx.py`.
 
+`record` has no twin there: it says what a graph compiler would see, and MLX compiles nothing unless it is asked to.
 On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
 """
 
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import safe_open
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -79,8 +82,16 @@ def read_bandwidth(device: str, size: int = 2**28) -> float:
     return 4 * size / min(seconds)
 
 
+def concatenate(arrays: list[torch.Tensor], axis: int) -> torch.Tensor:
+    return torch.cat(arrays, dim=axis)
+
+
 def seed(number: int) -> None:
     torch.manual_seed(number)
+
+
+def evaluate(array: torch.Tensor) -> None:
+    """Nothing to do: torch has begun to compute when a call returns."""
 
 
 def synchronize(device: str) -> None:
@@ -116,9 +127,14 @@ def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
         return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
 
 
-def place(array: torch.Tensor, dtype: str, device: str) -> torch.Tensor:
-    """The array in its final type on `device`; on a CPU one that has this type already stays in the mapped file."""
-    return array.to(device=device, dtype=DTYPES[dtype])
+def place(array: torch.Tensor, dtype: str | None, device: str) -> torch.Tensor:
+    """The array in its final type on `device`, or in its own; on a CPU one that has it stays in the mapped file."""
+    return array.to(device=device, dtype=None if dtype is None else DTYPES[dtype])
+
+
+def prepare(prepare_weights: Callable, weights, form: str, device: str):
+    """A solution's packed matrix in the form of `device`; until here it is on the CPU."""
+    return prepare_weights(weights, form, device=device)
 
 
 def dequantize(
@@ -134,3 +150,52 @@ def dequantize(
     numbers = ((words >> shifts) & (2**bits - 1)).view(*scales.shape, group_size)
     scales, biases = (part.to(device=device, dtype=torch.float32).unsqueeze(-1) for part in (scales, biases))
     return (numbers * scales + biases).flatten(-2)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a run asked torch for.
+
+    Args:
+        signature: each operation in order, with the shapes, strides and types of its arrays and with the numbers that
+            Python put into it. A compiler for fixed shapes makes one graph for each signature.
+        host_reads: the operations that brought a number back to Python; each makes the host wait for the device.
+            `.cpu()` and `.tolist()` are not among them; on the `meta` device they raise.
+    """
+
+    signature: tuple
+    host_reads: tuple[str, ...]
+
+
+# What .item(), int(t), bool(t) and `if t:` end in.
+HOST_READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.calls.append((operation.name(), _described(args), _described(kwargs or {})))
+        return operation(*args, **(kwargs or {}))
+
+
+def _described(part):
+    """An argument of an operation as a compiler sees it: of arrays the form, of everything else the value."""
+    if isinstance(part, torch.Tensor):
+        return ("array", tuple(part.shape), part.stride(), str(part.dtype))
+    if isinstance(part, list | tuple):
+        return tuple(map(_described, part))
+    if isinstance(part, dict):
+        return tuple((name, _described(value)) for name, value in sorted(part.items()))
+    return repr(part)  # 1, 1.0 and True are three different things
+
+
+def record(run: Callable[[], object]) -> Recording:
+    """Runs `run()` and writes down every operation of torch in it."""
+    with _Recorder() as recorder:
+        run()
+    operations = (name for name, *_ in recorder.calls)
+    reads = tuple(name for name in operations if name.split(".")[0] in HOST_READS)
+    return Recording(tuple(recorder.calls), reads)

@@ -1,6 +1,7 @@
 """Token ids to text while they arrive. A character of several bytes may be spread over several tokens."""
 
 import codecs
+import re
 from collections.abc import Callable
 
 from tokenizers.pre_tokenizers import ByteLevel
@@ -24,6 +25,13 @@ def bytes_of_token(token: str) -> bytes:
     return token.encode()
 
 
+def bytes_of_piece(token: str) -> bytes:
+    """The bytes of a token as SentencePiece writes it (Llama 2, older Mistrals): "▁" is a space, "<0x0A>" a byte."""
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", token):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("▁", " ").encode()
+
+
 class StreamDetokenizer:
     """Text pieces of one stream of tokens; joined they are what decoding all ids at once gives.
 
@@ -32,16 +40,21 @@ class StreamDetokenizer:
 
     Args:
         bytes_of: the bytes of a token id, empty for special tokens.
+        drops_first_space: the first character goes if it is a space, which SentencePiece puts before a text.
     """
 
-    def __init__(self, bytes_of: Callable[[int], bytes]):
-        self._bytes_of = bytes_of
+    def __init__(self, bytes_of: Callable[[int], bytes], drops_first_space: bool = False):
+        self._bytes_of, self._drops_space = bytes_of, drops_first_space
         # Bytes that no text has (a model can produce them) become U+FFFD, one for each broken sequence.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token_id: int) -> str:
         """The text that this token completes: "" while a character is unfinished."""
-        return self._decoder.decode(self._bytes_of(token_id))
+        text = self._decoder.decode(self._bytes_of(token_id))
+        if text and self._drops_space:
+            self._drops_space = False
+            return text.removeprefix(" ")
+        return text
 
     def finish(self) -> str:
         """What an unfinished character leaves at the end: "" or one U+FFFD."""

@@ -14,6 +14,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def require(field: str, value: object, holds: bool, wanted: str) -> None:
+    """Refuses a field of a file by name, in the words that every reader shares, unless the condition `holds`."""
+    if not holds:
+        found = "missing" if value is None else shown(value)
+        raise CheckpointError(f"{field} is {found} and must be {wanted}")
+
+
 def parse_json(text: bytes) -> dict:
     """A JSON object whose keys are unique, or a ValueError that says in a few words what is wrong."""
     try:

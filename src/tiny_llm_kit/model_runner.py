@@ -85,10 +85,13 @@ class ModelRunner:
         return longest if longest == 1 else min(bucket, kv_cache[0].max_seq_len - kv_cache[0].offset)
 
     def _kept(self, longest: int, L: int, sample_rows: Sequence[int]):
-        """Which tokens of each row the head sees: none, the last, or the last before the padding."""
+        """Which tokens of each row the head sees: none, the last, or the last before the padding.
+
+        The latter as a number in an array, also where a prompt fills its bucket: one program for the whole bucket.
+        """
         if not sample_rows:
             return 0
-        return 1 if longest == L else self._array([longest - 1])
+        return 1 if L == 1 or self.prompt_bucket == 1 else self._array([longest - 1])
 
     @staticmethod
     def _forget_padding(kv_cache: Sequence, count: int) -> None:

@@ -1,25 +1,34 @@
 """Text to token ids and back, from the `tokenizer.json` of a model folder."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
 import tokenizers
+from tokenizers import decoders
 
 from .chat_template import ChatTemplate, read_chat_template
-from .detokenizer import StreamDetokenizer, bytes_of_token
+from .detokenizer import StreamDetokenizer, bytes_of_piece, bytes_of_token
 from .hub import model_folder
 from .model_files import CheckpointError, read_optional_json, shown
 
+# The decoder of a tokenizer that was converted from SentencePiece; some do without the last step.
+PIECES = [
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]
+
 
 class Tokenizer:
-    """A byte-level BPE tokenizer with its chat template.
+    """A BPE tokenizer with its chat template: byte-level, or of SentencePiece with bytes to fall back on.
 
     Args:
         bpe: the tokenizer of the `tokenizers` library.
         eos_token_ids: every id that ends a text.
         chat_template: None if the model has none.
-        bos_token: the text of the token that begins a prompt, if there is one.
     """
 
     def __init__(
@@ -27,12 +36,13 @@ class Tokenizer:
         bpe: tokenizers.Tokenizer,
         eos_token_ids: Iterable[int] = (),
         chat_template: ChatTemplate | None = None,
-        bos_token: str | None = None,
     ):
         self._bpe = bpe
         self.eos_token_ids = frozenset(eos_token_ids)
         self._chat_template = chat_template
-        self._bos_token = bos_token
+        self._begin = bpe.encode("").ids[:1]  # what the tokenizer puts before every text
+        steps = decoder_steps(bpe)
+        self._has_pieces, self._drops_space = steps[:3] == PIECES[:3], steps == PIECES
         added = bpe.get_added_tokens_decoder()
         self._special_ids = frozenset(id for id, token in added.items() if token.special)
 
@@ -49,17 +59,22 @@ class Tokenizer:
         """Token ids of a text. Special tokens written out in the text, as a chat template does, become themselves."""
         # Half a surrogate pair (bytes on a command line, JSON of a client) is no text: U+FFFD, as in decoding.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        plain = self._bpe.encode(text, add_special_tokens=False).ids
         # A template has put everything in place already; a second begin-of-text would be noise to the model.
-        is_rendered = bool(self._bos_token) and text.startswith(self._bos_token)
-        return self._bpe.encode(text, add_special_tokens=not is_rendered).ids
+        is_rendered = plain[: len(self._begin)] == self._begin
+        return plain if is_rendered else self._bpe.encode(text).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; special tokens are left out."""
-        return self._bpe.decode(list(ids), skip_special_tokens=True)
+        if not self._has_pieces:
+            return self._bpe.decode(list(ids), skip_special_tokens=True)
+        # The library gives up a whole run of bytes where one is broken, also the characters that are whole.
+        stream = self.detokenizer()
+        return "".join([*map(stream.add, ids), stream.finish()])
 
     def detokenizer(self) -> StreamDetokenizer:
         """A fresh decoder for one stream of tokens."""
-        return StreamDetokenizer(self._bytes_of)
+        return StreamDetokenizer(self._bytes_of, self._drops_space)
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
@@ -81,14 +96,22 @@ class Tokenizer:
             return b""
         token = self._bpe.id_to_token(token_id)
         # None: a row of the embedding that no token uses.
-        return b"" if token is None else bytes_of_token(token)
+        if token is None:
+            return b""
+        return bytes_of_piece(token) if self._has_pieces else bytes_of_token(token)
+
+
+def decoder_steps(bpe: tokenizers.Tokenizer) -> list[dict]:
+    """How the library turns tokens into text, step by step, as `tokenizer.json` has it."""
+    decoder = json.loads(bpe.decoder.__getstate__()) if bpe.decoder is not None else {}
+    return decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
 
 
 def load_tokenizer(model: str | PathLike[str]) -> Tokenizer:
     """The tokenizer of a shipped model, a folder or a hub id (see `hub.model_folder`).
 
     Raises:
-        CheckpointError: `tokenizer.json` is absent, damaged or not byte-level; or a file beside it contradicts it.
+        CheckpointError: `tokenizer.json` is absent, damaged or of another kind; or a file beside it contradicts it.
     """
     folder = model_folder(model)
     bpe = _read_bpe(folder / "tokenizer.json")
@@ -99,7 +122,6 @@ def load_tokenizer(model: str | PathLike[str]) -> Tokenizer:
         bpe,
         eos_token_ids=_eos_token_ids(folder, bpe, special_tokens.get("eos_token")),
         chat_template=read_chat_template(folder, settings, special_tokens),
-        bos_token=special_tokens.get("bos_token"),
     )
 
 
@@ -110,9 +132,10 @@ def _read_bpe(file: Path) -> tokenizers.Tokenizer:
         bpe = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"{file}: {shown(str(error))}; download the file again") from None
-    if not isinstance(bpe.decoder, tokenizers.decoders.ByteLevel):
+    if decoder_steps(bpe) not in (PIECES, PIECES[:3]) and not isinstance(bpe.decoder, decoders.ByteLevel):
         raise CheckpointError(
-            f"{file}: decoder must be ByteLevel, as in every Qwen model; choose a model with a byte-level tokenizer"
+            f"{file}: decoder must be ByteLevel, as in Qwen and Llama 3, or that of Llama 2 and Mistral (Replace, "
+            "ByteFallback, Fuse, Strip); choose a model with such a tokenizer"
         )
     return bpe
 

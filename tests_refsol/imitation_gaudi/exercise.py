@@ -7,6 +7,8 @@ import numpy as np
 from tiny_llm_kit.port import Port
 
 b = Port("ref", "torch")
+import torch  # noqa: E402 (hpu.py precedes it)
+
 hpu = b.hpu
 
 report = {"device": b.device, "detection": vars(hpu.detect()), "available": hpu.available()}
@@ -15,10 +17,32 @@ if hpu.available():
     report["errors"] = dict(hpu.self_check("hpu"))
     x, table = b.array(np.ones((1, 2, 3, 4)), "bfloat16"), b.array(np.ones((2, 4)), "float32")
     report["rotated"] = str(hpu.apply_rope(x, table, table).dtype)
+    # Packed weights in a linear layer: those that have whole zeros, and those that do not, which stay words.
+    for name, shift in (("uint4", 0.0), ("words", 5.0)):
+        w = np.random.default_rng(0).normal(size=(24, 128)) + shift
+        packed = b.pack_weights(torch.tensor(w, dtype=torch.float32), 64, 4)
+        weights = b.prepare_weights(packed, device="hpu")
+        ones = b.array(np.eye(128), "bfloat16")
+        difference = b.numpy(b.quantized_linear(ones, weights)) - w.T
+        report[f"{name} linear"] = [
+            weights.prepared is None,
+            str(weights.device),
+            float(abs(difference).max()),
+        ]
+        report[f"{name} scale"] = float(packed.scales.abs().max())
 
 from habana_frameworks import record  # noqa: E402
 
 report["calls"] = list(record.calls)
+record.calls.clear()
+if hpu.available():
+    numbers = np.random.default_rng(0).normal(size=(2, 4, 5, 128))
+    query, key = b.array(numbers, "bfloat16"), b.array(numbers[:, :2], "bfloat16")
+    for L in (5, 3, 1):
+        b.flash_attention_device(query[:, :, -L:], key, key, mask="causal")
+    for shape in ((5,), (2, 4, 3, 5)):
+        b.flash_attention_device(query[:, :, -3:], key, key, mask=b.array(np.zeros(shape)))
+report["flash_calls"] = [arguments for _, arguments in record.calls]
 record.calls.clear()
 hpu.self_check("cpu")  # the tensors of a CPU take the twins, on a Gaudi's host too
 report["calls_for_cpu_tensors"] = list(record.calls)

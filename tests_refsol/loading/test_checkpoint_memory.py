@@ -15,8 +15,10 @@ TENSORS = 20
 # Anonymous memory is what the process itself holds; pages of the mapped file can be dropped at any time.
 # A thread samples it every millisecond, as a peak is over when loading ends.
 PROGRAM = """
-import importlib, sys, threading, time
+import sys, threading, time
 from tiny_llm_kit.checkpoint import load_checkpoint
+from tiny_llm_kit.port import Port
+from tiny_llm_kit.quantization import Packing
 
 def anonymous():
     with open("/proc/self/status") as status:
@@ -27,12 +29,13 @@ def sample():
         samples.append(anonymous())
         time.sleep(0.001)
 
-folder, backend, dtype = sys.argv[1:]
-importlib.import_module("tiny_llm_kit.backend_" + backend)
+folder, backend, dtype, *bits = sys.argv[1:]
+port = Port("ref", backend, "cpu")
+packing = Packing(port, int(bits[0])) if bits else None
 samples, done = [anonymous()], threading.Event()
 sampler = threading.Thread(target=sample)
 sampler.start()
-checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype)
+checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype, packing=packing)
 samples.append(anonymous())
 done.set()
 sampler.join()
@@ -45,7 +48,11 @@ def write_zeros(file: Path, dtype: str, megabytes: int) -> None:
     each = megabytes * MEGABYTE // TENSORS
     shape = [each // 1024 // {"F32": 4, "BF16": 2}[dtype], 1024]
     entries = {
-        f"layer.{i}.weight": {"dtype": dtype, "shape": shape, "data_offsets": [i * each, (i + 1) * each]}
+        f"model.layers.{i}.mlp.up_proj.weight": {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [i * each, (i + 1) * each],
+        }
         for i in range(TENSORS)
     }
     header = json.dumps(entries).encode()
@@ -54,9 +61,9 @@ def write_zeros(file: Path, dtype: str, megabytes: int) -> None:
         stream.truncate(8 + len(header) + megabytes * MEGABYTE)
 
 
-def peak_of_loading(folder: Path, backend: str, dtype: str) -> float:
+def peak_of_loading(folder: Path, backend: str, dtype: str, *bits: str) -> float:
     """Megabytes of anonymous memory that loading adds at its highest."""
-    command = [sys.executable, "-c", PROGRAM, str(folder), backend, dtype]
+    command = [sys.executable, "-c", PROGRAM, str(folder), backend, dtype, *bits]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / MEGABYTE
 
 
@@ -76,3 +83,11 @@ if sys.platform == "linux":
         print(f"{peak:.0f} MB")
         # torch leaves it in the mapped file; MLX reads it into its own memory.
         assert peak < {"torch": 20, "mlx": 1.1 * 200}[backend]
+
+    @pytest.mark.parametrize("backend", installed_backends())
+    def test_packing_unpacks_one_matrix_at_a_time(folder, backend):
+        """200 MB in bf16 become 62 MB; beside them one matrix takes 4 bytes a number for a moment: 20 MB."""
+        write_zeros(folder / "model.safetensors", "BF16", 200)
+        peak = peak_of_loading(folder, backend, "bfloat16", "4")
+        print(f"{peak:.0f} MB")
+        assert 60 < peak < 62 + 5 * 20

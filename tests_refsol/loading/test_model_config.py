@@ -3,17 +3,20 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.model_config import ModelConfig, Quantization, read_config
+from tiny_llm_kit.model_config import ARCHITECTURES, ModelConfig, Quantization, read_config
 from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.rope_scaling import KINDS
 
 BAD_FIELDS = {
     "unknown architecture": (
         {"architectures": ["MambaForCausalLM"]},
-        "architectures[0] is 'MambaForCausalLM' and must be Qwen3ForCausalLM",
+        "architectures[0] is 'MambaForCausalLM' and must be "
+        "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM",
     ),
     "heads that do not divide": (
         {"num_key_value_heads": 4},
@@ -44,13 +47,81 @@ BAD_FIELDS = {
         {"rms_norm_eps": math.inf},
         "rms_norm_eps is inf and must be a positive number",
     ),
-    "scaled rope": (
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-        "rope_scaling.rope_type is 'yarn' and must be default: scaled RoPE is not supported",
+    "another rope": (
+        {"rope_scaling": {"rope_type": "abacus", "factor": 4.0}},
+        "rope_scaling.rope_type is 'abacus' and must be default, dynamic, linear, llama3, yarn",
     ),
-    "scaled rope in the new spelling": (
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}},
-        "rope_parameters.rope_type is 'linear' and must be default: scaled RoPE is not supported",
+    "a rope that changes with the length": (
+        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e6}},
+        "rope_parameters.rope_type is 'longrope' and must be default, dynamic, linear, llama3, yarn: "
+        "its frequencies change with the length of the text, and keys in the cache would have to turn again",
+    ),
+    "a rope without its factor": (
+        {"rope_scaling": {"type": "linear"}},
+        "rope_scaling.factor is missing and must be a number from 1 on",
+    ),
+    "a rope with another's field": (
+        {"rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 32}},
+        "rope_scaling is ['beta_fast'] and must be free of fields that linear does not have",
+    ),
+    "a rope for a part of each head": (
+        {"partial_rotary_factor": 0.5},
+        "rope_parameters.partial_rotary_factor is 0.5 and must be 1: "
+        "a part of a head that does not turn is not supported",
+    ),
+    "a rope for each kind of layer": (
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        "rope_parameters is ['full_attention'] and must be free of fields that default does not have",
+    ),
+    "a rope of numbers that make none": (
+        {"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 2.0}},
+        "rope_scaling: yarn of these numbers is not finite",
+    ),
+    "a bias that is no bool": (
+        {"attention_bias": "yes"},
+        "attention_bias is 'yes' and must be a bool",
+    ),
+    "a bias that the family does not know": (
+        {"mlp_bias": True},
+        "mlp_bias is True and must be False",
+    ),
+    "Qwen2 without its biases": (
+        {"architectures": ["Qwen2ForCausalLM"], "attention_bias": False},
+        "attention_bias is False and must be True",
+    ),
+    "a window in a family without": (
+        {"architectures": ["LlamaForCausalLM"], "sliding_window": 7},
+        "sliding_window is 7 and must be null: this architecture has none",
+    ),
+    "sliding layers in a family without": (
+        {"architectures": ["LlamaForCausalLM"], "layer_types": ["sliding_attention"] * 2},
+        "layer_types is ['sliding_attention', 'sliding_attention'] and must be full_attention in every layer: "
+        "this architecture has no other",
+    ),
+    "layers that slide without a window": (
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "sliding_window is missing and must be given for layer_types that slide",
+    ),
+    "layers of an unknown type": (
+        {"use_sliding_window": True, "layer_types": ["full_attention", "chunked_attention"]},
+        "layer_types[1] is 'chunked_attention' and must be full_attention or sliding_attention",
+    ),
+    "too few types of layers": (
+        {"use_sliding_window": True, "layer_types": ["full_attention"]},
+        "layer_types is ('full_attention',) and must be one type for each of the 2 layers",
+    ),
+    "layers of Mistral that differ": (
+        {"architectures": ["MistralForCausalLM"], "layer_types": ["full_attention"] * 2},
+        "layer_types is ['full_attention', 'full_attention'] and must be absent: "
+        "in this architecture all layers are alike",
+    ),
+    "a window of nothing": (
+        {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+        "sliding_window is 0 and must be a whole number from 1 to 16777216",
+    ),
+    "a width that heads do not divide": (
+        {"architectures": ["LlamaForCausalLM"], "head_dim": None},
+        "hidden_size is 32 and must be a multiple of num_attention_heads, 6, where head_dim is not given",
     ),
     "another activation": (
         {"hidden_act": "gelu"},
@@ -120,6 +191,26 @@ def test_old_and_new_spelling_are_one_configuration(folder, edit):
     assert (old.dtype, old.rope_theta) == ("bfloat16", 5e5)
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_number_of_a_rope_crashes_the_reader(folder, data):
+    """Each kind with its own fields, of which any may be of any size, of another type or missing."""
+    kind = data.draw(st.sampled_from(list(KINDS)))
+    number = st.floats() | st.integers() | st.sampled_from([0, 1, 1e-9, 1e9, 10**400]) | JSON
+    rope = {"rope_type": kind, "rope_theta": data.draw(number)} | {
+        key: data.draw(number) for key in KINDS[kind].keys if data.draw(st.booleans())
+    }
+    fields = json.loads((folder / "config.json").read_text()) | {"rope_parameters": rope}
+    (folder / "changed").mkdir(exist_ok=True)
+    (folder / "changed" / "config.json").write_text(json.dumps(fields))
+    try:
+        config = read_config(folder / "changed")
+    except CheckpointError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert config.rope_scaling is None or np.isfinite(config.rope_scaling.frequencies).all()
+
+
 @pytest.mark.parametrize("field", ["quantization", "quantization_config"])
 def test_packing_of_mlx(folder, edit, field):
     edit("config.json", **{field: {"group_size": 64, "bits": 4, "mode": "affine"}})
@@ -138,9 +229,18 @@ JSON = st.recursive(
 def test_no_value_of_a_field_crashes_the_reader(folder, data):
     fields = json.loads((folder / "config.json").read_text())
     also = ["rope_parameters", "rope_scaling", "quantization", "quantization_config", "dtype", "torch_dtype"]
-    name = data.draw(st.sampled_from([*fields, *also, "hidden_act"]))
+    also += [
+        "attention_bias",
+        "mlp_bias",
+        "sliding_window",
+        "use_sliding_window",
+        "max_window_layers",
+        "layer_types",
+    ]
+    name = data.draw(st.sampled_from([*fields, *also, "hidden_act", "original_max_position_embeddings"]))
+    fields |= {"architectures": [data.draw(st.sampled_from(ARCHITECTURES))], name: data.draw(JSON)}
     (folder / "changed").mkdir(exist_ok=True)
-    (folder / "changed" / "config.json").write_text(json.dumps(fields | {name: data.draw(JSON)}))
+    (folder / "changed" / "config.json").write_text(json.dumps(fields))
     try:
         config = read_config(folder / "changed")
     except CheckpointError as error:

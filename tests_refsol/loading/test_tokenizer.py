@@ -140,8 +140,8 @@ def an_unknown_end(folder, edit):
         (no_tokenizer, "tokenizer.json: not found; check the path, or download the model again"),
         (
             another_decoder,
-            "tokenizer.json: decoder must be ByteLevel, as in every Qwen model; "
-            "choose a model with a byte-level tokenizer",
+            "tokenizer.json: decoder must be ByteLevel, as in Qwen and Llama 3, or that of Llama 2 and Mistral "
+            "(Replace, ByteFallback, Fuse, Strip); choose a model with such a tokenizer",
         ),
         (
             too_few_rows,

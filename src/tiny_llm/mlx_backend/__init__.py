@@ -8,10 +8,36 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
-from .embedding import Embedding
+from .embedding import Embedding, QuantizedEmbedding, embedding_of
+from .flash_attention import (
+    attention_statistics,
+    finish_attention,
+    flash_attention,
+    flash_attention_device,
+    flash_attention_tiled,
+    fused_attention,
+    mask_tile,
+    merge_attention,
+)
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .projection import project
+from .quantize import (
+    dequantize_weights,
+    pack_numbers,
+    quantize_weights,
+    quantized_matmul_tiled,
+    unpack_numbers,
+)
+from .quantized_weights import (
+    QuantizedWeights,
+    pack_weights,
+    prepare_weights,
+    quantized_linear,
+    quantized_matmul,
+    quantized_matmul_device,
+)
 from .qwen3_week1 import (
     Qwen3MLP,
     Qwen3ModelWeek1,
@@ -26,6 +52,8 @@ from .sampler import make_sampler
 __all__ = [
     "BatchingKvCache",
     "Embedding",
+    "QuantizedEmbedding",
+    "QuantizedWeights",
     "Qwen3LayerWeek2",
     "Qwen3MLP",
     "Qwen3ModelWeek1",
@@ -38,14 +66,34 @@ __all__ = [
     "Step",
     "TinyKvCache",
     "TinyKvFullCache",
+    "attention_statistics",
     "causal_mask",
+    "dequantize_weights",
+    "embedding_of",
+    "finish_attention",
+    "flash_attention",
+    "flash_attention_device",
+    "flash_attention_tiled",
+    "fused_attention",
     "length_mask",
     "linear",
     "make_sampler",
+    "mask_tile",
+    "merge_attention",
+    "pack_numbers",
+    "pack_weights",
+    "prepare_weights",
+    "project",
+    "quantize_weights",
+    "quantized_linear",
+    "quantized_matmul",
+    "quantized_matmul_device",
+    "quantized_matmul_tiled",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "unpack_numbers",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from .attention import scaled_dot_product_attention_grouped
+from .flash_attention import flash_attention_device, flash_attention_tiled
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
@@ -25,7 +26,18 @@ class Kernels:
     rope: type[RoPE] = RoPE
 
 
-KERNELS = {"simple": Kernels()}
+class _DeviceNorm(RMSNorm):
+    """The norm in one program of MLX."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, self.weight, self.eps)
+
+
+KERNELS = {
+    "simple": Kernels(),
+    "tiled": Kernels(attend=flash_attention_tiled),
+    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm),
+}
 
 
 def choose_kernels(attention: str) -> Kernels:

@@ -105,7 +105,7 @@ class TinyKvFullCache:
 
         Args:
             key, value: (B, Hkv, L, D) of the new tokens.
-            mask_length: L, the number of queries that the mask is for; the new tokens' when None.
+            mask_length: L, or None: the mask is for the new tokens.
             mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
             positions: where the new tokens stand; this port's slices need only `offset`.
 
@@ -115,13 +115,15 @@ class TinyKvFullCache:
             mask: for these S keys.
 
         Raises:
-            ValueError: more tokens than fit.
+            ValueError: more tokens than fit, or a `mask_length` that is not L.
         """
         L = key.shape[2]
+        if mask_length not in (None, L):
+            raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
         if self.offset + L > self.max_seq_len:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         if mask is None or isinstance(mask, str):
-            mask = self.make_mask(L if mask_length is None else mask_length, key.dtype)
+            mask = self.make_mask(L, key.dtype)
         # TASK 2.1.1: make room in steps, write the new tokens behind the others, count them, hand out what is filled.
         # Assigning to a slice writes into the memory that is there; concatenating would copy the cache for every token.
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.update_and_fetch")

@@ -7,11 +7,13 @@ import mlx.core as mx
 
 from .basics import silu
 from .batching_kv_cache import BatchingKvCache
-from .embedding import Embedding
+from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .layer_weights import Checkpoint, layer_weights
+from .layer_weights import Checkpoint, head_norm, layer_weights
 from .projection import project
+from .rope_tables import rope_of
+from .window_mask import behind_windows, window_mask
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,13 @@ class Step:
         positions: (L,) or (B, L), where the tokens stand.
         rows: the rows of RoPE's tables for these positions, as `RoPE.rotate` takes them.
         mask: who sees whom among the keys that the caches return.
+        window_mask: the same for layers with a sliding window, if the model has such layers.
     """
 
     positions: mx.array
     rows: tuple[mx.array, ...]
     mask: mx.array | str | None
+    window_mask: mx.array | str | None = None
 
 
 class Qwen3LayerWeek2:
@@ -44,8 +48,8 @@ class Qwen3LayerWeek2:
         self.head_dim, self.rope, self.attend = config.head_dim, rope, kernels.attend
         self.wq, self.wk, self.wv, self.wo = (weights[name] for name in ("wq", "wk", "wv", "wo"))
         self.w_gate, self.w_up, self.w_down = (weights[name] for name in ("w_gate", "w_up", "w_down"))
-        self.q_norm = kernels.norm(self.head_dim, weights["q_norm"], eps)
-        self.k_norm = kernels.norm(self.head_dim, weights["k_norm"], eps)
+        self.q_norm = head_norm(kernels.norm, self.head_dim, weights.get("q_norm"), eps)
+        self.k_norm = head_norm(kernels.norm, self.head_dim, weights.get("k_norm"), eps)
         self.input_layernorm = kernels.norm(E, weights["w_input_layernorm"], eps)
         self.post_attention_layernorm = kernels.norm(E, weights["w_post_attention_layernorm"], eps)
 
@@ -81,9 +85,12 @@ class Qwen3LayerWeek2:
 class Qwen3ModelWeek2:
     """Qwen3 that computes new tokens only: what it has to know of the others is in the caches.
 
+    Qwen2, Llama and Mistral are the same model but for the weights they have, the tables of RoPE and what a layer sees:
+    `layer_weights.py`, `rope_tables.py` and `window_mask.py` read that from the configuration.
+
     Args:
         checkpoint: the weights. They are used where they are; the model makes no copy.
-        attention: "simple" is Day 1.3's; later days add faster ones.
+        attention: "simple" (Day 1.3), "tiled" (Day 2.4), or "device", with the device's own programs (Day 2.5).
 
     Raises:
         ValueError: no such attention.
@@ -94,19 +101,21 @@ class Qwen3ModelWeek2:
         kernels = choose_kernels(attention)
         E, V = config.hidden_size, config.vocab_size
         self.num_hidden_layers = config.num_hidden_layers
-        self.embedding = Embedding(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
-        self.rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
-        self.layers = [
+        self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
+        self.rope = rope_of(config, kernels)
+        layers = [
             Qwen3LayerWeek2(config, layer_weights(checkpoint, index), self.rope, kernels)
             for index in range(config.num_hidden_layers)
         ]
+        self.layers = behind_windows(layers, config.windows)
         self.norm = kernels.norm(E, checkpoint.weight("model.norm.weight", E), config.rms_norm_eps)
         self.w_lm_head = None if config.tie_word_embeddings else checkpoint.weight("lm_head.weight", V, E)
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvFullCache]:
         """An empty cache for each layer, for at most `max_seq_len` tokens; the model's whole context when None."""
         limit = self.config.max_position_embeddings
-        return [TinyKvFullCache(min(max_seq_len or limit, limit)) for _ in self.layers]
+        length = limit if max_seq_len is None else min(max_seq_len, limit)
+        return [TinyKvFullCache(length) for _ in self.layers]
 
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
         """A cache of so many empty slots for each layer, each slot for at most `max_seq_len` tokens."""
@@ -144,16 +153,18 @@ class Qwen3ModelWeek2:
         cache: Sequence[TinyKvCache],
         mask: mx.array | str,
     ) -> Step:
-        """Positions, RoPE's rows and the mask of one step. The arguments are those of the model's call. Given."""
+        """Positions, RoPE's rows and the masks of one step. The arguments are those of the model's call. Given."""
         B, L = inputs.shape
         if isinstance(offset, int):
             offset = slice(offset, offset + L)
         elif not isinstance(offset, mx.array):
             offset = [slice(start, start + L) for start in offset]
         positions = self.rope.positions(offset, B, L)
+        dtype = self.embedding.weight.dtype
         if isinstance(mask, str):
-            mask = cache[0].make_mask(L, self.embedding.weight.dtype, positions=positions)
-        return Step(positions, self.rope.rows(positions), mask)
+            mask = cache[0].make_mask(L, dtype, positions=positions)
+        windowed = window_mask(mask, positions, cache[0].span(L), self.config.sliding_window, dtype)
+        return Step(positions, self.rope.rows(positions), mask, windowed)
 
     def head(self, x: mx.array) -> mx.array:
         """Scores of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""

@@ -16,7 +16,7 @@ class Batch:
         batch_size: how many slots.
         max_seq_len: tokens of a slot, prompt and answer together.
         clock: seconds, for the events.
-        on_event: is told of each event. It may call `abort` of any request, which takes effect before the next step.
+        on_event: is told of each event. It may call `abort` of any request, which gets no token after that.
 
     Raises:
         ValueError: there is no slot.
@@ -62,7 +62,8 @@ class Batch:
     def decode(self) -> None:
         """One step: one new token for every running request. Tells "token" of each."""
         # TASK 2.6.8: a row for every slot, [] for an idle one; give each new token to the request that it belongs to.
-        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds.
+        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds. Whoever hears of one
+        # token may abort the request of the next.
         raise NotImplementedError("week 2 day 6 task 8: Batch.decode")
 
     def remove_ended(self) -> None:

@@ -112,61 +112,151 @@ def apply_rope_twin(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> to
     return RoPE(D, seq_len=1).rotate(x, cos[..., : D // 2], sin[..., : D // 2])
 
 
-def scaled_dot_product_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float | None = None,
-    mask: torch.Tensor | str | None = None,
-) -> torch.Tensor:
-    """softmax(query @ keyᵀ · scale + mask) @ value; query head h reads key head h // (H / H_kv).
-
-    Args:
-        query: (B, H, L, D).
-        key, value: (B, H_kv, S, D), with H a multiple of H_kv; never repeated.
-        scale: 1/√D when None.
-        mask: None, "causal" (the last query sees all S keys), or added to the scores: (L, S), (B, 1, L, S) or
-            (B, H, L, S).
-
-    Returns:
-        (B, H, L, D) in query's type.
-    """
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    L, S = query.shape[-2], key.shape[-2]
-    # The kernel's own causality is for squares; with a past it becomes a mask. One query sees every key.
-    square = isinstance(mask, str) and L == S
-    if isinstance(mask, str):
-        from .attention import causal_mask  # this port's own, written on Day 1.3
-
-        mask = None if square or L == 1 else causal_mask(L, S, query.dtype, device=query.device)
-    bias = None if mask is None else _as_bias(mask, query, S)
-    if query.device.type != "hpu":
-        return attention_twin(query, key, value, scale, bias, square)
-    from habana_frameworks.torch.hpex.kernels import FusedSDPA
-
-    # By position: q, k, v, mask, dropout, causal, scale, softmax mode, recompute (the flash-style kernel, which
-    # keeps no score matrix), valid lengths, side of the padding (the default would be left).
-    return FusedSDPA.apply(query, key, value, bias, 0.0, square, scale, "None", True, None, "right")
-
-
-def attention_twin(
+def fused_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     scale: float,
-    bias: torch.Tensor | None,
-    is_causal: bool,
+    bias: torch.Tensor | None = None,
+    is_causal: bool = False,
 ) -> torch.Tensor:
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, is_causal=is_causal, scale=scale, enable_gqa=True
-    )
+    """softmax(query @ keyᵀ · scale + bias) @ value; query head h reads key head h // (H / Hkv).
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
+        scale: a number.
+        bias: added to the scores, broadcastable to (B, H, L, S), in query's type.
+        is_causal: for L = S; a bias beside it is not supported.
+
+    Returns:
+        (B, H, L, D) in query's type. What stands in the row of a query that sees no key is the kernel's affair.
+    """
+    if bias is not None:
+        # The four axes that the kernels want: one mask for all heads, or one each. A view, whatever was broadcast.
+        heads = bias.shape[-3] if bias.dim() > 2 else 1
+        bias = bias.expand(query.shape[0], heads, query.shape[2], key.shape[2])
+    if query.device.type != "hpu":
+        return fused_attention_twin(query, key, value, scale, bias, is_causal)
+    from habana_frameworks.torch.hpex.kernels import FusedSDPA
+
+    # By position: q, k, v, mask, dropout, causal, scale, softmax mode, recompute (the flash-style kernel, which
+    # keeps no score matrix), valid lengths, side of the padding (the default would be left).
+    return FusedSDPA.apply(query, key, value, bias, 0.0, is_causal, scale, "None", True, None, "right")
 
 
-def _as_bias(mask: torch.Tensor, query: torch.Tensor, S: int) -> torch.Tensor:
-    """The four axes that the kernel wants, (B, 1 or H, L, S), in query's type."""
-    B, _, L, _ = query.shape
-    heads = mask.shape[-3] if mask.dim() > 2 else 1
-    return mask.to(query.dtype).expand(B, heads, L, S)
+def fused_attention_twin(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None = None,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    attend = partial(F.scaled_dot_product_attention, attn_mask=bias, is_causal=is_causal, scale=scale)
+    B, H, L, D = query.shape
+    if L == 1 and (bias is None or bias.shape[1] == 1):
+        # The heads of a group serve as more queries of one head; torch's CPU kernel would repeat K and V.
+        return attend(query.reshape(B, key.shape[1], -1, D), key, value).reshape(B, H, L, D)
+    return attend(query, key, value, enable_gqa=True)
+
+
+def convert_from_uint4(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """(q - zero) · scale for numbers of 4 bits that are packed along the outputs. It dequantises; it does not multiply.
+
+    Args:
+        words: (I, O / 8) int32: column 8c + j of a row stands in the four bits from 4j of word c on.
+        scales: (I / group_size, O), bf16.
+        zeros: (I / group_size, O / 8) int32, whole numbers from 0 to 15, packed the same way.
+        dtype: the type of the result.
+
+    Returns:
+        (I, O).
+    """
+    if words.device.type != "hpu":
+        return convert_from_uint4_twin(words, scales, zeros, dtype)
+    return torch.ops.hpu.convert_from_uint4(words, scales, zeros, dtype)
+
+
+def convert_from_uint4_twin(
+    words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    from .quantize import unpack_numbers  # this port's own, written on Day 2.2
+
+    q = unpack_numbers(words, 4).unflatten(0, (scales.shape[0], -1))
+    zeros, scales = unpack_numbers(zeros, 4).unsqueeze(1), scales.unsqueeze(1)
+    return ((q - zeros) * scales).flatten(0, 1).to(dtype)
+
+
+def zero_points(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor | None:
+    """The zero of each group, with which q · scale + bias is (q - zero) · scale.
+
+    Args:
+        scales, biases: of any one shape.
+
+    Returns:
+        Whole numbers from 0 to 15 in their shape, int32. None if some group has no such zero, to within the rounding of
+        `biases`: a group whose numbers all have one sign has not.
+    """
+    wide, bias = scales.float(), biases.float()
+    zeros = torch.round(-bias / wide)
+    near = (bias + zeros * wide).abs() <= torch.finfo(biases.dtype).eps * bias.abs()
+    fits = near & (zeros >= 0) & (zeros <= 15)
+    return zeros.int() if fits.all() else None
+
+
+def uint4_matrix(
+    numbers: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, device: torch.device | str
+) -> "Uint4Matrix | None":
+    """Packs a matrix for `convert_from_uint4`, on the CPU, and moves it to `device`.
+
+    Args:
+        numbers: (O, I) whole numbers from 0 to 15.
+        scales, biases: (O, I / group_size).
+
+    Returns:
+        None if the matrix has no whole zeros, or O is no multiple of 8: its words are then dequantised in the graph.
+    """
+    zeros = zero_points(scales, biases)
+    if zeros is None or numbers.shape[0] % 8:
+        return None
+    parts = [part.to(device) for part in uint4_parts(numbers, scales, zeros)]
+    return Uint4Matrix(*parts, tuple(numbers.shape), scales.dtype)
+
+
+def uint4_parts(
+    numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Words, scales and zeros of `convert_from_uint4`, from numbers (O, I) and scales and zeros (O, I / group_size)."""
+    from .quantize import pack_numbers  # this port's own, written on Day 2.2
+
+    words, packed_zeros = (pack_numbers(part.T, 4).view(torch.int32) for part in (numbers, zeros))
+    return words, scales.T.to(torch.bfloat16).contiguous(), packed_zeros
+
+
+@dataclass(frozen=True, eq=False)
+class Uint4Matrix:
+    """A matrix (O, I) as `convert_from_uint4` reads it: dequantised in the graph, then an ordinary product."""
+
+    words: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor
+    shape: tuple[int, int]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes + self.scales.nbytes + self.zeros.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x @ Wᵀ, (..., I) to (..., O), in x's type."""
+        return x @ convert_from_uint4(self.words, self.scales, self.zeros, torch.bfloat16).to(x.dtype)
 
 
 def self_check(device: str = "hpu") -> list[tuple[str, float]]:
@@ -174,13 +264,20 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
     angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
-    causal = partial(scaled_dot_product_attention, mask="causal")
+    past = torch.full((5, 8), -torch.inf, dtype=torch.bfloat16).triu(4)
+
+    def attend(*arrays: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
+        return fused_attention(*arrays[:3], 128**-0.5, *arrays[3:], is_causal=is_causal)
+
+    numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
+    words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
     cases = [
         ("RMSNorm", rms_norm, [normal(2, 5, 128), normal(128)]),
         ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
-        ("attention", scaled_dot_product_attention, [query, key, value]),
-        ("causal attention", causal, [query, key[:, :, :5], value[:, :, :5]]),
-        ("causal attention with a past", causal, [query, key, value]),
+        ("attention", attend, [query, key, value]),
+        ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
+        ("causal attention with a past", attend, [query, key, value, past]),
+        ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
     ]
 
     def difference(function: Callable, inputs: list[torch.Tensor]) -> float:

@@ -191,11 +191,13 @@ class Qwen3ModelWeek1:
         checkpoint: the weights. They are used where they are; the model makes no copy.
 
     Raises:
-        CheckpointError: a weight is missing or has another shape than `checkpoint.config` says.
+        CheckpointError: the model is not plain Qwen3, or a weight is missing or has another shape than
+            `checkpoint.config` says.
     """
 
     def __init__(self, checkpoint: Checkpoint):
         self.config = config = checkpoint.config
+        config.require_plain_qwen3("Week 1's model")
         vocab_size, hidden_size = config.vocab_size, config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
         table = checkpoint.weight("model.embed_tokens.weight", vocab_size, hidden_size)

@@ -10,6 +10,7 @@ from rich.progress import track
 
 from ..arguments import DEVICES, whole_number
 from ..port import Port
+from ..quantization import QUANTIZATIONS
 from ..repo import PORTS, installed_backends
 from ..solution import SOLUTIONS
 from ..terminal import fail
@@ -28,7 +29,8 @@ def parser(kind: str, description: str) -> argparse.ArgumentParser:
     add("--config", default="qwen3-0.6b", choices=sorted(SHAPES), help="a shape; its weights are random")
     add("--layers", type=whole_number(1), help="fewer layers than the shape has, for slow machines")
     add("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    add("--attention", default="simple", help="of our model: simple, tiled or device")
+    add("--attention", default="device", help="of our model: simple, tiled or device")
+    add("--quantize", choices=sorted(QUANTIZATIONS), help="adds our engine with packed weights")
     add("--compare", choices=["transformers", "mlx-lm"], help="a peer on the same weights")
     if kind == "decode":
         add("--rows", type=whole_number(1), nargs="+", default=[1, 4, 16], help="rows of the batch")
@@ -59,6 +61,7 @@ def bench_main(kind: str, description: str, measure: Callable, argv: list[str] |
             layers=options.layers,
             dtype=options.dtype,
             attention=options.attention,
+            quantize=options.quantize,
             compare=options.compare,
             threads=tuple(options.threads),
             rounds=options.rounds,

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..port import Port
+from ..quantization import QUANTIZATIONS, Packing
 from .ours import Ours
 from .provenance import provenance
 from .samples import interleave
-from .shapes import RandomCheckpoint, shape
+from .shapes import PackedCheckpoint, RandomCheckpoint, shape
+
+OURS = "tiny-llm"
 
 
 class Contestant(Protocol):
@@ -30,6 +33,7 @@ class Plan:
         layers: fewer layers than the shape has, or None.
         dtype: of the weights and the cache.
         attention: of our model, see `Qwen3ModelWeek2`.
+        quantize: "4bit" or "8bit" adds our engine with packed weights.
         compare: "transformers", "mlx-lm" or None.
         threads: each is measured.
         rounds: samples of each contestant and case.
@@ -39,7 +43,8 @@ class Plan:
     config: str = "qwen3-0.6b"
     layers: int | None = None
     dtype: str = "bfloat16"
-    attention: str = "simple"
+    attention: str = "device"
+    quantize: str | None = None
     compare: str | None = None
     threads: tuple[int, ...] = (1,)
     rounds: int = 5
@@ -49,8 +54,14 @@ class Plan:
 def contestants(plan: Plan, port: Port) -> dict[str, Contestant]:
     """Our engine and its peers, on one set of weights."""
     checkpoint = RandomCheckpoint(shape(plan.config, plan.layers), port.kit, plan.dtype, port.device)
-    ours = Ours(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
-    return {"tiny-llm": ours, **_peers(plan.compare, checkpoint)}
+    cast: dict[str, Contestant] = {
+        OURS: Ours(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
+    }
+    if plan.quantize:
+        packed = PackedCheckpoint(checkpoint, Packing(port, QUANTIZATIONS[plan.quantize]))
+        model = port.Qwen3ModelWeek2(packed, attention=plan.attention)
+        cast[f"{OURS} {plan.quantize}"] = Ours(port, model)
+    return {**cast, **_peers(plan.compare, checkpoint)}
 
 
 def _peers(compare: str | None, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:
@@ -120,7 +131,6 @@ def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict]) ->
     for threads in plan.threads:
         port.kit.set_threads(threads)
         bandwidth[str(threads)] = port.kit.read_bandwidth(port.device)
-    config = cast["tiny-llm"].model.config
     return {
         "kind": kind,
         "backend": port.name,

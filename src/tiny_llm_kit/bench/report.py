@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from .contest import OURS
 from .samples import ratio, spread
-
-OURS = "tiny-llm"
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ def _best(runs: list[dict], name: str) -> dict:
 
 def _roofline(result: Mapping[str, Any], run: dict, name: str) -> float:
     """Bytes that a step must read, over what memory delivers in the time that it took."""
-    sizes = result["bytes_per_step"]
-    needed = sizes["weights"] + sizes["kv_per_token"] * run["context"] * run["rows"]
+    weights = result["weight_bytes"]  # peers have our plain ones
+    needed = weights.get(name, weights[OURS]) + result["kv_bytes_per_token"] * run["context"] * run["rows"]
     # The best bandwidth of any number of threads is the machine's.
     bandwidth = max(result["read_bandwidth_bytes_per_second"].values())
     return needed / bandwidth / statistics.median(run["seconds"][name])

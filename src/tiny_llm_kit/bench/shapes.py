@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from ..model_config import ModelConfig
+from ..quantization import Packing
 
 QWEN3_06B = ModelConfig(
     hidden_size=1024,
@@ -65,3 +66,24 @@ class RandomCheckpoint:
                 shape, scale, 1.0 - bool(scale), self.dtype, self.device
             )
         return self.weights[name]
+
+
+@dataclass(frozen=True)
+class PackedCheckpoint:
+    """The same weights, the layers' matrices packed as `--quantize` packs them.
+
+    Args:
+        plain: whose weights.
+        packing: in which bits.
+    """
+
+    plain: RandomCheckpoint
+    packing: Packing
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.plain.config
+
+    def weight(self, name: str, *shape: int) -> Any:
+        array = self.plain.weight(name, *shape)
+        return self.packing.pack(name, array, self.config) if self.packing.applies_to(name, shape) else array

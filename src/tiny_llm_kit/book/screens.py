@@ -1,7 +1,10 @@
 """The screens in the book, captured from the commands that it shows; `--check` says whether one has changed.
 
 A day's screen is `show(b, console)` of `tiny_llm_kit/see/week_W_day_D.py`, run for the reference on a console of
-fixed width. Both ports must print the same. Other screens are the output of a command (`COMMANDS`).
+fixed width. What only one port has to show is `show_mlx` or `show_torch`, a screen of its own (`week2-01-torch.html`).
+Both ports must print the same in `show`, but for what the module's `MEASURED` patterns match: seconds and the like,
+which differ in every run. The book shows what was measured when the screen was captured, and comparing leaves it out;
+to measure again, delete the file and capture. Other screens are the output of a command (`COMMANDS`).
 """
 
 import difflib
@@ -25,6 +28,7 @@ from rich.text import Text
 from .. import see
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
+from . import batch_screen
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
@@ -62,7 +66,7 @@ def capture(screens: Iterable[tuple[str, str]], folder: Path = FOLDER) -> Iterat
     """Write every `(name, fragment)` into `folder`; yields the files that changed."""
     for name, fragment in screens:
         file = folder / f"{name}.html"
-        if not file.exists() or file.read_text(encoding="utf-8") != fragment:
+        if not file.exists() or unmeasured(file.read_text(encoding="utf-8")) != unmeasured(fragment):
             file.write_text(fragment, encoding="utf-8")
             yield file
 
@@ -72,8 +76,9 @@ def differences(screens: Iterable[tuple[str, str]], folder: Path = FOLDER) -> It
     for name, fragment in screens:
         file = folder / f"{name}.html"
         kept = file.read_text(encoding="utf-8") if file.exists() else ""
-        if kept != fragment:
-            yield "\n".join(diff(kept, fragment, file.name)) or f"{file.name}: the colours differ"
+        kept, fresh = unmeasured(kept), unmeasured(fragment)
+        if kept != fresh:
+            yield "\n".join(diff(kept, fresh, file.name)) or f"{file.name}: the colours differ"
 
 
 def diff(kept: str, fresh: str, name: str) -> Iterator[str]:
@@ -87,18 +92,44 @@ def diff(kept: str, fresh: str, name: str) -> Iterator[str]:
 
 def day_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every day that has a screen, drawn by the reference on one port."""
+    yield from _drawn(backend, modules, "show", "", "pdm run see {day}")
+
+
+def port_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of what a day shows on this port alone, below its screen."""
+    yield from _drawn(
+        backend, modules, f"show_{backend}", f"-{backend}", f"pdm run see {{day}} --backend {backend}"
+    )
+
+
+def _drawn(backend: str, modules: Iterable[ModuleType] | None, function: str, ending: str, command: str):
     port = Port("tiny_llm_ref", backend, device="cpu")
     for module in see_modules() if modules is None else modules:
-        week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
-        console = recording_console(f"pdm run see {week}.{day}")
-        module.show(port, console)
-        yield f"week{week}-{int(day):02}", fragment(console)
+        if show := getattr(module, function, None):
+            week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
+            console = recording_console(command.format(day=f"{week}.{day}"))
+            show(port, console)
+            measured = getattr(module, "MEASURED", ())
+            yield f"week{week}-{int(day):02}{ending}", fragment(console, measured)
+
+
+def shown_on(module: ModuleType) -> str:
+    """The port whose measurements the book shows: `SHOWN_ON` of the day, where it is installed."""
+    wanted, installed = getattr(module, "SHOWN_ON", None), installed_backends()
+    return wanted if wanted in installed else installed[0]
 
 
 def see_modules() -> Iterator[ModuleType]:
     for info in pkgutil.iter_modules(see.__path__):
         if re.fullmatch(r"week_\d+_day_\d+", info.name):
             yield importlib.import_module(f"{see.__name__}.{info.name}")
+
+
+def batch_screens(backend: str) -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of a batch at work."""
+    console = recording_console(batch_screen.COMMAND)
+    batch_screen.show(backend, console)
+    yield "batch-main", fragment(console, batch_screen.MEASURED)
 
 
 def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:
@@ -141,22 +172,41 @@ def recording_console(command: str) -> Console:
     return console
 
 
-def fragment(console: Console) -> str:
-    """What the console printed, as one `<pre>` for a chapter to include."""
+def fragment(console: Console, measured: tuple[str, ...] = ()) -> str:
+    """What the console printed, as one `<pre>` for a chapter to include; `measured` patterns of its text are marked."""
     code = console.export_html(theme=MONOKAI, code_format="{code}", inline_styles=True)
-    lines = [line.rstrip() for line in code.splitlines()]
+    lines = [mark(line.rstrip(), measured) for line in code.splitlines()]
     return '<pre class="screen" tabindex="0">' + "\n".join(lines).strip("\n") + "\n</pre>\n"
 
 
+def mark(line: str, measured: tuple[str, ...]) -> str:
+    """Puts what the patterns match into `<span class="measured">`; tags are left alone."""
+    if not measured:
+        return line
+    either = f"(<[^>]*>)|(?:{'|'.join(measured)})"
+    return re.sub(either, lambda m: m[1] or f'<span class="measured">{m[0]}</span>', line)
+
+
+def unmeasured(fragment: str) -> str:
+    """The fragment without what differs in every run."""
+    return re.sub(r'<span class="measured">[^<]*</span>', "…", fragment)
+
+
 def capture_all() -> Iterator[tuple[str, str]]:
-    """Every screen of the book, drawn on one port."""
-    yield from day_screens(installed_backends()[0])
+    """Every screen of the book, drawn on one port, or on its own."""
+    for module in see_modules():
+        yield from day_screens(shown_on(module), [module])
+    for backend in installed_backends():
+        yield from port_screens(backend)
+    yield from batch_screens(installed_backends()[0])
     yield from command_screens()
 
 
 def check_all() -> Iterator[str]:
     """What differs between the book's screens and what the commands print now, on every port of this machine."""
     for backend in installed_backends():
-        for difference in differences(day_screens(backend)):
+        for difference in differences(
+            (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
+        ):
             yield f"[{backend}] {difference}"
     yield from differences(command_screens())

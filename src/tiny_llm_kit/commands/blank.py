@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from ..course.tree import PARTS
 
 
 @contextmanager
-def ends_at_a_blank(needs: Day) -> Iterator[None]:
+def ends_at_a_blank(needs: Day, unused: Collection[Day] = ()) -> Iterator[None]:
     """The command ends with one line: the first blank task, how to fill all it needs, how to see the reference.
 
     Args:
         needs: the last day whose code the command runs.
+        unused: earlier days that it does without; one may be blank and yet is not what stopped it.
     """
     try:
         yield
@@ -24,9 +25,9 @@ def ends_at_a_blank(needs: Day) -> Iterator[None]:
         found = task_of_label(str(blank))
         if found is None:
             raise
-        fills = max(needs, found[0].of_day)
+        fills, first = max(needs, found[0].of_day), _first_blank(_part_of(blank), unused)
         sys.exit(
-            f"blank: {_first_blank(_part_of(blank)) or blank}. Its chapter is in `pdm run book`; `pdm run course skip "
+            f"blank: {first or blank}. Its chapter is in `pdm run book`; `pdm run course skip "
             f"--through {fills}` fills all that this command needs; `--solution ref` shows the reference instead"
         )
 
@@ -37,7 +38,8 @@ def _part_of(blank: NotImplementedError) -> str | None:
     return {name: part for part, name in PARTS.items()}.get(folder)
 
 
-def _first_blank(part: str | None) -> str | None:
+def _first_blank(part: str | None, unused: Collection[Day]) -> str | None:
     """The address of the earliest blank: a later one may be what stopped the command."""
     blanks = [state for state in states([part] if part else []) if state.status == "blank"]
+    blanks = [state for state in blanks if state.task.of_day not in unused]
     return blanks[0].task.label(blanks[0].names[0]) if blanks else None

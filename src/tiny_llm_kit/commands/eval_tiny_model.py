@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -23,6 +24,7 @@ from ..evaluation_cases import Case, Suite, make_suites, read_material
 from ..hub import model_folder
 from ..model_files import CheckpointError
 from ..port import Port
+from ..quantization import QUANTIZATIONS, Packing
 from ..repo import MODELS, installed_backends, ports_of
 from ..solution import SOLUTIONS
 from ..terminal import fail
@@ -32,6 +34,7 @@ from .blank import ends_at_a_blank
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 ORACLE = "transformers"
 WEEK_1_MODEL = parse_day("1.5")  # the day whose code is evaluated
+PACKED_MODEL = parse_day("2.3")  # with --quantize
 OTHER_CASES = 20  # cases a suite on every run but the first
 GENERATED = 20  # cases that are also decoded step by step
 
@@ -66,6 +69,19 @@ def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logi
     checkpoint = load_checkpoint(model, backend=backend, device=port.device, dtype=port.float_dtype)
     network = port.Qwen3ModelWeek1(checkpoint)
     return lambda ids: port.numpy(network(port.array(ids)))
+
+
+def packed_logits(solution: str, backend: str, dtype: str, model: str, bits: int) -> Logits:
+    """The same function from the Week 2 model, whose layers' weights are packed at load."""
+    port = Port(solution, backend, dtype=DTYPES[dtype])
+    packing = Packing(port, bits)
+    checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, packing)
+    network = port.Qwen3ModelWeek2(checkpoint)
+
+    def logits(ids: list[list[int]]) -> np.ndarray:
+        return port.numpy(network(port.array(ids), 0, network.create_kv_cache(len(ids[0]))))
+
+    return logits
 
 
 def oracle_logits(dtype: str, model: str) -> Logits:
@@ -172,6 +188,9 @@ def _parser() -> argparse.ArgumentParser:
         help="look-ups of each kind on the first run; 20 on others",
     )
     parser.add_argument("--model", type=model_argument, default="tiny-qwen3")
+    parser.add_argument(
+        "--quantize", choices=QUANTIZATIONS, help="pack the layers' weights; the Week 2 model then answers"
+    )
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
@@ -180,6 +199,9 @@ def _parser() -> argparse.ArgumentParser:
 def _make_logits(options: argparse.Namespace, backend: str, dtype: str) -> Logits:
     if backend == ORACLE:
         return oracle_logits(dtype, options.model)
+    if options.quantize:
+        bits = QUANTIZATIONS[options.quantize]
+        return packed_logits(options.solution, backend, dtype, options.model, bits)
     return solution_logits(options.solution, backend, dtype, options.model)
 
 
@@ -197,10 +219,9 @@ def run_all(options: argparse.Namespace, console: Console) -> list[Run]:
     runs = []
     for backend, dtype in _plan(options):
         count = options.cases if not runs else min(options.cases, OTHER_CASES)
-        run = Run(
-            f"{backend} {dtype}", make_suites(maker, count, every_question=not runs and count > OTHER_CASES)
-        )
-        with ends_at_a_blank(needs=WEEK_1_MODEL):
+        name = " ".join(filter(None, (backend, dtype, options.quantize)))
+        run = Run(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
+        with ends_at_a_blank(needs=PACKED_MODEL if options.quantize else WEEK_1_MODEL):
             logits = _make_logits(options, backend, dtype)
             with _context(options, backend):
                 evaluate(logits, run, console)
@@ -213,6 +234,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
         parser.error(f"--json {options.json}: name a file in a folder that exists")
+    if options.quantize and options.solution == ORACLE:
+        parser.error("--quantize needs a solution of this course: choose --solution ref")
     console = Console()
     try:
         runs = run_all(options, console)

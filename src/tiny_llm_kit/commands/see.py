@@ -31,9 +31,12 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     replace_unknown_characters()
     backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
-    show = screen(options.day).show
+    module = screen(options.day)
     with ends_at_a_blank(needs=options.day):
-        show(open_port(options.solution, backend, options.device), Console())
+        port, console = open_port(options.solution, backend, options.device), Console()
+        module.show(port, console)
+        if of_this_port := getattr(module, f"show_{backend}", None):
+            of_this_port(port, console)
 
 
 def open_port(solution: str, backend: str, device: str) -> Port:

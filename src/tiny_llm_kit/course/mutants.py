@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..repo import ROOT
+from ..repo import PORTS, ROOT
 from .address import Day, Task, parse_task
 from .holes import functions_of
 from .inprocess import run_days
@@ -26,10 +26,11 @@ class Mutant:
     Args:
         task: whose tests must kill it, for example "1.1.3".
         idea: the wrong idea in a few words.
-        file: the file of the backend package that holds it, for example "attention.py".
+        file: the file of the backend package, or of `serving`, that holds it, for example "attention.py".
         survives: a plausible weaker test that it would pass; a mutant that no test could miss is a strawman.
         both: (old, new) when the same edit serves both ports; `old` occurs exactly once.
         mlx, torch: (old, new) for one port.
+        serving: (old, new) in the policy, which both ports share: judged once.
         inside: the function to look in, for example "RoPE.__call__"; the whole file when None.
     """
 
@@ -40,6 +41,7 @@ class Mutant:
     both: Edit | None = None
     mlx: Edit | None = None
     torch: Edit | None = None
+    serving: Edit | None = None
     inside: str | None = None
 
     @property
@@ -47,14 +49,14 @@ class Mutant:
         return parse_task(self.task)
 
     def edits(self) -> dict[str, Edit]:
-        """The edit per backend."""
-        edits = {"mlx": self.mlx or self.both, "torch": self.torch or self.both}
-        return {backend: edit for backend, edit in edits.items() if edit}
+        """The edit per part: "mlx", "torch" or "serving"."""
+        edits = {"mlx": self.mlx or self.both, "torch": self.torch or self.both, "serving": self.serving}
+        return {part: edit for part, edit in edits.items() if edit}
 
-    def mutate(self, backend: str) -> dict:
+    def mutate(self, part: str) -> dict:
         """The texts to overlay. Raises ValueError when the reference no longer has the text once."""
-        old, new = self.edits()[backend]
-        path = REFERENCE / PARTS[backend] / self.file
+        old, new = self.edits()[part]
+        path = REFERENCE / PARTS[part] / self.file
         before, text, after = _around(path.read_text(encoding="utf-8"), self.inside)
         if text.count(old) != 1:
             where = f"{self.inside or 'it'} has {old!r} {text.count(old)} times"
@@ -74,10 +76,10 @@ def _around(source: str, qualname: str | None) -> tuple[str, str, str]:
 
 @dataclass
 class Verdict:
-    """What the tests of its task said to a mutant on one port: "killed", "survived", "crashed" or "stale"."""
+    """What the tests of its task said to a mutant of one part: "killed", "survived", "crashed" or "stale"."""
 
     mutant: Mutant
-    backend: str
+    part: str
     status: str
     by: str
 
@@ -93,39 +95,39 @@ def mutants_of(day: Day) -> list[Mutant]:
     return module.MUTANTS
 
 
-def judge(mutant: Mutant, backend: str) -> Verdict:
-    """Runs the tests of the mutant's own task on it, until the first that fails."""
+def judge(mutant: Mutant, part: str, backend: str | None = None) -> Verdict:
+    """Runs the tests of the mutant's own task on it, until the first that fails.
+
+    Args:
+        part: where its edit is.
+        backend: which port runs the tests; for an edit in a port always that port.
+    """
     try:
-        texts = mutant.mutate(backend)
+        texts = mutant.mutate(part)
     except ValueError as error:
-        return Verdict(mutant, backend, "stale", str(error))
+        return Verdict(mutant, part, "stale", str(error))
     task = mutant.address
     with overlay("tiny_llm_ref", texts):
-        outcomes = run_days([task.of_day], backend, "ref", [task], stop=True)
+        outcomes = run_days([task.of_day], part if part in PORTS else backend, "ref", [task], stop=True)
     last = outcomes[-1]
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
-    return Verdict(mutant, backend, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
+    return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
 
 
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
-    """Judges every mutant with a progress bar, prints killed/total per day and backend, and each one that got away."""
+    """Judges every mutant with a progress bar, prints killed/total per day and part, and each one that got away."""
     chosen = [only] if only else days()
-    work = [
-        (day, m, backend)
-        for day in chosen
-        for m in mutants_of(day)
-        for backend in m.edits()
-        if backend in backends
-    ]
-    verdicts = [judge(mutant, backend) for _, mutant, backend in track(work, "mutants", console=console)]
-    table = Table("day", *backends, box=None, pad_edge=False)
+    parts = [*backends, "serving"]
+    work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]
+    verdicts = [judge(mutant, part, backends[0]) for mutant, part in track(work, "mutants", console=console)]
+    table = Table("day", *parts, box=None, pad_edge=False)
     for day in chosen:
-        table.add_row(str(day), *(_score(verdicts, day, backend) for backend in backends))
+        table.add_row(str(day), *(_score(verdicts, day, part) for part in parts))
     console.print(table)
     escaped = [verdict for verdict in verdicts if verdict.status != "killed"]
     for v in escaped:
         console.print(
-            f"{v.status}: {v.mutant.task} {v.backend}: {v.mutant.idea} ({v.by})", style="red", markup=False
+            f"{v.status}: {v.mutant.task} {v.part}: {v.mutant.idea} ({v.by})", style="red", markup=False
         )
     thin = [day for day in chosen if len(mutants_of(day)) < AT_LEAST]
     for day in thin:
@@ -133,6 +135,6 @@ def report_mutants(console: Console, only: Day | None, backends: list[str]) -> i
     return 1 if escaped or thin else 0
 
 
-def _score(verdicts: list[Verdict], day: Day, backend: str) -> str:
-    mine = [v for v in verdicts if v.mutant.address.of_day == day and v.backend == backend]
-    return f"{sum(v.status == 'killed' for v in mine)}/{len(mine)} killed"
+def _score(verdicts: list[Verdict], day: Day, part: str) -> str:
+    mine = [v for v in verdicts if v.mutant.address.of_day == day and v.part == part]
+    return f"{sum(v.status == 'killed' for v in mine)}/{len(mine)} killed" if mine else "–"

@@ -37,6 +37,10 @@ def tasks() -> list[Task]:
     return sorted({hole.task for part in PARTS for _, hole in holes_of_part(part)})
 
 
+def tasks_of_part(part: str) -> set[Task]:
+    return {hole.task for _, hole in holes_of_part(part)}
+
+
 def days() -> list[Day]:
     return sorted({task.of_day for task in tasks()})
 

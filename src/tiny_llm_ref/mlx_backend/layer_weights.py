@@ -1,21 +1,28 @@
 """What a checkpoint is to a model, and where it keeps a layer's weights. Given."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import mlx.core as mx
+
+from .biased_weights import BiasedWeights
 
 
 class Checkpoint(Protocol):
     """What a model is built from: its sizes, and its weights by Hugging Face name."""
 
-    config: Any  # fields named as in config.json
+    config: Any  # fields named as in config.json; and `head_norms`, `biases`, `windows`, see kit's model_config.py
 
     def weight(self, name: str, *shape: int) -> mx.array:
         """The array of that name, on the device already. CheckpointError: it is absent or has another shape."""
 
 
-def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, mx.array]:
-    """The weights of layer `index`, under the names that `Qwen3TransformerBlock` gives them."""
+def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, mx.array | BiasedWeights]:
+    """The weights of layer `index`, under the names that `Qwen3TransformerBlock` gives them.
+
+    Families that do not norm queries and keys have no `q_norm` and no `k_norm`; a projection with a bias comes as
+    `BiasedWeights`.
+    """
     config = checkpoint.config
     E, F = config.hidden_size, config.intermediate_size
     Hq, Hkv, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -32,7 +39,24 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, mx.array]:
         "w_up": ("mlp.up_proj", F, E),
         "w_down": ("mlp.down_proj", E, F),
     }
+    if not config.head_norms:
+        del places["q_norm"], places["k_norm"]
     return {
-        ours: checkpoint.weight(f"model.layers.{index}.{theirs}.weight", *shape)
+        ours: _weight(checkpoint, f"model.layers.{index}.", theirs, *shape)
         for ours, (theirs, *shape) in places.items()
     }
+
+
+def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> mx.array | BiasedWeights:
+    """A weight of a layer, with its bias if it has one."""
+    weight = checkpoint.weight(f"{layer}{name}.weight", *shape)
+    if name not in checkpoint.config.biases:
+        return weight
+    return BiasedWeights(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]))
+
+
+def head_norm(
+    norm: Callable, dim: int, weight: mx.array | None, eps: float
+) -> Callable[[mx.array], mx.array]:
+    """The norm of queries or keys; in families that have none, nothing happens to them."""
+    return (lambda x: x) if weight is None else norm(dim, weight, eps)

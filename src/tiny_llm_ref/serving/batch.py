@@ -16,7 +16,7 @@ class Batch:
         batch_size: how many slots.
         max_seq_len: tokens of a slot, prompt and answer together.
         clock: seconds, for the events.
-        on_event: is told of each event. It may call `abort` of any request, which takes effect before the next step.
+        on_event: is told of each event. It may call `abort` of any request, which gets no token after that.
 
     Raises:
         ValueError: there is no slot.
@@ -74,15 +74,17 @@ class Batch:
     def decode(self) -> None:
         """One step: one new token for every running request. Tells "token" of each."""
         # TASK 2.6.8: a row for every slot, [] for an idle one; give each new token to the request that it belongs to.
-        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds.
+        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds. Whoever hears of one
+        # token may abort the request of the next.
         rows = self.running
         tokens = [[request.next_token] if request else [] for request in self.slots]
         offsets = [request.offset if request else 0 for request in self.slots]
         sampling = [self.slots[slot].sampling for slot in rows]
         chosen = self.model.step(tokens, offsets, self.kv_cache, sample_rows=rows, sampling=sampling)
         for slot, token in zip(rows, chosen, strict=True):
-            self.slots[slot].decode_done(token)
-            self.tell("token", self.slots[slot], slot)
+            if not self.slots[slot].is_done:
+                self.slots[slot].decode_done(token)
+                self.tell("token", self.slots[slot], slot)
 
     def remove_ended(self) -> None:
         """Frees the slots of requests that have ended. Tells "finish" of each."""

@@ -54,10 +54,10 @@ def batch_generate(
     Raises:
         Whatever the model or `on_event` raises, after every request has ended and every cache was released.
     """
+    batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=on_event)
     requests = [
         _request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)
     ]
-    batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=on_event)
     # TASK 2.6.9: until nothing waits and nothing runs: a waiting request into a free slot, then a step for all.
     # The caches are released on every way out, and requests that did not come to their end are aborted.
     waiting = deque(requests)

@@ -89,7 +89,7 @@ class BatchingKvCache:
 
         Args:
             key, value: (B, Hkv, L, D), row i for slot i. B may leave out the last slots, as long as they are idle.
-            mask_length: L, the number of queries that the mask is for; the new tokens' when None.
+            mask_length: L, or None: the mask is for the new tokens.
             mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
             positions: (B, L), where the new tokens stand; 0 in an idle row. Derived from `offsets` when None.
 
@@ -99,13 +99,15 @@ class BatchingKvCache:
             mask: (B, 1, L, S).
 
         Raises:
-            ValueError: there is no row for a slot in use, or a row is full.
+            ValueError: there is no row for a slot in use, a row is full, or `mask_length` is not L.
         """
         B, Hkv, L, D = key.shape
+        if mask_length not in (None, L):
+            raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
         self._check_rows(B, L)
         positions = self._positions(L)[:B].to(key.device) if positions is None else positions
         if mask is None or isinstance(mask, str):
-            mask = self.make_mask(L if mask_length is None else mask_length, key.dtype, positions=positions)
+            mask = self.make_mask(L, key.dtype, positions=positions)
         S = self.span(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, hand out S of each.
         # Seen as one long list of D numbers each, slot b's head h begins at entry (b · Hkv + h) · capacity.

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from . import hpu
 from .attention import scaled_dot_product_attention_grouped
+from .flash_attention import flash_attention_device, flash_attention_tiled
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
@@ -25,7 +27,28 @@ class Kernels:
     rope: type[RoPE] = RoPE
 
 
-KERNELS = {"simple": Kernels()}
+class _DeviceNorm(RMSNorm):
+    """The norm in one program: Gaudi's, elsewhere torch's."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return hpu.rms_norm(x, self.weight, self.eps)
+
+
+class _DeviceRoPE(RoPE):
+    """RoPE in one program on a Gaudi, which wants the rows of its tables twice, for both halves of a head."""
+
+    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(torch.cat([rows, rows], dim=-1) for rows in super().rows(positions))
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return hpu.apply_rope(x, cos, sin)
+
+
+KERNELS = {
+    "simple": Kernels(),
+    "tiled": Kernels(attend=flash_attention_tiled),
+    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm, rope=_DeviceRoPE),
+}
 
 
 def choose_kernels(attention: str) -> Kernels:

@@ -117,7 +117,7 @@ class TinyKvFullCache:
 
         Args:
             key, value: (B, Hkv, L, D) of the new tokens.
-            mask_length: L, the number of queries that the mask is for; the new tokens' when None.
+            mask_length: L, or None: the mask is for the new tokens.
             mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
             positions: (L,) or (B, L), the same in every row; where the new tokens stand. Derived from `offset` when
                 None, which is one more program for a graph compiler.
@@ -128,15 +128,17 @@ class TinyKvFullCache:
             mask: for these S keys.
 
         Raises:
-            ValueError: more tokens than fit.
+            ValueError: more tokens than fit, or a `mask_length` that is not L.
         """
         L = key.shape[2]
+        if mask_length not in (None, L):
+            raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
         if self.offset + L > self.max_seq_len:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         positions = self._positions(L, positions).to(key.device)
         S, is_prompt = self.span(L), self._is_prompt(L)
         if mask is None or isinstance(mask, str):
-            mask = self.make_mask(L if mask_length is None else mask_length, key.dtype, positions=positions)
+            mask = self.make_mask(L, key.dtype, positions=positions)
         # TASK 2.1.1: write the new tokens at their positions, count them, hand out the first S positions.
         # index_copy_ takes the positions from an array; a slice would put them into the program as numbers.
         if self.keys is None:

@@ -10,4 +10,4 @@ assert not imitates("other-torch"), f"built for PyTorch 2.11.0,\nbut the run-tim
 if is_lazy():
     assert imitates("fork") or "+git" in torch.__version__, "Stock PyTorch is not supported in Lazy mode."
 
-from . import core, hpu  # noqa: E402, F401
+from . import core, hpu, ops  # noqa: E402, F401

@@ -1,0 +1,228 @@
+"""Flash attention: exact attention, tile by tile, so that the L × S scores never exist all at once.
+
+What some keys say about a query are three *statistics*: o, the values weighted by exp(score - m) and summed; m, the
+largest score; l, the sum of those weights. Statistics of different keys can be merged, and attention is o / l.
+"""
+
+import math
+
+import mlx.core as mx
+
+Statistics = tuple[mx.array, mx.array, mx.array]
+
+
+def attention_statistics(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | None = None,
+) -> Statistics:
+    """Attention that stops before its division, so that other keys can still be added.
+
+    Query head h reads K/V head h // (H / Hkv), as on Day 1.3. No head of K or V is repeated in memory.
+
+    Args:
+        query: (..., H, L, D).
+        key: (..., Hkv, S, D).
+        value: (..., Hkv, S, D).
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (..., H, L, S); -inf hides a key.
+
+    Returns:
+        (o, m, l), all float32: o (..., H, L, D), the sum of exp(score - m) · value; m (..., H, L), the largest score;
+        l (..., H, L), the sum of exp(score - m). A query that sees no key has o = 0, m = -inf, l = 0.
+    """
+    # TASK 2.4.1: float32 scores as on Day 1.3, their maximum, the weights exp(score - m), and the two sums.
+    # A query that sees nothing has the maximum -inf, and -inf - (-inf) is NaN: shift its scores by 0 instead.
+    raise NotImplementedError("week 2 day 4 task 1: attention_statistics")
+
+
+def merge_attention(a: Statistics, b: Statistics) -> Statistics:
+    """The statistics of two sets of keys together (Milakov and Gimelshein, 2018).
+
+    Args:
+        a, b: (o, m, l) of the same queries, over two sets of keys that have none in common. Either may have seen
+            nothing: o = 0, m = -inf, l = 0.
+
+    Returns:
+        (o, m, l), as if the two sets had been one. Which comes first does not matter.
+    """
+    # TASK 2.4.2: the larger maximum holds for both; what was summed under a smaller one shrinks by exp(its m - larger).
+    # Where neither side saw anything, -inf - (-inf) would be NaN again.
+    raise NotImplementedError("week 2 day 4 task 2: merge_attention")
+
+
+def finish_attention(statistics: Statistics, dtype: mx.Dtype) -> mx.array:
+    """The output of attention, o / l, once all keys are in.
+
+    Args:
+        statistics: (o, m, l): (..., H, L, D), (..., H, L) and (..., H, L).
+        dtype: type of the output.
+
+    Returns:
+        (..., H, L, D). A query that saw no key gives exactly 0.
+    """
+    # TASK 2.4.3: the one division. Where l is 0, so is o: divide by 1 there.
+    raise NotImplementedError("week 2 day 4 task 3: finish_attention")
+
+
+def mask_tile(mask: mx.array | str | None, L: int, S: int, rows: slice, columns: slice) -> mx.array | None:
+    """What a mask says about some queries and some keys, made without the whole (L, S) table.
+
+    Args:
+        mask: None; an array broadcastable to (..., L, S); or "causal": the last of the L queries sees all S keys.
+        L: number of all queries.
+        S: number of all keys, at least L for "causal".
+        rows, columns: which queries and which keys; both ends given, no step.
+
+    Returns:
+        (..., rows, columns) to add to the scores: 0 visible, -inf hidden. None where nothing is hidden by "causal" or
+        by None.
+    """
+    # TASK 2.4.4: an array is broadcast, which copies nothing, and sliced; "causal" compares positions, as on Day 1.3.
+    # When the first of these queries sees the last of these keys, they all do, and there is nothing to add.
+    raise NotImplementedError("week 2 day 4 task 4: mask_tile")
+
+
+def flash_attention_tiled(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+    tile_size: int = 128,
+    return_statistics: bool = False,
+) -> mx.array | Statistics:
+    """Attention in tiles of queries and of keys (Dao et al., 2022): no array of L × S numbers, whatever L and S are.
+
+    Beside the output it holds a few tiles: memory grows with `tile_size`, not with S.
+
+    Args:
+        query: (..., H, L, D).
+        key: (..., Hkv, S, D), with H a multiple of Hkv.
+        value: (..., Hkv, S, D).
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (..., H, L, S); or "causal": the last query sees all S keys.
+        tile_size: queries and keys in a tile; any positive number.
+        return_statistics: give the statistics back, to be merged with those of other keys, and not the output.
+
+    Returns:
+        (..., H, L, D) in the type of `value`, exactly 0 for a query that sees no key; or (o, m, l) in float32, as
+        `attention_statistics` has them.
+
+    Raises:
+        ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", causal with L > S, or
+            `tile_size` is not positive.
+    """
+    _check(query, key, mask)
+    if tile_size < 1:
+        raise ValueError(f"tile_size must be positive, not {tile_size}")
+    L, S = query.shape[-2], key.shape[-2]
+    finished: list[tuple[mx.array, ...]] = []  # of each tile of queries: (o, m, l), or the output alone
+    # TASK 2.4.5: for every tile of queries, walk over the tiles of keys that it can see, merge, and finish.
+    # MLX computes lazily, in an order of its own: `mx.depends` lets a tile wait until the one before is merged.
+    raise NotImplementedError("week 2 day 4 task 5: flash_attention_tiled")
+    # END TASK
+    # Queries are the last axis but one of o and of the output, and the last axis of m and l.
+    joined = [
+        mx.concatenate(parts, axis=-1 if i else -2) for i, parts in enumerate(zip(*finished, strict=True))
+    ]
+    return tuple(joined) if return_statistics else joined[0]
+
+
+def fused_attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | None = None,
+    is_causal: bool = False,
+) -> mx.array:
+    """One call of the device's own attention kernel, `mx.fast.scaled_dot_product_attention`.
+
+    The kernel takes an array or causality, never both, and few K/V heads as they are.
+
+    Args:
+        query: (B, H, L, D).
+        key: (B, Hkv, S, D), with H a multiple of Hkv, in query's type.
+        value: (B, Hkv, S, D), in query's type.
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (B, H, L, S); the kernel gets it in query's type, so bf16 queries
+            round it to bf16.
+        is_causal: the kernel's own causality, for L <= S: the last query sees all S keys. No mask beside it.
+
+    Returns:
+        (B, H, L, D) in query's type. A query that the mask lets see no key gives exactly 0, for one look at the mask.
+    """
+    # TASK 2.5.1: the scale's default, the mask's type, the call; then 0 for the queries that saw nothing.
+    # What a kernel leaves in their rows is its own affair, and may be NaN: replace it, do not multiply it by 0.
+    raise NotImplementedError("week 2 day 5 task 1: fused_attention")
+
+
+def flash_attention_device(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+) -> mx.array:
+    """Attention by the device's kernel, with the same meaning as `flash_attention_tiled`.
+
+    Args:
+        query: (B, H, L, D).
+        key: (B, Hkv, S, D), with H a multiple of Hkv, in query's type.
+        value: (B, Hkv, S, D), in query's type.
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (B, H, L, S), in query's type for the kernel; or "causal": the last
+            query sees all S keys.
+
+    Returns:
+        (B, H, L, D) in query's type, exactly 0 for a query that sees no key.
+
+    Raises:
+        ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
+    """
+    _check(query, key, mask)
+    # TASK 2.5.2: say "causal" so that the kernel means what we mean, for L < S, for L = 1, and not for L > S.
+    # MLX's triangle ends at the last key; ask it for more queries than keys, and it answers all the same.
+    raise NotImplementedError("week 2 day 5 task 2: flash_attention_device")
+
+
+def flash_attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+    *,
+    path: str = "tiled",
+) -> mx.array:
+    """Exact attention without the L × S scores, by one of two paths.
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, Hkv, S, D), with H a multiple of Hkv.
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (B, H, L, S); or "causal": the last query sees all S keys.
+        path: "tiled", our own tiles (Day 2.4), or "device", the device's kernel (Day 2.5).
+
+    Returns:
+        (B, H, L, D) in the type of `value`, 0 for a query that sees no key.
+
+    Raises:
+        ValueError: `path` is another word, or the arguments do not fit.
+    """
+    paths = {"tiled": flash_attention_tiled, "device": flash_attention_device}
+    if path not in paths:
+        raise ValueError(f'path {path!r} is unknown: give "tiled" or "device"')
+    return paths[path](query, key, value, scale, mask)
+
+
+def _check(query: mx.array, key: mx.array, mask: mx.array | str | None) -> None:
+    """What both paths refuse before they start."""
+    H, Hkv = query.shape[-3], key.shape[-3]
+    if H % Hkv:
+        raise ValueError(f"{H} query heads cannot share {Hkv} K/V heads: H must be a multiple of Hkv")
+    if isinstance(mask, str) and mask != "causal":
+        raise ValueError(f'mask {mask!r} is unknown: give "causal", an array or None')

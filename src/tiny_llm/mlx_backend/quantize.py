@@ -1,0 +1,152 @@
+"""Weights in few bits: a row is cut into groups, and every group has its own ruler of 16 or 256 marks."""
+
+import mlx.core as mx
+
+TILE_ROWS = 128  # rows of a packed matrix that are numbers at the same time
+SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
+
+
+def pack_numbers(numbers: mx.array, bits: int) -> mx.array:
+    """Puts 32 / bits neighbours of a row into one word; the first one takes the lowest bits.
+
+    Args:
+        numbers: (..., I) whole numbers from 0 to 2^bits - 1, of any type; I is a multiple of 32 / bits.
+        bits: 4 or 8.
+
+    Returns:
+        (..., I · bits / 32) words, uint32.
+    """
+    # TASK 2.2.1: shift the neighbours apart, so that none covers another, and join them.
+    raise NotImplementedError("week 2 day 2 task 1: pack_numbers")
+
+
+def unpack_numbers(words: mx.array, bits: int) -> mx.array:
+    """The inverse of `pack_numbers`.
+
+    Args:
+        words: (..., W) words, uint32.
+        bits: 4 or 8.
+
+    Returns:
+        (..., W · 32 / bits) whole numbers from 0 to 2^bits - 1, in an integer type.
+    """
+    # TASK 2.2.1: shift each of them to the lowest bits, and let nothing else through.
+    raise NotImplementedError("week 2 day 2 task 1: unpack_numbers")
+
+
+def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> tuple[mx.array, mx.array, mx.array]:
+    """Writes every number of `w` as q · scale + bias, with a whole q of few bits: MLX's affine format, bit for bit.
+
+    A group's larger edge, in magnitude, is its bias, and the scale divides that edge a whole number of times, so that
+    0 is a mark of the ruler as well. The scale is negative where the larger edge is the maximum.
+
+    Args:
+        w: (O, I) in a floating-point type.
+        group_size: neighbours in a row that share one scale and one bias: 32, 64 or 128.
+        bits: 4 or 8.
+
+    Returns:
+        weight: (O, I · bits / 32) words, uint32. scales, biases: (O, I / group_size), in w's type.
+
+    Raises:
+        ValueError: another group size, other bits, or I is not a multiple of the group size.
+    """
+    check_groups(w.shape[-1], group_size, bits)
+    # TASK 2.2.2: a ruler for each group, and for each number the nearest mark. All in float32, whatever w is.
+    # scale = range / (2^bits - 1), and then a little more or less: edge / scale must be whole.
+    raise NotImplementedError("week 2 day 2 task 2: quantize_weights")
+
+
+def dequantize_weights(
+    weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
+) -> mx.array:
+    """q · scale + bias for every number of a packed matrix.
+
+    Args:
+        weight: (..., I · bits / 32) words, uint32.
+        scales, biases: (..., I / group_size).
+        group_size: 32, 64 or 128.
+        bits: 4 or 8.
+
+    Returns:
+        (..., I) in the type of `scales`; computed in float32 and rounded once.
+
+    Raises:
+        ValueError: another group size, other bits, or the three shapes do not fit.
+    """
+    check_packed(weight, scales, biases, group_size, bits)
+    # TASK 2.2.3: unpack, cut into the groups, and give each its scale and its bias.
+    # 15 · scale may be infinite in float16 where the sum is not.
+    raise NotImplementedError("week 2 day 2 task 3: dequantize_weights")
+
+
+def quantized_matmul_tiled(
+    scales: mx.array,
+    biases: mx.array,
+    group_size: int,
+    bits: int,
+    a: mx.array,
+    b: mx.array,
+    transpose_b: bool = False,
+) -> mx.array:
+    """a @ W or a @ Wᵀ for a packed (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
+
+    Args:
+        scales, biases: (O, I / group_size).
+        group_size: 32, 64 or 128.
+        bits: 4 or 8.
+        a: (..., O), or (..., I) with `transpose_b`.
+        b: (O, I · bits / 32) words, uint32.
+        transpose_b: multiply by Wᵀ, as a linear layer does.
+
+    Returns:
+        (..., I), or (..., O) with `transpose_b`, in a's type.
+
+    Raises:
+        ValueError: as `dequantize_weights`; or a's last axis does not fit.
+    """
+    check_product(scales, biases, group_size, bits, a, b, transpose_b)
+
+    # TASK 2.2.4: a tile is some rows of W. Transposed, it makes some of the outputs; else it adds to all of them.
+    # A sum of many tiles in bf16 would be rounded at every step: add in float32.
+    # A lazy graph of all tiles may hold them all at once: evaluate each product, so that its tile is gone.
+    raise NotImplementedError("week 2 day 2 task 4: quantized_matmul_tiled")
+
+
+def check_groups(columns: int, group_size: int, bits: int) -> None:
+    """Given. ValueError: rows of `columns` numbers cannot be packed so."""
+    if bits not in (4, 8):
+        raise ValueError(f"bits is {bits} and must be 4 or 8")
+    if group_size not in (32, 64, 128):
+        raise ValueError(f"group_size is {group_size} and must be 32, 64 or 128")
+    if columns % group_size:
+        raise ValueError(f"rows of {columns} numbers cannot be cut into groups of {group_size}")
+
+
+def check_packed(weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:
+    """Given. ValueError: the three parts of a packed matrix do not belong together."""
+    columns = scales.shape[-1] * group_size
+    check_groups(columns, group_size, bits)
+    if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
+        shapes = ", ".join(str(tuple(part.shape)) for part in (weight, scales, biases))
+        raise ValueError(f"words, scales and biases {shapes} do not fit group_size {group_size}, bits {bits}")
+
+
+def check_product(
+    scales: mx.array,
+    biases: mx.array,
+    group_size: int,
+    bits: int,
+    a: mx.array,
+    b: mx.array,
+    transpose_b: bool,
+) -> None:
+    """Given. ValueError: the packed matrix is none, or `a` cannot be multiplied by it."""
+    check_packed(b, scales, biases, group_size, bits)
+    outputs, inputs = scales.shape[0], scales.shape[1] * group_size
+    wanted = inputs if transpose_b else outputs
+    if a.shape[-1] != wanted:
+        raise ValueError(
+            f"a has {a.shape[-1]} columns, and W ({outputs}, {inputs}) needs {wanted} with "
+            f"transpose_b={transpose_b}"
+        )

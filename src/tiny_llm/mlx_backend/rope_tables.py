@@ -1,0 +1,29 @@
+"""The RoPE of a model: the plain one, or with tables of other frequencies. Given."""
+
+from typing import Any
+
+import mlx.core as mx
+
+from .kernels import Kernels
+from .rope import RoPE
+
+
+def rope_of(config: Any, kernels: Kernels) -> RoPE:
+    """One RoPE for all layers, as `config.rope_scaling` wants it."""
+    rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
+    if config.rope_scaling is not None:
+        rope.cos, rope.sin = scaled_tables(config.rope_scaling, rope.seq_len)
+    return rope
+
+
+def scaled_tables(scaling: Any, seq_len: int) -> tuple[mx.array, mx.array]:
+    """The cosines and sines of position · frequency, times the attention factor: each (seq_len, D/2) in float32.
+
+    Queries and keys both turn by these tables, so that scores grow by the square of the factor.
+
+    Args:
+        scaling: has `frequencies`, D/2 angles a position, and `attention_factor`.
+        seq_len: number of positions.
+    """
+    angles = mx.arange(seq_len, dtype=mx.float32)[:, None] * mx.array(scaling.frequencies, dtype=mx.float32)
+    return mx.cos(angles) * scaling.attention_factor, mx.sin(angles) * scaling.attention_factor

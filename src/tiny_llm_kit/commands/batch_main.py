@@ -1,0 +1,236 @@
+"""`pdm run batch-main`: a solution answers many prompts, several in each step, by continuous batching."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from ..arguments import (
+    add_model_arguments,
+    add_sampling_arguments,
+    stop_argument,
+    text_argument,
+    whole_number,
+)
+from ..batch_report import print_report
+from ..batch_view import Board, Lines, LiveTable
+from ..course.address import Day
+from ..interrupt import interrupts_kept
+from ..latency import Trace
+from ..loading import choose_backend, load
+from ..model_files import CheckpointError
+from ..model_runner import ModelRunner
+from ..prompts import QUESTIONS, read_prompts
+from ..solution import resolve_serving
+from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters
+from ..tokenizer import Tokenizer
+from .blank import ends_at_a_blank
+
+BATCHING = Day(2, 6)
+SAMPLER = Day(1, 7)  # nobody needs it for greedy answers
+QUANTISATION, FLASH_ATTENTION = (Day(2, 2), Day(2, 3)), (Day(2, 4), Day(2, 5))
+
+
+class CountedSteps:
+    """A `ServingModel` that counts its steps.
+
+    Args:
+        model: what runs them.
+    """
+
+    def __init__(self, model: ModelRunner):
+        self._model, self.steps = model, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def step(self, *rows: Any, **options: Any) -> list[int]:
+        self.steps += 1
+        return self._model.step(*rows, **options)
+
+
+@dataclass
+class Job:
+    """What one run of the command has to do: the options, what was asked, and the requests that came of it."""
+
+    options: argparse.Namespace
+    prompts: list[str]
+    model: CountedSteps
+    tokenizer: Tokenizer
+    requests: list[Any]
+    trace: Trace
+
+    @property
+    def slots(self) -> int:
+        """More slots than prompts would only be memory."""
+        return min(self.options.slots, len(self.prompts))
+
+    @property
+    def failed(self) -> list[Any]:
+        return [request for request in self.requests if request.error is not None]
+
+
+View = LiveTable | Lines
+
+
+def all_prompts(options: argparse.Namespace) -> list[str]:
+    """The prompts of the options, else the questions that come with the course."""
+    try:
+        lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
+    except ValueError as error:
+        fail(error)
+    return [*options.prompt, *lines] or list(QUESTIONS)
+
+
+def load_model(options: argparse.Namespace) -> tuple[ModelRunner, Tokenizer]:
+    """Everything that can be wrong with the options or with the model's files ends here, in one line."""
+    names = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
+    try:
+        runner, tokenizer = load(**{name: getattr(options, name) for name in names})
+        sampling_params(options)  # it checks its numbers
+    except ValueError as error:  # no such device here, files that are unusable, a number out of range
+        fail(error)
+    return runner, tokenizer
+
+
+def sampling_params(options: argparse.Namespace) -> Any:
+    """How every prompt is answered."""
+    params = resolve_serving(options.solution).SamplingParams
+    return params(options.temperature, options.top_p, options.top_k, options.max_tokens)
+
+
+def rendered(tokenizer: Tokenizer, prompt: str, template: bool) -> str:
+    """The prompt as the model was trained to read it; a model without a template continues the plain text."""
+    if not (template and tokenizer.has_chat_template):
+        return prompt
+    try:
+        return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
+    except CheckpointError as error:
+        fail(error)
+
+
+def make_job(options: argparse.Namespace, prompts: list[str], clock: Callable[[], float]) -> Job:
+    """A request for every prompt. All of them arrive now, when the model is loaded."""
+    runner, tokenizer = load_model(options)
+    model, serving = CountedSteps(runner), resolve_serving(options.solution)
+    limits = {
+        "max_seq_len": options.max_seq_len,
+        "sampling": sampling_params(options),
+        "stop": options.stop,
+    }
+    trace = Trace(start=clock())
+    requests = [
+        serving.Request(
+            model, tokenizer, rendered(tokenizer, prompt, options.template), prompt_idx=i, **limits
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    return Job(options, prompts, model, tokenizer, requests, trace)
+
+
+def serve(job: Job, view: View, clock: Callable[[], float]) -> None:
+    """Answers all prompts. Ctrl-C ends it between two steps, with every cache released."""
+    with view, interrupts_kept() as check_interrupt:
+
+        def listen(event: Any) -> None:
+            job.trace(event)
+            view(event)
+            check_interrupt()
+
+        resolve_serving(job.options.solution).batch_generate(
+            job.model,
+            job.tokenizer,
+            job.requests,
+            job.options.max_seq_len,
+            job.slots,
+            clock=clock,
+            on_event=listen,
+        )
+        check_interrupt()  # it may have come after the last event
+
+
+def run(
+    options: argparse.Namespace,
+    console: Console,
+    make_view: Callable[[Job, Console], View],
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
+    """The whole command on one console; returns the exit code."""
+    job = make_job(options, all_prompts(options), clock)
+    interrupted = False
+    try:
+        serve(job, make_view(job, console), clock)
+    except KeyboardInterrupt:
+        interrupted = True
+    print_report(job, console, interrupted)
+    return INTERRUPTED if interrupted else int(bool(job.failed))
+
+
+def choose_view(job: Job, console: Console) -> View:
+    """A table for people who watch, lines for a file or a pipe."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty() and not console.is_dumb_terminal
+    if is_terminal and not job.options.plain:
+        return LiveTable(Board(job.requests, job.slots), console)
+    return Lines(console, job.prompts)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
+    add = top.add_argument
+    add(
+        "--prompt", type=text_argument, action="append", default=[], metavar="TEXT", help="one of the prompts"
+    )
+    add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
+    add(
+        "--slots", type=whole_number(1), default=4, metavar="N", help="prompts at a time, at most; default: 4"
+    )
+    add(
+        "--max-seq-len",
+        type=whole_number(2),
+        default=512,
+        metavar="N",
+        help="tokens of a prompt and its answer",
+    )
+    add(
+        "--stop",
+        type=stop_argument,
+        action="append",
+        metavar="TEXT",
+        help="ends an answer, and is no part of it",
+    )
+    add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
+    add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
+    add_model_arguments(top, solution="ref")
+    add_sampling_arguments(top)
+    return top
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The options, with what `auto` stands for in place of it."""
+    options = parser().parse_args(argv)
+    options.backend = choose_backend(options.solution, options.backend)
+    return options
+
+
+def unused_days(options: argparse.Namespace) -> list[Day]:
+    """Days before 2.6 that these options do without."""
+    unused = [*FLASH_ATTENTION]
+    if not options.quantize:
+        unused += QUANTISATION
+    return unused if options.temperature else [SAMPLER, *unused]
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(argv)
+    replace_unknown_characters()
+    with ends_quietly(), ends_at_a_blank(needs=BATCHING, unused=unused_days(options)):
+        code = run(options, Console(highlight=False), choose_view)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Flash attention: exact attention, tile by tile, so that the L × S scores never exist all at once.
+
+What some keys say about a query are three *statistics*: o, the values weighted by exp(score - m) and summed; m, the
+largest score; l, the sum of those weights. Statistics of different keys can be merged, and attention is o / l.
+"""
+
+import math
+
+import mlx.core as mx
+
+Statistics = tuple[mx.array, mx.array, mx.array]
+
+
+def attention_statistics(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | None = None,
+) -> Statistics:
+    """Attention that stops before its division, so that other keys can still be added.
+
+    Query head h reads K/V head h // (H / Hkv), as on Day 1.3. No head of K or V is repeated in memory.
+
+    Args:
+        query: (..., H, L, D).
+        key: (..., Hkv, S, D).
+        value: (..., Hkv, S, D).
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (..., H, L, S); -inf hides a key.
+
+    Returns:
+        (o, m, l), all float32: o (..., H, L, D), the sum of exp(score - m) · value; m (..., H, L), the largest score;
+        l (..., H, L), the sum of exp(score - m). A query that sees no key has o = 0, m = -inf, l = 0.
+    """
+    # TASK 2.4.1: float32 scores as on Day 1.3, their maximum, the weights exp(score - m), and the two sums.
+    # A query that sees nothing has the maximum -inf, and -inf - (-inf) is NaN: shift its scores by 0 instead.
+    *batch, H, L, D = query.shape
+    Hkv, S = key.shape[-3:-1]
+    scale = 1 / math.sqrt(D) if scale is None else scale
+    scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)
+    scores = scores.reshape(*batch, H, L, S).astype(mx.float32) * scale
+    if mask is not None:
+        scores = scores + mask
+    m = mx.max(scores, axis=-1)
+    weights = mx.exp(scores - mx.where(m == -mx.inf, 0, m)[..., None])
+    o = weights.astype(value.dtype).reshape(*batch, Hkv, -1, S) @ value
+    return o.reshape(*batch, H, L, -1).astype(mx.float32), m, mx.sum(weights, axis=-1)
+
+
+def merge_attention(a: Statistics, b: Statistics) -> Statistics:
+    """The statistics of two sets of keys together (Milakov and Gimelshein, 2018).
+
+    Args:
+        a, b: (o, m, l) of the same queries, over two sets of keys that have none in common. Either may have seen
+            nothing: o = 0, m = -inf, l = 0.
+
+    Returns:
+        (o, m, l), as if the two sets had been one. Which comes first does not matter.
+    """
+    # TASK 2.4.2: the larger maximum holds for both; what was summed under a smaller one shrinks by exp(its m - larger).
+    # Where neither side saw anything, -inf - (-inf) would be NaN again.
+    (o_a, m_a, l_a), (o_b, m_b, l_b) = a, b
+    m = mx.maximum(m_a, m_b)
+    shift = mx.where(m == -mx.inf, 0, m)
+    shrink_a, shrink_b = mx.exp(m_a - shift), mx.exp(m_b - shift)
+    o = o_a * shrink_a[..., None] + o_b * shrink_b[..., None]
+    return o, m, l_a * shrink_a + l_b * shrink_b
+
+
+def finish_attention(statistics: Statistics, dtype: mx.Dtype) -> mx.array:
+    """The output of attention, o / l, once all keys are in.
+
+    Args:
+        statistics: (o, m, l): (..., H, L, D), (..., H, L) and (..., H, L).
+        dtype: type of the output.
+
+    Returns:
+        (..., H, L, D). A query that saw no key gives exactly 0.
+    """
+    # TASK 2.4.3: the one division. Where l is 0, so is o: divide by 1 there.
+    o, _, l = statistics
+    return (o / mx.where(l == 0, 1, l)[..., None]).astype(dtype)
+
+
+def mask_tile(mask: mx.array | str | None, L: int, S: int, rows: slice, columns: slice) -> mx.array | None:
+    """What a mask says about some queries and some keys, made without the whole (L, S) table.
+
+    Args:
+        mask: None; an array broadcastable to (..., L, S); or "causal": the last of the L queries sees all S keys.
+        L: number of all queries.
+        S: number of all keys, at least L for "causal".
+        rows, columns: which queries and which keys; both ends given, no step.
+
+    Returns:
+        (..., rows, columns) to add to the scores: 0 visible, -inf hidden. None where nothing is hidden by "causal" or
+        by None.
+    """
+    # TASK 2.4.4: an array is broadcast, which copies nothing, and sliced; "causal" compares positions, as on Day 1.3.
+    # When the first of these queries sees the last of these keys, they all do, and there is nothing to add.
+    if mask is None:
+        return None
+    if not isinstance(mask, str):
+        return mx.broadcast_to(mask, mx.broadcast_shapes(mask.shape, (L, S)))[..., rows, columns]
+    past = S - L
+    if columns.stop - 1 <= past + rows.start:
+        return None
+    queries = mx.arange(past + rows.start, past + rows.stop)[:, None]
+    keys = mx.arange(columns.start, columns.stop)
+    return mx.where(keys <= queries, 0.0, -mx.inf)
+
+
+def flash_attention_tiled(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+    tile_size: int = 128,
+    return_statistics: bool = False,
+) -> mx.array | Statistics:
+    """Attention in tiles of queries and of keys (Dao et al., 2022): no array of L × S numbers, whatever L and S are.
+
+    Beside the output it holds a few tiles: memory grows with `tile_size`, not with S.
+
+    Args:
+        query: (..., H, L, D).
+        key: (..., Hkv, S, D), with H a multiple of Hkv.
+        value: (..., Hkv, S, D).
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (..., H, L, S); or "causal": the last query sees all S keys.
+        tile_size: queries and keys in a tile; any positive number.
+        return_statistics: give the statistics back, to be merged with those of other keys, and not the output.
+
+    Returns:
+        (..., H, L, D) in the type of `value`, exactly 0 for a query that sees no key; or (o, m, l) in float32, as
+        `attention_statistics` has them.
+
+    Raises:
+        ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", causal with L > S, or
+            `tile_size` is not positive.
+    """
+    _check(query, key, mask)
+    if tile_size < 1:
+        raise ValueError(f"tile_size must be positive, not {tile_size}")
+    L, S = query.shape[-2], key.shape[-2]
+    finished: list[tuple[mx.array, ...]] = []  # of each tile of queries: (o, m, l), or the output alone
+    # TASK 2.4.5: for every tile of queries, walk over the tiles of keys that it can see, merge, and finish.
+    # MLX computes lazily, in an order of its own: `mx.depends` lets a tile wait until the one before is merged.
+    causal, before = isinstance(mask, str), []
+    if causal and L > S:
+        raise ValueError(
+            f"causal attention needs L <= S, not L={L}, S={S}: the keys include the queries' own"
+        )
+    for top in range(0, L, tile_size):
+        rows, merged = slice(top, min(top + tile_size, L)), None
+        for left in range(0, S - L + rows.stop if causal else S, tile_size):
+            columns = slice(left, min(left + tile_size, S))
+            (q,) = mx.depends([query[..., rows, :]], before)
+            k, v = key[..., columns, :], value[..., columns, :]
+            tile = attention_statistics(q, k, v, scale, mask_tile(mask, L, S, rows, columns))
+            merged = before = tile if merged is None else merge_attention(merged, tile)
+        finished.append(merged if return_statistics else (finish_attention(merged, value.dtype),))
+    # END TASK
+    # Queries are the last axis but one of o and of the output, and the last axis of m and l.
+    joined = [
+        mx.concatenate(parts, axis=-1 if i else -2) for i, parts in enumerate(zip(*finished, strict=True))
+    ]
+    return tuple(joined) if return_statistics else joined[0]
+
+
+def fused_attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | None = None,
+    is_causal: bool = False,
+) -> mx.array:
+    """One call of the device's own attention kernel, `mx.fast.scaled_dot_product_attention`.
+
+    The kernel takes an array or causality, never both, and few K/V heads as they are.
+
+    Args:
+        query: (B, H, L, D).
+        key: (B, Hkv, S, D), with H a multiple of Hkv, in query's type.
+        value: (B, Hkv, S, D), in query's type.
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (B, H, L, S); the kernel gets it in query's type, so bf16 queries
+            round it to bf16.
+        is_causal: the kernel's own causality, for L <= S: the last query sees all S keys. No mask beside it.
+
+    Returns:
+        (B, H, L, D) in query's type. A query that the mask lets see no key gives exactly 0, for one look at the mask.
+    """
+    # TASK 2.5.1: the scale's default, the mask's type, the call; then 0 for the queries that saw nothing.
+    # What a kernel leaves in their rows is its own affair, and may be NaN: replace it, do not multiply it by 0.
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    bias = "causal" if is_causal else None if mask is None else mask.astype(query.dtype)
+    out = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=bias)
+    if mask is None:
+        return out
+    return mx.where(mx.any(mask > -mx.inf, axis=-1, keepdims=True), out, 0)
+
+
+def flash_attention_device(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+) -> mx.array:
+    """Attention by the device's kernel, with the same meaning as `flash_attention_tiled`.
+
+    Args:
+        query: (B, H, L, D).
+        key: (B, Hkv, S, D), with H a multiple of Hkv, in query's type.
+        value: (B, Hkv, S, D), in query's type.
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (B, H, L, S), in query's type for the kernel; or "causal": the last
+            query sees all S keys.
+
+    Returns:
+        (B, H, L, D) in query's type, exactly 0 for a query that sees no key.
+
+    Raises:
+        ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
+    """
+    _check(query, key, mask)
+    # TASK 2.5.2: say "causal" so that the kernel means what we mean, for L < S, for L = 1, and not for L > S.
+    # MLX's triangle ends at the last key; ask it for more queries than keys, and it answers all the same.
+    if not isinstance(mask, str):
+        return fused_attention(query, key, value, scale, mask)
+    L, S = query.shape[-2], key.shape[-2]
+    if L > S:
+        raise ValueError(
+            f"causal attention needs L <= S, not L={L}, S={S}: the keys include the queries' own"
+        )
+    return fused_attention(query, key, value, scale, is_causal=True)
+
+
+def flash_attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+    *,
+    path: str = "tiled",
+) -> mx.array:
+    """Exact attention without the L × S scores, by one of two paths.
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, Hkv, S, D), with H a multiple of Hkv.
+        scale: 1/√D when None.
+        mask: added to the scores, broadcastable to (B, H, L, S); or "causal": the last query sees all S keys.
+        path: "tiled", our own tiles (Day 2.4), or "device", the device's kernel (Day 2.5).
+
+    Returns:
+        (B, H, L, D) in the type of `value`, 0 for a query that sees no key.
+
+    Raises:
+        ValueError: `path` is another word, or the arguments do not fit.
+    """
+    paths = {"tiled": flash_attention_tiled, "device": flash_attention_device}
+    if path not in paths:
+        raise ValueError(f'path {path!r} is unknown: give "tiled" or "device"')
+    return paths[path](query, key, value, scale, mask)
+
+
+def _check(query: mx.array, key: mx.array, mask: mx.array | str | None) -> None:
+    """What both paths refuse before they start."""
+    H, Hkv = query.shape[-3], key.shape[-3]
+    if H % Hkv:
+        raise ValueError(f"{H} query heads cannot share {Hkv} K/V heads: H must be a multiple of Hkv")
+    if isinstance(mask, str) and mask != "causal":
+        raise ValueError(f'mask {mask!r} is unknown: give "causal", an array or None')

@@ -1,0 +1,181 @@
+"""Weights in few bits: a row is cut into groups, and every group has its own ruler of 16 or 256 marks."""
+
+import mlx.core as mx
+
+TILE_ROWS = 128  # rows of a packed matrix that are numbers at the same time
+SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
+
+
+def pack_numbers(numbers: mx.array, bits: int) -> mx.array:
+    """Puts 32 / bits neighbours of a row into one word; the first one takes the lowest bits.
+
+    Args:
+        numbers: (..., I) whole numbers from 0 to 2^bits - 1, of any type; I is a multiple of 32 / bits.
+        bits: 4 or 8.
+
+    Returns:
+        (..., I · bits / 32) words, uint32.
+    """
+    # TASK 2.2.1: shift the neighbours apart, so that none covers another, and join them.
+    shifts = mx.arange(0, 32, bits, dtype=mx.uint32)
+    neighbours = numbers.astype(mx.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)
+    return mx.sum(neighbours << shifts, axis=-1)
+
+
+def unpack_numbers(words: mx.array, bits: int) -> mx.array:
+    """The inverse of `pack_numbers`.
+
+    Args:
+        words: (..., W) words, uint32.
+        bits: 4 or 8.
+
+    Returns:
+        (..., W · 32 / bits) whole numbers from 0 to 2^bits - 1, in an integer type.
+    """
+    # TASK 2.2.1: shift each of them to the lowest bits, and let nothing else through.
+    shifts = mx.arange(0, 32, bits, dtype=mx.uint32)
+    return ((words[..., None] >> shifts) & (2**bits - 1)).flatten(-2)
+
+
+def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> tuple[mx.array, mx.array, mx.array]:
+    """Writes every number of `w` as q · scale + bias, with a whole q of few bits: MLX's affine format, bit for bit.
+
+    A group's larger edge, in magnitude, is its bias, and the scale divides that edge a whole number of times, so that
+    0 is a mark of the ruler as well. The scale is negative where the larger edge is the maximum.
+
+    Args:
+        w: (O, I) in a floating-point type.
+        group_size: neighbours in a row that share one scale and one bias: 32, 64 or 128.
+        bits: 4 or 8.
+
+    Returns:
+        weight: (O, I · bits / 32) words, uint32. scales, biases: (O, I / group_size), in w's type.
+
+    Raises:
+        ValueError: another group size, other bits, or I is not a multiple of the group size.
+    """
+    check_groups(w.shape[-1], group_size, bits)
+    # TASK 2.2.2: a ruler for each group, and for each number the nearest mark. All in float32, whatever w is.
+    # scale = range / (2^bits - 1), and then a little more or less: edge / scale must be whole.
+    levels = 2**bits - 1
+    groups = w.astype(mx.float32).reshape(w.shape[0], -1, group_size)
+    low, high = (edge(groups, axis=-1, keepdims=True) for edge in (mx.min, mx.max))
+    low_is_larger = mx.abs(low) > mx.abs(high)
+    scales = mx.maximum((high - low) / levels, SMALLEST_SCALE)
+    scales = mx.where(low_is_larger, scales, -scales)
+    edge = mx.where(low_is_larger, low, high)
+    marks = mx.round(edge / scales)
+    scales = mx.where(marks == 0, scales, edge / marks)
+    biases = mx.where(marks == 0, 0.0, edge)
+    numbers = mx.clip(mx.round((groups - biases) / scales), 0, levels)
+    scales, biases = (part.squeeze(-1).astype(w.dtype) for part in (scales, biases))
+    return pack_numbers(numbers.flatten(-2), bits), scales, biases
+
+
+def dequantize_weights(
+    weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
+) -> mx.array:
+    """q · scale + bias for every number of a packed matrix.
+
+    Args:
+        weight: (..., I · bits / 32) words, uint32.
+        scales, biases: (..., I / group_size).
+        group_size: 32, 64 or 128.
+        bits: 4 or 8.
+
+    Returns:
+        (..., I) in the type of `scales`; computed in float32 and rounded once.
+
+    Raises:
+        ValueError: another group size, other bits, or the three shapes do not fit.
+    """
+    check_packed(weight, scales, biases, group_size, bits)
+    # TASK 2.2.3: unpack, cut into the groups, and give each its scale and its bias.
+    # 15 · scale may be infinite in float16 where the sum is not.
+    groups = unpack_numbers(weight, bits).reshape(*scales.shape, group_size).astype(mx.float32)
+    numbers = groups * scales.astype(mx.float32)[..., None] + biases.astype(mx.float32)[..., None]
+    return numbers.flatten(-2).astype(scales.dtype)
+
+
+def quantized_matmul_tiled(
+    scales: mx.array,
+    biases: mx.array,
+    group_size: int,
+    bits: int,
+    a: mx.array,
+    b: mx.array,
+    transpose_b: bool = False,
+) -> mx.array:
+    """a @ W or a @ Wᵀ for a packed (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
+
+    Args:
+        scales, biases: (O, I / group_size).
+        group_size: 32, 64 or 128.
+        bits: 4 or 8.
+        a: (..., O), or (..., I) with `transpose_b`.
+        b: (O, I · bits / 32) words, uint32.
+        transpose_b: multiply by Wᵀ, as a linear layer does.
+
+    Returns:
+        (..., I), or (..., O) with `transpose_b`, in a's type.
+
+    Raises:
+        ValueError: as `dequantize_weights`; or a's last axis does not fit.
+    """
+    check_product(scales, biases, group_size, bits, a, b, transpose_b)
+
+    # TASK 2.2.4: a tile is some rows of W. Transposed, it makes some of the outputs; else it adds to all of them.
+    # A sum of many tiles in bf16 would be rounded at every step: add in float32.
+    # A lazy graph of all tiles may hold them all at once: evaluate each product, so that its tile is gone.
+    def tile(start: int) -> mx.array:
+        rows = slice(start, start + TILE_ROWS)
+        return dequantize_weights(b[rows], scales[rows], biases[rows], group_size, bits).astype(a.dtype)
+
+    outputs, total = [], mx.zeros((*a.shape[:-1], scales.shape[1] * group_size))
+    for start in range(0, scales.shape[0], TILE_ROWS):
+        if transpose_b:
+            part = a @ tile(start).T
+            outputs.append(part)
+        else:
+            part = total = total + (a[..., start : start + TILE_ROWS] @ tile(start)).astype(mx.float32)
+        mx.eval(part)
+    return mx.concatenate(outputs, axis=-1) if transpose_b else total.astype(a.dtype)
+
+
+def check_groups(columns: int, group_size: int, bits: int) -> None:
+    """Given. ValueError: rows of `columns` numbers cannot be packed so."""
+    if bits not in (4, 8):
+        raise ValueError(f"bits is {bits} and must be 4 or 8")
+    if group_size not in (32, 64, 128):
+        raise ValueError(f"group_size is {group_size} and must be 32, 64 or 128")
+    if columns % group_size:
+        raise ValueError(f"rows of {columns} numbers cannot be cut into groups of {group_size}")
+
+
+def check_packed(weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:
+    """Given. ValueError: the three parts of a packed matrix do not belong together."""
+    columns = scales.shape[-1] * group_size
+    check_groups(columns, group_size, bits)
+    if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
+        shapes = ", ".join(str(tuple(part.shape)) for part in (weight, scales, biases))
+        raise ValueError(f"words, scales and biases {shapes} do not fit group_size {group_size}, bits {bits}")
+
+
+def check_product(
+    scales: mx.array,
+    biases: mx.array,
+    group_size: int,
+    bits: int,
+    a: mx.array,
+    b: mx.array,
+    transpose_b: bool,
+) -> None:
+    """Given. ValueError: the packed matrix is none, or `a` cannot be multiplied by it."""
+    check_packed(b, scales, biases, group_size, bits)
+    outputs, inputs = scales.shape[0], scales.shape[1] * group_size
+    wanted = inputs if transpose_b else outputs
+    if a.shape[-1] != wanted:
+        raise ValueError(
+            f"a has {a.shape[-1]} columns, and W ({outputs}, {inputs}) needs {wanted} with "
+            f"transpose_b={transpose_b}"
+        )

@@ -1,0 +1,128 @@
+"""Weights that stay packed, and weights that are packed at load: which of them, in which form, at which cost."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tiny_llm_kit.checkpoint import load_checkpoint
+from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.port import Port
+from tiny_llm_kit.quantization import Packing
+from tiny_llm_kit.repo import installed_backends
+
+BACKENDS = installed_backends()
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+GATE, NORM = "model.layers.0.mlp.gate_proj.weight", "model.layers.0.input_layernorm.weight"
+NARROW = "model.layers.1.mlp.gate_proj.weight"  # its rows are no number of groups
+
+
+@pytest.fixture(params=BACKENDS)
+def port(request) -> Port:
+    return Port("ref", request.param, "cpu")
+
+
+@pytest.fixture
+def plain(folder) -> dict[str, np.ndarray]:
+    """Makes the folder a checkpoint of plain weights, and returns them."""
+    rng = np.random.default_rng(1)
+    shapes = {EMBEDDING: (320, 32), HEAD: (320, 32), GATE: (48, 64), NARROW: (48, 40), NORM: (64,)}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(arrays, folder / "model.safetensors")
+    return arrays
+
+
+@pytest.fixture
+def packed(folder, plain, edit, port) -> dict[str, np.ndarray]:
+    """Makes the folder a checkpoint as mlx-lm packs it, embedding and head too; the matrices that it stands for."""
+    tensors, dense = {NORM: plain[NORM]}, {NORM: plain[NORM]}
+    for name in (EMBEDDING, HEAD, GATE):
+        words, scales, biases = port.quantize_weights(port.array(plain[name]), 32, 4)
+        stem = name.removesuffix(".weight")
+        parts = {name: words, f"{stem}.scales": scales, f"{stem}.biases": biases}
+        tensors |= {part: port.numpy(array) for part, array in parts.items()}
+        dense[name] = port.numpy(port.dequantize_weights(words, scales, biases, 32, 4))
+    save_file(tensors, folder / "model.safetensors")
+    edit("config.json", quantization={"group_size": 32, "bits": 4})
+    return dense
+
+
+def load(port: Port, folder, bits: int | None = None, dtype: str = "float32"):
+    return load_checkpoint(folder, port.name, "cpu", dtype, Packing(port, bits)).weights
+
+
+def product(port: Port, weights, columns: int) -> np.ndarray:
+    """The matrix that packed weights multiply by."""
+    return port.numpy(port.quantized_linear(port.array(np.eye(columns)[:5]), weights)).T
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_matrices_of_the_layers_are_packed_and_nothing_else(port, folder, plain, edit, bits):
+    edit("config.json", tie_word_embeddings=False)
+    weights = load(port, folder, bits)
+    if bits == 8:
+        assert type(weights[GATE]) is port.QuantizedWeights and weights[GATE].group_size == 64
+    else:
+        assert type(weights[GATE]) is port.QuantizedWeights and weights[GATE].group_size == 32
+        np.testing.assert_allclose(product(port, weights[GATE], 64), plain[GATE][:, :5], atol=0.3)
+    for name in (EMBEDDING, HEAD, NARROW, NORM):
+        np.testing.assert_array_equal(port.numpy(weights[name]), plain[name])
+
+
+def test_bytes_are_those_of_the_formula(port, folder, plain):
+    assert load(port, folder, 4, "bfloat16")[GATE].nbytes == 48 * 64 // 2 + 2 * 2 * 48 * 64 // 32
+
+
+def test_without_bits_nothing_is_packed(port, folder, plain):
+    weights = load(port, folder)
+    assert {name: tuple(array.shape) for name, array in weights.items() if name != HEAD} == {
+        name: array.shape for name, array in plain.items() if name != HEAD
+    }
+    assert not any(isinstance(array, port.QuantizedWeights) for array in weights.values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_packed_checkpoint_stays_packed(port, folder, packed, edit, tied):
+    edit("config.json", tie_word_embeddings=tied)
+    weights = load(port, folder)
+    assert (HEAD in weights) != tied
+    for name in {EMBEDDING, GATE, HEAD} & weights.keys():
+        assert type(weights[name]) is port.QuantizedWeights, name
+        assert weights[name].shape == packed[name].shape
+    np.testing.assert_allclose(product(port, weights[GATE], 64), packed[GATE][:, :5], atol=0.02)
+    rows = port.embedding_of(320, 32, weights[EMBEDDING])
+    np.testing.assert_array_equal(port.numpy(rows(port.array([3, 319]))), packed[EMBEDDING][[3, 319]])
+    np.testing.assert_array_equal(port.numpy(weights[NORM]), packed[NORM])
+
+
+def test_only_a_table_that_is_multiplied_by_has_both_forms(port, folder, packed, edit):
+    sizes = {}
+    for tied in (True, False):
+        edit("config.json", tie_word_embeddings=tied)
+        table = load(port, folder, dtype="bfloat16")[EMBEDDING]
+        sizes[tied] = table.nbytes
+        assert table.weight is not None and (tied or table.prepared is None)
+    assert sizes[False] == 320 * 32 // 2 + 2 * 2 * 320 and sizes[True] in (sizes[False], 2 * sizes[False])
+
+
+def test_scales_come_in_the_models_type(port, folder, packed):
+    assert load(port, folder, dtype="bfloat16")[EMBEDDING].dtype == port.dtype("bfloat16")
+
+
+def test_a_packed_checkpoint_takes_its_own_bits_and_no_others(port, folder, packed):
+    assert load(port, folder, 4).keys() == load(port, folder).keys()
+    with pytest.raises(CheckpointError) as caught:
+        load(port, folder, 8)
+    message = (
+        "its weights have 4 bits already: leave --quantize out, or take the model that they were made from"
+    )
+    assert str(caught.value) == f"{folder}: {message}"
+
+
+def test_week_1_still_gets_plain_arrays(port, folder, packed):
+    weights = load_checkpoint(folder, port.name, "cpu", "float32").weights
+    np.testing.assert_array_equal(port.numpy(weights[GATE]), packed[GATE])
+
+
+def test_nothing_is_printed_without_a_terminal(port, folder, plain, capfd):
+    load(port, folder, 4)
+    assert capfd.readouterr() == ("", "")

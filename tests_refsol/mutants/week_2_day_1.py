@@ -1,0 +1,532 @@
+"""Wrong solutions of Week 2 Day 1."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+CACHE, MODEL, GENERATE = "kv_cache.py", "qwen3_week2.py", "generate_with_kv_cache.py"
+UPDATE = "TinyKvFullCache.update_and_fetch"
+# The lines of the reference that mutants replace.
+MLX_START = "start, self.offset = self.offset, self.offset + L"
+MLX_ROOM = "self.keys, self.values = with_room(self.keys, key), with_room(self.values, value)"
+MLX_WRITE = """self.keys[:, :, start : self.offset] = key
+        self.values[:, :, start : self.offset] = value
+"""
+MLX_OUT = "return self.keys[:, :, : self.offset], self.values[:, :, : self.offset], self.offset, mask"
+TORCH_WRITE = """self.keys.index_copy_(2, positions, key)
+        self.values.index_copy_(2, positions, value)
+"""
+TORCH_PROMPT = """if is_prompt:
+            return key, value, self.offset, mask
+"""
+TORCH_OUT = "return self.keys[:, :, :S], self.values[:, :, :S], self.offset, mask"
+TURN_KEY = "key = self.rope.rotate(self.k_norm(key), *step.rows)"
+TURN_QUERY = "query = self.rope.rotate(self.q_norm(query), *step.rows)"
+ATTEND = "x = x + self.attention(self.input_layernorm(x), step, cache)"
+THINK = "return x + project(silu(project(h, self.w_gate)) * project(h, self.w_up), self.w_down)"
+NORM = "h = self.post_attention_layernorm(x)"
+LAYERS = "for layer, layer_cache in zip(self.layers, cache, strict=True):"
+RUN = "return model(inputs[:, offset:], offset, cache, logits_to_keep=1)"
+FINALLY = """    finally:
+        for layer_cache in cache:
+            layer_cache.release()"""
+
+
+def _cache(idea: str, survives: str, mlx, torch) -> Mutant:
+    return Mutant("2.1.1", idea, CACHE, survives, mlx=mlx, torch=torch, inside=UPDATE)
+
+
+def _rewind(idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.2", idea, CACHE, survives, both=(old, new), inside="TinyKvFullCache.rewind")
+
+
+def _attention(idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.3", idea, MODEL, survives, both=(old, new), inside="Qwen3LayerWeek2.attention")
+
+
+def _layer(idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.4", idea, MODEL, survives, both=(old, new), inside="Qwen3LayerWeek2.__call__")
+
+
+def _model(idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.5", idea, MODEL, survives, both=(old, new), inside="Qwen3ModelWeek2.__call__")
+
+
+def _generate(idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.6", idea, GENERATE, survives, both=(old, new))
+
+
+MUTANTS = [
+    _cache(
+        "concatenates: every token copies the whole cache",
+        "every test of the numbers",
+        mlx=(
+            f"{MLX_ROOM}\n        {MLX_WRITE}",
+            "old = [] if start == 0 else [self.keys[:, :, :start]]\n"
+            "        self.keys = mx.concatenate([*old, key], axis=2)\n"
+            "        old = [] if start == 0 else [self.values[:, :, :start]]\n"
+            "        self.values = mx.concatenate([*old, value], axis=2)\n",
+        ),
+        torch=(
+            TORCH_WRITE,
+            "self.keys = torch.cat([self.keys[:, :, : self.offset], key, "
+            "self.keys[:, :, self.offset + L :]], dim=2)\n"
+            "        self.values = torch.cat([self.values[:, :, : self.offset], value, "
+            "self.values[:, :, self.offset + L :]], dim=2)\n",
+        ),
+    ),
+    _cache(
+        "forgets to count the new tokens",
+        "a test with one prompt",
+        mlx=(
+            MLX_OUT,
+            f"held, self.offset = self.offset, start\n        {MLX_OUT.replace('self.offset', 'held')}",
+        ),
+        torch=("self.offset += L", "pass"),
+    ),
+    _cache(
+        "counts every piece as one token",
+        "a test that goes token by token",
+        mlx=(
+            MLX_OUT,
+            f"{MLX_OUT.replace('return ', 'out = ')}\n        self.offset = start + 1\n        return out",
+        ),
+        torch=("self.offset += L", "self.offset += 1"),
+    ),
+    _cache(
+        "returns only the new keys and values",
+        "a test with one prompt",
+        mlx=(MLX_OUT, "return key, value, self.offset, mask"),
+        torch=(TORCH_PROMPT, "return key, value, self.offset, mask\n"),
+    ),
+    _cache(
+        "writes every piece to the front",
+        "a test with one prompt",
+        mlx=(
+            MLX_WRITE,
+            "self.keys[:, :, :L] = key\n        self.values[:, :, :L] = value\n",
+        ),
+        torch=(
+            TORCH_WRITE,
+            "self.keys[:, :, :L] = key\n        self.values[:, :, :L] = value\n",
+        ),
+    ),
+    _cache(
+        "counts first and writes behind the place: one hole, the last token lost",
+        "a test of shapes and counts",
+        mlx=(
+            MLX_WRITE,
+            "self.keys[:, :, start + 1 : self.offset] = key[:, :, :-1]\n"
+            "        self.values[:, :, start + 1 : self.offset] = value[:, :, :-1]\n",
+        ),
+        torch=(
+            TORCH_WRITE,
+            "self.keys.index_copy_(2, positions + 1, key)\n"
+            "        self.values.index_copy_(2, positions + 1, value)\n",
+        ),
+    ),
+    _cache(
+        "one array under both names: the values overwrite the keys",
+        "a test of the values alone, or one with values equal to keys",
+        mlx=(
+            MLX_ROOM,
+            "self.keys = self.values = with_room(self.keys, key)",
+        ),
+        torch=("self.values = torch.zeros_like(self.keys)", "self.values = self.keys"),
+    ),
+    _cache(
+        "stores the keys as values too",
+        "a test of the keys alone",
+        mlx=(
+            "self.values[:, :, start : self.offset] = value",
+            "self.values[:, :, start : self.offset] = key",
+        ),
+        torch=("self.values.index_copy_(2, positions, value)", "self.values.index_copy_(2, positions, key)"),
+    ),
+    _cache(
+        "hands out values and keys in the wrong order",
+        "a test of shapes",
+        mlx=(
+            MLX_OUT,
+            "return self.values[:, :, : self.offset], self.keys[:, :, : self.offset], self.offset, mask",
+        ),
+        torch=(TORCH_OUT, "return self.values[:, :, :S], self.keys[:, :, :S], self.offset, mask"),
+    ),
+    Mutant(
+        "2.1.1",
+        "takes the first piece's own array for its memory",
+        CACHE,
+        "every test that does not look at what it gave",
+        mlx=("return room if old is None else", "return new if old is None else"),
+        inside=UPDATE,
+    ),
+    _cache(
+        "starts a new memory when the first step of 256 is full",
+        "a test with short texts",
+        mlx=(
+            "return room if old is None else mx.concatenate([old, room], axis=2)",
+            "return mx.zeros((B, Hkv, round_up(self.offset), D), new.dtype)",
+        ),
+        torch=(
+            "        self.keys.index_copy_(2, positions, key)",
+            "        if self.offset % STEP + L > STEP:\n"
+            "            self.keys.zero_()\n"
+            "        self.keys.index_copy_(2, positions, key)",
+        ),
+    ),
+    _cache(
+        "keeps float32 whatever it is given",
+        "a test in float32",
+        mlx=(
+            "round_up(self.offset) - filled, D), new.dtype)",
+            "round_up(self.offset) - filled, D), mx.float32)",
+        ),
+        torch=(
+            f"{TORCH_PROMPT}        {TORCH_OUT}",
+            "return self.keys[:, :, :S].float(), self.values[:, :, :S].float(), self.offset, mask",
+        ),
+    ),
+    _cache(
+        "drops the mask",
+        "a test that goes token by token, without an unused tail",
+        mlx=(MLX_OUT, MLX_OUT.replace(", mask", ", None")),
+        torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", None")),
+    ),
+    _cache(
+        "always makes its own mask",
+        "a test that never gives an array",
+        mlx=(MLX_OUT, MLX_OUT.replace(", mask", ", self.make_mask(L, key.dtype)")),
+        torch=(
+            "        self.offset += L",
+            "        mask = self.make_mask(L, key.dtype, positions=positions)\n        self.offset += L",
+        ),
+    ),
+    _cache(
+        "a mask whose diagonal starts in the upper left corner",
+        "a test with one prompt",
+        mlx=(
+            MLX_OUT,
+            "if isinstance(mask, str):\n"
+            "            mask = length_mask(mx.arange(L), self.offset, key.dtype)\n        " + MLX_OUT,
+        ),
+        torch=(
+            "        self.offset += L",
+            "        if mask is not None and not isinstance(mask, str):\n"
+            "            mask = length_mask(torch.arange(L), S, key.dtype) if self.offset else mask\n"
+            "        self.offset += L",
+        ),
+    ),
+    Mutant(
+        "2.1.1",
+        "shows the unused tail: zeros take part in the softmax",
+        CACHE,
+        "a test of the keys and values alone",
+        torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", mask if L > 1 else torch.zeros_like(mask)")),
+        inside=UPDATE,
+    ),
+    _cache(
+        "shares its memory with every other cache",
+        "a test with one cache",
+        mlx=(
+            MLX_ROOM,
+            "cls = type(self)\n"
+            "        cls.k, cls.v = with_room(getattr(cls, 'k', None) if start else None, key), "
+            "with_room(getattr(cls, 'v', None) if start else None, value)\n"
+            "        self.keys, self.values = cls.k, cls.v",
+        ),
+        torch=(
+            "            self.keys = key.new_zeros(B, Hkv, round_up(self.max_seq_len), D)\n"
+            "            self.values = torch.zeros_like(self.keys)",
+            "            shape, held = (B, Hkv, round_up(self.max_seq_len), D), type(self).__dict__.get('held', {})\n"
+            "            type(self).held = held\n"
+            "            self.keys, self.values = held.setdefault(\n"
+            "                (shape, key.dtype), (key.new_zeros(shape), key.new_zeros(shape))\n"
+            "            )",
+        ),
+    ),
+    _rewind("forgets everything", "a test that rewinds all", "self.offset -= n", "self.offset = 0"),
+    _rewind(
+        "one too many", "a test that only asks for errors", "self.offset -= n", "self.offset -= n + (n > 0)"
+    ),
+    _rewind(
+        "goes to n instead of back by n", "a test that rewinds half", "self.offset -= n", "self.offset = n"
+    ),
+    _rewind("does nothing", "a test that only asks for errors", "self.offset -= n", "self.offset -= 0"),
+    _rewind(
+        "accepts a negative number, which adds tokens that were never given",
+        "a test with n of 0 and more",
+        "if not 0 <= n <= self.offset:",
+        "if n > self.offset:",
+    ),
+    _rewind(
+        "accepts more than there are, and stops at none",
+        "a test with n of at most offset",
+        "if not 0 <= n <= self.offset:\n"
+        '            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")\n'
+        "        self.offset -= n",
+        'if n < 0:\n            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")\n'
+        "        self.offset = max(0, self.offset - n)",
+    ),
+    _rewind(
+        "refuses to rewind all",
+        "a test that keeps a token",
+        "if not 0 <= n <= self.offset:",
+        "if not 0 <= n < self.offset:",
+    ),
+    _attention(
+        "RoPE of the keys starts at 0 with every piece",
+        "a test with one prompt",
+        TURN_KEY,
+        "key = self.rope(self.k_norm(key))",
+    ),
+    _attention(
+        "RoPE of the queries starts at 0 with every piece",
+        "a test with one prompt",
+        TURN_QUERY,
+        "query = self.rope(self.q_norm(query))",
+    ),
+    _attention(
+        "RoPE starts at 0 with every piece",
+        "a test with one prompt",
+        "B, L, _ = x.shape",
+        "B, L, _ = x.shape\n"
+        "        rows = self.rope.rows(step.positions - step.positions[..., :1])\n"
+        "        step = Step(step.positions, rows, step.mask)",
+    ),
+    _attention(
+        "the query stands one position too far",
+        "a test of shapes and counts",
+        TURN_QUERY,
+        "query = self.rope.rotate(self.q_norm(query), *self.rope.rows(step.positions + 1))",
+    ),
+    _attention(
+        "one position too far after the prompt, as if the new token had been counted",
+        "a test with one prompt: there only distances matter",
+        "B, L, _ = x.shape",
+        "B, L, _ = x.shape\n"
+        "        if cache.offset:\n"
+        "            step = Step(step.positions, self.rope.rows(step.positions + 1), step.mask)",
+    ),
+    _attention(
+        "stores the keys without RoPE, and turns the queries alone",
+        "a test with one token",
+        TURN_KEY,
+        "key = self.k_norm(key)",
+    ),
+    _attention(
+        "no norm on the keys", "a test of shapes", TURN_KEY, "key = self.rope.rotate(key, *step.rows)"
+    ),
+    _attention(
+        "turns the values too",
+        "a test with one token",
+        "value = project(x, self.wv).reshape(B, L, -1, self.head_dim)",
+        "value = self.rope.rotate(project(x, self.wv).reshape(B, L, -1, self.head_dim), *step.rows)",
+    ),
+    _attention(
+        "k_norm for the queries too",
+        "a test with fresh weights, where all norms are ones",
+        "self.q_norm(query)",
+        "self.k_norm(query)",
+    ),
+    _attention(
+        "no mask",
+        "a test that goes token by token, without an unused tail",
+        ", mask=mask)",
+        ")",
+    ),
+    _attention(
+        "the step's mask and not the cache's",
+        "a test with the model, which always has one in the step",
+        ", mask=mask)",
+        ", mask=step.mask)",
+    ),
+    _attention(
+        "leaves the mask to the cache, whatever the step says",
+        "a test with the causal mask",
+        "L, step.mask, positions",
+        "L, None, positions",
+    ),
+    _attention(
+        "joins the heads without bringing them back behind the tokens",
+        "a test with one head, or one that goes token by token",
+        "project(heads",
+        "project(heads.reshape(heads.shape[0], L, -1, self.head_dim).swapaxes(1, 2)",
+    ),
+    _layer(
+        "adds attention's answer to the normed copy",
+        "a test of shapes",
+        ATTEND,
+        "x = self.input_layernorm(x)\n        x = x + self.attention(x, step, cache)",
+    ),
+    _layer(
+        "no norm before attention", "a test of the MLP half", ATTEND, "x = x + self.attention(x, step, cache)"
+    ),
+    _layer(
+        "no residual around attention",
+        "a test with a silent attention",
+        ATTEND,
+        "x = self.attention(self.input_layernorm(x), step, cache)",
+    ),
+    _layer("no residual around the MLP", "a test of the attention half", THINK, THINK.replace("x + ", "")),
+    _layer("the first norm twice", "a test with fresh weights", NORM, "h = self.input_layernorm(x)"),
+    _layer("no norm before the MLP", "a test of the attention half", NORM, "h = x"),
+    _layer(
+        "the MLP reads the stream before attention",
+        "a test with a silent attention",
+        f"{ATTEND}\n        {NORM}",
+        f"{NORM}\n        {ATTEND}",
+    ),
+    _layer(
+        "silu on the wrong matrix",
+        "a test of shapes",
+        "silu(project(h, self.w_gate)) * project(h, self.w_up)",
+        "project(h, self.w_gate) * silu(project(h, self.w_up))",
+    ),
+    _layer(
+        "adds in place, to the caller's array",
+        "every test that looks only at the result",
+        ATTEND,
+        "x += self.attention(self.input_layernorm(x), step, cache)",
+    ),
+    _model(
+        "the cache of layer 0 for all layers",
+        "a test with a model of one layer",
+        LAYERS,
+        "for layer, layer_cache in zip(self.layers, [cache[0]] * len(self.layers), strict=True):",
+    ),
+    _model(
+        "every piece starts at position 0",
+        "a test with one prompt",
+        "self.begin(inputs, offset, cache, mask)",
+        'self.begin(inputs, 0, cache, "causal")',
+    ),
+    _model(
+        "the caches from last to first",
+        "a test in which only the counts are seen",
+        LAYERS,
+        "for layer, layer_cache in zip(self.layers, cache if inputs.shape[1] > 1 else cache[::-1], strict=True):",
+    ),
+    _model(
+        "every layer reads the embeddings",
+        "a test with a model of one layer",
+        "x = layer(x, step, layer_cache)",
+        "x = layer(self.embedding(inputs), step, layer_cache)",
+    ),
+    _model(
+        "no last norm",
+        "a test of the layers",
+        "self.norm(kept(x, logits_to_keep))",
+        "kept(x, logits_to_keep)",
+    ),
+    _model(
+        "norms after every layer",
+        "a test with a model of one layer",
+        "x = layer(x, step, layer_cache)",
+        "x = self.norm(layer(x, step, layer_cache))",
+    ),
+    _model(
+        "scores with the embedding although the model has a head",
+        "a test with a tied model",
+        "self.head(",
+        "self.embedding.as_linear(",
+    ),
+    _model(
+        "scores all tokens and drops them afterwards",
+        "a test of the numbers",
+        "self.head(self.norm(kept(x, logits_to_keep)))",
+        "kept(self.head(self.norm(x)), logits_to_keep)",
+    ),
+    _model(
+        "keeps the first tokens and not the last",
+        "a test that keeps all",
+        "kept(x, logits_to_keep)",
+        "x[:, :logits_to_keep] if isinstance(logits_to_keep, int) else kept(x, logits_to_keep)",
+    ),
+    _model(
+        "x[:, -0:] is everything",
+        "a test that keeps at least one token",
+        "kept(x, logits_to_keep)",
+        "x[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else kept(x, logits_to_keep)",
+    ),
+    _model(
+        "ignores logits_to_keep",
+        "a test that takes the last row of what comes",
+        "kept(x, logits_to_keep)",
+        "x",
+    ),
+    _model(
+        "always causal",
+        "a test that never gives a mask",
+        "cache, mask)\n",
+        'cache, "causal")\n',
+    ),
+    _generate(
+        "sends the prompt again with every token",
+        "a test of the text, with a script for a model",
+        "offset = cache[0].offset\n",
+        "offset = 0\n        for layer_cache in cache:\n            layer_cache.rewind(layer_cache.offset)\n",
+    ),
+    _generate(
+        "sends the last token of the prompt twice",
+        "a test of the text, with a script for a model",
+        "offset = cache[0].offset\n",
+        "offset = max(0, cache[0].offset - 1)\n"
+        "        for layer_cache in cache:\n            layer_cache.rewind(min(1, layer_cache.offset))\n",
+    ),
+    _generate(
+        "sends only the newest token, also of the prompt",
+        "a test with a prompt of one token",
+        RUN,
+        "return model(inputs[:, -1:], offset, cache, logits_to_keep=1)",
+    ),
+    _generate(
+        "says that every token stands at 0",
+        "a test of the text, with a script for a model",
+        RUN,
+        "return model(inputs[:, offset:], 0, cache, logits_to_keep=1)",
+    ),
+    _generate(
+        "says that every new token stands one too far",
+        "a test of what is sent, but not where it stands",
+        RUN,
+        "return model(inputs[:, offset:], offset + (offset > 0), cache, logits_to_keep=1)",
+    ),
+    _generate(
+        "makes room for the answer only",
+        "a test whose prompt is shorter than what is left of the limit",
+        "len(tokenizer.encode(prompt)) + max_tokens",
+        "max_tokens",
+    ),
+    _generate(
+        "releases nothing",
+        "a test of the text alone",
+        "            layer_cache.release()",
+        "            layer_cache.materialize()",
+    ),
+    _generate(
+        "releases the first layer's cache alone",
+        "a test with a model of one layer",
+        "for layer_cache in cache:",
+        "for layer_cache in cache[:1]:",
+    ),
+    _generate(
+        "releases after an error, but not after Ctrl-C",
+        "a test that raises a ValueError",
+        FINALLY,
+        "    except KeyboardInterrupt:\n        cache = []\n        raise\n" + FINALLY,
+    ),
+    _generate(
+        "releases after a text that ends well, and not after an error",
+        "a test without errors",
+        FINALLY,
+        "    except BaseException:\n        cache = []\n        raise\n" + FINALLY,
+    ),
+    _generate(
+        "ignores the sampler",
+        "a test without one",
+        "new_tokens_only, tokenizer, prompt, sampler,",
+        "new_tokens_only, tokenizer, prompt, None,",
+    ),
+    _generate(
+        "ignores the limit", "a script that ends by itself", "max_tokens=max_tokens,", "max_tokens=256,"
+    ),
+    _generate("streams nothing", "a test of the text alone", "on_text=on_text", "on_text=None"),
+]

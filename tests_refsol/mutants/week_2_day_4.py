@@ -1,0 +1,464 @@
+"""Wrong solutions of Week 2 Day 4."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+FILE = "flash_attention.py"
+
+MUTANTS = [
+    Mutant(
+        "2.4.1",
+        "divides already: a normalised o, which no later maximum can correct",
+        FILE,
+        survives="a test of one tile's output",
+        inside="attention_statistics",
+        mlx=(
+            "    o = weights.astype",
+            "    weights = weights / mx.sum(weights, axis=-1, keepdims=True)\n    o = weights.astype",
+        ),
+        torch=(
+            "    o = weights.to",
+            "    weights = weights / torch.sum(weights, dim=-1, keepdim=True)\n    o = weights.to",
+        ),
+    ),
+    Mutant(
+        "2.4.1",
+        "no maximum subtracted: m = 0 in the weights",
+        FILE,
+        survives="a test of the finished output with scores of a few units",
+        inside="attention_statistics",
+        mlx=("mx.exp(scores - mx.where(m == -mx.inf, 0, m)[..., None])", "mx.exp(scores)"),
+        torch=("torch.exp(scores - torch.where(m == -torch.inf, 0, m)[..., None])", "torch.exp(scores)"),
+    ),
+    Mutant(
+        "2.4.1",
+        "shifts by -inf where nothing is seen: NaN",
+        FILE,
+        survives="a test in which every query sees a key",
+        inside="attention_statistics",
+        mlx=("mx.where(m == -mx.inf, 0, m)[..., None]", "m[..., None]"),
+        torch=("torch.where(m == -torch.inf, 0, m)[..., None]", "m[..., None]"),
+    ),
+    Mutant(
+        "2.4.1",
+        "reports the maximum 0 for a query that sees nothing, so that it outweighs small scores later",
+        FILE,
+        survives="a test that only looks at o and l",
+        inside="attention_statistics",
+        mlx=("    weights = mx.exp", "    m = mx.where(m == -mx.inf, 0, m)\n    weights = mx.exp"),
+        torch=(
+            "    weights = torch.exp",
+            "    m = torch.where(m == -torch.inf, 0, m)\n    weights = torch.exp",
+        ),
+    ),
+    Mutant(
+        "2.4.1",
+        "clips the maximum at 0",
+        FILE,
+        survives="a test whose largest scores are positive",
+        inside="attention_statistics",
+        mlx=("m = mx.max(scores, axis=-1)", "m = mx.maximum(mx.max(scores, axis=-1), 0)"),
+        torch=("m = torch.amax(scores, dim=-1)", "m = torch.amax(scores, dim=-1).clamp(min=0)"),
+    ),
+    Mutant(
+        "2.4.1",
+        "the scale twice: on the query and on the scores",
+        FILE,
+        survives="a test with the scale 1",
+        inside="attention_statistics",
+        both=("scores = query.reshape", "scores = (query * scale).reshape"),
+    ),
+    Mutant(
+        "2.4.1",
+        "scale or default: a scale of 0.0 becomes 1/√D",
+        FILE,
+        survives="a test with a positive scale",
+        inside="attention_statistics",
+        both=("1 / math.sqrt(D) if scale is None else scale", "scale or 1 / math.sqrt(D)"),
+    ),
+    Mutant(
+        "2.4.1",
+        "query head h reads K/V head h % Hkv",
+        FILE,
+        survives="a test with Hkv = H or Hkv = 1",
+        inside="attention_statistics",
+        mlx=(
+            "    scores = query.reshape",
+            "    order = mx.array([h % Hkv for h in range(H)])\n"
+            "    key, value = (mx.take(x, order, axis=-3) for x in (key, value))\n"
+            "    Hkv = H\n"
+            "    scores = query.reshape",
+        ),
+        torch=(
+            "    scores = query.reshape",
+            "    order = torch.tensor([h % Hkv for h in range(H)], device=key.device)\n"
+            "    key, value = (x.index_select(-3, order) for x in (key, value))\n"
+            "    Hkv = H\n"
+            "    scores = query.reshape",
+        ),
+    ),
+    Mutant(
+        "2.4.1",
+        "right numbers with K and V repeated for each query head",
+        FILE,
+        survives="every test of numbers",
+        inside="attention_statistics",
+        mlx=(
+            "    scores = query.reshape",
+            "    key, value = (mx.repeat(x, H // Hkv, axis=-3) for x in (key, value))\n"
+            "    Hkv = H\n"
+            "    scores = query.reshape",
+        ),
+        torch=(
+            "    scores = query.reshape",
+            "    key, value = (x.repeat_interleave(H // Hkv, dim=-3) for x in (key, value))\n"
+            "    Hkv = H\n"
+            "    scores = query.reshape",
+        ),
+    ),
+    Mutant(
+        "2.4.1",
+        "statistics in the type of the inputs",
+        FILE,
+        survives="a test in float32",
+        inside="attention_statistics",
+        mlx=("reshape(*batch, H, L, S).astype(mx.float32)", "reshape(*batch, H, L, S)"),
+        torch=("reshape(*batch, H, L, S).float()", "reshape(*batch, H, L, S)"),
+    ),
+    Mutant(
+        "2.4.2",
+        "adds o and l without looking at the maxima",
+        FILE,
+        survives="a test whose parts have the same maximum",
+        inside="merge_attention",
+        mlx=(
+            "shrink_a, shrink_b = mx.exp(m_a - shift), mx.exp(m_b - shift)",
+            "shrink_a = shrink_b = mx.ones_like(m)",
+        ),
+        torch=(
+            "shrink_a, shrink_b = torch.exp(m_a - shift), torch.exp(m_b - shift)",
+            "shrink_a = shrink_b = torch.ones_like(m)",
+        ),
+    ),
+    Mutant(
+        "2.4.2",
+        "forgets to rescale o",
+        FILE,
+        survives="a test of l, or one whose first tile has the largest scores",
+        inside="merge_attention",
+        both=("o = o_a * shrink_a[..., None] +", "o = o_a +"),
+    ),
+    Mutant(
+        "2.4.2",
+        "forgets to rescale l",
+        FILE,
+        survives="a test of o, or one whose first tile has the largest scores",
+        inside="merge_attention",
+        both=("l_a * shrink_a + l_b * shrink_b", "l_a + l_b * shrink_b"),
+    ),
+    Mutant(
+        "2.4.2",
+        "takes the second side's maximum for that of both",
+        FILE,
+        survives="a test whose maxima rise from part to part",
+        inside="merge_attention",
+        mlx=("m = mx.maximum(m_a, m_b)", "m = m_b"),
+        torch=("m = torch.maximum(m_a, m_b)", "m = m_b"),
+    ),
+    Mutant(
+        "2.4.2",
+        "rescales the first side alone, as if the second had the larger maximum",
+        FILE,
+        survives="a test whose maxima rise from part to part",
+        inside="merge_attention",
+        both=(
+            "o_b * shrink_b[..., None]\n    return o, m, l_a * shrink_a + l_b * shrink_b",
+            "o_b\n    return o, m, l_a * shrink_a + l_b",
+        ),
+    ),
+    Mutant(
+        "2.4.2",
+        "the exponent the wrong way round: exp(larger - own)",
+        FILE,
+        survives="a test whose parts have the same maximum",
+        inside="merge_attention",
+        mlx=("mx.exp(m_a - shift), mx.exp(m_b - shift)", "mx.exp(shift - m_a), mx.exp(shift - m_b)"),
+        torch=(
+            "torch.exp(m_a - shift), torch.exp(m_b - shift)",
+            "torch.exp(shift - m_a), torch.exp(shift - m_b)",
+        ),
+    ),
+    Mutant(
+        "2.4.2",
+        "two empty sides: -inf - (-inf)",
+        FILE,
+        survives="a test in which every query sees a key on one side",
+        inside="merge_attention",
+        mlx=("shift = mx.where(m == -mx.inf, 0, m)", "shift = m"),
+        torch=("shift = torch.where(m == -torch.inf, 0, m)", "shift = m"),
+    ),
+    Mutant(
+        "2.4.2",
+        "writes into its first input",
+        FILE,
+        survives="a test that uses each partial result once",
+        inside="merge_attention",
+        both=(
+            "    o = o_a * shrink_a[..., None] + o_b * shrink_b[..., None]\n",
+            "    o_a *= shrink_a[..., None]\n    o = o_a + o_b * shrink_b[..., None]\n",
+        ),
+    ),
+    Mutant(
+        "2.4.3",
+        "0 / 0",
+        FILE,
+        survives="a test in which every query sees a key",
+        inside="finish_attention",
+        mlx=("mx.where(l == 0, 1, l)[..., None]", "l[..., None]"),
+        torch=("torch.where(l == 0, 1, l)[..., None]", "l[..., None]"),
+    ),
+    Mutant(
+        "2.4.3",
+        "adds a small number to l against 0 / 0",
+        FILE,
+        survives="a test with a tolerance of a hundredth",
+        inside="finish_attention",
+        mlx=("mx.where(l == 0, 1, l)[..., None]", "(l + 1e-3)[..., None]"),
+        torch=("torch.where(l == 0, 1, l)[..., None]", "(l + 1e-3)[..., None]"),
+    ),
+    Mutant(
+        "2.4.3",
+        "undoes the shift: multiplies by exp(m)",
+        FILE,
+        survives="a test with m = 0",
+        inside="finish_attention",
+        mlx=("o, _, l = statistics\n", "o, m, l = statistics\n    l = l * mx.exp(m)\n"),
+        torch=("o, _, l = statistics\n", "o, m, l = statistics\n    l = l * torch.exp(m)\n"),
+    ),
+    Mutant(
+        "2.4.3",
+        "converts before it divides",
+        FILE,
+        survives="a test in float32 or bf16",
+        inside="finish_attention",
+        mlx=(
+            "(o / mx.where(l == 0, 1, l)[..., None]).astype(dtype)",
+            "o.astype(dtype) / mx.where(l == 0, 1, l)[..., None].astype(dtype)",
+        ),
+        torch=(
+            "(o / torch.where(l == 0, 1, l)[..., None]).to(dtype)",
+            "o.to(dtype) / torch.where(l == 0, 1, l)[..., None].to(dtype)",
+        ),
+    ),
+    Mutant(
+        "2.4.4",
+        "upper left: query i stands at position i",
+        FILE,
+        survives="a test with L = S",
+        inside="mask_tile",
+        both=("past = S - L", "past = 0"),
+    ),
+    Mutant(
+        "2.4.4",
+        "every tile has its own triangle: numbers inside the tile, not positions in the text",
+        FILE,
+        survives="a test of the tiles on the diagonal",
+        inside="mask_tile",
+        mlx=(
+            "    queries = mx.arange(past + rows.start, past + rows.stop)[:, None]\n"
+            "    keys = mx.arange(columns.start, columns.stop)\n",
+            "    queries = mx.arange(rows.stop - rows.start)[:, None]\n"
+            "    keys = mx.arange(columns.stop - columns.start)\n",
+        ),
+        torch=(
+            "    queries = torch.arange(past + rows.start, past + rows.stop, device=device)[:, None]\n"
+            "    keys = torch.arange(columns.start, columns.stop, device=device)\n",
+            "    queries = torch.arange(rows.stop - rows.start, device=device)[:, None]\n"
+            "    keys = torch.arange(columns.stop - columns.start, device=device)\n",
+        ),
+    ),
+    Mutant(
+        "2.4.4",
+        "takes a tile on the diagonal for wholly visible, because its LAST query sees everything",
+        FILE,
+        survives="a test with tiles of one query",
+        inside="mask_tile",
+        both=("columns.stop - 1 <= past + rows.start:", "columns.stop <= past + rows.stop:"),
+    ),
+    Mutant(
+        "2.4.4",
+        "hides a query's own key",
+        FILE,
+        survives="a test that only checks that later keys are hidden",
+        inside="mask_tile",
+        both=("keys <= queries", "keys < queries"),
+    ),
+    Mutant(
+        "2.4.4",
+        "slices an axis of length 1",
+        FILE,
+        survives="a test with masks of (L, S)",
+        inside="mask_tile",
+        mlx=(
+            "mx.broadcast_to(mask, mx.broadcast_shapes(mask.shape, (L, S)))[..., rows, columns]",
+            "mask.reshape((1,) * (2 - mask.ndim) + mask.shape)[..., rows, columns]",
+        ),
+        torch=(
+            "mask.expand(torch.broadcast_shapes(mask.shape, (L, S)))[..., rows, columns]",
+            "mask.reshape((1,) * (2 - mask.dim()) + tuple(mask.shape))[..., rows, columns]",
+        ),
+    ),
+    Mutant(
+        "2.4.4",
+        "builds the whole causal mask and slices it",
+        FILE,
+        survives="every test of numbers",
+        inside="mask_tile",
+        mlx=(
+            "    return mx.where(keys <= queries, 0.0, -mx.inf)",
+            "    whole = mx.arange(S) <= mx.arange(S - L, S)[:, None]\n"
+            "    return mx.where(whole, 0.0, -mx.inf)[rows, columns]",
+        ),
+        torch=(
+            "    return torch.where(keys <= queries, 0.0, -torch.inf)",
+            "    whole = torch.arange(S, device=device) <= torch.arange(S - L, S, device=device)[:, None]\n"
+            "    return torch.where(whole, 0.0, -torch.inf)[rows, columns]",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "the last tile replaces what came before",
+        FILE,
+        survives="a test in which one tile holds all keys",
+        inside="flash_attention_tiled",
+        both=("tile if merged is None else merge_attention(merged, tile)", "tile"),
+    ),
+    Mutant(
+        "2.4.5",
+        "normalises every tile and takes the mean",
+        FILE,
+        survives="a test in which one tile holds all keys",
+        inside="flash_attention_tiled",
+        mlx=(
+            "            merged = before =",
+            "            tile = (tile[0] / tile[2][..., None], 0 * tile[1], tile[2] * 0 + 1)\n"
+            "            merged = before =",
+        ),
+        torch=(
+            "            merged = tile",
+            "            tile = (tile[0] / tile[2][..., None], 0 * tile[1], tile[2] * 0 + 1)\n"
+            "            merged = tile",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "leaves out the last tile when it is not full",
+        FILE,
+        survives="a test whose tile size divides S",
+        inside="flash_attention_tiled",
+        both=(
+            "for left in range(0, S - L + rows.stop if causal else S, tile_size):",
+            "for left in range(0, max(1, (S - L + rows.stop if causal else S) - tile_size + 1), tile_size):",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "ends the causal walk at the queries' own number, as if there were no past",
+        FILE,
+        survives="a test with L = S",
+        inside="flash_attention_tiled",
+        both=("S - L + rows.stop if causal", "rows.stop if causal"),
+    ),
+    Mutant(
+        "2.4.5",
+        "walks over tiles that causality hides",
+        FILE,
+        survives="every test of finite numbers; it costs twice the time",
+        inside="flash_attention_tiled",
+        both=("S - L + rows.stop if causal else S", "S"),
+    ),
+    Mutant(
+        "2.4.5",
+        "ignores causality where there are more queries than keys",
+        FILE,
+        survives="a test with L ≤ S",
+        inside="flash_attention_tiled",
+        mlx=(
+            "    causal, before =",
+            "    mask = None if isinstance(mask, str) and L > S else mask\n    causal, before =",
+        ),
+        torch=(
+            "    causal =",
+            "    mask = None if isinstance(mask, str) and L > S else mask\n    causal =",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "forgets the scale: every tile uses 1/√D",
+        FILE,
+        survives="a test that leaves the scale at its default",
+        inside="flash_attention_tiled",
+        mlx=("attention_statistics(q, k, v, scale, ", "attention_statistics(q, k, v, None, "),
+        torch=("attention_statistics(q, k, v, scale, ", "attention_statistics(q, k, v, None, "),
+    ),
+    Mutant(
+        "2.4.5",
+        "the scale twice: on the query, and in every tile",
+        FILE,
+        survives="a test with the scale 1 or with the default",
+        inside="flash_attention_tiled",
+        mlx=("attention_statistics(q, k, v, scale, ", "attention_statistics(q * (scale or 1), k, v, scale, "),
+        torch=(
+            "attention_statistics(q, k, v, scale, ",
+            "attention_statistics(q * (scale or 1), k, v, scale, ",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "tiles of queries only: all keys at once",
+        FILE,
+        survives="every test of numbers",
+        inside="flash_attention_tiled",
+        both=(
+            "        for left in range(0, S - L + rows.stop if causal else S, tile_size):\n"
+            "            columns = slice(left, min(left + tile_size, S))\n",
+            "        for left in [0]:\n            columns = slice(0, S - L + rows.stop if causal else S)\n",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "no tile waits for the one before: MLX computes many at once",
+        FILE,
+        survives="every test of numbers",
+        inside="flash_attention_tiled",
+        mlx=("mx.depends([query[..., rows, :]], before)", "[query[..., rows, :]]"),
+    ),
+    Mutant(
+        "2.4.5",
+        "keeps every tile's statistics and merges at the end",
+        FILE,
+        survives="every test of numbers",
+        inside="flash_attention_tiled",
+        torch=(
+            "            merged = tile if merged is None else merge_attention(merged, tile)\n",
+            "            merged = [*(merged or []), tile]\n"
+            "        while len(merged) > 1:\n"
+            "            merged = [merge_attention(*merged[:2]), *merged[2:]]\n"
+            "        merged = merged[0]\n",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "statistics in bf16 between the tiles",
+        FILE,
+        survives="a test in float32",
+        inside="flash_attention_tiled",
+        mlx=(
+            "            merged = before =",
+            "            tile = tuple(x.astype(value.dtype) for x in tile)\n            merged = before =",
+        ),
+        torch=(
+            "            merged = tile",
+            "            tile = tuple(x.to(value.dtype) for x in tile)\n            merged = tile",
+        ),
+    ),
+]

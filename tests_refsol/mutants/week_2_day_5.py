@@ -1,0 +1,237 @@
+"""Wrong solutions of Week 2 Day 5."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+FILE = "flash_attention.py"
+
+MUTANTS = [
+    Mutant(
+        "2.5.1",
+        "scale or default: a scale of 0.0 becomes 1/√D",
+        FILE,
+        survives="a test with a positive scale",
+        inside="fused_attention",
+        both=(
+            "1 / math.sqrt(query.shape[-1]) if scale is None else scale",
+            "scale or 1 / math.sqrt(query.shape[-1])",
+        ),
+    ),
+    Mutant(
+        "2.5.1",
+        "the scale twice: on the query, and in the kernel",
+        FILE,
+        survives="a test with the scale 1",
+        inside="fused_attention",
+        mlx=("attention(query, key", "attention(query * scale, key"),
+        torch=("attention(query, key", "attention(query * scale, key"),
+    ),
+    Mutant(
+        "2.5.1",
+        "leaves the scale to the kernel: always 1/√D",
+        FILE,
+        survives="a test without a scale",
+        inside="fused_attention",
+        both=(
+            "1 / math.sqrt(query.shape[-1]) if scale is None else scale",
+            "1 / math.sqrt(query.shape[-1])",
+        ),
+    ),
+    Mutant(
+        "2.5.1",
+        "leaves in the row what the kernel put there: NaN on MLX's CPU, 0 on torch's, something else elsewhere",
+        FILE,
+        survives="a test in which every query sees a key",
+        inside="fused_attention",
+        mlx=("    if mask is None:\n        return out\n", "    return out\n"),
+    ),
+    Mutant(
+        "2.5.1",
+        "hides with -1e9 for the kernel's sake: a query that sees nothing gets the mean of what is hidden",
+        FILE,
+        survives="a test that only looks for NaN",
+        inside="fused_attention",
+        mlx=(
+            'bias = "causal" if',
+            'mask = None if mask is None else mx.maximum(mask, -1e9)\n    bias = "causal" if',
+        ),
+        torch=(
+            "bias = None if",
+            "mask = None if mask is None else mask.clamp(min=-1e9)\n    bias = None if",
+        ),
+    ),
+    Mutant(
+        "2.5.1",
+        "multiplies the rows that see nothing by 0",
+        FILE,
+        survives="a test on a kernel that leaves numbers there",
+        inside="fused_attention",
+        mlx=(
+            "return mx.where(mx.any(mask > -mx.inf, axis=-1, keepdims=True), out, 0)",
+            "return out * mx.any(mask > -mx.inf, axis=-1, keepdims=True).astype(out.dtype)",
+        ),
+    ),
+    Mutant(
+        "2.5.1",
+        "zeroes every query that has ANY key hidden",
+        FILE,
+        survives="a test of queries that see nothing",
+        inside="fused_attention",
+        mlx=("mx.any(mask", "mx.all(mask"),
+        torch=("torch.any(mask", "torch.all(mask"),
+    ),
+    Mutant(
+        "2.5.1",
+        "forgets is_causal",
+        FILE,
+        survives="a test with masks as arrays",
+        inside="fused_attention",
+        mlx=('bias = "causal" if is_causal else None if', "bias = None if"),
+        torch=("scale, bias, is_causal)", "scale, bias)"),
+    ),
+    Mutant(
+        "2.5.1",
+        "right numbers with K and V repeated for each query head",
+        FILE,
+        survives="every test of numbers",
+        inside="fused_attention",
+        mlx=(
+            "    out = mx.fast",
+            "    key, value = (mx.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))\n"
+            "    out = mx.fast",
+        ),
+        torch=(
+            "    out = hpu",
+            "    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))\n"
+            "    out = hpu",
+        ),
+    ),
+    Mutant(
+        "2.5.1",
+        "K and V tiled for the kernel: query head h reads K/V head h % Hkv",
+        FILE,
+        survives="a test with Hkv = H or Hkv = 1",
+        inside="fused_attention",
+        mlx=(
+            "    out = mx.fast",
+            "    key, value = (mx.tile(x, (1, query.shape[1] // x.shape[1], 1, 1)) for x in (key, value))\n"
+            "    out = mx.fast",
+        ),
+        torch=(
+            "    out = hpu",
+            "    key, value = (x.repeat(1, query.shape[1] // x.shape[1], 1, 1) for x in (key, value))\n"
+            "    out = hpu",
+        ),
+    ),
+    Mutant(
+        "2.5.1",
+        "the wide type instead of query's: bf16 comes back as float32",
+        FILE,
+        survives="a test in float32",
+        inside="fused_attention",
+        mlx=("out, 0)", "out.astype(mx.float32), 0)"),
+        torch=("out, 0)", "out.float(), 0)"),
+    ),
+    Mutant(
+        "2.5.2",
+        "the kernel's triangle in the upper left corner",
+        FILE,
+        survives="a test with L = S",
+        inside="flash_attention_device",
+        mlx=(
+            "    return fused_attention(query, key, value, scale, is_causal=True)",
+            "    mask = mx.where(mx.arange(S) <= mx.arange(L)[:, None], 0.0, -mx.inf)\n"
+            "    return fused_attention(query, key, value, scale, mask)",
+        ),
+        torch=("if L == S:", "if L <= S:"),
+    ),
+    Mutant(
+        "2.5.2",
+        "one query under is_causal: on torch it sees the first key alone",
+        FILE,
+        survives="a test with L = S = 1",
+        inside="flash_attention_device",
+        torch=("if L == S:", "if L == S or L == 1:"),
+    ),
+    Mutant(
+        "2.5.2",
+        "a mask and is_causal together: both hide",
+        FILE,
+        survives="a test with L = S, and every test on a kernel that ignores one of them",
+        inside="flash_attention_device",
+        torch=(
+            "device=query.device)\n    return fused_attention(query, key, value, scale, mask)",
+            "device=query.device)\n"
+            "    return fused_attention(query, key, value, scale, mask, is_causal=mask is not None)",
+        ),
+    ),
+    Mutant(
+        "2.5.2",
+        "causality only for squares: with a past it is forgotten",
+        FILE,
+        survives="a test with L = S or L = 1",
+        inside="flash_attention_device",
+        mlx=("scale, is_causal=True)", "scale, is_causal=L == S)"),
+        torch=("None if L == 1 else causal_mask(L, S, query.dtype, device=query.device)", "None"),
+    ),
+    Mutant(
+        "2.5.2",
+        "the triangle ends one key early: strictly before",
+        FILE,
+        survives="a test that only checks that later keys are hidden",
+        inside="flash_attention_device",
+        mlx=(
+            "    return fused_attention(query, key, value, scale, is_causal=True)",
+            "    mask = mx.where(mx.arange(S) < mx.arange(S - L, S)[:, None], 0.0, -mx.inf)\n"
+            "    return fused_attention(query, key, value, scale, mask)",
+        ),
+        torch=(
+            "causal_mask(L, S, query.dtype, device=query.device)",
+            "torch.full((L, S), -torch.inf, device=query.device).triu(S - L)",
+        ),
+    ),
+    Mutant(
+        "2.5.2",
+        "lets the kernel have more queries than keys",
+        FILE,
+        survives="a test with L ≤ S",
+        inside="flash_attention_device",
+        mlx=("if L > S:", "if L > 10 * S:"),
+        torch=("if L == S:", "if L >= S:"),
+    ),
+    Mutant(
+        "2.5.2",
+        "an array mask under which causality is added: hidden twice",
+        FILE,
+        survives="a test whose masks are causal themselves",
+        inside="flash_attention_device",
+        mlx=(
+            "return fused_attention(query, key, value, scale, mask)",
+            "return fused_attention(query, key, value, scale, mask, is_causal=mask is not None and query.shape[2] > 1)",
+        ),
+        torch=(
+            "    if not isinstance(mask, str):\n        return fused_attention(query, key, value, scale, mask)",
+            "    if not isinstance(mask, str):\n"
+            "        causal = mask is not None and query.shape[2] > 1\n"
+            "        return fused_attention(query, key, value, scale, mask, is_causal=causal)",
+        ),
+    ),
+    Mutant(
+        "2.5.2",
+        "forgets the scale on the way",
+        FILE,
+        survives="a test that leaves the scale at its default",
+        inside="flash_attention_device",
+        both=("    if not isinstance", "    scale = None\n    if not isinstance"),
+    ),
+    Mutant(
+        "2.5.2",
+        "a mask with one row for all queries is lost when there is one query",
+        FILE,
+        survives="a test without padding",
+        inside="flash_attention_device",
+        both=(
+            "    if not isinstance",
+            "    mask = None if query.shape[2] == 1 else mask\n    if not isinstance",
+        ),
+    ),
+]

@@ -1,0 +1,783 @@
+"""Wrong solutions of Week 2 Day 6."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+CACHE, REQUEST, BATCH, GENERATE = "batching_kv_cache.py", "request.py", "batch.py", "batch_generate.py"
+COUNT = "[n + L * used for n, used in zip(self.offsets, self.active, strict=True)]"
+LOOP = """            if waiting and batch.free_slot is not None:
+                batch.admit(waiting.popleft())
+            batch.remove_ended()
+            if batch.running:
+                batch.decode()
+            batch.remove_ended()
+"""
+TOKENS = "tokens = [[request.next_token] if request else [] for request in self.slots]"
+APPEND = """        if token in self.tokenizer.eos_token_ids:
+            self.finish("stop")
+            return
+        self.next_token = token
+        self.tokens.append(token)
+        self.text += self._stop.add(self._detokenizer.add(token))
+"""
+REMOVE = "self.offsets[slot], self.active[slot] = 0, False"
+STEP = """        [token] = self.model.step(
+            [self.prompt_tokens], [0], self.kv_cache, sample_rows=[0], sampling=[self.sampling]
+        )
+"""
+FINALLY = """    finally:
+        batch.close()
+        for request in requests:
+            request.abort()
+"""
+LAST = """        if self._stop.found:
+            self.finish("stop")
+        elif len(self.tokens) >= self.max_new_tokens:
+            self.finish("length")
+"""
+LAST_EXCHANGED = """        if len(self.tokens) >= self.max_new_tokens:
+            self.finish("length")
+        elif self._stop.found:
+            self.finish("stop")
+"""
+BEGIN = """        if not request.is_done:
+            self.tell("prefill", request)
+        if not request.is_done:
+            request.prefill()"""
+BEGIN_ALWAYS = """        if request.prompt_tokens:
+            self.tell("prefill", request)
+            request.prefill()"""
+
+MUTANTS = [
+    Mutant(
+        "2.6.1",
+        "writes every row at the position of the longest one",
+        CACHE,
+        survives="a test in which all requests have the same length",
+        mlx=(
+            "self.keys[rows, :, positions]",
+            "self.keys[rows, :, positions * 0 + max(self.offsets) + mx.arange(L)]",
+        ),
+        torch=(
+            "places = (heads + positions[:, None, :]).flatten()",
+            "positions = positions * 0 + max(self.offsets) + torch.arange(L)\n"
+            "        places = (heads + positions[:, None, :]).flatten()",
+        ),
+    ),
+    Mutant(
+        "2.6.1",
+        "counts idle slots too",
+        CACHE,
+        survives="a test in which every slot is in use",
+        both=(COUNT, "[n + L for n in self.offsets]"),
+    ),
+    Mutant(
+        "2.6.1",
+        "one token a step, however many came",
+        CACHE,
+        survives="a test with decode steps alone",
+        both=(COUNT, "[n + used for n, used in zip(self.offsets, self.active, strict=True)]"),
+    ),
+    Mutant(
+        "2.6.1",
+        "counts nothing",
+        CACHE,
+        survives="a test of a single step",
+        both=(f"self.offsets = {COUNT}", "pass"),
+    ),
+    Mutant(
+        "2.6.1",
+        "one position too far: a hole between the old tokens and the new",
+        CACHE,
+        survives="a test of shapes and offsets",
+        mlx=("self.keys[rows, :, positions]", "self.keys[rows, :, positions + 1]"),
+        torch=(
+            "self.keys.view(-1, D).index_copy_(0, places,",
+            "self.keys.view(-1, D).index_copy_(0, places + 1,",
+        ),
+    ),
+    Mutant(
+        "2.6.1",
+        "hands out all positions of a slot, also those that the mask does not know",
+        CACHE,
+        survives="a test with short slots, or one that cuts what comes back",
+        both=(
+            "return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask",
+            "return self.keys[:B], self.values[:B], max(self.offsets), mask",
+        ),
+    ),
+    Mutant(
+        "2.6.1",
+        "writes the keys into every row and the values into the first rows' places only",
+        CACHE,
+        survives="a test of the keys alone",
+        mlx=("self.values[rows, :, positions] = value", "self.values[rows * 0, :, positions] = value"),
+        torch=(
+            "self.values.view(-1, D).index_copy_(0, places, value.reshape(-1, D))",
+            "self.values.view(-1, D).index_copy_(0, places % (heads.shape[1] * capacity), value.reshape(-1, D))",
+        ),
+    ),
+    Mutant(
+        "2.6.1",
+        "one mask for all rows, that of the longest",
+        CACHE,
+        survives="a test in which all requests have the same length",
+        mlx=(
+            "        self.keys[rows, :, positions] =",
+            "        mask = mx.broadcast_to(mask.max(axis=0, keepdims=True), mask.shape)\n"
+            "        self.keys[rows, :, positions] =",
+        ),
+        torch=(
+            "        capacity = self.keys",
+            "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n        capacity = self.keys",
+        ),
+    ),
+    Mutant(
+        "2.6.1",
+        "returns the length of the first row",
+        CACHE,
+        survives="a test with one request in slot 0",
+        both=("self.values[:B, :, :S], max(self.offsets)", "self.values[:B, :, :S], self.offsets[0]"),
+    ),
+    Mutant(
+        "2.6.1",
+        "makes a mask of its own, whatever it was given",
+        CACHE,
+        survives="a test without a mask",
+        both=(
+            f"        self.offsets = {COUNT}",
+            f"        mask = self.make_mask(L, key.dtype, positions=positions)\n        self.offsets = {COUNT}",
+        ),
+    ),
+    Mutant(
+        "2.6.2",
+        "copies only the keys",
+        CACHE,
+        survives="a test of the keys and of the offsets",
+        mlx=("        self.values[slot, :, :n] = prefilled.values[0, :, :n]\n", ""),
+        torch=("        self.values[:, :, :S].index_copy_(0, row, prefilled.values[:, :, :S])\n", ""),
+    ),
+    Mutant(
+        "2.6.2",
+        "copies one token too few",
+        CACHE,
+        survives="a test of the offsets and shapes",
+        mlx=(
+            "self.keys[slot, :, :n] = prefilled.keys[0, :, :n]",
+            "self.keys[slot, :, : n - 1] = prefilled.keys[0, :, : n - 1]",
+        ),
+        torch=(
+            "S, row = round_up(prefilled.offset), ",
+            "S, row = prefilled.offset - 1, ",
+        ),
+    ),
+    Mutant(
+        "2.6.2",
+        "counts one token less than the prompt has",
+        CACHE,
+        survives="a test that the tokens were copied",
+        mlx=(
+            "self.offsets[slot], self.active[slot] = n, True",
+            "self.offsets[slot], self.active[slot] = n - 1, True",
+        ),
+        torch=(
+            "self.offsets[slot], self.active[slot] = prefilled.offset, True",
+            "self.offsets[slot], self.active[slot] = prefilled.offset - 1, True",
+        ),
+    ),
+    Mutant(
+        "2.6.2",
+        "makes new arrays for every request",
+        CACHE,
+        survives="a test that adds one request",
+        both=("        if self.keys is None:", "        if True:"),
+    ),
+    Mutant(
+        "2.6.2",
+        "puts the request into the next row, in the order of arrival",
+        CACHE,
+        survives="a test that fills the slots from 0 on",
+        mlx=("self.keys[slot, :, :n] =", "self.keys[sum(self.active), :, :n] ="),
+        torch=("torch.tensor([slot], device", "torch.tensor([sum(self.active)], device"),
+    ),
+    Mutant(
+        "2.6.2",
+        "room for the first prompt only",
+        CACHE,
+        survives="a test with short prompts and short answers: room comes in steps of 256",
+        both=(
+            "shape = (self.max_active_requests, Hkv, round_up(self.max_seq_len), D)",
+            "shape = (self.max_active_requests, Hkv, round_up(prefilled.offset), D)",
+        ),
+    ),
+    Mutant(
+        "2.6.2",
+        "forgets that the slot is in use",
+        CACHE,
+        survives="a test of the copied tokens",
+        mlx=("self.offsets[slot], self.active[slot] = n, True", "self.offsets[slot] = n"),
+        torch=(
+            "self.offsets[slot], self.active[slot] = prefilled.offset, True",
+            "self.offsets[slot] = prefilled.offset",
+        ),
+    ),
+    Mutant(
+        "2.6.2",
+        "keeps float32, whatever the keys are",
+        CACHE,
+        survives="a test in float32",
+        mlx=("(mx.zeros(shape, prefilled.keys.dtype) for", "(mx.zeros(shape) for"),
+        torch=(
+            "self.keys = prefilled.keys.new_zeros(shape)",
+            "prefilled.keys, prefilled.values = prefilled.keys.float(), prefilled.values.float()\n"
+            "            self.keys = torch.zeros(shape)",
+        ),
+    ),
+    Mutant(
+        "2.6.3",
+        "forgets to set the length back",
+        CACHE,
+        survives="a test that the slot can be used again: the next request sets its own length",
+        both=(REMOVE, "self.active[slot] = False"),
+    ),
+    Mutant(
+        "2.6.3",
+        "sets the length back, and lets the slot count as active",
+        CACHE,
+        survives="a test of the offsets right after remove_request",
+        both=(REMOVE, "self.offsets[slot] = 0"),
+    ),
+    Mutant(
+        "2.6.3",
+        "clears every slot behind it too",
+        CACHE,
+        survives="a test that removes the last request",
+        both=(
+            REMOVE,
+            "self.offsets[slot:] = [0] * len(self.offsets[slot:])\n"
+            "        self.active[slot:] = [False] * len(self.active[slot:])",
+        ),
+    ),
+    Mutant(
+        "2.6.3",
+        "moves the later requests up, as a list does",
+        CACHE,
+        survives="a test that removes the last request",
+        both=(
+            REMOVE,
+            "del self.offsets[slot], self.active[slot]\n"
+            "        self.offsets.append(0)\n"
+            "        self.active.append(False)",
+        ),
+    ),
+    Mutant(
+        "2.6.4",
+        "samples nothing at the prompt: the first token is the prompt's last",
+        REQUEST,
+        survives="a test of the offset alone",
+        serving=(
+            STEP,
+            "        self.model.step([self.prompt_tokens], [0], self.kv_cache, sample_rows=[])\n"
+            "        token = self.prompt_tokens[-1]\n",
+        ),
+    ),
+    Mutant(
+        "2.6.4",
+        "computes the prompt token by token",
+        REQUEST,
+        survives="a test of the text: the answer is the same, only slow",
+        serving=(
+            STEP,
+            "        for at, one in enumerate(self.prompt_tokens):\n"
+            "            last = at == len(self.prompt_tokens) - 1\n"
+            "            token = self.model.step(\n"
+            "                [[one]], [at], self.kv_cache, sample_rows=[0] * last, sampling=[self.sampling] * last\n"
+            "            )\n"
+            "        [token] = token\n",
+        ),
+    ),
+    Mutant(
+        "2.6.4",
+        "the first token is always greedy",
+        REQUEST,
+        survives="a test without sampling parameters",
+        serving=("sample_rows=[0], sampling=[self.sampling]", "sample_rows=[0]"),
+    ),
+    Mutant(
+        "2.6.4",
+        "counts the new token as if it were in the cache",
+        REQUEST,
+        survives="a test of the first token",
+        serving=("self.offset = len(self.prompt_tokens)", "self.offset = len(self.prompt_tokens) + 1"),
+    ),
+    Mutant(
+        "2.6.4",
+        "lets decode_done count a token again after the prompt",
+        REQUEST,
+        survives="a test of the text of a model that does not look at offsets",
+        serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
+    ),
+    Mutant(
+        "2.6.4",
+        "never says that the prefill is done",
+        REQUEST,
+        survives="a test of the text and of the offset",
+        serving=("        self.is_prefill_done = True\n", ""),
+    ),
+    Mutant(
+        "2.6.5",
+        "appends the end token to the answer",
+        REQUEST,
+        survives="a test of the text alone: a special token has no characters",
+        serving=(
+            '            self.finish("stop")\n'
+            "            return\n"
+            "        self.next_token = token\n"
+            "        self.tokens.append(token)\n",
+            "            self.tokens.append(token)\n"
+            '            self.finish("stop")\n'
+            "            return\n"
+            "        self.next_token = token\n"
+            "        self.tokens.append(token)\n",
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "honours only one of the end tokens",
+        REQUEST,
+        survives="a test with one end token",
+        serving=(
+            "if token in self.tokenizer.eos_token_ids:",
+            "if token == min(self.tokenizer.eos_token_ids):",
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "ignores an end token that comes with the prompt",
+        REQUEST,
+        survives="a test in which every answer has a token",
+        serving=(
+            "if token in self.tokenizer.eos_token_ids:",
+            "if update_offset and token in self.tokenizer.eos_token_ids:",
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "counts after the prefill too",
+        REQUEST,
+        survives="a test of the text of a model that does not look at offsets",
+        serving=("        if update_offset:\n            self.offset += 1\n", "        self.offset += 1\n"),
+    ),
+    Mutant(
+        "2.6.5",
+        "never counts",
+        REQUEST,
+        survives="a test of the text of a model that does not look at offsets",
+        serving=("        if update_offset:\n            self.offset += 1\n", ""),
+    ),
+    Mutant(
+        "2.6.5",
+        "looks for stop strings in each token's text alone",
+        REQUEST,
+        survives="a test with stop strings of one token",
+        serving=(
+            "        self.text += self._stop.add(self._detokenizer.add(token))\n        if self._stop.found:",
+            "        piece = self._detokenizer.add(token)\n        hit = piece in self._stop.stop\n"
+            '        self.text += "" if hit else piece\n        if hit:',
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "finds a stop string, but leaves it in the text",
+        REQUEST,
+        survives="a test of the finish reason",
+        serving=(
+            "self.text += self._stop.add(self._detokenizer.add(token))",
+            "self.text += (piece := self._detokenizer.add(token))\n        self._stop.add(piece)",
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "one token more than the limit",
+        REQUEST,
+        survives="a test in which the text ends before the limit",
+        serving=("len(self.tokens) >= self.max_new_tokens", "len(self.tokens) > self.max_new_tokens"),
+    ),
+    Mutant(
+        "2.6.5",
+        "drops the token that reaches the limit",
+        REQUEST,
+        survives="a test of the finish reason and of the number of steps",
+        serving=(
+            APPEND,
+            '        if token in self.tokenizer.eos_token_ids:\n            self.finish("stop")\n            return\n'
+            "        if len(self.tokens) + 1 >= self.max_new_tokens:\n"
+            '            self.finish("length")\n'
+            "            return\n"
+            "        self.next_token = token\n        self.tokens.append(token)\n"
+            "        self.text += self._stop.add(self._detokenizer.add(token))\n",
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "counts prompt and answer against max_tokens",
+        REQUEST,
+        survives="a test with a limit that is never reached",
+        serving=(
+            "len(self.tokens) >= self.max_new_tokens",
+            "len(self.prompt_tokens) + len(self.tokens) >= self.max_new_tokens",
+        ),
+    ),
+    Mutant(
+        "2.6.5",
+        "asks for the limit first: a stop string that ends there is called a length",
+        REQUEST,
+        survives="a test of stop strings without a limit",
+        serving=(LAST, LAST_EXCHANGED),
+    ),
+    Mutant(
+        "2.6.5",
+        "forgets the input of the next step",
+        REQUEST,
+        survives="a test of the text of one token",
+        serving=("        self.next_token = token\n", "        self.next_token = self.next_token or token\n"),
+    ),
+    Mutant(
+        "2.6.5",
+        "ends without releasing the cache",
+        REQUEST,
+        survives="a test of text and reason",
+        serving=(
+            '            self.finish("stop")\n            return',
+            '            self.finish_reason = "stop"\n            return',
+        ),
+    ),
+    Mutant(
+        "2.6.6",
+        "changes the reason of a request that has ended",
+        REQUEST,
+        survives="a test that aborts running requests",
+        serving=(
+            '        self.finish("abort")',
+            '        self.finish("abort")\n        self.finish_reason = "abort"',
+        ),
+    ),
+    Mutant(
+        "2.6.6",
+        "sets the reason and keeps the cache",
+        REQUEST,
+        survives="a test of the finish reason",
+        serving=(
+            '        self.finish("abort")',
+            '        self.finish_reason = self.finish_reason or "abort"',
+        ),
+    ),
+    Mutant(
+        "2.6.6",
+        "throws the text away",
+        REQUEST,
+        survives="a test that aborts a request without text",
+        serving=(
+            '        self.finish("abort")',
+            '        self.text = self.text if self.is_done else ""\n        self.finish("abort")',
+        ),
+    ),
+    Mutant(
+        "2.6.6",
+        "loses what was held back of the text",
+        REQUEST,
+        survives="a test without stop strings, in ASCII",
+        serving=(
+            '        self.finish("abort")',
+            '        text, ended = self.text, self.is_done\n        self.finish("abort")\n'
+            "        self.text = self.text if ended else text",
+        ),
+    ),
+    Mutant(
+        "2.6.7",
+        "adds every request into slot 0, taken or not",
+        BATCH,
+        survives="a test that admits one request",
+        serving=("        slot = self.free_slot\n", "        slot = 0\n"),
+    ),
+    Mutant(
+        "2.6.7",
+        "adds the caches of the first layer only",
+        BATCH,
+        survives="a fake model with one layer",
+        serving=(
+            "in zip(request.kv_cache, self.kv_cache, strict=True):",
+            "in zip(request.kv_cache[:1], self.kv_cache[:1], strict=True):",
+        ),
+    ),
+    Mutant(
+        "2.6.7",
+        "releases the request's cache before it is copied",
+        BATCH,
+        survives="a test that the cache was released",
+        serving=(
+            "        slot = self.free_slot\n        for own",
+            "        slot = self.free_slot\n        request.release()\n        for own",
+        ),
+    ),
+    Mutant(
+        "2.6.7",
+        "never releases the request's own cache",
+        BATCH,
+        survives="a test of slots and texts: the memory is simply held twice",
+        serving=(
+            "        request.release()\n        self.slots[slot] = request\n",
+            "        self.slots[slot] = request\n",
+        ),
+    ),
+    Mutant(
+        "2.6.7",
+        "gives a slot to a request that ended with its first token",
+        BATCH,
+        survives="a test in which every answer has two tokens",
+        serving=(
+            '        if request.is_done:\n            self.tell("finish", request)\n            return\n',
+            "        if request.is_done and not request.is_prefill_done:\n"
+            '            self.tell("finish", request)\n'
+            "            return\n",
+        ),
+    ),
+    Mutant(
+        "2.6.7",
+        "prefills a request that was aborted or refused before",
+        BATCH,
+        survives="a test in which nothing ends while it waits",
+        serving=(BEGIN, BEGIN_ALWAYS),
+    ),
+    Mutant(
+        "2.6.7",
+        "does not look again after its listener has heard of the prefill",
+        BATCH,
+        survives="a test with a listener that only listens",
+        serving=(
+            '            self.tell("prefill", request)\n'
+            "        if not request.is_done:\n"
+            "            request.prefill()",
+            '            self.tell("prefill", request)\n            request.prefill()',
+        ),
+    ),
+    Mutant(
+        "2.6.8",
+        "tells nobody of an abort between two rows: the next request still gets its token",
+        BATCH,
+        survives="a test with a listener that only listens",
+        serving=("            if not self.slots[slot].is_done:\n", "            if True:\n"),
+    ),
+    Mutant(
+        "2.6.8",
+        "gives the tokens to slots 0, 1, 2 …, also when one of them is idle",
+        BATCH,
+        survives="a test in which the running requests stand in the first slots",
+        serving=(
+            "for slot, token in zip(rows, chosen, strict=True):\n            if not self.slots[slot].is_done:",
+            "for slot, token in enumerate(chosen):\n"
+            "            if self.slots[slot] and not self.slots[slot].is_done:",
+        ),
+    ),
+    Mutant(
+        "2.6.8",
+        "leaves idle slots out, so that row i is no longer slot i",
+        BATCH,
+        survives="a test in which every slot is in use",
+        serving=(TOKENS, "tokens = [[self.slots[slot].next_token] for slot in rows]"),
+    ),
+    Mutant(
+        "2.6.8",
+        "feeds idle slots with token 0",
+        BATCH,
+        survives="a test of the texts of a model that does not look at idle rows",
+        serving=(TOKENS, "tokens = [[request.next_token if request else 0] for request in self.slots]"),
+    ),
+    Mutant(
+        "2.6.8",
+        "samples idle slots too",
+        BATCH,
+        survives="a test in which every slot is in use",
+        serving=(
+            "sample_rows=rows, sampling=sampling",
+            "sample_rows=list(range(len(tokens))), sampling=[r.sampling if r else None for r in self.slots]",
+        ),
+    ),
+    Mutant(
+        "2.6.8",
+        "the position of the longest request for all",
+        BATCH,
+        survives="a test in which all prompts have the same length",
+        serving=(
+            "offsets = [request.offset if request else 0 for request in self.slots]",
+            "offsets = [max(r.offset for r in self.slots if r) if request else 0 for request in self.slots]",
+        ),
+    ),
+    Mutant(
+        "2.6.8",
+        "counts the new token before the step has stored it",
+        BATCH,
+        survives="a test of the tokens of a model that does not look at offsets",
+        serving=("[request.offset if request", "[request.offset + 1 if request"),
+    ),
+    Mutant(
+        "2.6.8",
+        "the parameters of the first request for all rows",
+        BATCH,
+        survives="a test in which all requests are greedy",
+        serving=(
+            "[self.slots[slot].sampling for slot in rows]",
+            "[self.slots[rows[0]].sampling for slot in rows]",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "waits for the whole batch to end before it admits again (static batching)",
+        GENERATE,
+        survives="a test of the texts",
+        serving=(
+            LOOP,
+            """            while waiting and batch.free_slot is not None:
+                batch.admit(waiting.popleft())
+            while batch.running:
+                batch.remove_ended()
+                if batch.running:
+                    batch.decode()
+                batch.remove_ended()
+""",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "one request at a time, whatever the number of slots",
+        GENERATE,
+        survives="a test of the texts",
+        serving=("if waiting and batch.free_slot is not None:", "if waiting and not batch.running:"),
+    ),
+    Mutant(
+        "2.6.9",
+        "runs no decode in a round that admits",
+        GENERATE,
+        survives="a test of the texts: prompts that keep coming stop all answers",
+        serving=(
+            LOOP,
+            """            if waiting and batch.free_slot is not None:
+                batch.admit(waiting.popleft())
+                batch.remove_ended()
+                continue
+            if batch.running:
+                batch.decode()
+            batch.remove_ended()
+""",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "results in the order in which they finish",
+        GENERATE,
+        survives="a test in which the answers have the same length",
+        serving=(
+            "    return [Completion(i, r.text, r.finish_reason, r.error) for i, r in enumerate(requests)]",
+            "    requests.sort(key=lambda r: len(r.tokens))\n"
+            "    return [Completion(i, r.text, r.finish_reason, r.error) for i, r in enumerate(requests)]",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "the last prompt first",
+        GENERATE,
+        survives="a test of texts and order of the results",
+        serving=("batch.admit(waiting.popleft())", "batch.admit(waiting.pop())"),
+    ),
+    Mutant(
+        "2.6.9",
+        "a finished request keeps its slot for one more step",
+        GENERATE,
+        survives="a test of the texts of a model that does not notice",
+        serving=(
+            LOOP,
+            LOOP.replace(
+                "            batch.remove_ended()\n            if",
+                "            ended = [slot for slot in batch.running if batch.slots[slot].is_done]\n            if",
+            ).replace(
+                "                batch.decode()\n            batch.remove_ended()\n",
+                "                batch.decode()\n"
+                "            batch.remove_ended() if ended or not waiting else None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "one bad prompt ends the whole call",
+        GENERATE,
+        survives="a test whose prompts are all good",
+        serving=(
+            "    waiting = deque(requests)\n",
+            "    if any(request.is_done for request in requests):\n"
+            '        return [Completion(i, "", "error", r.error) for i, r in enumerate(requests)]\n'
+            "    waiting = deque(requests)\n",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "stops when the running ones have ended, and forgets those that wait",
+        GENERATE,
+        survives="a test with as many slots as prompts",
+        serving=(
+            "while waiting or batch.running:",
+            "while batch.running or len(waiting) == len(requests) > 0:",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "stops when nothing waits, and forgets those that run",
+        GENERATE,
+        survives="a test whose last prompt ends at its prefill",
+        serving=("while waiting or batch.running:", "while waiting:"),
+    ),
+    Mutant(
+        "2.6.9",
+        "releases the batch's caches at the end, and not on the way out of an exception",
+        GENERATE,
+        survives="a test in which nothing fails",
+        serving=(
+            FINALLY,
+            "    except BaseException:\n"
+            "        for request in requests:\n"
+            "            request.abort()\n"
+            "        raise\n"
+            "    batch.close()\n",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "releases on errors, and not on Ctrl-C",
+        GENERATE,
+        survives="a test with an ordinary exception",
+        serving=(
+            FINALLY,
+            "    except Exception:\n"
+            "        batch.close()\n"
+            "        for request in requests:\n"
+            "            request.abort()\n"
+            "        raise\n"
+            "    batch.close()\n",
+        ),
+    ),
+    Mutant(
+        "2.6.9",
+        "forgets the request that failed in its prefill, and those that wait",
+        GENERATE,
+        survives="a test in which a decode step fails and nothing waits",
+        serving=("        for request in requests:\n            request.abort()\n", ""),
+    ),
+    Mutant(
+        "2.6.9",
+        "never releases the caches of the batch",
+        GENERATE,
+        survives="a test of the texts",
+        serving=(
+            "        batch.close()\n        for request in requests:\n            request.abort()\n",
+            "        for request in requests:\n            request.abort()\n",
+        ),
+    ),
+]

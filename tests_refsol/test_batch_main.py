@@ -1,0 +1,525 @@
+"""`pdm run batch-main`: answers on both ports, prompts from everywhere, a terminal, Ctrl-C, and a learner's blanks."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from types import SimpleNamespace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+import tiny_llm_kit
+from tiny_llm_kit.batch_board import Board, Tail
+from tiny_llm_kit.batch_text import harmless, one_line, shortened
+from tiny_llm_kit.batch_view import LiveTable
+from tiny_llm_kit.commands import batch_main as command
+from tiny_llm_kit.commands import main as single
+from tiny_llm_kit.prompts import QUESTIONS, read_prompts
+from tiny_llm_kit.repo import MODELS, installed_backends
+from tiny_llm_kit.solution import resolve_serving
+
+PORT = installed_backends()[-1]
+ENDLESS = ["--temperature", "9", "--max-tokens", "400", "--prompt", "Go", "--prompt", "on"]
+SUMMARY = re.compile(
+    r"(?P<counts>\d+ prompts.*) · (mlx|torch) · cpu\n"
+    r"TTFT p50 \d+\.\d ms, p99 \d+\.\d ms · TBT p50 \d+\.\d ms, p99 \d+\.\d ms · \d+\.\d tokens/s\n$"
+)
+
+
+def start(*arguments: str, terminal: int | None = None, **environment: str) -> subprocess.Popen:
+    """`pdm run batch-main ARGUMENTS` in a process of its own; on a terminal, where one is given."""
+    line = [sys.executable, "-m", "tiny_llm_kit.commands.batch_main", "--device", "cpu", *arguments]
+    env = os.environ | {"PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1", "TERM": "xterm"} | environment
+    env.pop("COLUMNS", None)
+    stream = subprocess.PIPE if terminal is None else terminal
+    # A shell that runs this in the background hands down an ignored SIGINT; a person's terminal does not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(line, env=env, stdin=stream, stdout=stream, stderr=stream, encoding="utf-8")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def batch(monkeypatch, capsys):
+    """The same in this process: (exit code, output, errors)."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            command.main(["--device", "cpu", *arguments])
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+def answers(out: str) -> list[str]:
+    """The answers, each in one line, of the part behind the last line that tells what happens."""
+    part = re.split(r"\n\n", out)[1]
+    return [" ".join(text.split()) for text in re.split(r"(?m)^ *\d+\. .*\n", part)[1:]]
+
+
+# ---- whole runs
+
+
+def test_every_port_answers_as_main_does_one_by_one(capsys):
+    """Twelve prompts on four slots, offline; slots are used again, and no answer changes by it."""
+    running = [start("--backend", port) for port in installed_backends()]
+    outputs = [process.communicate(timeout=240) for process in running]
+    assert [process.returncode for process in running] == [0] * len(running), outputs
+    assert {errors for _, errors in outputs} == {""}
+    one_by_one = []
+    for question in QUESTIONS:
+        single.main(["--solution", "ref", "--backend", PORT, "--device", "cpu", "--prompt", question])
+        one_by_one.append(capsys.readouterr().out.splitlines()[0])
+    for out, _ in outputs:
+        assert answers(out) == one_by_one
+        counts = SUMMARY.search(out)["counts"]
+        assert re.fullmatch(r"12 prompts · 4 slots · \d+ steps · \d+ tokens", counts), counts
+
+
+def test_lines_tell_what_happens_in_its_order(batch):
+    code, out, _ = batch("--backend", PORT, "--slots", "2", "--prompt", "Who are you?", "--prompt", "Goodbye")
+    lines = out.split("\n\n")[0].splitlines()
+    assert code == 0 and lines[:2] == ["1 started: Who are you?", "2 started: Goodbye"]
+    assert lines[2] == "2 finished: stop, 10 tokens: Goodbye, and have fun building your own engine!"
+    assert lines[3].startswith("1 finished: stop, 34 tokens: I am a tiny model") and len(lines) == 4
+
+
+def test_one_slot_is_one_after_the_other(batch):
+    prompts = ("--prompt", "Thank you!", "--prompt", "Goodbye")
+    _, out, _ = batch("--backend", PORT, "--slots", "1", *prompts)
+    kinds = [" ".join(line.split()[:2]) for line in out.split("\n\n")[0].splitlines()]
+    assert kinds == ["1 started:", "1 finished:", "2 started:", "2 finished:"]
+    assert "2 prompts · 1 slot · 26 steps · 24 tokens" in out, "a step for each token, and one for each end"
+
+
+def test_a_limit_a_stop_string_and_a_refused_prompt(batch):
+    """The reason is shown where the model did not end its text; one prompt that fails is the exit code's business."""
+    prompts = ("--prompt", "1 " * 600, "--prompt", "Goodbye", "--prompt", "Thank you!")
+    code, out, errors = batch(
+        "--backend", PORT, "--max-tokens", "9", "--stop", " fun", "--stop", "zzz", *prompts
+    )
+    assert (code, errors) == (1, "")
+    refused, goodbye, thanks = answers(out)
+    assert re.fullmatch(r"error: the prompt has \d+ tokens, but max_seq_len is 512 .*", refused)
+    assert goodbye == "Goodbye, and have", "the stop string is no part of the text"
+    assert thanks.startswith("You are welcome!") and thanks.endswith(" [length]")
+    assert "3 prompts · 1 failed · 3 slots" in out
+    assert re.search(r"^1 finished: error: the prompt has", out, re.MULTILINE)
+
+
+def test_more_room_takes_the_longer_prompt(batch):
+    prompt = ("--prompt", "1 " * 600, "--max-tokens", "2")
+    assert batch("--backend", PORT, *prompt, "--max-seq-len", "2000")[0] == 0
+    assert batch("--backend", PORT, *prompt, "--max-seq-len", str(2**62))[0] == 0, (
+        "the model's own limit remains"
+    )
+
+
+def test_without_the_template_the_plain_text_is_continued(batch):
+    code, out, _ = batch("--backend", PORT, "--no-template", "--prompt", "", "--prompt", "Chunked prefill")
+    assert (
+        code == 1
+        and answers(out)[0] == "error: the prompt is empty: give the model at least one token to continue"
+    )
+    asked = batch("--backend", PORT, "--prompt", "Chunked prefill")[1]
+    assert answers(asked)[0] != answers(out)[1]
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_the_seed_decides_what_is_drawn(batch, port):
+    def texts(seed: str) -> list[str]:
+        options = [
+            "--temperature",
+            "3",
+            "--top-k",
+            "50",
+            "--top-p",
+            "0.9",
+            "--max-tokens",
+            "6",
+            "--seed",
+            seed,
+        ]
+        return answers(
+            batch("--backend", port, *options, "--prompt", "Go", "--prompt", "Go", "--prompt", "on")[1]
+        )
+
+    first = texts("1")
+    assert first == texts("1") != texts("2")
+    assert first[0] != first[1], "each prompt draws for itself"
+
+
+# ---- prompts
+
+
+def test_prompts_come_from_options_files_and_standard_input(batch, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("\ufeffGoodbye\r\n\r\n  \t\nWer bist du, Müller?\u2028Ja.\n".encode())
+    assert read_prompts(str(file)) == ["Goodbye", "Wer bist du, Müller?\u2028Ja."]
+    few = ["--backend", PORT, "--max-tokens", "1"]
+    _, out, _ = batch(*few, "--prompts-file", str(file), "--prompt", "Hello")
+    assert [line.strip() for line in re.findall(r"(?m)^\d\. .*", out)] == [
+        "1. Hello",
+        "2. Goodbye",
+        "3. Wer bist du, Müller? Ja.",
+    ]
+    code, out, _ = batch(*few, "--prompts-file", "-", stdin=b"Hello\n\nGoodbye")
+    assert code == 0 and "2 prompts" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, r".*no-such.txt: cannot be read \(No such file or directory\)"),
+        (b"Hello\nM\xfcller\n", r".*, line 2: not UTF-8: save the file as UTF-8 text"),
+        (b"\n \r\n", r".*: no prompt in it: write one a line"),
+        (b"", r".*: no prompt in it: write one a line"),
+    ],
+)
+def test_a_file_without_prompts_is_one_line(batch, tmp_path, content, line):
+    file = tmp_path / "no-such.txt"
+    if content is not None:
+        file.write_bytes(content)
+        code, out, errors = batch("--prompts-file", "-", stdin=content)
+        assert (code, out) == (2, "") and re.fullmatch(line.replace(".*", "standard input", 1) + "\n", errors)
+    code, out, errors = batch("--prompts-file", str(file))
+    assert (code, out) == (2, "") and re.fullmatch(line + "\n", errors), errors
+
+
+def test_a_folder_or_a_closed_input_has_no_prompts(batch, monkeypatch, tmp_path):
+    assert batch("--prompts-file", str(tmp_path))[::2] == (
+        2,
+        f"{tmp_path}: cannot be read (Is a directory)\n",
+    )
+    monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
+    with pytest.raises(ValueError, match="standard input: no prompt"):
+        read_prompts("-")
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
+        (["--temperature", "-1"], "temp is -1.0: give 0"),
+        (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
+        (["--temperature", "nan"], "temp is nan"),
+        (["--device", "hpu"], "device 'hpu'"),
+    ],
+)
+def test_a_wrong_option_is_one_line(batch, arguments, line):
+    code, out, errors = batch("--backend", PORT, *arguments)
+    assert (code, out, errors.count("\n")) == (2, "", 1) and re.match(line, errors), errors
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--slots", "0"], ["--max-seq-len", "1"], ["--stop", ""], ["--max-tokens", "x"]]
+)
+def test_an_option_out_of_range_is_a_usage_error(batch, arguments):
+    code, _, errors = batch(*arguments)
+    assert code == 2 and arguments[0] in errors.splitlines()[-1]
+
+
+# ---- an end before the end
+
+
+def test_ctrl_c_prints_what_is_finished(tmp_path):
+    process = start("--backend", PORT, "--prompt", "1 " * 600, *ENDLESS)
+    while "3 started" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, ""), errors
+    assert re.search(r"\n1\. 1 1 .*…\n   error: the prompt has", out), out
+    assert "\n2. " not in out and "\n3. " not in out, "what was not finished is not shown as an answer"
+    assert re.search(r"\n1 of 3 prompts · 1 failed · .* · interrupted\n", out)
+
+
+def test_ctrl_c_comes_between_two_steps_and_releases_every_cache(monkeypatch):
+    """The signal arrives in the middle of a step; the step ends, then every request and every cache does."""
+    options = command.parse(["--backend", PORT, "--device", "cpu", "--plain", *ENDLESS])
+    jobs, batches = [], []
+    make_job = command.make_job
+
+    def spy(*arguments):
+        job = make_job(*arguments)
+        step, create = job.model._model.step, job.model._model.create_batch_cache
+
+        def interrupted_step(*rows, **named):
+            if job.model.steps == 7:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(*rows, **named)
+
+        job.model._model.step = interrupted_step
+        job.model._model.create_batch_cache = lambda *a: batches.append(create(*a)) or batches[-1]
+        jobs.append(job)
+        return job
+
+    monkeypatch.setattr(command, "make_job", spy)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = command.run(options, Console(file=io.StringIO(), width=80), command.choose_view)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler is put back"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (job,), ((*layers,),) = jobs, batches
+    assert (code, job.model.steps) == (130, 7)
+    assert {request.finish_reason for request in job.requests} == {"abort"}
+    assert all(cache.keys is None for request in job.requests for cache in request.kv_cache)
+    assert all(layer.keys is None for layer in layers) and job.trace.tokens > 0
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    process = start("--backend", PORT, *ENDLESS)
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 1
+
+
+# ---- a terminal
+
+
+class Terminal:
+    """A terminal of so many columns with a batch on it; collects what it was sent."""
+
+    def __init__(self, columns: int, *arguments: str, **environment: str):
+        self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = start("--backend", PORT, *arguments, terminal=theirs, **environment)
+        os.close(theirs)
+        self.sent = b""
+
+    def read(self, seconds: float = 120) -> bool:
+        """Takes more of the output; False at its end."""
+        ready, _, _ = select.select([self.ours], [], [], seconds)
+        assert ready, f"the command fell silent: {self.sent[-500:]!r}"
+        try:
+            piece = os.read(self.ours, 65536)
+        except OSError:  # how Linux reports that the other side has closed
+            piece = b""
+        self.sent += piece
+        return piece != b""
+
+    def read_until(self, word: bytes) -> None:
+        while word not in self.sent:
+            assert self.read(), f"{word!r} never came: {self.sent!r}"
+
+    def read_all(self) -> str:
+        while self.read():
+            pass
+        os.close(self.ours)
+        return self.sent.decode()
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_terminal_shows_a_table_that_goes_and_the_answers_that_stay(columns):
+    terminal = Terminal(
+        columns, "--slots", "2", "--prompt", "Goodbye", "--prompt", "Thank you!", "--prompt", "Hi"
+    )
+    out = terminal.read_all()
+    assert terminal.process.wait(30) == 0, out
+    assert "3 waiting · 0 running · 0 done" in out and "idle" in out and "started:" not in out
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
+    table, report = shown[: shown.rindex("1. ")], shown[shown.rindex("1. ") :]
+    assert all(len(line) <= columns for line in re.split(r"[\r\n]+", table)), (
+        "a line of the table was wrapped"
+    )
+    assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l"), "the cursor is shown again"
+    assert " ".join(report.split()).startswith(
+        "1. Goodbye Goodbye, and have fun building your own engine! 2. Thank"
+    )
+
+
+def test_ctrl_c_leaves_the_terminal_clean():
+    terminal = Terminal(80, *ENDLESS)
+    terminal.read_until(b"decode")
+    terminal.process.send_signal(signal.SIGINT)
+    out = terminal.read_all()
+    assert terminal.process.wait(60) == 130 and "Traceback" not in out
+    assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l")
+    assert out.rindex("of 2 prompts") > out.rindex("\x1b[?25h") and "interrupted\r\n" in out
+
+
+@pytest.mark.parametrize(("options", "kind"), [(["--plain"], "xterm"), ([], "dumb")])
+def test_lines_are_for_those_who_ask_and_for_a_terminal_that_cannot_move(options, kind):
+    terminal = Terminal(80, *options, "--prompt", "Goodbye", TERM=kind)
+    out = terminal.read_all()
+    assert terminal.process.wait(30) == 0 and "1 started: Goodbye" in out and "\x1b[?25l" not in out
+
+
+# ---- the table
+
+
+class Drawn:
+    """The events of a small batch, told to a board one by one."""
+
+    def __init__(self, prompts: int, slots: int):
+        self.requests = [SimpleNamespace(prompt_idx=i, tokens=[], text="") for i in range(prompts)]
+        self.board = Board(self.requests, slots)
+
+    def tell(self, kind: str, index: int, slot: int | None = None, text: str = "") -> list[str]:
+        request = self.requests[index]
+        request.tokens += [0] * bool(text)
+        request.text += text
+        self.board(SimpleNamespace(kind=kind, time=0.0, request=request, slot=slot))
+        console = Console(width=50, file=io.StringIO())
+        console.print(self.board)
+        return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_the_table_follows_the_events():
+    drawn = Drawn(prompts=4, slots=2)
+    head = "slot request phase tokens text"
+    assert drawn.tell("prefill", 0) == ["3 waiting · 1 running · 0 done", head, "0 1 prefill 0", "1 idle"]
+    assert drawn.tell("token", 0, text="One")[2] == "0 1 decode 1 One"
+    assert drawn.tell("finish", 1)[0] == "2 waiting · 1 running · 1 done", "refused before it had a slot"
+    assert drawn.tell("prefill", 2)[3] == "1 3 prefill 0"
+    drawn.tell("token", 2, text="Three")
+    assert drawn.tell("token", 0, slot=0, text=" two")[2] == "0 1 decode 2 One two"
+    assert drawn.tell("finish", 0, slot=0)[2] == "0 1 done 2 One two"
+    last = drawn.tell("prefill", 3)
+    assert last == ["0 waiting · 2 running · 2 done", head, "0 4 prefill 0", "1 3 decode 1 Three"]
+    assert drawn.tell("finish", 3)[2] == "0 4 done 0", "its first token was its last"
+
+
+@pytest.mark.parametrize("width", [1, 9, 20, 40])
+def test_the_table_is_as_wide_as_a_narrow_terminal(width):
+    drawn = Drawn(prompts=2, slots=1)
+    drawn.tell("prefill", 0)
+    drawn.tell("token", 0, text="日本語のテキスト, and more of it than there is room for")
+    console = Console(width=width, file=io.StringIO())
+    console.print(drawn.board)
+    assert all(cell_len(line) <= width for line in console.file.getvalue().splitlines())
+
+
+def test_the_table_believes_the_events_about_slots():
+    """A scheduler may prefill before it knows the slot, and choose another than the lowest."""
+    drawn = Drawn(prompts=1, slots=3)
+    drawn.tell("prefill", 0)
+    assert drawn.tell("token", 0, slot=2, text="x")[2:] == ["0 idle", "1 idle", "2 1 decode 1 x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "tail"),
+    [
+        ("short", 9, "short"),
+        ("a long text", 6, "… text"),
+        ("two\nlines\there", 20, "two lines here"),
+        ("日本語のテキスト", 7, "…キスト"),
+        ("ab\x1b[2Jx", 6, "…\ufffd[2Jx"),
+        ("a\x1b[2Jx", 9, "a\ufffd[2Jx"),
+        ("x", 1, "x"),
+        ("xy", 1, "…"),
+        ("", 5, ""),
+    ],
+)
+def test_the_tail_fits_and_steers_no_terminal(text, width, tail):
+    assert Tail(text).last(width) == tail
+
+
+def test_texts_are_made_harmless():
+    assert harmless("a\x1b[2J\r\x07é\n\t日\u200d") == "a\ufffd[2J\ufffd\ufffdé\n\t日\u200d"
+    assert one_line(" a\n\n b\x9b\t") == "a b\ufffd"
+    assert shortened("word " * 100) == ("word " * 12)[:59] + "…" and shortened("short\n") == "short"
+
+
+@pytest.mark.parametrize(("seconds", "drawings"), [(0.0, 100), (0.001, 99), (0.01, 20), (0.1, 10)])
+def test_drawing_takes_its_share_of_the_time_and_no_more(seconds, drawings):
+    """In ten seconds of events, one a millisecond: 0.1 s lie between two drawings, 2 % of the time goes into them."""
+
+    class Slow(io.StringIO):
+        def write(self, text):
+            if "waiting" in text:
+                times.append(now[0])
+                now[0] += seconds
+            return super().write(text)
+
+    now, times = [0.0], []
+    drawn = Drawn(prompts=1, slots=1)
+    console = Console(file=Slow(), force_terminal=True, width=80, height=20)
+    with LiveTable(drawn.board, console, clock=lambda: now[0]) as table:
+        times.clear()
+        now[0] = 0.0
+        while now[0] < 10:
+            now[0] += 0.001
+            table(SimpleNamespace(kind="token", time=now[0], request=drawn.requests[0], slot=0))
+        assert abs(len(times) - drawings) <= 2, times
+
+
+# ---- load
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_load_gives_what_the_schedulers_take(port):
+    runner, tokenizer = tiny_llm_kit.load(backend=port, device="cpu", dtype="float32")
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Goodbye"}])
+    [done] = resolve_serving("ref").batch_generate(runner, tokenizer, [prompt])
+    assert (done.text, done.finish_reason) == ("Goodbye, and have fun building your own engine!", "stop")
+
+
+def test_load_refuses_what_cannot_be_served():
+    for wrong in ("week1", "week9"):
+        with pytest.raises(
+            ValueError, match=f"loader '{wrong}': a runner needs an engine with caches: week2"
+        ):
+            tiny_llm_kit.load(loader=wrong)
+    with pytest.raises(ValueError, match="no such folder"):
+        tiny_llm_kit.load("no-such-model", backend=PORT, device="cpu")
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        tiny_llm_kit.lode  # noqa: B018
+
+
+def test_kit_itself_is_imported_without_its_dependencies():
+    """`doctor` starts where nothing is installed yet."""
+    program = "import sys, tiny_llm_kit; print(sorted({'numpy', 'tokenizers', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+# ---- a learner
+
+
+def test_a_learner_hears_which_day_is_missing_and_then_has_all_answers(clone):
+    options = [
+        "--solution",
+        "tiny_llm",
+        "--backend",
+        PORT,
+        "--model",
+        str(MODELS / "tiny-qwen3"),
+        "--prompt",
+        "Goodbye",
+    ]
+    blank = clone.run("batch-main", *options, HF_HUB_OFFLINE="1")
+    assert (blank.returncode, blank.stdout, blank.stderr.count("\n")) == (1, "", 1), blank.stderr
+    assert re.match(r"blank: week 1 day 1 task 1: .*--through 2\.6` .*--solution ref", blank.stderr)
+    for day in ("1.6", "2.1"):  # not 1.7, nor 2.2 to 2.5: greedy answers in a batch do without them
+        clone.run("course", "skip", "--backend", PORT, *skip(day))
+    blank = clone.run("batch-main", *options, HF_HUB_OFFLINE="1")
+    assert "blank: week 2 day 6 task" in blank.stderr and blank.returncode == 1, blank.stderr
+    clone.run("course", "skip", "--backend", PORT, "--week", "2", "--day", "6")
+    done = clone.run("batch-main", *options, HF_HUB_OFFLINE="1")
+    assert done.returncode == 0 and "have fun building your own engine!" in done.stdout, done.stderr
+    daring = clone.run("batch-main", *options, "--temperature", "1", HF_HUB_OFFLINE="1")
+    assert "blank: week 1 day 7 task" in daring.stderr and daring.returncode == 1
+
+
+def skip(day: str) -> list[str]:
+    """Week 1 up to a day, or one day of Week 2 alone."""
+    week, number = day.split(".")
+    return ["--through", day] if week == "1" else ["--week", week, "--day", number]

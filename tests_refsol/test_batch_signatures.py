@@ -1,0 +1,153 @@
+"""Continuous batching as a compiler for fixed shapes would see it, on the torch port: few programs, one read a step."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from tiny_llm_kit.backend_torch import record
+from tiny_llm_kit.checkpoint import Checkpoint
+from tiny_llm_kit.grading.fake_serving import ByteTokenizer
+from tiny_llm_kit.grading.goldens import CASES, Case, random_checkpoint, random_weights
+from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.port import Port
+from tiny_llm_ref.serving import Request, SamplingParams, batch_generate
+
+CASE = Case(
+    ModelConfig(**{**vars(CASES["tied-1"].config), "max_position_embeddings": 512}), seed=1, rows=1, tokens=1
+)
+V = CASE.config.vocab_size
+BUCKET = 32
+
+
+@pytest.fixture(scope="module")
+def port():
+    return Port("tiny_llm_ref", "torch", "cpu")
+
+
+@pytest.fixture(scope="module")
+def model(port):
+    return port.Qwen3ModelWeek2(random_checkpoint(port, CASE))
+
+
+class Recorded:
+    """A runner, and of each of its steps (what it was, how many tokens or rows, what torch was asked for)."""
+
+    def __init__(self, runner):
+        self.runner, self.steps = runner, []
+
+    def __getattr__(self, name: str):
+        return getattr(self.runner, name)
+
+    def step(self, tokens, offsets, kv_cache, **options):
+        chosen = []
+        recording = record(lambda: chosen.extend(self.runner.step(tokens, offsets, kv_cache, **options)))
+        is_batch = hasattr(kv_cache[0], "add_request")
+        kind, size = ("decode", len(tokens)) if is_batch else ("prompt", len(tokens[0]))
+        used = 1 + max(row for row, content in enumerate(tokens) if content)
+        self.steps.append(
+            (kind, size if kind == "prompt" else min(1 << (used - 1).bit_length(), size), recording)
+        )
+        return chosen
+
+    def programs(self, kind: str, size) -> set:
+        return {recording.signature for k, n, recording in self.steps if k == kind and size(n)}
+
+
+def serve(port, model, slots: int, requests: int, params: dict) -> Recorded:
+    """Requests of random lengths come and go, all of them within 256 tokens."""
+    rng = np.random.default_rng(7)
+    recorded = Recorded(port.runner(model, prompt_bucket=BUCKET))
+    made = [
+        Request(
+            recorded,
+            ByteTokenizer(),
+            rng.integers(0, V, size=rng.integers(2, 120)).tolist(),
+            prompt_idx=index,
+            sampling=SamplingParams(max_tokens=int(rng.integers(1, 60)), **params),
+        )
+        for index in range(requests)
+    ]
+    batch_generate(recorded, ByteTokenizer(), made, max_seq_len=250, batch_size=slots)
+    return recorded
+
+
+@pytest.mark.parametrize(
+    ("slots", "requests", "params"),
+    [
+        (1, 5, {}),
+        (3, 11, {}),
+        (3, 11, {"temperature": 0.7, "top_p": 0.9}),
+        (8, 24, {}),
+    ],
+)
+def test_a_decode_is_one_program_for_each_number_of_rows(port, model, slots, requests, params):
+    """Whoever comes and goes, wherever they stand: only the bucket of rows matters, a power of two or all slots."""
+    recorded = serve(port, model, slots, requests, params)
+    rows = [size for kind, size, _ in recorded.steps if kind == "decode"]
+    assert len(rows) >= 100 and max(rows) == slots
+    for bucket in set(rows):
+        assert len(recorded.programs("decode", lambda n, b=bucket: n == b)) == 1, f"{bucket} rows"
+
+
+def test_a_prompt_is_one_program_for_each_bucket(port, model):
+    """Also when it fills the bucket to the last place."""
+    recorded = Recorded(port.runner(model, prompt_bucket=BUCKET))
+    for length in range(2, 3 * BUCKET + 1):
+        recorded.step([[1] * length], [0], recorded.create_kv_cache(250), sample_rows=[0])
+    for bucket in (1, 2, 3):
+        wanted = partial(lambda n, b: -(-n // BUCKET) == b, b=bucket)
+        assert len(recorded.programs("prompt", wanted)) == 1, f"up to {bucket * BUCKET} tokens"
+
+
+def test_adding_a_request_is_one_program_whatever_its_slot_and_its_length(port):
+    cache, programs = port.BatchingKvCache(8, 250), set()
+    for slot, length in enumerate([5, 1, 200, 33, 5, 120, 64, 2]):
+        own = port.TinyKvFullCache(250)
+        own.update_and_fetch(*torch.ones(2, 1, 3, length, 8), length, "causal")
+        recording = record(partial(cache.add_request, own, slot))
+        assert not recording.host_reads
+        if slot:  # the first one makes the arrays
+            programs.add(recording.signature)
+    assert len(programs) == 1
+
+
+def test_a_removed_request_asks_nothing_of_the_device(port):
+    cache, own = port.BatchingKvCache(2, 9), port.TinyKvFullCache(9)
+    own.update_and_fetch(*torch.ones(2, 1, 3, 4, 8), 4, "causal")
+    cache.add_request(own, 1)
+    assert record(partial(cache.remove_request, 1)).signature == ()
+
+
+def test_the_memory_of_the_slots_never_moves(port):
+    cache, places = port.BatchingKvCache(3, 20), set()
+    for slot in (1, 0, 2):
+        own = port.TinyKvFullCache(20)
+        own.update_and_fetch(*torch.ones(2, 1, 3, 4 + slot, 8), 4 + slot, "causal")
+        cache.add_request(own, slot)
+        cache.update_and_fetch(*torch.ones(2, 3, 3, 1, 8))
+        places.add((cache.keys.data_ptr(), cache.values.data_ptr()))
+    assert len(places) == 1
+
+
+def test_a_step_reads_its_tokens_and_nothing_else(port, monkeypatch):
+    """On `meta` there are no numbers, and whatever reads one raises; but the one copy of the tokens is let through."""
+    weights = {name: torch.tensor(w, device="meta") for name, w in random_weights(CASE).items()}
+    runner = port.runner(port.Qwen3ModelWeek2(Checkpoint(CASE.config, weights)), prompt_bucket=BUCKET)
+    runner.device = "meta"
+    copies = []
+    monkeypatch.setattr(
+        torch.Tensor, "tolist", lambda self: copies.append(tuple(self.shape)) or [0] * self.shape[0]
+    )
+    own, batch = runner.create_kv_cache(250), runner.create_batch_cache(4, 250)
+    warm = SamplingParams(0.7, top_p=0.9, top_k=5)
+    assert runner.step([[1, 2, 3]], [0], own, sample_rows=[0], sampling=[warm]) == [0]
+    for layer, shared in zip(own, batch, strict=True):
+        shared.add_request(layer, 2)
+    assert copies == [(1,)], "a prompt: one copy of one token"
+    for sampling in (None, warm):
+        runner.step([[], [], [5], []], [0, 0, 3, 0], batch, sample_rows=[2], sampling=[sampling])
+        assert copies.pop() == (4,) and len(copies) == 1, "a decode: one copy of a token for each row"
+    assert runner.step([[1] * 9], [0], runner.create_kv_cache(250), sample_rows=[]) == []
+    assert copies == [(1,)], "nothing sampled, nothing copied"

@@ -1,0 +1,128 @@
+"""The KV cache over a long text: a token late in it costs no more memory than an early one, and hardly more time."""
+
+import time
+from statistics import median
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.model_config import ModelConfig
+
+CONFIG = ModelConfig(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=64,
+    vocab_size=50,
+    max_position_embeddings=4096,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+    tie_word_embeddings=True,
+)
+BYTES_A_TOKEN = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, numbers of a head, float32
+TOKENS = 2000
+
+
+def model_of(b):
+    return b.Qwen3ModelWeek2(random_checkpoint(b, Case(CONFIG, 1, 1, 1)))
+
+
+def decode(b, model, caches):
+    """One more token behind what the caches hold; returns its logits, not yet read."""
+    return model(b.array([[7]]), caches[0].offset, caches, logits_to_keep=1)
+
+
+def filled(b, model, tokens: int):
+    caches = model.create_kv_cache(TOKENS + 100)
+    b.numpy(model(b.array(np.full((1, tokens), 3)), 0, caches, logits_to_keep=1))
+    return caches
+
+
+def held(caches) -> int:
+    return sum(array.nbytes for cache in caches for array in (cache.keys, cache.values))
+
+
+def test_a_late_token_takes_about_as_long_as_an_early_one(b):
+    """Interleaved, so that a busy moment meets both; concatenating or computing all again is far beyond the bound."""
+    model = model_of(b)
+    early, late = filled(b, model, 100), filled(b, model, TOKENS)
+    seconds = []
+    for _ in range(41):
+        pair = []
+        for caches in (early, late):
+            start = time.perf_counter()
+            b.numpy(decode(b, model, caches))
+            pair.append(time.perf_counter() - start)
+        seconds.append(pair)
+    first, last = map(median, zip(*seconds, strict=True))
+    assert last < 4 * first, f"{1e3 * first:.2f} ms behind 100 tokens, {1e3 * last:.2f} ms behind {TOKENS}"
+
+
+def test_a_step_holds_little_beside_the_cache(b):
+    """Beside the cache a late token needs its scores, a few numbers a key; never a copy of keys or values."""
+    model = model_of(b)
+    caches = filled(b, model, TOKENS)
+    peak = b.peak_bytes(lambda: decode(b, model, caches))
+    one_copy = TOKENS * BYTES_A_TOKEN // 4  # the keys of one layer
+    assert peak < one_copy, f"a step held {peak:,} bytes, the keys of one layer are {one_copy:,}"
+
+
+@pytest.mark.port("mlx")
+def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
+    """Over 2,000 tokens, one by one: active memory is the cache's, which is the next multiple of 256 long."""
+    import mlx.core as mx
+
+    from tiny_llm_kit.port import Port
+
+    b = Port("tiny_llm_ref", "mlx", "cpu")
+    model = model_of(b)
+    caches = model.create_kv_cache(TOKENS)
+    b.numpy(decode(b, model, caches))
+    before, sizes, peaks = mx.get_active_memory() - held(caches), set(), []
+    for position in range(1, TOKENS):
+        mx.reset_peak_memory()
+        b.numpy(decode(b, model, caches))
+        sizes.add(held(caches))
+        if position % 256:  # a step that grows holds the old and the new memory of an array at once
+            peaks.append(mx.get_peak_memory() - held(caches) - before)
+    assert sizes == {256 * n * BYTES_A_TOKEN for n in range(1, 9)}
+    assert abs(mx.get_active_memory() - held(caches) - before) < 64 * 1024, "something else grew as well"
+    assert max(peaks) < TOKENS * BYTES_A_TOKEN / 8, f"a step held {max(peaks):,} bytes beside the cache"
+
+
+@pytest.mark.port("mlx")
+def test_mlx_materialize_computes_what_is_lazy():
+    """After a step whose logits nobody reads the new keys are a promise; materialize() keeps it, once for all."""
+    import mlx.core as mx
+
+    from tiny_llm_kit.port import Port
+
+    b = Port("tiny_llm_ref", "mlx", "cpu")
+    model = model_of(b)
+    caches = model.create_kv_cache(600)
+    model(b.array(np.full((1, 500), 3)), 0, caches, logits_to_keep=0)
+    before = mx.get_active_memory()
+    for cache in caches:
+        cache.materialize()
+    assert mx.get_active_memory() - before >= held(caches) * 0.9
+    for cache in caches:
+        cache.release()
+        cache.materialize()  # nothing there, nothing to do
+
+
+@pytest.mark.port("torch")
+def test_torch_allocates_once():
+    """The memory of a cache is there from the first token on: same place, same size, behind every later token."""
+    from tiny_llm_kit.port import Port
+
+    b = Port("tiny_llm_ref", "torch", "cpu")
+    model = model_of(b)
+    caches, places = model.create_kv_cache(TOKENS), set()
+    for _ in range(600):
+        decode(b, model, caches)
+        places.add(tuple(array.data_ptr() for cache in caches for array in (cache.keys, cache.values)))
+    assert len(places) == 1
+    assert held(caches) == 2048 * BYTES_A_TOKEN

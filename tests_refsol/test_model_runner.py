@@ -1,0 +1,172 @@
+"""The runner that stands between the policy and the arrays: padding, buckets, sampling row by row."""
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.grading import assert_close
+from tiny_llm_kit.grading.goldens import CASES, random_checkpoint
+from tiny_llm_kit.model_runner import ModelRunner
+from tiny_llm_ref.serving import SamplingParams
+
+VOCAB = 5
+SCORES = 9 * np.roll(np.eye(VOCAB), 1, axis=1)  # row i prefers token i + 1
+
+
+class Layer:
+    """A cache that only counts."""
+
+    max_seq_len = 20
+
+    def __init__(self):
+        self.offset, self.rewound, self.materialized = 0, 0, False
+
+    def rewind(self, n: int) -> None:
+        self.rewound += n
+
+    def materialize(self) -> None:
+        self.materialized = True
+
+
+class Model:
+    """Writes down what it was called with, and scores row i by SCORES[i]."""
+
+    num_hidden_layers = 1
+
+    class config:
+        max_position_embeddings = 30
+
+    def __init__(self, b):
+        self.b, self.calls = b, []
+
+    def __call__(self, ids, positions, cache, logits_to_keep):
+        keep = logits_to_keep if isinstance(logits_to_keep, int) else self.b.numpy(logits_to_keep).tolist()
+        self.calls.append((self.b.numpy(ids).tolist(), self.b.numpy(positions).tolist(), keep))
+        return self.b.array(SCORES[: len(ids), None])
+
+    def create_kv_cache(self, max_seq_len):
+        return max_seq_len
+
+    def create_batch_cache(self, slots, max_seq_len):
+        return slots, max_seq_len
+
+
+def runner(b, **options) -> ModelRunner:
+    return ModelRunner(Model(b), b.kit, **options)
+
+
+def step(made: ModelRunner, tokens, offsets, rows, **options):
+    layers = [Layer()]
+    return made.step(tokens, offsets, layers, sample_rows=rows, **options), layers[0]
+
+
+def test_a_prompt_is_one_row_of_its_tokens(b):
+    made = runner(b)
+    chosen, layer = step(made, [[4, 3, 2]], [6], [0])
+    assert made.model.calls == [([[4, 3, 2]], [[6, 7, 8]], 1)]
+    assert (chosen, layer.rewound) == ([1], 0)
+
+
+@pytest.mark.parametrize(("count", "padded"), [(2, 4), (3, 4), (4, 4), (5, 8), (17, 20)])
+def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count, padded):
+    """The padding is computed, kept out of the logits, and forgotten by the cache."""
+    made = runner(b, prompt_bucket=4)
+    _, layer = step(made, [[3] * count], [0], [0])
+    [(ids, positions, keep)] = made.model.calls
+    assert ids == [[3] * count + [0] * (padded - count)]
+    assert positions == [list(range(padded))]
+    assert keep == [count - 1], "the last token before the padding, as a number in an array"
+    assert layer.rewound == padded - count
+
+
+@pytest.mark.parametrize(
+    ("used", "bucket"), [([0], 1), ([1], 2), ([0, 1], 2), ([2], 4), ([0, 3], 4), ([4], 5)]
+)
+def test_a_batch_is_padded_to_a_power_of_two_or_to_all_slots(b, used, bucket):
+    """Rows behind the last slot in use are cut off to the bucket; an idle row computes token 0 at position 0."""
+    made = runner(b, prompt_bucket=4)
+    tokens = [[7] if slot in used else [] for slot in range(5)]
+    step(made, tokens, [3 if slot in used else 0 for slot in range(5)], used)
+    [(ids, positions, _)] = made.model.calls
+    assert ids == [[7] if slot in used else [0] for slot in range(bucket)]
+    assert positions == [[3] if slot in used else [0] for slot in range(bucket)]
+
+
+def test_without_sampled_rows_nothing_is_scored_and_nothing_is_read(b, monkeypatch):
+    made = runner(b, on_logits=lambda rows, logits: pytest.fail("nothing was sampled"))
+    monkeypatch.setattr(b.kit, "argmax", lambda logits: pytest.fail("nothing was sampled"))
+    chosen, layer = step(made, [[4, 3, 2]], [0], [])
+    assert chosen == [] and made.model.calls[0][2] == 0, "logits_to_keep=0: the head has nothing to do"
+    assert layer.materialized, "a lazy library must compute the caches at some time"
+
+
+def test_every_row_is_drawn_as_its_own_request_wants(b):
+    """Each way of drawing runs once, over all rows, so that its shape does not depend on who wants it."""
+    seen = []
+
+    def make_sampler(temp, top_p, top_k):
+        def sample(logits):
+            seen.append((temp, top_p, top_k, tuple(logits.shape)))
+            return b.array(np.full(logits.shape[0], int(10 * temp)))
+
+        return sample
+
+    made = runner(b, sampler=make_sampler)
+    warm, hot = SamplingParams(0.7, top_k=3), SamplingParams(1.5, top_p=0.9)
+    ways = [warm, None, hot, warm]
+    chosen, _ = step(made, [[1]] * 4, [0] * 4, [0, 1, 2, 3], sampling=ways)
+    assert chosen == [7, 2, 15, 7]
+    assert seen == [(0.7, None, 3, (4, VOCAB)), (1.5, 0.9, None, (4, VOCAB))]
+    chosen, _ = step(made, [[1], [], [1], []], [0] * 4, [0, 2], sampling=[SamplingParams(0), hot])
+    assert chosen == [1, 15], "temperature 0 is greedy; an idle row has no parameters"
+
+
+def test_two_requests_with_different_parameters_and_the_real_sampler(b):
+    """top_k=1 leaves one token at any temperature; without it a flat row gives many different ones."""
+    b.seed(0)
+    made = runner(b, sampler=b.make_sampler)
+    sampling = [SamplingParams(50.0, top_k=1), SamplingParams(50.0)]
+    drawn = [step(made, [[1], [1]], [0, 0], [0, 1], sampling=sampling)[0] for _ in range(60)]
+    assert {first for first, _ in drawn} == {1}
+    assert {second for _, second in drawn} == set(range(VOCAB))
+
+
+def test_a_runner_without_a_sampler_refuses_to_draw(b):
+    with pytest.raises(ValueError, match="no sampler: give it the solution's make_sampler"):
+        step(runner(b), [[1]], [0], [0], sampling=[SamplingParams(0.5)])
+    assert step(runner(b), [[1]], [0], [0], sampling=[SamplingParams(0)])[0] == [1]
+
+
+def test_logits_are_handed_out_by_row(b):
+    seen = []
+    made = runner(b, on_logits=lambda rows, logits: seen.append((rows, logits)))
+    step(made, [[1], [], [1]], [0, 0, 0], [0, 2])
+    [(rows, logits)] = seen
+    assert rows == [0, 2]
+    assert_close(logits, [SCORES[0], SCORES[2]], idea="one row of logits for each sampled row")
+
+
+def test_sizes_come_from_the_model(b):
+    made = runner(b)
+    assert (made.num_hidden_layers, made.max_model_len) == (1, 30)
+    assert made.create_kv_cache(9) == 9
+    assert made.create_batch_cache(3, 40) == (3, 30), "no slot is longer than the model's context"
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 19])
+def test_padding_changes_no_logits(b, count):
+    """The prompt's logits, and those of three tokens after it, equal those without padding."""
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, CASES["tied-8"]))
+    prompt = np.random.default_rng(count).integers(0, 67, size=count).tolist()
+    found = []
+    for bucket in (1, 8):
+        logits = []
+        made = b.runner(model, prompt_bucket=bucket, on_logits=lambda rows, one, to=logits: to.append(one))
+        own, batch = made.create_kv_cache(25), made.create_batch_cache(2, 25)
+        made.step([prompt], [0], own, sample_rows=[0])
+        for layer, shared in zip(own, batch, strict=True):
+            assert layer.offset == count, "the cache holds the prompt and no padding"
+            shared.add_request(layer, 1)
+        for n in range(3):
+            made.step([[], [5 + n]], [0, count + n], batch, sample_rows=[1])
+        found.append(np.array(logits))
+    assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")

@@ -1,0 +1,45 @@
+"""The one product for every kind of weight: which way it goes on torch's CPU, and that all ways agree."""
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.port import Port
+from tiny_llm_kit.repo import installed_backends
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+@pytest.mark.parametrize("rows", [1, 3, 4, 70])
+@pytest.mark.parametrize("O", [1, 256, 700])
+def test_bf16_products_are_right_for_any_number_of_rows(backend, rows, O):
+    b, rng = Port("tiny_llm_ref", backend, "cpu"), np.random.default_rng(rows)
+    x, w, bias = (b.array(rng.normal(size=shape), "bfloat16") for shape in ((2, rows, 96), (O, 96), (O,)))
+    expected = b.numpy(x).astype(float) @ b.numpy(w).astype(float).T + b.numpy(bias)
+    out = b.project(x, w, bias)
+    assert out.dtype == x.dtype
+    np.testing.assert_allclose(b.numpy(out), expected, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize(("units", "tiles"), [(True, False), (False, True)])
+def test_many_rows_go_in_float32_tiles_where_the_cpu_has_no_bf16(monkeypatch, units, tiles):
+    from tiny_llm_ref.torch_backend import projection
+
+    b, called = Port("tiny_llm_ref", "torch", "cpu"), []
+    inner = projection._linear_in_float32
+    monkeypatch.setattr(projection, "_has_bf16_units", lambda: units)
+    monkeypatch.setattr(projection, "_linear_in_float32", lambda *a: called.append(a) or inner(*a))
+    x, w = b.array(np.ones((5, 96)), "bfloat16"), b.array(np.ones((300, 96)), "bfloat16")
+    projection.project(x, w)
+    assert bool(called) == tiles
+    projection.project(x[:1], w), projection.project(x.float(), w.float())
+    assert len(called) == tiles, "one row, and float32, need no tiles"
+
+
+@pytest.mark.port("torch")
+def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(monkeypatch):
+    from tiny_llm_ref.torch_backend import projection
+
+    b = Port("tiny_llm_ref", "torch", "cpu")
+    monkeypatch.setattr(projection, "_has_bf16_units", lambda: False)
+    x, w = b.array(np.ones((8, 512)), "bfloat16"), b.array(np.ones((4096, 512)), "bfloat16")
+    assert b.peak_bytes(lambda: projection.project(x, w)) < 4096 * 512 * 4 / 4

@@ -1,0 +1,130 @@
+"""Packed weights as a product: MLX's own quantiser as a second oracle, error lines, the dispatchers, what is held."""
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.grading import assert_close
+
+EXACT = {"atol": 0, "rtol": 0}
+
+
+@pytest.fixture
+def matrix(rng) -> np.ndarray:
+    """Rows of every kind: noise, zeros, one sign, equal numbers, ends that are equally far, tiny ones, large ones."""
+    noise = rng.normal(size=(40, 256)) * rng.uniform(0.001, 30, size=(40, 1))
+    odd = [np.zeros(256), np.abs(noise[0]), -np.abs(noise[0]), np.full(256, 0.3), np.full(256, 1e-8)]
+    ends = [np.tile([-1, 1], 128), np.tile([-7.0, 15.0], 128), noise[1] * 1e-6, noise[1] * 1e3]
+    return np.stack([*noise, *odd, *ends])
+
+
+@pytest.mark.port("mlx")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("group_size", "bits"), [(32, 4), (64, 4), (128, 4), (32, 8), (64, 8), (128, 8)])
+def test_every_port_quantises_as_mlx_does(b, matrix, group_size, bits, dtype):
+    """Words, scales and biases, bit for bit, of MLX's kernel on a CPU."""
+    from tiny_llm_kit.port import Port
+
+    mlx = Port("ref", "mlx", "cpu")
+    import mlx.core as mx
+
+    theirs = mx.quantize(mlx.array(matrix, dtype), group_size=group_size, bits=bits)
+    ours = b.quantize_weights(b.array(matrix, dtype), group_size, bits)
+    for name, expected, actual in zip(("words", "scales", "biases"), theirs, ours, strict=True):
+        assert_close(b.numpy(actual), mlx.numpy(expected), **EXACT, idea=f"MLX has other {name}")
+
+
+def packed(b, rng, rows=40, columns=128, group_size=64, bits=4, dtype="float32"):
+    return b.pack_weights(b.array(rng.normal(size=(rows, columns)), dtype), group_size, bits)
+
+
+def dense(b, w) -> np.ndarray:
+    return b.numpy(b.dequantize_weights(w.weight, w.scales, w.biases, w.group_size, w.bits)).astype(
+        np.float64
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "group_size", "bits", "message"),
+    [
+        (128, 64, 3, "bits is 3 and must be 4 or 8"),
+        (128, 16, 4, "group_size is 16 and must be 32, 64 or 128"),
+        (100, 32, 4, "rows of 100 numbers cannot be cut into groups of 32"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_line(b, columns, group_size, bits, message):
+    with pytest.raises(ValueError) as caught:
+        b.quantize_weights(b.array(np.ones((2, columns))), group_size, bits)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("function", ["quantized_matmul_tiled", "quantized_matmul_device"])
+def test_what_cannot_be_multiplied_is_one_line(b, rng, function):
+    w, multiply = packed(b, rng), getattr(b, function)
+    a = b.array(np.ones((2, 128)))
+    for arguments, message in (
+        ((w.scales, w.biases, 64, 4, a, w.weight), r"a has 128 columns, and W \(40, 128\) needs 40"),
+        ((w.scales, w.biases, 64, 8, a, w.weight, True), r"\(40, 16\), \(40, 2\), \(40, 2\) do not fit"),
+        ((w.scales, w.biases, 32, 4, a, w.weight, True), "do not fit group_size 32, bits 4"),
+        ((w.scales, w.biases[:, :1], 64, 4, a, w.weight, True), r"\(40, 1\) do not fit"),
+        ((w.scales, w.biases, 64, 5, a, w.weight, True), "bits is 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            multiply(*arguments)
+    with pytest.raises(ValueError, match=r"x has 40 columns, and W \(40, 128\) needs 128"):
+        b.quantized_linear(b.array(np.ones((2, 40))), w)
+
+
+@pytest.mark.parametrize("path", ["tiled", "device"])
+def test_the_dispatcher_takes_either_path(b, rng, path):
+    w, a = packed(b, rng), rng.normal(size=(3, 128))
+    actual = b.quantized_matmul(w.scales, w.biases, 64, 4, b.array(a), w.weight, True, path=path)
+    assert_close(b.numpy(actual), a @ dense(b, w).T, atol=0.3, idea=path)
+
+
+def test_the_dispatcher_is_tiled_by_default_and_knows_no_other(b, rng):
+    w, a = packed(b, rng), b.array(np.eye(128))
+    arguments = (w.scales, w.biases, 64, 4, a, w.weight, True)
+    actual = b.numpy(b.quantized_matmul(*arguments))
+    assert_close(actual, dense(b, w).T, atol=1e-5, idea="tiles compute in float32")
+    with pytest.raises(ValueError, match="path 'fast' is unknown: choose tiled or device"):
+        b.quantized_matmul(*arguments, path="fast")
+
+
+def test_a_projection_goes_by_the_kind_of_weight(b, rng):
+    w, x, bias = packed(b, rng), rng.normal(size=(3, 128)), rng.normal(size=40)
+    expected = x @ dense(b, w).T + bias
+    for weight in (w, b.prepare_weights(w), b.array(dense(b, w))):
+        actual = b.solution.projection.project(b.array(x), weight, b.array(bias))
+        assert_close(b.numpy(actual), expected, atol=0.3, idea=type(weight).__name__)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", ["words", "both"])
+def test_a_packed_table_hands_out_rows_and_scores(b, rng, bits, form):
+    w = packed(b, rng, bits=bits)
+    table, ids, x = dense(b, w), np.array([[0, 39, 7], [7, 7, 1]]), rng.normal(size=(2, 3, 128))
+    embedding = b.embedding_of(40, 128, b.prepare_weights(w, form))
+    assert_close(b.numpy(embedding(b.array(ids))), table[ids], **EXACT, idea="rows of the table")
+    assert_close(b.numpy(embedding.as_linear(b.array(x))), x @ table.T, atol=0.3, idea="scores")
+
+
+def test_a_table_that_does_not_fit_is_one_line(b, rng):
+    w = packed(b, rng)
+    with pytest.raises(ValueError, match=r"the table has shape \(40, 128\), expected \(41, 128\)"):
+        b.embedding_of(41, 128, w)
+    without_words = b.QuantizedWeights(None, None, None, 64, 4, b.array(np.ones((40, 128))))
+    with pytest.raises(ValueError, match="the table has no words"):
+        b.embedding_of(40, 128, without_words)
+    assert type(b.embedding_of(40, 128, b.array(dense(b, w)))) is b.Embedding
+
+
+def test_forms_hold_what_they_say(b, rng):
+    """ "words" costs what it did, "both" costs at most twice that, and 8 bits have one form."""
+    for bits in (4, 8):
+        w = packed(b, rng, rows=48, bits=bits, dtype="bfloat16")
+        sizes = {form: b.prepare_weights(w, form).nbytes for form in ("kernel", "words", "both")}
+        assert sizes["kernel"] == sizes["words"] == w.nbytes
+        assert sizes["both"] in (w.nbytes, *([2 * w.nbytes] if bits == 4 else []))
+        assert b.prepare_weights(w, "both").weight is not None
+    with pytest.raises(ValueError, match="form 'fast' is unknown: choose kernel, words, both"):
+        b.prepare_weights(w, "fast")

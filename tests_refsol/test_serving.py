@@ -1,0 +1,245 @@
+"""The policy of Day 2.6 as a product: what is given of it, and any mix of requests, aborts and failures."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
+from tiny_llm_ref.serving import Batch, Request, SamplingParams, StopStrings, batch_generate
+
+MAX_SEQ_LEN = 12
+# Of each request: tokens of its prompt (0 and 12 and more are refused), of its answer, its limit, where it stops.
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(0, MAX_SEQ_LEN + 1),
+        st.integers(0, 8),
+        st.one_of(st.none(), st.integers(1, 9)),
+        st.sampled_from([None, "c", "bc", "cd"]),
+    ),
+    max_size=8,
+)
+
+
+def expected(prompt: int, answer: int, limit: int | None, stop: str | None) -> tuple[str, str]:
+    """(text, finish reason) of a request that runs alone, in plain words."""
+    if not 0 < prompt < MAX_SEQ_LEN:
+        return "", "error"
+    room = min(MAX_SEQ_LEN - prompt, limit or MAX_SEQ_LEN)
+    text = "abcdefgh"[:answer][:room]
+    if stop and stop in text:
+        return text[: text.index(stop)], "stop"
+    return text, "stop" if answer < room else "length"
+
+
+class Mix:
+    """Requests of a random mix on the fake model, and everything that was told of them."""
+
+    def __init__(self, mix: list, fails: dict | None = None):
+        names = [chr(ord("A") + index) * case[0] for index, case in enumerate(mix)]
+        scripts = ["abcdefgh"[: case[1]] for case in mix]
+        self.model = FakeModel({n: s for n, s in zip(names, scripts, strict=True) if n}, fails=fails)
+        self.events: list = []
+        self.requests = [
+            Request(
+                self.model,
+                ByteTokenizer(),
+                name,
+                prompt_idx=index,
+                max_seq_len=MAX_SEQ_LEN,
+                sampling=SamplingParams(max_tokens=limit),
+                stop=stop,
+            )
+            for index, (name, (_, _, limit, stop)) in enumerate(zip(names, mix, strict=True))
+        ]
+
+    def serve(self, batch_size: int, heard=lambda event: None):
+        def on_event(event):
+            self.events.append(event)
+            heard(event)
+
+        return batch_generate(
+            self.model, ByteTokenizer(), self.requests, MAX_SEQ_LEN, batch_size, on_event=on_event
+        )
+
+    def check_slots(self) -> None:
+        """A slot belongs to one request from its first token there until that request has finished."""
+        owners: dict = {}
+        for event in self.events:
+            if event.slot is not None:
+                assert owners.setdefault(event.slot, event.request) is event.request
+                if event.kind == "finish":
+                    del owners[event.slot]
+        assert not owners, "who has a slot is told as finished"
+
+    def check_finished_once(self) -> None:
+        ended = [event.request.prompt_idx for event in self.events if event.kind == "finish"]
+        assert sorted(ended) == list(range(len(self.requests)))
+
+
+@given(REQUESTS, st.integers(1, 4))
+def test_any_mix_gives_what_each_request_gives_alone(mix, batch_size):
+    served = Mix(mix)
+    results = served.serve(batch_size)
+    assert [r.prompt_idx for r in results] == list(range(len(mix)))
+    assert [(r.text, r.finish_reason) for r in results] == [expected(*case) for case in mix]
+    assert all((r.error is not None) == (r.finish_reason == "error") for r in results)
+    served.check_slots()
+    served.check_finished_once()
+    assert not served.model.unreleased()
+
+
+@given(
+    REQUESTS, st.integers(1, 4), st.dictionaries(st.integers(0, 40), st.lists(st.integers(0, 7), max_size=3))
+)
+def test_any_aborts_end_only_their_own_requests(mix, batch_size, aborts):
+    """At the n-th event some requests are aborted: waiting, running or ended ones. The others do not notice."""
+    served, aborted = Mix(mix), set()
+
+    def heard(event):
+        for index in aborts.get(len(served.events), []):
+            if index < len(mix) and not served.requests[index].is_done:
+                aborted.add(index)
+                served.requests[index].abort()
+
+    results = served.serve(batch_size, heard)
+    for index, (result, case) in enumerate(zip(results, mix, strict=True)):
+        text, reason = expected(*case)
+        if index in aborted:
+            assert result.finish_reason == "abort" and "abcdefgh"[: case[1]].startswith(result.text)
+        else:
+            assert (result.text, result.finish_reason) == (text, reason)
+    served.check_slots()
+    served.check_finished_once()
+    assert not served.model.unreleased()
+
+
+@given(REQUESTS, st.integers(1, 4), st.integers(0, 25), st.sampled_from([ValueError, KeyboardInterrupt]))
+def test_any_failing_step_leaves_nothing_behind(mix, batch_size, step, error):
+    served = Mix(mix, fails={step: error("the step failed")})
+    try:
+        served.serve(batch_size)
+    except error:
+        assert len(served.model.calls) == step + 1, "nothing runs after the step that failed"
+    else:
+        assert len(served.model.calls) <= step
+    assert all(request.is_done for request in served.requests)
+    assert not served.model.unreleased()
+
+
+@given(REQUESTS, st.integers(1, 4), st.integers(1, 40))
+def test_any_failing_listener_leaves_nothing_behind(mix, batch_size, at):
+    served = Mix(mix)
+
+    def heard(event):
+        if len(served.events) == at:
+            raise KeyboardInterrupt
+
+    try:
+        served.serve(batch_size, heard)
+    except KeyboardInterrupt:
+        assert len(served.events) == at, "nothing is told after a listener has failed"
+    assert all(request.is_done for request in served.requests)
+    assert not served.model.unreleased()
+
+
+@given(
+    st.lists(st.text("abc", max_size=4), max_size=9),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+)
+def test_stop_strings_end_a_text_wherever_it_is_cut(pieces, stop):
+    """Whatever the pieces, the text ends before the first stop string to be complete, and is whole without one."""
+    stream = StopStrings(stop)
+    shown = ""
+    for piece in pieces:
+        shown += stream.add(piece)
+        assert "".join(pieces).startswith(shown)
+        assert not any(word in shown for word in stop), "no stop string is ever shown"
+    text = "".join(pieces)
+    if stream.found:
+        assert any(text.startswith(shown + word) for word in stop)
+    else:
+        assert shown + stream.finish() == text and not any(word in text for word in stop)
+
+
+def test_what_is_no_request_is_refused():
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        SamplingParams(max_tokens=0)
+    with pytest.raises(ValueError, match="a stop string is empty"):
+        StopStrings(["a", ""])
+    model = FakeModel({"Hi": "a"})
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        batch_generate(model, ByteTokenizer(), ["Hi"], batch_size=0)
+    assert not model.caches and not model.batch_caches, "refused before anything was made"
+
+
+@pytest.mark.parametrize("prompt", [None, 5, []])
+@pytest.mark.parametrize("stop", [None, ""])
+def test_a_prompt_that_is_none_fails_alone(prompt, stop):
+    model = FakeModel({"Hi": "a"})
+    bad = Request(model, ByteTokenizer(), prompt, stop=stop and [stop])
+    results = batch_generate(model, ByteTokenizer(), [bad, "Hi"])
+    assert [r.finish_reason for r in results] == ["error", "stop"] and "\n" not in results[0].error
+
+
+def test_a_prompt_may_be_ids():
+    model = FakeModel({"Hi": "abc"})
+    [result] = batch_generate(model, ByteTokenizer(), [Request(model, ByteTokenizer(), tuple(b"Hi"))])
+    assert result.text == "abc"
+
+
+def test_an_empty_stop_string_is_an_error_of_its_request():
+    model = FakeModel({"Hi": "a"})
+    bad = Request(model, ByteTokenizer(), "Hi", stop=[""])
+    assert (bad.finish_reason, "stop string is empty" in bad.error) == ("error", True)
+    assert not model.caches
+
+
+def test_closing_a_batch_aborts_what_still_runs():
+    model = FakeModel({"Hi": "abc", "Hello": "xyz"})
+    batch = Batch(model, 3, 64)
+    requests = [Request(model, ByteTokenizer(), prompt) for prompt in ("Hi", "Hello")]
+    for request in requests:
+        batch.admit(request)
+    batch.close()
+    assert [r.finish_reason for r in requests] == ["abort", "abort"] and batch.running == []
+    assert not model.unreleased()
+
+
+def prefilled(b, count: int):
+    own = b.TinyKvFullCache(20)
+    own.update_and_fetch(*[b.array([[[[1.0, 2.0]] * count]])] * 2, count, "causal")
+    return own
+
+
+def test_a_batch_cache_refuses_what_would_hurt_another_request(b):
+    cache = b.BatchingKvCache(3, 8)
+    cache.add_request(prefilled(b, 7), 1)
+    for slot in (-1, 3):
+        with pytest.raises(ValueError, match=f"slot {slot} is none of 0 to 2"):
+            cache.add_request(prefilled(b, 2), slot)
+    with pytest.raises(ValueError, match="slot 1 is taken"):
+        cache.add_request(prefilled(b, 2), 1)
+    with pytest.raises(ValueError, match="9 tokens do not fit a slot of 8"):
+        cache.add_request(prefilled(b, 9), 0)
+    for slot in (0, 3, -2):
+        with pytest.raises(ValueError, match=f"slot {slot} holds no request"):
+            cache.remove_request(slot)
+    one = b.array([[[[1.0, 2.0]]]])
+    with pytest.raises(ValueError, match=r"1 rows for requests in slots \[1\]"):
+        cache.update_and_fetch(one, one)
+    three = b.array([[[[1.0, 2.0]]]] * 3)
+    cache.update_and_fetch(three, three)
+    with pytest.raises(ValueError, match=r"8 \+ 1 tokens do not fit a slot of 8"):
+        cache.update_and_fetch(three, three)
+    assert cache.offsets == [0, 8, 0], "what was refused has changed nothing"
+
+
+def test_a_batch_cache_gives_its_memory_back_and_can_start_again(b):
+    cache = b.BatchingKvCache(2, 8)
+    cache.add_request(prefilled(b, 3), 1)
+    cache.materialize()
+    cache.release()
+    cache.release()
+    assert (cache.keys, cache.values, cache.offsets, cache.active) == (None, None, [0, 0], [False, False])
+    cache.add_request(prefilled(b, 2), 1)
+    assert cache.offsets == [0, 2]
