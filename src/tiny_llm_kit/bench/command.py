@@ -2,8 +2,8 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.progress import track
@@ -16,7 +16,7 @@ from ..solution import SOLUTIONS
 from ..terminal import fail
 from .contest import Plan
 from .provenance import save
-from .report import table
+from .report import show
 from .shapes import SHAPES
 
 
@@ -70,16 +70,13 @@ def bench_main(kind: str, description: str, measure: Callable, argv: list[str] |
         result = measure(plan, port, o=options, progress=lambda cases: track(cases, kind, console=console))
     except (ImportError, ValueError) as error:
         fail(error)
-    _show(console, result, plan)
+    show(console, result)
     if options.save:
+        result["options"] = _shown(sys.argv[1:] if argv is None else argv)
         console.print(f"kept: {save(result, options.save).name}")
 
 
-def _show(console: Console, result: dict, plan: Plan) -> None:
-    bandwidth = max(result["read_bandwidth_bytes_per_second"].values())
-    machine = result["provenance"]["machine"]
-    console.print(
-        f"{result['kind']} · {result['backend']} · {', '.join(f'{k} {v}' for k, v in asdict(plan).items())}"
-    )
-    console.print(f"{machine['processor']}, {machine['cores']} cores, reads {bandwidth / 1e9:.1f} GB/s")
-    console.print(table(result))
+def _shown(arguments: list[str]) -> str:
+    """The options as a reader would type them, without where the result was kept."""
+    kept = arguments.index("--save")
+    return " ".join([*arguments[:kept], *arguments[kept + 2 :]])

@@ -1,10 +1,11 @@
-"""A benchmark's figures as rows of a table: medians, ratios of samples taken together, shares of the roofline."""
+"""A benchmark's figures as rows of a table: medians, quotients of medians, shares of the roofline."""
 
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from .contest import OURS
@@ -21,7 +22,7 @@ class Line:
         threads: how many were best; 0 where the port does not say.
         tokens_per_second: of all rows together.
         spread: quartile distance over median.
-        ours_is: how many times faster our engine was in the same rounds; None for our own line.
+        ours_is: how many times faster our engine was, each with its own best threads; None for our own line.
         roofline: share of the read bandwidth that the weights and the cache of a step would need at least; decode only.
     """
 
@@ -92,3 +93,26 @@ def cells(line: Line) -> list[str]:
         "" if line.ours_is is None else f"{line.ours_is:.2f} ×",
         "" if line.roofline is None else f"{100 * line.roofline:.0f} %",
     ]
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """What was measured, on what machine, and the table."""
+    plan, machine = result["plan"], result["provenance"]["machine"]
+    bandwidth = max(result["read_bandwidth_bytes_per_second"].values())
+    layers = f", {plan['layers']} layers" if plan["layers"] else ""
+    console.print(
+        f"{plan['config']}{layers}, random weights, {plan['dtype']}, {result['backend']} on {machine['system']}"
+    )
+    console.print(
+        f"{machine['processor']}, {machine['cores']} cores; memory is read at {bandwidth / 1e9:.1f} GB/s"
+    )
+    versions = result["provenance"]["versions"]
+    console.print(
+        ", ".join(
+            f"{name} {versions[name]}"
+            for name in ("torch", "mlx", "transformers", "mlx-lm")
+            if name in versions
+        )
+    )
+    console.print(f"{result['provenance']['date']}, {plan['rounds']} rounds, threads {plan['threads']}\n")
+    console.print(table(result))
