@@ -44,6 +44,22 @@ def assert_near(actual: np.ndarray, expected: np.ndarray, idea: str) -> None:
 
 
 @pytest.mark.task("2.3.1")
+def test_device_product_of_large_biases_is_exact(b):
+    """Scale 1 and bias -8 or 1000: whole numbers that bf16 has, so that a wrong zero or sign cannot hide."""
+    numbers = np.tile(np.arange(16), (16, 2))
+    for bias in (-8.0, 0.0, -1000.0):
+        words, scales, biases = (
+            b.array(packed(numbers, 4)),
+            b.array(np.ones((16, 1))),
+            b.array(np.full((16, 1), bias)),
+        )
+        a = b.array(np.eye(32))
+        actual = b.numpy(b.quantized_matmul_device(scales, biases, 32, 4, a, words, True))
+        idea = f"q + ({bias:g}), read one by one: q counts from 0 to 15, and the bias is added"
+        assert_close(actual, (numbers + bias).T, atol=0, rtol=2**-7, idea=idea)
+
+
+@pytest.mark.task("2.3.1")
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
 @pytest.mark.parametrize(("group_size", "bits"), FORMATS)
 def test_device_product_with_the_transpose(b, rng, group_size, bits, batch):
@@ -79,22 +95,6 @@ def test_device_product_keeps_the_type_of_a(b, rng, dtype, bits):
     assert actual.dtype == b.dtype(dtype), f"the product must have the type of a, {dtype}"
     expected, size = rounded(b, a, dtype) @ w.T, np.abs(a @ w.T).max()
     assert_close(b.numpy(actual), expected, atol=0.05 * size, rtol=0, idea="far off" + OR_EARLIER)
-
-
-@pytest.mark.task("2.3.1")
-def test_device_product_of_large_biases_is_exact(b):
-    """Scale 1 and bias -8 or 1000: whole numbers that bf16 has, so that a wrong zero or sign cannot hide."""
-    numbers = np.tile(np.arange(16), (16, 2))
-    for bias in (-8.0, 0.0, -1000.0):
-        words, scales, biases = (
-            b.array(packed(numbers, 4)),
-            b.array(np.ones((16, 1))),
-            b.array(np.full((16, 1), bias)),
-        )
-        a = b.array(np.eye(32))
-        actual = b.numpy(b.quantized_matmul_device(scales, biases, 32, 4, a, words, True))
-        idea = f"q + ({bias:g}), read one by one: q counts from 0 to 15, and the bias is added" + OR_EARLIER
-        assert_close(actual, (numbers + bias).T, atol=0, rtol=2**-7, idea=idea)
 
 
 @pytest.mark.task("2.3.1")

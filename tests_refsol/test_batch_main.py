@@ -214,9 +214,9 @@ def test_a_folder_or_a_closed_input_has_no_prompts(batch, monkeypatch, tmp_path)
     ("arguments", "line"),
     [
         (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
-        (["--temperature", "-1"], "temp is -1.0: give 0"),
+        (["--temperature", "-1"], "temperature is -1.0: give 0"),
         (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
-        (["--temperature", "nan"], "temp is nan"),
+        (["--temperature", "nan"], "temperature is nan"),
         (["--device", "hpu"], "device 'hpu'"),
     ],
 )

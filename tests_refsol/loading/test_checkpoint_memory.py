@@ -1,6 +1,7 @@
 """What loading costs in memory, measured in a process of its own. Linux only: it reads /proc."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -64,7 +65,12 @@ def write_zeros(file: Path, dtype: str, megabytes: int) -> None:
 def peak_of_loading(folder: Path, backend: str, dtype: str, *bits: str) -> float:
     """Megabytes of anonymous memory that loading adds at its highest."""
     command = [sys.executable, "-c", PROGRAM, str(folder), backend, dtype, *bits]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / MEGABYTE
+    # Otherwise glibc keeps freed arrays for later, and what is held depends on the order of many small steps.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+    return (
+        int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+        / MEGABYTE
+    )
 
 
 if sys.platform == "linux":

@@ -212,6 +212,7 @@ def unmeasured(fragment: str) -> str:
 
 def capture_all() -> Iterator[tuple[str, str]]:
     """Every screen of the book, drawn on one port, or on its own."""
+    load_torch_first()
     for module in see_modules():
         yield from day_screens(shown_on(module), [module])
     for backend in installed_backends():
@@ -219,6 +220,12 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
     yield from benchmark_screens()
+
+
+def load_torch_first() -> None:
+    """MLX brings an OpenBLAS, from which a torch that is imported later takes its products: slower at one row."""
+    for backend in sorted(installed_backends(), reverse=True):
+        Port("tiny_llm_ref", backend, device="cpu")
 
 
 def check_all() -> Iterator[str]:
