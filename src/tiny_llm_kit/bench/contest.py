@@ -137,10 +137,8 @@ def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict]) ->
         "plan": {**plan.__dict__, "threads": list(plan.threads)},
         "provenance": provenance(port.device),
         "read_bandwidth_bytes_per_second": bandwidth,
-        "bytes_per_step": {
-            "weights": weight_bytes(cast["tiny-llm"].model),
-            "kv_per_token": kv_bytes(config, plan),
-        },
+        "weight_bytes": {name: weight_bytes(c.model) for name, c in cast.items() if isinstance(c, Ours)},
+        "kv_bytes_per_token": kv_bytes(cast[OURS].model.config, plan),
         "cases": cases,
     }
 
