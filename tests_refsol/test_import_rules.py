@@ -10,7 +10,13 @@ from tiny_llm_kit.repo import PORTS, SOURCES, installed_backends
 
 ARRAYS = {"mlx", "torch"}
 # The only kit files that may import an array library.
-WITH_ARRAYS = {"backend_mlx.py": {"mlx"}, "backend_torch.py": {"torch"}}
+WITH_ARRAYS = {
+    "backend_mlx.py": {"mlx"},
+    "backend_torch.py": {"torch"},
+    # Peers of the benchmarks, imported when they are asked for.
+    "transformers_peer.py": {"torch"},
+    "mlx_lm_peer.py": {"mlx"},
+}
 
 
 def imports(path) -> set[str]:

@@ -1,13 +1,14 @@
 """MLX behind the names that both ports share. The only kit file that imports mlx; twin of `backend_torch.py`."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from .blas import preload
+from . import blas
 
-preload()  # before mlx: on Linux its wheel would otherwise bind the slow reference BLAS
+blas.preload()  # before mlx: on Linux its wheel would otherwise bind the slow reference BLAS
 
 import mlx.core as mx  # noqa: E402
 
@@ -58,6 +59,30 @@ def argmax(logits: mx.array) -> mx.array:
 
 def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
     return mx.where(condition, a, b)
+
+
+def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str, device: str) -> mx.array:
+    """Normal numbers with this deviation and mean."""
+    numbers = (mx.random.normal(shape) * scale + mean).astype(DTYPES[dtype])
+    mx.eval(numbers)
+    return numbers
+
+
+def set_threads(count: int) -> None:
+    """MLX's CPU backend runs on one thread; only the BLAS that it calls has more."""
+    blas.set_threads(count)
+
+
+def read_bandwidth(device: str, size: int = 2**28) -> float:
+    """Bytes a second that a reduction reads from memory: the best of five over `size` numbers of four bytes."""
+    numbers = mx.ones((size,))
+    mx.eval(numbers)
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        mx.sum(numbers).item()
+        seconds.append(time.perf_counter() - start)
+    return 4 * size / min(seconds)
 
 
 def concatenate(arrays: list[mx.array], axis: int) -> mx.array:

@@ -5,6 +5,7 @@ On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module
 """
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,26 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(condition, a, b)
+
+
+def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str, device: str) -> torch.Tensor:
+    """Normal numbers with this deviation and mean."""
+    return torch.randn(shape, device=device).mul_(scale).add_(mean).to(DTYPES[dtype])
+
+
+def set_threads(count: int) -> None:
+    torch.set_num_threads(count)
+
+
+def read_bandwidth(device: str, size: int = 2**28) -> float:
+    """Bytes a second that a reduction reads from memory: the best of five over `size` numbers of four bytes."""
+    numbers = torch.ones(size, device=device)
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        numbers.sum().item()
+        seconds.append(time.perf_counter() - start)
+    return 4 * size / min(seconds)
 
 
 def concatenate(arrays: list[torch.Tensor], axis: int) -> torch.Tensor:

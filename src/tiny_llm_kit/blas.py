@@ -47,3 +47,10 @@ def _load_globally(library: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def set_threads(count: int) -> None:
+    """How many threads the BLAS that was preloaded uses; without one there is nothing to set."""
+    setter = getattr(ctypes.CDLL(None), "openblas_set_num_threads", None) if os.name == "posix" else None
+    if setter is not None:
+        setter(count)

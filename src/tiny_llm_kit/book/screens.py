@@ -11,6 +11,7 @@ import difflib
 import html
 import importlib
 import io
+import json
 import os
 import pkgutil
 import re
@@ -26,6 +27,8 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from .. import see
+from ..bench import report
+from ..bench.provenance import RESULTS, is_sealed
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
 from . import batch_screen
@@ -132,6 +135,21 @@ def batch_screens(backend: str) -> Iterator[tuple[str, str]]:
     yield "batch-main", fragment(console, batch_screen.MEASURED)
 
 
+def benchmark_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
+
+    Raises:
+        RuntimeError: a file is not what was sealed.
+    """
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if not is_sealed(result):
+            raise RuntimeError(f"{file.name} was changed after it was sealed: measure again")
+        console = recording_console(f"pdm run bench-{result['kind']} {result['options']}")
+        report.show(console, result)
+        yield f"benchmark-{file.stem}", fragment(console)
+
+
 def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every command's output. Raises RuntimeError when one ends with an unexpected exit code."""
     for command in commands:
@@ -201,6 +219,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
         yield from port_screens(backend)
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
+    yield from benchmark_screens()
 
 
 def load_torch_first() -> None:
@@ -216,4 +235,4 @@ def check_all() -> Iterator[str]:
             (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
         ):
             yield f"[{backend}] {difference}"
-    yield from differences(command_screens())
+    yield from differences((*command_screens(), *benchmark_screens()))

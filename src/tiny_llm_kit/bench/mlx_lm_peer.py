@@ -1,0 +1,56 @@
+"""mlx-lm as a contestant, with the same weights in memory. MLX port only."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.qwen3 import Model, ModelArgs
+
+from .shapes import RandomCheckpoint
+
+
+@dataclass
+class MlxLm:
+    """mlx-lm's Qwen3 with its own cache.
+
+    Args:
+        checkpoint: whose arrays it shares.
+    """
+
+    checkpoint: RandomCheckpoint
+
+    def __post_init__(self):
+        config = self.checkpoint.config
+        names = (
+            "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+            "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+            "rope_theta",
+        )  # fmt: skip
+        self.model = Model(ModelArgs(model_type="qwen3", **{name: getattr(config, name) for name in names}))
+        self.model.load_weights(list(self.checkpoint.weights.items()), strict=True)
+
+    def prefill(self, tokens: list[int]) -> None:
+        """Computes a prompt into a fresh cache, and chooses the token behind it."""
+        self._next([tokens], make_prompt_cache(self.model))
+
+    def _next(self, tokens: list[list[int]], cache: list) -> list[int]:
+        logits = self.model(mx.array(tokens), cache=cache)[:, -1]
+        return mx.argmax(logits, axis=-1).tolist()
+
+    def fill(self, rows: int, context: int, steps: int) -> None:
+        """A batch of so many rows that hold `context` random tokens, with room for `steps` more."""
+        config, dtype = self.checkpoint.config, self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
+        shape = (rows, config.num_key_value_heads, context, config.head_dim)
+        self._past = make_prompt_cache(self.model)
+        for layer in self._past:
+            layer.update_and_fetch(*(mx.random.normal(shape).astype(dtype) for _ in "kv"))
+        mx.eval([layer.state for layer in self._past])
+        self.rows, self.context, self.steps = rows, context, steps
+
+    def decode(self) -> None:
+        """`steps` tokens a row, each read by the host; then the cache is as it was."""
+        tokens = [[1]] * self.rows
+        for _ in range(self.steps):
+            tokens = [[token] for token in self._next(tokens, self._past)]
+        for layer in self._past:
+            layer.trim(self.steps)

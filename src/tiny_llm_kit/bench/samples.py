@@ -1,0 +1,48 @@
+"""Timing of several candidates side by side, so that a slow minute of the machine hits all of them alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from rich.progress import track
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    progress: Callable[[Iterable], Iterable] = lambda rounds: track(rounds, "rounds"),
+) -> dict[str, list[float]]:
+    """Seconds of every candidate in every round. In a round each runs once; the order turns from round to round.
+
+    Args:
+        candidates: name -> what to time; it returns when its work is done.
+        rounds: samples of each.
+        warmup: calls of each that are not counted.
+    """
+    for run in candidates.values():
+        for _ in range(warmup):
+            run()
+    names, seconds = list(candidates), {name: [] for name in candidates}
+    for number in progress(range(rounds)):
+        turned = names[number % len(names) :] + names[: number % len(names)]
+        for name in turned:
+            start = clock()
+            candidates[name]()
+            seconds[name].append(clock() - start)
+    return seconds
+
+
+def spread(samples: list[float]) -> float:
+    """The distance between the quartiles, as a share of the median; 0 for fewer than two samples."""
+    if len(samples) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return (high - low) / statistics.median(samples)
+
+
+def ratio(baseline: list[float], ours: list[float]) -> float:
+    """How many times faster: the quotient of the medians."""
+    return statistics.median(baseline) / statistics.median(ours)

@@ -1,0 +1,87 @@
+"""Hugging Face transformers as a contestant, with the same weights in memory. Torch port only."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM, StaticCache
+
+from .shapes import RandomCheckpoint
+
+
+@dataclass
+class Transformers:
+    """`Qwen3ForCausalLM` with fused attention; "dynamic" is the cache it uses by default, "static" the one for graphs.
+
+    Args:
+        checkpoint: whose arrays it shares.
+        cache: "dynamic" or "static".
+    """
+
+    checkpoint: RandomCheckpoint
+    cache: str
+    model: Any = field(default=None)
+
+    def __post_init__(self):
+        self.model = self.model or shared_model(self.checkpoint)
+        self.device = self.checkpoint.device
+
+    @torch.inference_mode()
+    def prefill(self, tokens: list[int]) -> None:
+        """Computes a prompt into a fresh cache, and chooses the token behind it."""
+        self._next([tokens], self._new_cache(len(tokens) + 1))
+
+    def _new_cache(self, length: int) -> DynamicCache | StaticCache:
+        if self.cache == "dynamic":
+            return DynamicCache(config=self.model.config)
+        return StaticCache(config=self.model.config, max_cache_len=length)
+
+    def _next(self, tokens: list[list[int]], cache: DynamicCache | StaticCache) -> list[int]:
+        ids = torch.tensor(tokens, device=self.device)
+        out = self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return out.logits[:, -1].argmax(-1).tolist()
+
+    @torch.inference_mode()
+    def fill(self, rows: int, context: int, steps: int) -> None:
+        """A batch of so many rows that hold `context` random tokens, with room for `steps` more."""
+        config = self.model.config
+        self._past = self._new_cache(context + steps)
+        dtype = self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
+        shape = (rows, config.num_key_value_heads, context, config.head_dim)
+        for index in range(config.num_hidden_layers):
+            key, value = (torch.randn(shape, dtype=dtype, device=self.device) for _ in "kv")
+            self._past.update(key, value, index)
+        self.rows, self.context, self.steps = rows, context, steps
+
+    @torch.inference_mode()
+    def decode(self) -> None:
+        """`steps` tokens a row, each read by the host; then the cache is as it was."""
+        tokens = [[1]] * self.rows
+        for _ in range(self.steps):
+            tokens = [[token] for token in self._next(tokens, self._past)]
+        for layer in self._past.layers:
+            if self.cache == "static":
+                layer.cumulative_length.fill_(self.context)
+            else:
+                layer.crop(-self.steps)
+
+
+def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
+    """The peer's model on the checkpoint's own arrays: nothing is copied."""
+    config = checkpoint.config
+    names = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+    )  # fmt: skip
+    options = {name: getattr(config, name) for name in names}
+    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
+    theirs = Qwen3Config(**options, rope_parameters=rope, attn_implementation="sdpa")
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(theirs)
+    missing, unexpected = model.load_state_dict(checkpoint.weights, strict=False, assign=True)
+    if unexpected or [name for name in missing if name != "lm_head.weight"]:
+        raise ValueError(f"the peer's weights have other names: {missing}, {unexpected}")
+    model.tie_weights()
+    # RoPE's frequencies are no weights: made on the meta device, they have no numbers yet.
+    model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(checkpoint.device)
+    return model.eval()

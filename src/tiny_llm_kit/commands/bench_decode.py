@@ -1,0 +1,14 @@
+"""`pdm run bench-decode`: tokens a second of a batch in decode, beside peers on the same weights."""
+
+from ..bench.command import bench_main
+from ..bench.contest import measure_decode
+
+
+def main(argv: list[str] | None = None) -> None:
+    bench_main(
+        "decode", __doc__, lambda *plan, o, progress: measure_decode(*plan, o.rows, o.context, progress), argv
+    )
+
+
+if __name__ == "__main__":
+    main()
