@@ -44,7 +44,9 @@ def _processor() -> str:
     if not file.exists():
         return platform.processor()
     lines = dict(
-        (part.strip() for part in line.split(":", 1)) for line in file.read_text().splitlines() if ":" in line
+        (part.strip() for part in line.split(":", 1))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if ":" in line
     )
     flags = set(lines.get("flags", "").split())
     units = [name for name in ("avx2", "avx512bw", "avx512_bf16", "amx_bf16") if name in flags]
