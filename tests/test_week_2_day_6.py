@@ -273,6 +273,28 @@ def test_a_batch_of_one_slot(b, rng):
         rows.remove(0)
 
 
+@pytest.mark.task("2.6.3")
+def test_a_request_inherits_no_nan(b):
+    """What overflowed in a request is gone with it: the next one in its slot, and the idle row, see numbers."""
+    cache, ones, nan = b.BatchingKvCache(2, 400), np.ones((1, 1, 300, 8)), np.full((1, 1, 300, 8), np.nan)
+
+    def own(values: np.ndarray):
+        made = b.TinyKvFullCache(400)
+        made.update_and_fetch(b.array(values), b.array(values))
+        return made
+
+    cache.add_request(own(nan), 0)
+    cache.add_request(own(ones), 1)
+    cache.remove_request(0)
+    for step in range(2):  # idle, then with a short request
+        new = b.array(np.ones((2, 1, 1, 8)))
+        key, value, _, mask = cache.update_and_fetch(new, new)
+        out = b.numpy(b.scaled_dot_product_attention_grouped(new, key, value, mask=mask))
+        assert np.isfinite(out).all(), "a NaN of the request before is still in the row"
+        if step == 0:
+            cache.add_request(own(ones[:, :, :10]), 0)
+
+
 # One request, with a scripted model.
 
 

@@ -243,3 +243,34 @@ def test_a_batch_cache_gives_its_memory_back_and_can_start_again(b):
     assert (cache.keys, cache.values, cache.offsets, cache.active) == (None, None, [0, 0], [False, False])
     cache.add_request(prefilled(b, 2), 1)
     assert cache.offsets == [0, 2]
+
+
+@pytest.mark.parametrize("prompt", [[10**6], [-1, 5], [2**40], [1.5, 2.0], ["a"]])
+def test_ids_that_are_not_of_the_model_fail_alone(prompt):
+    model = FakeModel({"good": "yes"})
+    bad = Request(model, ByteTokenizer(), prompt)
+    assert bad.finish_reason == "error" and "is none of 0 to 65535" in bad.error
+    good, refused = batch_generate(model, ByteTokenizer(), ["good", bad])
+    assert (good.text, good.finish_reason, refused.finish_reason) == ("yes", "stop", "error")
+
+
+def test_a_tokenizer_that_breaks_on_a_prompt_and_a_stop_that_is_no_text_fail_alone():
+    class Breaks(ByteTokenizer):
+        def encode(self, text):
+            if text == "boom":
+                raise Exception("no such character")
+            return super().encode(text)
+
+    model = FakeModel({"good": "yes"})
+    odd = Request(model, Breaks(), "good", stop=[None])
+    results = batch_generate(model, Breaks(), ["good", "boom", odd])
+    assert [r.finish_reason for r in results] == ["stop", "error", "error"]
+    assert "no such character" in results[1].error and "stop strings are texts" in results[2].error
+
+
+def test_a_request_that_is_aborted_while_its_step_runs_takes_no_token_and_keeps_no_cache():
+    requests = []
+    model = FakeModel({"Hi": "there"}, during=lambda step: requests[0].abort())
+    requests.append(Request(model, ByteTokenizer(), "Hi"))
+    [result] = batch_generate(model, ByteTokenizer(), requests)
+    assert (result.finish_reason, result.text, requests[0].tokens) == ("abort", "", [])

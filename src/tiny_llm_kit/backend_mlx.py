@@ -1,4 +1,7 @@
-"""MLX behind the names that both ports share. The only kit file that imports mlx; twin of `backend_torch.py`."""
+"""MLX behind the names that both ports share. Of kit, only this file and a peer of the benchmarks import mlx.
+
+Twin of `backend_torch.py`.
+"""
 
 import time
 from collections.abc import Callable

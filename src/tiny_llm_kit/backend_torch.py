@@ -1,4 +1,6 @@
-"""PyTorch behind the names that both ports share. The only kit file that imports torch; twin of `backend_mlx.py`.
+"""PyTorch behind the names that both ports share. Of kit, only this file and a peer of the benchmarks import torch.
+
+Twin of `backend_mlx.py`.
 
 `record` has no twin there: it says what a graph compiler would see, and MLX compiles nothing unless it is asked to.
 On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.

@@ -12,7 +12,7 @@ class ModelRunner:
     """A model of a solution as a `ServingModel`: `step` in, one token a sampled row out.
 
     Shapes come from few buckets, so that a graph compiler sees few programs: the rows of a batch are padded to a
-    power of two, a prompt to a multiple of `prompt_bucket`.
+    power of two, a prompt to a multiple of `prompt_bucket`, or to what is left of its cache.
 
     Args:
         model: `Qwen3ModelWeek2` of a solution, or what has its calls.
@@ -36,7 +36,7 @@ class ModelRunner:
         self.model, self.kit, self.device = model, kit, device
         self.sampler, self.on_logits, self.prompt_bucket = sampler, on_logits, prompt_bucket
         self.num_hidden_layers = model.num_hidden_layers
-        self.max_model_len = model.config.max_position_embeddings
+        self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list:
         return self.model.create_kv_cache(max_seq_len)
@@ -82,7 +82,8 @@ class ModelRunner:
     def _padded(self, longest: int, kv_cache: Sequence) -> int:
         """The bucket of a prompt; a batch's rows of one token are never padded."""
         bucket = -(-longest // self.prompt_bucket) * self.prompt_bucket
-        return longest if longest == 1 else min(bucket, kv_cache[0].max_seq_len - kv_cache[0].offset)
+        room = kv_cache[0].max_seq_len - kv_cache[0].offset if longest > 1 else 1
+        return max(longest, min(bucket, room))
 
     def _kept(self, longest: int, L: int, sample_rows: Sequence[int]):
         """Which tokens of each row the head sees: none, the last, or the last before the padding.

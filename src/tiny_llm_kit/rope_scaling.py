@@ -85,7 +85,9 @@ def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, A
         check(f"{field}.{key}", values.get(key))
     if KINDS[kind].compute is None:
         return None
-    original = data.get("original_max_position_embeddings", values.get("original_max_position_embeddings"))
+    original = data.get("original_max_position_embeddings")
+    if original is None:
+        original = values.get("original_max_position_embeddings")
     _optional_count("original_max_position_embeddings", original)
     longest = config.max_position_embeddings
     sizes = Sizes(config.rope_theta, config.head_dim, longest, original or longest)

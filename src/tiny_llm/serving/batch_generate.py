@@ -1,4 +1,4 @@
-"""Continuous batching: requests of any length share the steps of one batch, and a free slot is filled at once."""
+"""Continuous batching: requests of any length share the steps of one batch; a free slot is filled at the next step."""
 
 import time
 from collections import deque

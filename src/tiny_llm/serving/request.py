@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .model import ServingModel
+from .model import ServingModel, TinyKvCache
 from .sampling import SamplingParams
 from .stop_strings import StopStrings
 
@@ -49,25 +49,34 @@ class Request:
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
         self.text = ""
-        self.kv_cache = []
+        self._kv_cache: list[TinyKvCache] = []
         self._detokenizer = tokenizer.detokenizer()
         try:
             self._stop = StopStrings([stop] if isinstance(stop, str) else stop or ())
             self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        except (TypeError, ValueError) as error:
-            self.fail(str(error))
+        except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
+            self.fail(f"the prompt cannot be read: {error}")
         else:
             self.limit(self.max_seq_len)
-            self.kv_cache = [] if self.is_done else model.create_kv_cache(max_seq_len=self.max_seq_len)
+
+    @property
+    def kv_cache(self) -> list[TinyKvCache]:
+        """The request's own caches, one a layer; made at their first use, when its limit is final."""
+        if not self._kv_cache:
+            self._kv_cache = self.model.create_kv_cache(max_seq_len=self.max_seq_len)
+        return self._kv_cache
 
     def limit(self, max_seq_len: int) -> None:
         """Lowers `max_seq_len`; a prompt that leaves no room for an answer then is refused."""
         self.max_seq_len = min(self.max_seq_len, max_seq_len)
-        count = len(self.prompt_tokens)
+        count, size = len(self.prompt_tokens), self.model.vocab_size
+        strange = [t for t in self.prompt_tokens if not (isinstance(t, int) and 0 <= t < size)]
         if self.is_done:
             return
         if count == 0:
             self.fail("the prompt is empty: give the model at least one token to continue")
+        elif strange:
+            self.fail(f"token id {strange[0]} is none of 0 to {size - 1}: the prompt is not of this model")
         elif count >= self.max_seq_len:
             self.fail(
                 f"the prompt has {count} tokens, but max_seq_len is {self.max_seq_len} with the answer: shorten it"
@@ -93,6 +102,7 @@ class Request:
         """
         # TASK 2.6.5: count, stop at an end token, append, stop at a stop string or at a limit.
         # An end token is a signal and no part of the text. A stop string may be spread over several tokens.
+        # A request that was aborted while its step ran has ended: it takes no token, and keeps no cache.
         raise NotImplementedError("week 2 day 6 task 5: Request.decode_done")
 
     @property
@@ -123,5 +133,5 @@ class Request:
 
     def release(self) -> None:
         """Gives the request's own caches back. Its row of a batch belongs to the batch."""
-        for layer in self.kv_cache:
+        for layer in self._kv_cache:
             layer.release()

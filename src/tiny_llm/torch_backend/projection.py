@@ -42,7 +42,7 @@ def _wants_float32(x: torch.Tensor) -> bool:
 
 @cache
 def _has_bf16_units() -> bool:
-    found = torch.cpu.get_capabilities()
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # older builds of torch do not say
     return any(found.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16"))
 
 

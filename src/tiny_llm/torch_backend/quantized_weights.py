@@ -105,6 +105,8 @@ def _prepared(
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """The form of a kernel for 4 bits; None where the device has none, or cannot express this matrix."""
     kind = str(device).partition(":")[0]
+    if w.weight.device.type == "hpu":
+        return None  # there already, as words: packing is for load, on the CPU, and would read the device
     if kind == "hpu":
         return hpu.uint4_matrix(unpack_numbers(w.weight, 4), w.scales, w.biases, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
@@ -170,7 +172,7 @@ class _Int4Matrix:
         multiply = torch._weight_int4pack_mm if _on_cuda(x) else torch._weight_int4pack_mm_for_cpu
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
         out = multiply(rows, self.packed, self.group_size, self.table)[:, : self.shape[0]]
-        return out.reshape(*x.shape[:-1], -1).to(x.dtype)
+        return out.reshape(*x.shape[:-1], self.shape[0]).to(x.dtype)
 
 
 def kernel_constants(scales: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

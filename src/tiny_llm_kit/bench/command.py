@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ from .shapes import SHAPES
 
 
 def parser(kind: str, description: str) -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog=f"pdm run bench-{kind}", description=description)
+    top = argparse.ArgumentParser(prog=f"pdm run bench-{kind}", description=description, allow_abbrev=False)
     add = top.add_argument
     add("--solution", default="ref", choices=sorted(SOLUTIONS))
     add("--backend", default=installed_backends()[-1], choices=PORTS)
@@ -52,7 +53,8 @@ def parser(kind: str, description: str) -> argparse.ArgumentParser:
 
 
 def bench_main(kind: str, description: str, measure: Callable, argv: list[str] | None) -> None:
-    options = parser(kind, description).parse_args(argv)
+    typed = sys.argv[1:] if argv is None else argv
+    options = parser(kind, description).parse_args(typed)
     console = Console()
     try:
         port = Port(SOLUTIONS[options.solution], options.backend, options.device, options.dtype)
@@ -72,11 +74,11 @@ def bench_main(kind: str, description: str, measure: Callable, argv: list[str] |
         fail(error)
     show(console, result)
     if options.save:
-        result["options"] = _shown(sys.argv[1:] if argv is None else argv)
+        result["options"] = _shown(typed)
         console.print(f"kept: {save(result, options.save).name}")
 
 
 def _shown(arguments: list[str]) -> str:
     """The options as a reader would type them, without where the result was kept."""
-    kept = arguments.index("--save")
-    return " ".join([*arguments[:kept], *arguments[kept + 2 :]])
+    text = " ".join(arguments)
+    return re.sub(r" ?--save[ =]\S+", "", text).strip()

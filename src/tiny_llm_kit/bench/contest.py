@@ -12,6 +12,7 @@ from .samples import interleave
 from .shapes import PackedCheckpoint, RandomCheckpoint, shape
 
 OURS = "tiny-llm"
+PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
 
 
 class Contestant(Protocol):
@@ -61,10 +62,14 @@ def contestants(plan: Plan, port: Port) -> dict[str, Contestant]:
         packed = PackedCheckpoint(checkpoint, Packing(port, QUANTIZATIONS[plan.quantize]))
         model = port.Qwen3ModelWeek2(packed, attention=plan.attention)
         cast[f"{OURS} {plan.quantize}"] = Ours(port, model)
-    return {**cast, **_peers(plan.compare, checkpoint)}
+    return {**cast, **_peers(plan.compare, port, checkpoint)}
 
 
-def _peers(compare: str | None, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:
+def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:
+    if compare and PEERS[compare] != port.name:
+        raise ValueError(
+            f"--compare {compare} runs beside {PEERS[compare]}: choose --backend {PEERS[compare]}"
+        )
     if compare == "transformers":
         from .transformers_peer import Transformers
 
@@ -82,7 +87,7 @@ def measure_decode(
     plan: Plan, port: Port, rows: Iterable[int], contexts: Iterable[int], progress: Callable
 ) -> dict[str, Any]:
     """Seconds a step of every contestant, for every number of rows, context and threads."""
-    cast = contestants(plan, port)
+    before, cast = provenance(port.device), contestants(plan, port)
     cases = [(r, c) for r in rows for c in contexts]
 
     def prepare(case: tuple[int, int]) -> dict[str, Callable]:
@@ -94,12 +99,12 @@ def measure_decode(
         {"rows": case[0], "context": case[1], "threads": threads, "seconds": _per(plan.steps, seconds)}
         for case, threads, seconds in _measure(plan, port, cases, prepare, progress)
     ]
-    return _result("decode", plan, port, cast, measured)
+    return _result("decode", plan, port, cast, measured, before)
 
 
 def measure_prefill(plan: Plan, port: Port, lengths: Iterable[int], progress: Callable) -> dict[str, Any]:
     """Seconds of a prompt of every length, for every contestant and number of threads."""
-    cast = contestants(plan, port)
+    before, cast = provenance(port.device), contestants(plan, port)
     vocabulary = shape(plan.config).vocab_size
 
     def prepare(length: int) -> dict[str, Callable]:
@@ -110,7 +115,7 @@ def measure_prefill(plan: Plan, port: Port, lengths: Iterable[int], progress: Ca
         {"rows": 1, "context": length, "threads": threads, "seconds": seconds}
         for length, threads, seconds in _measure(plan, port, list(lengths), prepare, progress)
     ]
-    return _result("prefill", plan, port, cast, measured)
+    return _result("prefill", plan, port, cast, measured, before)
 
 
 def _measure(plan: Plan, port: Port, cases: list, prepare: Callable, progress: Callable):
@@ -126,7 +131,7 @@ def _per(steps: int, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
     return {name: [sample / steps for sample in samples] for name, samples in seconds.items()}
 
 
-def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict]) -> dict[str, Any]:
+def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict], before: dict) -> dict[str, Any]:
     bandwidth = {}
     for threads in plan.threads:
         port.kit.set_threads(threads)
@@ -135,7 +140,7 @@ def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict]) ->
         "kind": kind,
         "backend": port.name,
         "plan": {**plan.__dict__, "threads": list(plan.threads)},
-        "provenance": provenance(port.device),
+        "provenance": before,
         "read_bandwidth_bytes_per_second": bandwidth,
         "weight_bytes": {name: weight_bytes(c.model) for name, c in cast.items() if isinstance(c, Ours)},
         "kv_bytes_per_token": kv_bytes(cast[OURS].model.config, plan),

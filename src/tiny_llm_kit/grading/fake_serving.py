@@ -109,6 +109,7 @@ class FakeModel:
     """
 
     num_hidden_layers = 2
+    vocab_size = 2**16
 
     def __init__(
         self,

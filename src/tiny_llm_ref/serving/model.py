@@ -36,6 +36,7 @@ class ServingModel(Protocol):
 
     num_hidden_layers: int
     max_model_len: int  # tokens that it reads at most, prompt and answer together
+    vocab_size: int  # token ids are below it
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvCache]:
         """Empty caches for one request of at most `max_seq_len` tokens, one a layer."""

@@ -14,6 +14,8 @@ class StopStrings:
 
     def __init__(self, stop: Sequence[str] = ()):
         self.stop = tuple(stop)
+        if not all(isinstance(word, str) for word in self.stop):
+            raise TypeError(f"stop strings are texts, not {self.stop}")
         if "" in self.stop:
             raise ValueError("a stop string is empty: every text would end before it begins")
         self.found = False
