@@ -113,11 +113,17 @@ def test_adding_a_request_is_one_program_whatever_its_slot_and_its_length(port):
     assert len(programs) == 1
 
 
-def test_a_removed_request_asks_nothing_of_the_device(port):
-    cache, own = port.BatchingKvCache(2, 9), port.TinyKvFullCache(9)
-    own.update_and_fetch(*torch.ones(2, 1, 3, 4, 8), 4, "causal")
-    cache.add_request(own, 1)
-    assert record(partial(cache.remove_request, 1)).signature == ()
+def test_removing_a_request_is_one_program_whatever_its_slot_and_its_length(port):
+    cache, programs = port.BatchingKvCache(3, 250), set()
+    for slot, length in enumerate([5, 200, 1]):
+        own = port.TinyKvFullCache(250)
+        own.update_and_fetch(*torch.ones(2, 1, 3, length, 8), length, "causal")
+        cache.add_request(own, slot)
+    for slot in (2, 0, 1):
+        recording = record(partial(cache.remove_request, slot))
+        assert not recording.host_reads
+        programs.add(recording.signature)
+    assert len(programs) == 1
 
 
 def test_the_memory_of_the_slots_never_moves(port):

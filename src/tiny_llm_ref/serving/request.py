@@ -55,7 +55,7 @@ class Request:
             self._stop = StopStrings([stop] if isinstance(stop, str) else stop or ())
             self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
-            self.fail(f"the prompt cannot be read: {error}")
+            self.fail(str(error))
         else:
             self.limit(self.max_seq_len)
 
