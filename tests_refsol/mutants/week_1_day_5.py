@@ -51,6 +51,7 @@ MUTANTS = [
             "linear(x, self.weight)",
             "linear(x, self.weight.T if self.vocab_size == self.embedding_dim else self.weight)",
         ),
+        inside="Embedding.as_linear",
     ),
     Mutant(
         "1.5.2",
@@ -74,6 +75,7 @@ MUTANTS = [
         survives="a test in float32",
         mlx=("linear(x, self.weight)", "linear(x.astype(mx.float32), self.weight.astype(mx.float32))"),
         torch=("linear(x, self.weight)", "linear(x.float(), self.weight.float())"),
+        inside="Embedding.as_linear",
     ),
     _block(
         "adds attention's answer to the normed copy",

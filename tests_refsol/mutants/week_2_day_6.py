@@ -198,6 +198,7 @@ MUTANTS = [
         survives="a test that fills the slots from 0 on",
         mlx=("self.keys[slot, :, :n] =", "self.keys[sum(self.active), :, :n] ="),
         torch=("torch.tensor([slot], device", "torch.tensor([sum(self.active)], device"),
+        inside="BatchingKvCache.add_request",
     ),
     Mutant(
         "2.6.2",
