@@ -82,13 +82,25 @@ def test_help_is_shown_and_nothing_is_run(command):
     assert run(command, "--no-such-option").returncode == 2
 
 
-def test_a_failed_installation_fails_test_all(monkeypatch, capsys):
+@pytest.mark.parametrize("broken", ["setup_torch", "test_refsol", "prefix", "mutants"])
+def test_whatever_fails_fails_test_all(broken, monkeypatch, capsys):
     monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx"])
-    monkeypatch.setattr(test_all, "call", lambda title, arguments: arguments[0].endswith("setup_torch"))
+    monkeypatch.setattr(test_all, "call", lambda title, arguments, capture: arguments[-1].endswith(broken))
     with pytest.raises(SystemExit) as end:
         test_all.main([])
     assert end.value.code == 1
-    assert capsys.readouterr().out == f"FAILED: {test_all.INSTALLATION[0]}\n"
+    checks = [test_all.INSTALLATION, test_all.TESTS, *test_all.COURSE]
+    [title] = [title for title, arguments in checks if arguments[-1].endswith(broken)]
+    assert capsys.readouterr().out == f"FAILED: {title}\n"
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_a_check_is_a_process_whose_output_and_status_are_told(capture, capfd):
+    status = test_all.call("a title", ["tiny_llm_kit.commands.course", "no-such-action"], capture)
+    seen = capfd.readouterr()
+    assert status == 2 and seen.out.startswith("== a title\n")
+    assert "invalid choice: 'no-such-action'" in (seen.out if capture else seen.err)
+    assert "== failed in " in seen.out
 
 
 # ---- book

@@ -1,16 +1,23 @@
 """`pdm run test-all`: installs the torch port when it is missing, then runs everything that can be proved here."""
 
 import argparse
+import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from ..repo import ROOT, installed_backends
 
+Check = tuple[str, list[str]]
+
 COMMANDS = "tiny_llm_kit.commands"
-INSTALLATION = ("the torch port is missing: installing it", [f"{COMMANDS}.setup_torch"])
-CHECKS = [
-    ("the day tests on the reference, and the tests of the product", [f"{COMMANDS}.test_refsol"]),
+INSTALLATION: Check = ("the torch port is missing: installing it", [f"{COMMANDS}.setup_torch"])
+TESTS: Check = (
+    "the day tests on the reference, and the tests of the product",
+    [f"{COMMANDS}.test_refsol"],
+)
+COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
     ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
 ]
@@ -18,20 +25,50 @@ CHECKS = [
 
 def main(argv: list[str] | None = None) -> None:
     argparse.ArgumentParser(prog="pdm run test-all", description=__doc__).parse_args(argv)
-    steps = CHECKS if "torch" in installed_backends() else [INSTALLATION, *CHECKS]
-    failed = [title for title, arguments in steps if call(title, arguments)]
+    failed = [] if "torch" in installed_backends() else run([INSTALLATION])
+    failed += run_all()
     for title in failed:
         print(f"FAILED: {title}")
     sys.exit(1 if failed else 0)
 
 
-def call(title: str, arguments: list[str]) -> int:
-    """Runs one module of the kit as a process of its own, and says how long it took."""
-    print(f"== {title}", flush=True)
+def run_all() -> list[str]:
+    """The tests, and at the same time the checks of the course, which speak when they are done. What has failed."""
+    with ThreadPoolExecutor() as pool:
+        course = pool.submit(run, COURSE, capture=True)
+        return run([TESTS]) + course.result()
+
+
+def run(checks: list[Check], capture: bool = False) -> list[str]:
+    """One after the other; the titles of those that failed."""
+    return [title for title, arguments in checks if call(title, arguments, capture)]
+
+
+def call(title: str, arguments: list[str], capture: bool = False) -> int:
+    """Runs one module of the kit as a process of its own, and says how long it took; captured output comes last."""
     started = time.monotonic()
-    status = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT).returncode
-    print(f"== {'failed' if status else 'passed'} in {time.monotonic() - started:.0f} s\n", flush=True)
-    return status
+    if not capture:
+        print(f"== {title}", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.PIPE if capture else None,
+        stderr=subprocess.STDOUT if capture else None,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if capture:
+        print(f"== {title}\n{done.stdout}", end="")
+    how = "failed" if done.returncode else "passed"
+    print(f"== {how} in {time.monotonic() - started:.0f} s\n", flush=True)
+    return done.returncode
+
+
+def _environment() -> dict[str, str]:
+    """Two processes share the cores: more threads than cores would wait for each other."""
+    half = str(max(1, (os.cpu_count() or 1) // 2))
+    return {"OMP_NUM_THREADS": half, **os.environ}
 
 
 if __name__ == "__main__":
