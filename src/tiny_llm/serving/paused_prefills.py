@@ -29,7 +29,7 @@ class PausedPrefills:
 
     def resume(self) -> Request:
         """Takes out the one that goes on: who has no patience left, the oldest of them first; else the shortest."""
-        # TASK 2.7.9: the last one is the shortest, for each made room for a shorter one. Ageing bounds the others' wait.
+        # TASK 2.7.9: the last one is the shortest, for each made room for a shorter one. Patience bounds every wait.
         raise NotImplementedError("week 2 day 7 task 9: PausedPrefills.resume")
 
     def forget(self, request: Request) -> None:

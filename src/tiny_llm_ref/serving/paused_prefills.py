@@ -31,7 +31,7 @@ class PausedPrefills:
 
     def resume(self) -> Request:
         """Takes out the one that goes on: who has no patience left, the oldest of them first; else the shortest."""
-        # TASK 2.7.9: the last one is the shortest, for each made room for a shorter one. Ageing bounds the others' wait.
+        # TASK 2.7.9: the last one is the shortest, for each made room for a shorter one. Patience bounds every wait.
         tired = [request for request in self.requests if not self.may_pause(request)]
         request = tired[0] if tired else self.requests[-1]
         self.requests.remove(request)
