@@ -55,9 +55,14 @@ class Batch:
 
         Tells "prefill" before the step and "token" after it; or "finish", with the slot None, when it has ended.
         """
-        # TASK 2.6.7: prefill; if the request lives on, copy each layer's cache into the same slot, release its own.
+        # TASK 2.6.7: prefill; if the request lives on, give it a slot.
         # It may have ended before (refused, or aborted while it waited), and it may end with its first token.
         raise NotImplementedError("week 2 day 6 task 7: Batch.admit")
+
+    def place(self, request: Request) -> None:
+        """Moves a request whose prompt was computed into the lowest free slot."""
+        # TASK 2.6.7: copy each layer's cache into the same slot, and release the request's own.
+        raise NotImplementedError("week 2 day 6 task 7: Batch.place")
 
     def decode(self) -> None:
         """One step: one new token for every running request. Tells "token" of each."""

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from .chunk import next_chunk
 from .model import ServingModel, TinyKvCache
 from .sampling import SamplingParams
 from .stop_strings import StopStrings
+
+PRIORITIES = ("interactive", "batch")
 
 
 class Request:
@@ -18,11 +21,12 @@ class Request:
         model: what runs the steps.
         tokenizer: `encode(text)` -> ids, `eos_token_ids`, `detokenizer()` as on Day 1.6.
         prompt: plain text, encoded as it is; or the ids.
-        prefill_max_step: tokens of a piece of the prompt, from Day 2.7 on.
+        prefill_max_step: tokens of a chunk of the prompt, at most; of Day 2.7.
         prompt_idx: the request's number in its list, for the order of the results.
         max_seq_len: tokens of prompt and answer together, at most; the model's own limit when None.
         sampling: how to draw, and how many tokens at most; greedy when None.
         stop: strings that end the text; they do not belong to it.
+        priority: "interactive" or "batch", who of those that wait goes first; of Day 2.7.
     """
 
     def __init__(
@@ -35,7 +39,11 @@ class Request:
         max_seq_len: int | None = None,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] | str | None = None,
+        priority: str = "interactive",
     ):
+        if priority not in PRIORITIES:
+            raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
+        self.priority = priority
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
         self.prefill_max_step, self.prompt_idx, self.sampling = prefill_max_step, prompt_idx, sampling
         self.max_seq_len = (
@@ -92,6 +100,20 @@ class Request:
         # The first token may be the last: an end token right away, or a limit of one.
         raise NotImplementedError("week 2 day 6 task 4: Request.prefill")
 
+    def try_prefill(self) -> int:
+        """Computes the next chunk of the prompt; the last one also gives the first new token.
+
+        Returns:
+            How many tokens it had.
+
+        Raises:
+            ValueError: there is no chunk left, or the request has ended.
+        """
+        # TASK 2.7.2: one row from the offset on, into the request's own cache; sampled only if it ends the prompt.
+        # Between two chunks the offset and the cache are all that is remembered. Whoever hears of the step may have
+        # aborted the request while it ran.
+        raise NotImplementedError("week 2 day 7 task 2: Request.try_prefill")
+
     def decode_done(self, token: int, update_offset: bool = True) -> None:
         """Takes the token that a step has chosen: appends it to the text, or ends the request.
 
@@ -104,6 +126,11 @@ class Request:
         # An end token is a signal and no part of the text. A stop string may be spread over several tokens.
         # A request that was aborted while its step ran has ended: it takes no token, and keeps no cache.
         raise NotImplementedError("week 2 day 6 task 5: Request.decode_done")
+
+    @property
+    def prompt_left(self) -> int:
+        """Tokens of the prompt that were not computed yet."""
+        return len(self.prompt_tokens) - self.offset if not self.is_prefill_done else 0
 
     @property
     def max_new_tokens(self) -> int:
@@ -121,7 +148,9 @@ class Request:
         self.release()
 
     def fail(self, reason: str) -> None:
-        """Ends the request with the finish reason "error" and a line that says why."""
+        """Ends the request with the finish reason "error" and a line that says why. The first reason stays."""
+        if self.is_done:
+            return
         self.error = reason
         self.finish_reason = "error"
         self.release()
@@ -135,3 +164,18 @@ class Request:
         """Gives the request's own caches back. Its row of a batch belongs to the batch."""
         for layer in self._kv_cache:
             layer.release()
+
+
+def as_request(
+    model: ServingModel,
+    tokenizer: Any,
+    prompt: str | Sequence[int] | Request,
+    prompt_idx: int,
+    max_seq_len: int,
+) -> Request:
+    """A prompt of a list as a request of its number; one that is a request already must fit the slots. Given."""
+    if not isinstance(prompt, Request):
+        return Request(model, tokenizer, prompt, prompt_idx=prompt_idx, max_seq_len=max_seq_len)
+    prompt.prompt_idx = prompt_idx
+    prompt.limit(max_seq_len)
+    return prompt

@@ -55,7 +55,7 @@ class Batch:
 
         Tells "prefill" before the step and "token" after it; or "finish", with the slot None, when it has ended.
         """
-        # TASK 2.6.7: prefill; if the request lives on, copy each layer's cache into the same slot, release its own.
+        # TASK 2.6.7: prefill; if the request lives on, give it a slot.
         # It may have ended before (refused, or aborted while it waited), and it may end with its first token.
         if not request.is_done:
             self.tell("prefill", request)
@@ -65,6 +65,11 @@ class Batch:
         if request.is_done:
             self.tell("finish", request)
             return
+        self.place(request)
+
+    def place(self, request: Request) -> None:
+        """Moves a request whose prompt was computed into the lowest free slot."""
+        # TASK 2.6.7: copy each layer's cache into the same slot, and release the request's own.
         slot = self.free_slot
         for own, shared in zip(request.kv_cache, self.kv_cache, strict=True):
             shared.add_request(own, slot)

@@ -3,30 +3,14 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .batch import Batch
+from .chunked_prefill import batch_generate_with_chunked_prefill
+from .completion import Completion
 from .events import Listener
 from .model import ServingModel
-from .request import Request
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What became of one prompt.
-
-    Args:
-        prompt_idx: its place in the list of prompts.
-        text: the answer, without the prompt.
-        finish_reason: "stop" (an end token or a stop string), "length" (a limit), "abort" or "error".
-        error: with "error", one line that says why.
-    """
-
-    prompt_idx: int
-    text: str
-    finish_reason: str
-    error: str | None = None
+from .request import Request, as_request
 
 
 def batch_generate(
@@ -35,6 +19,7 @@ def batch_generate(
     prompts: Sequence[str | Request],
     max_seq_len: int = 512,
     batch_size: int = 5,
+    prefill_step: int | None = None,
     *,
     clock: Callable[[], float] = time.perf_counter,
     on_event: Listener = lambda event: None,
@@ -46,6 +31,8 @@ def batch_generate(
         tokenizer: as `Request` takes it.
         prompts: texts, or requests with limits of their own.
         max_seq_len: tokens of prompt and answer together, at most; a longer prompt is an error of that prompt alone.
+        prefill_step: None computes every prompt whole, in a step of its own; a number hands over to
+            `batch_generate_with_chunked_prefill`, where no chunk has more tokens (Day 2.7).
         batch_size, clock, on_event: see `Batch`.
 
     Returns:
@@ -54,9 +41,13 @@ def batch_generate(
     Raises:
         Whatever the model or `on_event` raises, after every request has ended and every cache was released.
     """
+    if prefill_step is not None:
+        return batch_generate_with_chunked_prefill(
+            model, tokenizer, prompts, batch_size, prefill_step, max_seq_len, clock=clock, on_event=on_event
+        )
     batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=on_event)
     requests = [
-        _request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)
+        as_request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)
     ]
     # TASK 2.6.9: until nothing waits and nothing runs: a waiting request into a free slot, then a step for all.
     # The caches are released on every way out, and requests that did not come to their end are aborted.
@@ -73,15 +64,4 @@ def batch_generate(
         batch.close()
         for request in requests:
             request.abort()
-    return [Completion(i, r.text, r.finish_reason, r.error) for i, r in enumerate(requests)]
-
-
-# GIVEN: it only fills in arguments.
-def _request(
-    model: ServingModel, tokenizer: Any, prompt: str | Request, index: int, max_seq_len: int
-) -> Request:
-    """The prompt as a request; one that is a request already must fit the slots."""
-    if not isinstance(prompt, Request):
-        return Request(model, tokenizer, prompt, prompt_idx=index, max_seq_len=max_seq_len)
-    prompt.limit(max_seq_len)
-    return prompt
+    return [Completion.of(request) for request in requests]

@@ -1,0 +1,74 @@
+"""Requests that wait for their prefill. Given."""
+
+import heapq
+from collections import deque
+from itertools import count
+from typing import Protocol
+
+from .request import PRIORITIES, Request
+
+
+class RequestQueue(Protocol):
+    """Who waits, and who is next. No call takes longer because more requests wait."""
+
+    def add(self, request: Request) -> None:
+        """Lets a request wait."""
+
+    def schedule_next(self, interactive_only: bool = False) -> Request | None:
+        """Takes the next one out; None when nobody waits, or when only an interactive one may go and none is next."""
+
+    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
+        """Takes the shortest prompt out, if it has fewer than so many tokens; None when there is none."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+
+
+class FifoQueue:
+    """First come, first served; when only interactive requests may go, the first of those.
+
+    A request stands in the line of its priority and in the heap of that, by its number. When one has given it out, the
+    other forgets it as soon as it comes to the front there.
+    """
+
+    def __init__(self):
+        self._numbers = count()
+        self._waiting: dict[int, Request] = {}
+        self._lines: dict[str, deque[int]] = {name: deque() for name in PRIORITIES}
+        self._heaps: dict[str, list[tuple[int, int]]] = {name: [] for name in PRIORITIES}  # (tokens, number)
+
+    def add(self, request: Request) -> None:
+        number = next(self._numbers)
+        self._waiting[number] = request
+        self._lines[request.priority].append(number)
+        heapq.heappush(self._heaps[request.priority], (len(request.prompt_tokens), number))
+
+    def schedule_next(self, interactive_only: bool = False) -> Request | None:
+        first = [line[0] for line in self._fronts(self._lines, interactive_only)]
+        return self._waiting.pop(min(first)) if first else None
+
+    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
+        shortest = min((heap[0] for heap in self._fronts(self._heaps, interactive_only)), default=None)
+        return self._waiting.pop(shortest[1]) if shortest and shortest[0] < tokens else None
+
+    def _fronts(self, lines: dict, interactive_only: bool) -> list:
+        """The lines, or heaps, of those that may go, each with one that waits in front; without the empty ones."""
+        self._forget_taken()
+        return [
+            line for name, line in lines.items() if line and (name == "interactive" or not interactive_only)
+        ]
+
+    def _forget_taken(self) -> None:
+        for name in PRIORITIES:
+            line, heap = self._lines[name], self._heaps[name]
+            while line and line[0] not in self._waiting:
+                line.popleft()
+            while heap and heap[0][1] not in self._waiting:
+                heapq.heappop(heap)
+            if max(len(line), len(heap)) > 2 * len(self._waiting) + 64:  # taken ones hold no memory for ever
+                line = self._lines[name] = deque(number for number in line if number in self._waiting)
+                heap = self._heaps[name] = [entry for entry in heap if entry[1] in self._waiting]
+                heapq.heapify(heap)
+
+    def __len__(self) -> int:
+        return len(self._waiting)

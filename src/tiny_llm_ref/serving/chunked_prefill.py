@@ -1,0 +1,59 @@
+"""Answers to a list of prompts, computed in chunks between the tokens of those that run already."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .chunked_prefill_scheduler import ChunkedPrefillScheduler
+from .completion import Completion
+from .events import Listener
+from .model import ServingModel
+from .request import Request, as_request
+
+
+def batch_generate_with_chunked_prefill(
+    model: ServingModel,
+    tokenizer: Any,
+    prompts: Sequence[str | Request],
+    batch_size: int = 5,
+    prefill_step: int = 128,
+    max_seq_len: int = 512,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    on_event: Listener | None = None,
+    **options: Any,
+) -> list[Completion]:
+    """`batch_generate`, but no running request waits for more than one chunk of a prompt between two of its tokens.
+
+    Args:
+        model: what runs the steps.
+        tokenizer: as `Request` takes it.
+        prompts: texts, or requests with limits of their own.
+        batch_size, prefill_step, max_seq_len, clock, on_event, options: see `ChunkedPrefillScheduler`; a step longer
+            than every prompt computes them whole.
+
+    Returns:
+        One completion a prompt, in their order.
+
+    Raises:
+        ValueError: a number is out of range.
+        Whatever the model or `on_event` raises, after every request has ended and every cache was released.
+    """
+    requests = [
+        as_request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)
+    ]
+    scheduler = ChunkedPrefillScheduler(
+        model, batch_size, prefill_step, max_seq_len, clock=clock, on_event=on_event, **options
+    )
+    # TASK 2.7.3: all requests wait; then steps, for as long as there is work.
+    # The caches are released on every way out, and requests that did not come to their end are aborted.
+    try:
+        for request in requests:
+            scheduler.add(request)
+        while scheduler.has_work_remaining():
+            scheduler.step()
+        return scheduler.collect_results()
+    finally:
+        scheduler.close()
+        for request in requests:
+            request.abort()
