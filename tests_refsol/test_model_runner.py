@@ -27,6 +27,13 @@ class Layer:
         self.materialized = True
 
 
+class BatchLayer(Layer):
+    """The same, with slots."""
+
+    def add_request(self, prefilled, slot: int) -> None:
+        pass
+
+
 class Model:
     """Writes down what it was called with, and scores row i by SCORES[i]."""
 
@@ -55,7 +62,7 @@ def runner(b, **options) -> ModelRunner:
 
 
 def step(made: ModelRunner, tokens, offsets, rows, **options):
-    layers = [Layer()]
+    layers = [Layer() if len(tokens) == 1 else BatchLayer()]
     return made.step(tokens, offsets, layers, sample_rows=rows, **options), layers[0]
 
 
@@ -66,7 +73,7 @@ def test_a_prompt_is_one_row_of_its_tokens(b):
     assert (chosen, layer.rewound) == ([1], 0)
 
 
-@pytest.mark.parametrize(("count", "padded"), [(2, 4), (3, 4), (4, 4), (5, 8), (17, 20)])
+@pytest.mark.parametrize(("count", "padded"), [(1, 4), (2, 4), (3, 4), (4, 4), (5, 8), (17, 20)])
 def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count, padded):
     """The padding is computed, kept out of the logits, and forgotten by the cache."""
     made = runner(b, prompt_bucket=4)
@@ -76,6 +83,20 @@ def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count
     assert positions == [list(range(padded))]
     assert keep == [count - 1], "the last token before the padding, as a number in an array"
     assert layer.rewound == padded - count
+
+
+@pytest.mark.parametrize(("count", "padded"), [(1, 3), (3, 3), (4, 8), (8, 8), (9, 10), (13, 15), (19, 20)])
+def test_with_pad_last_chunk_a_prompt_is_padded_to_the_ladder(b, count, padded):
+    """To the smallest size that is large enough; behind the ladder, to the bucket."""
+    made = runner(b, prompt_bucket=5, pad_last="chunk", chunk_sizes=(3, 8, 10))
+    _, layer = step(made, [[3] * count], [0], [0])
+    [(ids, _, keep)] = made.model.calls
+    assert (len(ids[0]), keep, layer.rewound) == (padded, [count - 1], padded - count)
+
+
+def test_pad_last_is_one_of_two(b):
+    with pytest.raises(ValueError, match="pad_last is 'last': give \"bucket\" or \"chunk\""):
+        runner(b, pad_last="last")
 
 
 @pytest.mark.parametrize(
