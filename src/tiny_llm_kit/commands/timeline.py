@@ -26,7 +26,6 @@ from .blank import ends_at_a_blank
 
 CHUNKED_PREFILL = Day(2, 7)
 MODEL = "tiny-qwen3"
-SIMULATED_PROMPT = 2**20  # no real model reads more
 # Days before 2.7 that nobody needs here: the sampler, quantisation and flash attention.
 UNUSED = [Day(1, 7), Day(2, 2), Day(2, 3), Day(2, 4), Day(2, 5)]
 
@@ -61,7 +60,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--prompt-tokens",
-        type=whole_number(1, SIMULATED_PROMPT),
+        type=whole_number(1, WHOLE),
         default=2048,
         metavar="N",
         help="of the long prompt; default: 2048",
@@ -156,7 +155,10 @@ def about(workload: Workload, trace: Trace) -> str:
     if trace.provenance.get("virtual_time"):
         return f"{requests} Simulated model, virtual time."
     source = trace.provenance
-    return f"{requests} Measured: {source['model']}, {source['port']} port, {source['device']}."
+    return (
+        f"{requests} Measured, one run each: {source['model']}, {source['port']} port, {source['device']}. "
+        "Times vary from run to run."
+    )
 
 
 def write(file: Path, text: str, console: Console) -> None:

@@ -1,5 +1,6 @@
 """Two runs as one page that needs no network: both timelines, their figures, and a slider for the chunk size."""
 
+import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -8,7 +9,7 @@ from ..batch_text import counted
 from ..simulated_model import Cost, Costs
 from .bars import chart
 from .figures import Figure
-from .trace import Trace
+from .trace import WHOLE, Lane, Trace
 from .words import MEANINGS, duration
 
 HERE = Path(__file__).parent
@@ -40,13 +41,20 @@ def html(
     parts = [
         "<h1>Chunked prefill, before and after</h1>",
         f"<p>{escape(about)}</p>",
-        _legend(),
+        _legend([before, after, *runs]),
         _run("before", before, end),
         _run("after", after, end),
         _table(["", before.title, after.title, "change"], [row.texts for row in rows]),
         _every_size(after, runs, costs),
+        _footer(after),
     ]
     return _document("\n".join(parts))
+
+
+def _footer(trace: Trace) -> str:
+    """Where the two runs come from."""
+    source = escape(json.dumps(trace.provenance, ensure_ascii=False))
+    return f"<footer>The two runs at the top: <code>{source}</code></footer>"
 
 
 def _document(body: str) -> str:
@@ -72,11 +80,14 @@ def _document(body: str) -> str:
 """
 
 
-def _legend() -> str:
+def _legend(runs: Sequence[Trace]) -> str:
+    """Of the kinds of spans that occur."""
+    seen = {span.kind for run in runs for span in run.spans}
     items = "".join(
         f'<li><svg width="26" height="18" aria-hidden="true"><rect class="{kind}" width="26" height="18"/></svg>'
         f"{escape(meaning)}</li>"
         for kind, meaning in MEANINGS.items()
+        if kind in seen
     )
     return f'<ul class="legend">{items}</ul>'
 
@@ -147,10 +158,10 @@ def _size(run: Trace, end: float, is_shown: bool) -> str:
 
 
 def _sizes(runs: Sequence[Trace], chosen: int) -> str:
-    head = ["", "stall steps", "longest gap", "TBT p99", "TTFT of the long prompt", "total time"]
+    head = ["chunk", "stalls", "longest gap", "TBT p99", "TTFT long", "total"]
     rows = [
         [
-            run.title,
+            "whole" if run.chunk >= WHOLE else str(run.chunk),
             str(run.stall_steps),
             *map(duration, (run.longest_gap, run.tbt_p99, _longest_prompt(run).ttft, run.end)),
         ]
@@ -159,7 +170,7 @@ def _sizes(runs: Sequence[Trace], chosen: int) -> str:
     return _table(head, rows, [' class="chosen"' if i == chosen else "" for i in range(len(runs))])
 
 
-def _longest_prompt(run: Trace):
+def _longest_prompt(run: Trace) -> Lane:
     return max(run.lanes, key=lambda lane: lane.prompt_tokens)
 
 
@@ -176,5 +187,10 @@ def _costs(measured: Trace, virtual: Trace, costs: Costs | None) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    """The line in milliseconds, microseconds and nanoseconds."""
-    return f"{1e3 * cost.a:.1f} ms + {1e6 * cost.b:.0f} µs a token + {1e9 * cost.c:.0f} ns for each token that one sees"
+    """The line, each term in a unit that fits it."""
+    return f"{_small(cost.a)} + {_small(cost.b)} a token + {_small(cost.c)} for each token that one sees"
+
+
+def _small(seconds: float) -> str:
+    """ "12.0 ms", "140 µs", "0.16 µs"."""
+    return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
