@@ -3,7 +3,7 @@
 // Two schedules, one above the other, on one axis of time: as the text of an SVG picture. No page and no network,
 // so that the picture for readers without JavaScript comes from the same lines.
 const chunkedPrefillDrawing = (() => {
-    const LEFT = 62; // room for the names of the lanes
+    const LEFT = 70; // room for the names of the lanes
     const RIGHT = 10;
     const LANE = { prompt: 22, answer: 13, title: 26, gap: 26, axis: 40 };
 
@@ -111,7 +111,8 @@ const chunkedPrefillDrawing = (() => {
         const step = tick(total, Math.max(2, Math.floor((width - LEFT) / 90)));
         const marks = Array.from({ length: Math.floor(total / step) + 1 }, (_, k) => k * step);
         const lines = marks.map((mark) => `M${round(x(mark))} ${top}V${bottom}`).join("");
-        const labels = marks.map((mark) => text("label small", x(mark), bottom + 12, mark ? time(mark) : "0"));
+        const digits = Math.max(0, -Math.floor(Math.log10(step)));
+        const labels = marks.map((mark) => text("label small", x(mark), bottom + 12, `${mark.toFixed(digits)} s`));
         return { grid: `<path class="grid" d="${lines}"/>`, labels: labels.join("") };
     }
 

@@ -72,6 +72,8 @@
 
     const percent = (now, before) => `${now >= before ? "+" : "−"}${Math.abs(Math.round((100 * (now - before)) / before))} %`;
 
+    const stalls = ({ stallSteps }) => `${stallSteps} stall${stallSteps === 1 ? "" : "s"}`;
+
     /** What is won and what is lost, in two sentences. */
     function summary({ input, whole, chunked }) {
         const [before, now] = [whole.metrics, chunked.metrics];
@@ -81,8 +83,8 @@
         if (now.chunks === 1) return "The prompt is no longer than one chunk: both are the same.";
         if (input.decodes === 0) return `Nobody waits, so chunks win nothing. ${price}`;
         return (
-            `Whole, the prompt lets the answers wait ${time(before.longestGap)}, ${before.stallSteps} chunks longer than one. ` +
-            `In chunks they wait ${time(now.longestGap)} at most, with ${now.stallSteps} stalls. ${price}`
+            `Whole, the prompt makes the answers wait ${time(before.longestGap)}: ${stalls(before)}. ` +
+            `In chunks they wait ${time(now.longestGap)} at most: ${stalls(now)}. ${price}`
         );
     }
 
@@ -100,7 +102,7 @@
     function start(place) {
         const cost = JSON.parse(place.querySelector("script[type='application/json']").textContent);
         const state = { promptTokens: 2048, chunk: 128, decodes: 4, answerTokens: 32, context: 256, cost };
-        const picture = place.querySelector("figure");
+        const picture = place.querySelector("figure > div");
         const figures = element("div", { class: "table-wrapper" });
         const said = element("p", { role: "status", "aria-live": "polite" });
         let width = 0;

@@ -5,7 +5,8 @@ in an engine, so that the schedule can be tested, and the picture in the page is
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ..bench import step_cost
@@ -21,8 +22,12 @@ SCENE = {"promptTokens": 2048, "chunk": 128, "decodes": 4, "answerTokens": 32, "
 WIDTH = 620
 
 
-def scripts() -> Callable[[str], Any]:
+@contextmanager
+def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str], Any]]:
     """An engine that knows the widget's pure files: call it with an expression, get its value.
+
+    Args:
+        changed: by a file's name, the text that takes its place; for tests.
 
     Raises:
         RuntimeError: there is no engine.
@@ -31,10 +36,11 @@ def scripts() -> Callable[[str], Any]:
         from py_mini_racer import MiniRacer
     except ImportError:
         raise RuntimeError("mini-racer is missing, which runs the widget's scripts: `pdm install`") from None
-    engine = MiniRacer()
-    for name in SCRIPTS:
-        engine.eval((FOLDER / f"{name}.js").read_text(encoding="utf-8"))
-    return lambda expression: json.loads(engine.eval(f"JSON.stringify({expression})"))
+    texts = {name: (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS}
+    with MiniRacer() as engine:
+        for text in {**texts, **(changed or {})}.values():
+            engine.eval(text)
+        yield lambda expression: json.loads(engine.eval(f"JSON.stringify({expression})"))
 
 
 def cost() -> dict[str, Any]:
@@ -52,9 +58,10 @@ def cost() -> dict[str, Any]:
 def picture() -> str:
     """The SVG of the page for readers without JavaScript."""
     scene = json.dumps({**SCENE, "cost": cost()})
-    return scripts()(
-        f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {WIDTH}, 'chunk-widget')"
-    )
+    with scripts() as run:
+        return run(
+            f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {WIDTH}, 'chunk-widget')"
+        )
 
 
 def measure(backend: str, rounds: int, progress: Callable = iter) -> None:
