@@ -82,7 +82,7 @@ const chunkedPrefillDrawing = (() => {
         const middle = Math.min(Math.max((x(gap.start) + x(gap.end)) / 2, LEFT + 64), width - RIGHT - 64);
         return (
             `<path class="line" d="M${round(x(gap.start))} ${y}v8m0 -4H${round(x(gap.end))}m0 -4v8"/>` +
-            text("label small", middle, y + 15, label)
+            text("label small halo", middle, y + 15, label)
         );
     }
 
@@ -96,7 +96,7 @@ const chunkedPrefillDrawing = (() => {
         return {
             bottom: bottom + LANE.gap,
             svg: [
-                text("label-start strong small", 0, top + 12, title),
+                text("label-start strong small halo", 0, top + 12, title),
                 text("label-start small", 0, first + 9, "prompt"),
                 answers.length ? text("label-start small", 0, below + height / 2, name) : "",
                 promptLane(run, x, first),
@@ -108,7 +108,7 @@ const chunkedPrefillDrawing = (() => {
     }
 
     function axis(total, x, top, bottom, width) {
-        const step = tick(total, Math.max(2, Math.floor((width - LEFT) / 90)));
+        const step = tick(total, Math.max(2, Math.floor((width - LEFT) / 60)));
         const marks = Array.from({ length: Math.floor(total / step) + 1 }, (_, k) => k * step);
         const lines = marks.map((mark) => `M${round(x(mark))} ${top}V${bottom}`).join("");
         const digits = Math.max(0, -Math.floor(Math.log10(step)));

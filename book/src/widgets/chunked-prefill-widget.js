@@ -88,14 +88,21 @@
         );
     }
 
-    function machine(cost) {
+    /** "12 ms + 0.14 ms · tokens + 0.16 µs · tokens · context". */
+    function line({ a, b, c }, what) {
+        const figure = (seconds) => Number(seconds.toPrecision(2));
+        return `${figure(1e3 * a)} ms + ${figure(1e3 * b)} ms · ${what} + ${figure(1e6 * c)} µs · ${what} · context`;
+    }
+
+    function measured(cost) {
         const { processor, system } = cost.provenance.machine;
         const version = cost.provenance.versions[cost.backend];
         const error = Math.round(100 * Math.max(cost.prefill.error, cost.decode.error));
         return (
-            `These times are arithmetic: each step costs what a line says that was measured on ` +
-            `${cost.provenance.date.slice(0, 10)} with the shipped model, ${cost.backend} ${version}, on ${system}, ` +
-            `${processor}, ${cost.threads} thread. It is off by ${error} % at most there, and not measured on your machine.`
+            `The times are arithmetic. A chunk takes ${line(cost.prefill, "tokens")}; ` +
+            `a decode step takes ${line(cost.decode, "rows")}. The context is how many tokens each one sees, on average. ` +
+            `These lines go through measurements of ${cost.provenance.date.slice(0, 10)}, and miss them by ${error} % at most: ` +
+            `the shipped model in ${cost.backend} ${version}, ${system}, ${processor}, one thread. Your machine has others.`
         );
     }
 
@@ -124,7 +131,7 @@
 
         const controls = CONTROLS.map((each) => control(each, state, update));
         place.prepend(element("div", { class: "controls", role: "group", "aria-label": "What is drawn" }, ...controls));
-        place.append(said, figures, element("p", { class: "measured-on" }, machine(cost)));
+        place.append(said, figures, element("p", { class: "measured-on" }, measured(cost)));
         place.classList.add("live");
         fit();
         if (window.ResizeObserver) new ResizeObserver(fit).observe(place);
