@@ -102,7 +102,8 @@
             `The times are arithmetic. A chunk takes ${line(cost.prefill, "tokens")}; ` +
             `a decode step takes ${line(cost.decode, "rows")}. The context is how many tokens each one sees, on average. ` +
             `These lines go through measurements of ${cost.provenance.date.slice(0, 10)}, and miss them by ${error} % at most: ` +
-            `the shipped model in ${cost.backend} ${version}, ${system}, ${processor}, one thread. Your machine has others.`
+            `the shipped model in ${cost.backend} ${version}, ${system}, ${processor}, ${cost.clock} of one thread. ` +
+            "Your machine has others: `pdm run book measure` puts them here."
         );
     }
 

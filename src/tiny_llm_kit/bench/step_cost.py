@@ -8,7 +8,6 @@ are the same, but for what else the machine does.
 """
 
 import time
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
