@@ -103,7 +103,7 @@
             `a decode step takes ${line(cost.decode, "rows")}. The context is how many tokens each one sees, on average. ` +
             `These lines go through measurements of ${cost.provenance.date.slice(0, 10)}, and miss them by ${error} % at most: ` +
             `the shipped model in ${cost.backend} ${version}, ${system}, ${processor}, ${cost.clock} of one thread. ` +
-            "Your machine has others: `pdm run book measure` puts them here."
+            "Your machine has others; this command measures them and puts them here: "
         );
     }
 
@@ -132,7 +132,8 @@
 
         const controls = CONTROLS.map((each) => control(each, state, update));
         place.prepend(element("div", { class: "controls", role: "group", "aria-label": "What is drawn" }, ...controls));
-        place.append(said, figures, element("p", { class: "measured-on" }, measured(cost)));
+        const command = element("code", {}, "pdm run book measure");
+        place.append(said, figures, element("p", { class: "measured-on" }, measured(cost), command));
         place.classList.add("live");
         fit();
         if (window.ResizeObserver) new ResizeObserver(fit).observe(place);
