@@ -66,7 +66,7 @@ const chunkedPrefillDrawing = (() => {
                 return (
                     `<rect class="stall" fill="url(#${stripes})" x="${round(at(1))}" y="${y}" ` +
                     `width="${round(x(span.end) - at(1))}" height="${height}"/>` +
-                    `<path class="stall-line" d="${lines.join("")}"/>` +
+                    `<path class="stall" d="${lines.join("")}"/>` +
                     (fits ? box("box", middle - 36, y + height / 2 - 10, 72, 20) : "") +
                     (fits ? text("label small strong", middle, y + height / 2, label) : "")
                 );
@@ -134,8 +134,8 @@ const chunkedPrefillDrawing = (() => {
             `<svg viewBox="0 0 ${width} ${height}" role="img" aria-labelledby="${id}-title">` +
             `<title id="${id}-title">Two timelines of the same requests: a prompt that is computed whole, and in chunks` +
             "</title>" +
-            `<defs><pattern id="${id}-stripes" width="6" height="6" patternUnits="userSpaceOnUse" ` +
-            'patternTransform="rotate(45)"><path class="stall-line" d="M0 0V6"/></pattern></defs>' +
+            `<defs><pattern id="${id}-stripes" width="8" height="8" patternUnits="userSpaceOnUse">` +
+            '<path class="stripe" d="M-2 2L2 -2M0 8L8 0M6 10L10 6"/></pattern></defs>' +
             grid +
             above.svg +
             below.svg +

@@ -5,7 +5,6 @@ A process is a run, a thread is a request. Times are in µs. The format: Google,
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from .trace import Lane, Trace
@@ -25,9 +24,12 @@ def chrome_trace(traces: Sequence[Trace]) -> dict[str, Any]:
     }
 
 
-def write(file: Path, traces: Sequence[Trace]) -> None:
-    """Writes the runs as a file that a browser opens."""
-    file.write_text(json.dumps(chrome_trace(traces), indent=0) + "\n", encoding="utf-8")
+def text(traces: Sequence[Trace]) -> str:
+    """The file that a viewer opens, an event a line."""
+    whole = chrome_trace(traces)
+    events = ",\n".join(map(json.dumps, whole.pop("traceEvents")))
+    rest = json.dumps(whole).removeprefix("{")
+    return f'{{"traceEvents": [\n{events}\n],\n{rest}\n'
 
 
 def _summary(trace: Trace) -> dict[str, Any]:

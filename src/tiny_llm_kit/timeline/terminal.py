@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..batch_text import counted
 from .figures import Figure
 from .trace import Lane, Span, Trace
 from .words import duration
@@ -26,21 +27,19 @@ CHUNKS = (("█", "yellow"), ("▓", "yellow"))
 
 def show(console: Console, before: Trace, after: Trace, rows: Iterable[Figure]) -> None:
     """Both charts, then the table."""
-    width = min(COLUMNS, console.width)
+    width = max(3 * LABEL, min(COLUMNS, console.width))
     end = max(before.end, after.end)
-    for trace in (before, after):
-        _show_run(console, trace, end, width)
+    for name, trace in (("before", before), ("after", after)):
+        _show_run(console, name, trace, end, width)
     for character, style, meaning in LEGEND:
         _line(console, Text.assemble((f"{character:>2}  ", style), meaning))
     console.print()
     _show_figures(console, before, after, rows)
 
 
-def _show_run(console: Console, trace: Trace, end: float, width: int) -> None:
-    stalls = f"{trace.stall_steps} stall steps"
-    _line(
-        console, Text.assemble((trace.title, "bold"), ("  " + stalls, "bold red" * (trace.stall_steps > 0)))
-    )
+def _show_run(console: Console, name: str, trace: Trace, end: float, width: int) -> None:
+    stalls = (counted(trace.stall_steps, "stall step"), "bold red" if trace.stall_steps else "green")
+    _line(console, Text.assemble((f"{name}: {trace.title}", "bold"), "   ", stalls))
     for lane in trace.lanes:
         label = f"{lane.name:<4} {lane.prompt_tokens:>5}"
         characters = cells(trace, lane, width - LABEL - 1, end)
