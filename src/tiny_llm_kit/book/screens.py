@@ -31,7 +31,7 @@ from ..bench import report
 from ..bench.provenance import RESULTS, is_sealed
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
-from . import batch_screen, timeline_screen
+from . import batch_screen, timeline_screen, widget
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
@@ -143,6 +143,11 @@ def timeline_screens() -> Iterator[tuple[str, str]]:
     yield "week2-07-timeline", timeline_screen.drawing()
 
 
+def widget_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of the widget's picture for readers without JavaScript."""
+    yield "week2-07-widget", widget.picture() + "\n"
+
+
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
 
@@ -229,6 +234,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from command_screens()
     yield from benchmark_screens()
     yield from timeline_screens()
+    yield from widget_screens()
 
 
 def load_torch_first() -> None:
@@ -244,4 +250,4 @@ def check_all() -> Iterator[str]:
             (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
         ):
             yield f"[{backend}] {difference}"
-    yield from differences((*command_screens(), *benchmark_screens(), *timeline_screens()))
+    yield from differences((*command_screens(), *benchmark_screens(), *timeline_screens(), *widget_screens()))

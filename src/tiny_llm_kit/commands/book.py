@@ -1,4 +1,4 @@
-"""`pdm run book`: serve, build and check the book, and capture the screens in it."""
+"""`pdm run book`: serve, build and check the book, capture the screens in it, measure for the widget in it."""
 
 import argparse
 import os
@@ -10,13 +10,16 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from rich.progress import track
+
 from ..arguments import whole_number
 from ..book.links import check_site
-from ..repo import BOOK, ROOT
+from ..repo import BOOK, ROOT, installed_backends
 from ..terminal import fail, replace_unknown_characters
 
 SITE = BOOK / "book"
 PORT = 3000
+ROUNDS = 9  # of a measurement
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,6 +27,8 @@ def main(argv: list[str] | None = None) -> int:
     replace_unknown_characters()
     if args.action == "capture":
         return capture(args.check)
+    if args.action == "measure":
+        return measure()
     if args.action == "serve":
         return serve(args.port, args.open)
     return mdbook("build") or (check() if args.action == "check" else 0)
@@ -44,9 +49,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "action",
         nargs="?",
         default="serve",
-        choices=["serve", "build", "check", "capture"],
+        choices=["serve", "build", "check", "capture", "measure"],
         help="serve it at http://localhost:3000 (default) · build it into book/book · check: build it, and look "
-        "at every link and image · capture the screens in it again",
+        "at every link and image · capture the screens in it again · measure what a step costs on this machine, "
+        "for the widget of Week 2 Day 7",
     )
     return parser.parse_args(argv)
 
@@ -114,6 +120,20 @@ def capture(check_only: bool) -> int:
     if differences:
         print("book: a screen has changed; `pdm run book capture` draws it again", file=sys.stderr)
     return 1 if differences else 0
+
+
+def measure() -> int:
+    """Measure again what a step costs, here and now; the widget and its picture then show this machine."""
+    from ..book import screens, widget  # runs the reference
+
+    try:
+        widget.measure(installed_backends()[-1], ROUNDS, lambda rounds: track(rounds, "rounds"))
+        for file in screens.capture(screens.widget_screens()):
+            print(f"book: new screen {file.relative_to(ROOT)}")
+    except (RuntimeError, ValueError) as error:
+        print(f"book: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

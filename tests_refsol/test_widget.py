@@ -1,0 +1,298 @@
+"""The live widget of Week 2 Day 7: its JavaScript makes the schedule of the Python policy, and it stays offline."""
+
+import json
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.bench import step_cost
+from tiny_llm_kit.book import screens, widget
+from tiny_llm_kit.port import Port
+from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.simulated_model import Cost, Costs, SimulatedModel, SimulatedTokenizer
+from tiny_llm_ref.serving.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
+from tiny_llm_ref.serving.chunked_prefill_scheduler import ChunkedPrefillScheduler
+from tiny_llm_ref.serving.events import Event
+from tiny_llm_ref.serving.request import Request
+from tiny_llm_ref.serving.sampling import SamplingParams
+
+SCHEDULE = (widget.FOLDER / "chunked-prefill-schedule.js").read_text(encoding="utf-8")
+WHOLE = 999_999  # a step longer than every prompt
+LINE = {"a": 0.007, "b": 0.00015, "c": 1e-7}
+SCENE = {**widget.SCENE, "cost": {"prefill": LINE, "decode": {"a": 0.008, "b": 0.001, "c": 2e-6}}}
+
+
+# ---- the Python side
+
+
+class Served:
+    """The widget's scene, served by the course's scheduler: answers are running, then the prompt arrives at time 0.
+
+    Args:
+        scene: what `schedule` of the widget takes.
+        step: tokens of a chunk, at most.
+    """
+
+    def __init__(self, scene: dict, step: int):
+        self.scene, self.spans, self.requests = scene, [], []
+        costs = Costs(**{name: Cost(**line) for name, line in scene["cost"].items()})
+        self.model = SimulatedModel(costs)
+        self.scheduler = ChunkedPrefillScheduler(
+            self.model, scene["decodes"] + 1, step, max_seq_len=2**20, clock=self.model.clock
+        )
+        self.metrics = ChunkedPrefillMetrics(scene["chunk"])
+        self._let_answers_run()
+        self.model.clock.now = 0.0
+        self._tell_of_their_tokens()
+        self.scheduler.metrics, self.scheduler.on_event = self.metrics, self._hear
+        self._add(scene["promptTokens"], scene["answerTokens"])
+        while self.scheduler.has_work_remaining():
+            self.scheduler.step()
+
+    def _add(self, prompt: int, answer: int) -> None:
+        sampling, tokenizer = SamplingParams(max_tokens=answer), SimulatedTokenizer()
+        request = Request(
+            self.model, tokenizer, [0] * prompt, prompt_idx=len(self.requests), sampling=sampling
+        )
+        self.requests.append(request)
+        self.scheduler.add(request)
+
+    def _let_answers_run(self) -> None:
+        """One joins in a step, whole, and gets a token in that step and in all that follow."""
+        count, step, self.scheduler.prefill_step = self.scene["decodes"], self.scheduler.prefill_step, WHOLE
+        for steps in range(count, 0, -1):
+            self._add(self.scene["context"] - steps, self.scene["answerTokens"] + steps + 1)
+        for _ in range(count):
+            self.scheduler.step()
+        self.scheduler.prefill_step = step
+        assert [request.offset for request in self.requests] == [self.scene["context"]] * count
+
+    def _tell_of_their_tokens(self) -> None:
+        """All that they have came at time 0: gaps of 0 seconds, which are left out of the figures."""
+        for request in self.requests:
+            for _ in request.tokens:
+                self.metrics.record_token(request.prompt_idx, 0.0)
+        self.before = len(self.metrics.tbt)
+
+    def _hear(self, event: Event) -> None:
+        if event.start is not None:
+            names = ("kind", "start", "tokens", "context", "running")
+            self.spans.append({"end": event.time, **{name: getattr(event, name) for name in names}})
+
+    @property
+    def figures(self) -> dict:
+        gaps = self.metrics.tbt[self.before :]
+        return {
+            "chunks": self.metrics.prefill_chunks_processed,
+            "stallSteps": self.metrics.stall_steps,
+            "longestGap": self.metrics.longest_gap if gaps else None,
+            "tbtP50": percentile(gaps, 50) if gaps else None,
+            "tbtP99": percentile(gaps, 99) if gaps else None,
+            "ttft": self.metrics.ttft[self.requests[-1].prompt_idx],
+            "total": self.model.clock.now,
+        }
+
+
+# ---- both sides
+
+
+@pytest.fixture(scope="module")
+def run():
+    with widget.scripts() as engine:
+        yield engine
+
+
+def differences(scene: dict, run: Callable) -> list[str]:
+    """Where the widget's two timelines are not what the scheduler does: a step, a time, a figure."""
+    pair = run(f"chunkedPrefillSchedule.compare({json.dumps(scene)})")
+    found = []
+    for name, step in (("whole", WHOLE), ("chunked", scene["chunk"])):
+        widgets, ours = pair[name], Served(scene, step)
+        if len(widgets["spans"]) != len(ours.spans):
+            found.append(f"{name}: {len(widgets['spans'])} steps, not {len(ours.spans)}")
+        pairs = [*zip(widgets["spans"], ours.spans, strict=False), (widgets["metrics"], ours.figures)]
+        found += [f"{name}: {one}, not {other}" for one, other in pairs if not same(one, other)]
+    return found
+
+
+def same(one: dict, other: dict) -> bool:
+    """The same names, words and counts, and times that differ by less than a nanosecond."""
+
+    def close(a, b) -> bool:
+        return abs(a - b) < 1e-9 if isinstance(a, float) and isinstance(b, float) else a == b
+
+    return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+
+
+LINES = st.fixed_dictionaries({"a": st.floats(1e-6, 1), "b": st.floats(0, 1e-3), "c": st.floats(0, 1e-6)})
+SCENES = st.fixed_dictionaries(
+    {
+        "promptTokens": st.integers(1, 3000),
+        "chunk": st.integers(8, 3100),
+        "decodes": st.integers(0, 9),
+        "answerTokens": st.integers(1, 40),
+        "context": st.integers(10, 2000),
+        "cost": st.fixed_dictionaries({"prefill": LINES, "decode": LINES}),
+    }
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(SCENES)
+@example(SCENE)
+@example({**SCENE, "promptTokens": 1, "chunk": 1, "decodes": 0, "answerTokens": 1})
+@example({**SCENE, "promptTokens": 129, "chunk": 128, "answerTokens": 1})
+@example({**SCENE, "promptTokens": 3072, "chunk": 16, "decodes": 8})
+def test_the_widget_schedules_as_the_scheduler_does(run, scene):
+    assert differences(scene, run) == []
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64, 128, 256, 512, 1024])
+def test_so_it_does_at_the_costs_that_the_page_shows(run, chunk):
+    lines = {
+        name: {factor: widget.cost()[name][factor] for factor in "abc"} for name in ("prefill", "decode")
+    }
+    assert differences({**SCENE, "chunk": chunk, "cost": lines}, run) == []
+
+
+WRONG = {
+    "drains the prompt first": (
+        "if (running.length > 0) decode();",
+        "if (running.length > 0 && prompt.held >= promptTokens) decode();",
+    ),
+    "the last chunk is not clipped": ("Math.min(chunk, promptTokens - before)", "chunk"),
+    "every chunk costs as the first": ("size * before + ", ""),
+    "a decode step costs the same at any context": ("sum + request.held + 1", "sum + 1"),
+    "the prompt's own answer never decodes": ("if (prompt.left > 0) running.push(prompt);", ""),
+    "decodes before it prefills": (
+        "if (prompt.held < promptTokens) prefill();\n            if (running.length > 0) decode();",
+        "if (running.length > 0) decode();\n            if (prompt.held < promptTokens) prefill();",
+    ),
+    "a stall without anyone who waits": (
+        'span.kind === "chunk" && span.running > 0',
+        'span.kind === "chunk"',
+    ),
+    "the agreed chunk is a stall too": (
+        "Math.ceil(span.tokens / promise) - 1",
+        "Math.ceil(span.tokens / promise)",
+    ),
+    "a percentile one rank too high": (
+        "Math.ceil((p * sorted.length) / 100) - 1",
+        "Math.floor((p * sorted.length) / 100)",
+    ),
+}
+
+
+@pytest.mark.parametrize("idea", WRONG)
+def test_the_comparison_sees_a_wrong_schedule(idea):
+    old, new = WRONG[idea]
+    assert SCHEDULE.count(old) == 1
+    scenes = [{**SCENE, **change} for change in ({}, {"promptTokens": 2000, "chunk": 300}, {"decodes": 0})]
+    with widget.scripts({"chunked-prefill-schedule": SCHEDULE.replace(old, new)}) as wrong:
+        assert any(differences(scene, wrong) for scene in scenes)
+
+
+# ---- what its steps cost
+
+
+def cases(line, noise: float = 0.0) -> list[dict]:
+    """Three samples each of steps that cost by this line; the median is on it."""
+    sizes = [(tokens, tokens * context) for tokens in (1, 32, 512) for context in (1, 300, 2000)]
+    return [
+        {
+            "tokens": tokens,
+            "pairs": pairs,
+            "seconds": [
+                (line[0] + line[1] * tokens + line[2] * pairs) * (1 + share) for share in (-noise, 0, 9)
+            ],
+        }
+        for tokens, pairs in sizes
+    ]
+
+
+def test_the_line_of_steps_that_cost_by_a_line_is_that_line():
+    line = step_cost.line(cases((0.012, 0.0002, 3e-7), noise=0.3))
+    assert [line[name] for name in "abc"] == pytest.approx([0.012, 0.0002, 3e-7])
+    assert line["error"] < 1e-9
+
+
+def test_a_line_that_falls_is_no_measurement():
+    with pytest.raises(ValueError, match="too busy"):
+        step_cost.line(cases((0.5, -0.0001, 0.0)))
+
+
+def test_the_costs_on_the_page_are_the_lines_through_their_samples():
+    """Nobody has typed them: the file is sealed, and says on which machine, of which commit."""
+    measured = widget.cost()
+    for name in ("prefill", "decode"):
+        assert measured[name] == pytest.approx(step_cost.line(measured["samples"][name]), rel=1e-6)
+        assert all(len(case["seconds"]) == measured["rounds"] for case in measured["samples"][name])
+    assert measured["provenance"]["machine"]["processor"]
+    assert measured["provenance"]["commit"]
+
+
+def test_costs_that_somebody_edited_are_refused(tmp_path, monkeypatch):
+    measured = json.loads((widget.FOLDER / f"{widget.COST}.json").read_text())
+    measured["prefill"]["a"] /= 2
+    (tmp_path / f"{widget.COST}.json").write_text(json.dumps(measured))
+    monkeypatch.setattr(widget, "FOLDER", tmp_path)
+    with pytest.raises(RuntimeError, match="pdm run book measure"):
+        widget.cost()
+
+
+def test_measuring_gives_lines_and_every_sample():
+    """On few and small steps, because only the shape of the result is looked at."""
+    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu")
+    sizes = {"WHOLE": (96,), "CHUNKS": [(8, 0), (8, 64), (96, 0)], "DECODES": [(1, 8), (4, 8), (4, 64)]}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(step_cost, name, value)
+        patch.setattr(step_cost, "line", lambda cases: {"a": 1.0, "cases": len(cases)})
+        result = step_cost.measure(port, rounds=2)
+    assert result["prefill"]["cases"] == result["decode"]["cases"] == 3
+    assert [case["pairs"] for case in result["samples"]["prefill"]] == [36, 8 * 64 + 36, 96 * 97 // 2]
+    assert [case["pairs"] for case in result["samples"]["decode"]] == [9, 36, 260]
+    assert all(len(case["seconds"]) == 2 for case in result["samples"]["prefill"])
+
+
+# ---- the page
+
+
+def test_the_picture_in_the_page_is_what_the_scripts_draw():
+    assert (screens.FOLDER / "week2-07-widget.html").read_text() == widget.picture() + "\n"
+
+
+def test_the_page_and_the_picture_show_the_same_scene():
+    """The controls begin where the picture stands."""
+    script = (widget.FOLDER / "chunked-prefill-widget.js").read_text()
+    (scene,) = re.findall(r"const state = \{ (.*), cost \};", script)
+    assert scene == ", ".join(f"{name}: {value}" for name, value in widget.SCENE.items())
+
+
+@pytest.mark.parametrize("width", [300, 620, 760])
+@pytest.mark.parametrize(
+    "change", [{}, {"decodes": 0}, {"chunk": 1024, "promptTokens": 64}, {"chunk": 16, "decodes": 8}]
+)
+def test_every_scene_is_drawn_without_a_hole(run, width, change):
+    """A picture is well-formed, has no colour of its own, and no number in it is missing or outside."""
+    scene = json.dumps({**SCENE, **change})
+    svg = run(f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {width}, 'x')")
+    root = ElementTree.fromstring(svg)
+    assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
+    right = [float(box.get("x")) + float(box.get("width")) for box in root.iter("rect")]
+    assert max(right) <= width
+    stalls = [box for box in root.iter("rect") if box.get("class") == "stall"]
+    assert len(stalls) == (0 if change in ({"decodes": 0}, {"chunk": 1024, "promptTokens": 64}) else 1)
+
+
+def test_the_scripts_fetch_nothing():
+    for file in widget.FOLDER.glob("*.js"):
+        found = re.findall(
+            r"https?:|//\w+\.\w+/|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|\bimport\b|\beval\b|localStorage",
+            file.read_text(),
+        )
+        assert not found, f"{file.name}: {found}"
