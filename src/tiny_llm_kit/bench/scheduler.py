@@ -47,14 +47,15 @@ class Filled:
         names: the module `serving` of a solution.
         queue, options: as `SCHEDULERS` has them.
         waiting: how many.
-        clock: seconds, of what is timed.
+        clock: seconds, of what is timed. A step waits for nothing, so it is the processor's time that counts; what
+            else the machine does at that moment is left out.
     """
 
     names: ModuleType
     queue: str
     options: dict[str, Any]
     waiting: int
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = time.process_time
     _numbers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self):

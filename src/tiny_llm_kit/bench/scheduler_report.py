@@ -68,9 +68,9 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     )
     prompts = ", ".join(map(str, plan["prompts"]))
     console.print(
-        f"\n{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns, "
-        f"{plan['answer']} tokens each;\nmean of a step in the median round; p99 and spread are those of the "
-        "longest queue.\n"
+        f"\n{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns,\n"
+        f"{plan['answer']} tokens each. Processor time: the mean of a step in the median round;\n"
+        "p99 and spread are those of the longest queue.\n"
     )
     console.print(table(result))
     for says, is_met in targets(result):

@@ -1,9 +1,8 @@
-"""One workload, served once by a solution's chunked scheduler: its latencies, as the solution's own metrics count them."""
+"""One workload, served once by a solution's chunked scheduler; the latencies are counted by the solution's metrics."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -125,12 +124,11 @@ def _check(requests: Sequence[Any], workload: Workload) -> None:
 
 
 def figures_of(metrics: Any, workload: Workload, total: float) -> dict[str, Any]:
-    """One run in seconds: TTFT of the long and the short prompts (mean), TBT p50 and p99, the longest gap, the stalls
+    """One run in seconds: every TTFT of the long and of the short prompts, TBT p50 and p99, the longest gap, the stalls
     against `PROMISE`, and the time of all."""
 
-    def ttft(kind: str) -> float | None:
-        times = [metrics.ttft[i] for i, asked in enumerate(workload.asked) if asked.kind == kind]
-        return fmean(times) if times else None
+    def ttft(kind: str) -> list[float]:
+        return sorted(metrics.ttft[i] for i, asked in enumerate(workload.asked) if asked.kind == kind)
 
     return {
         "ttft_long": ttft(LONG),

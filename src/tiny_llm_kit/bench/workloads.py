@@ -50,7 +50,7 @@ class Workload:
 def mixed(tokens: int = 1024) -> Workload:
     """Three long prompts and ten short ones, five at a time, all there at the start."""
     long, short = Asked(LONG, tokens, 32), Asked(SHORT, 8, 32)
-    says = f"3 prompts of {tokens:,} tokens, then 10 of 8; all there at the start, 5 slots, 32 tokens each"
+    says = f"3 prompts of {tokens:,} tokens, 10 of 8, all there at the start; 5 slots"
     return Workload("mixed", says, (long,) * 3 + (short,) * 10, 5)
 
 
@@ -61,7 +61,7 @@ def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
     and a decode in turns; the long one arrives during the 16th decode that follows. Of the gaps between 4 · 96 tokens
     the longest four are more than one per cent: p99 is one of them.
     """
-    says = f"4 requests decode; a prompt of {tokens:,} tokens arrives; {answer} tokens for each of the four"
+    says = f"4 requests decode {answer} tokens; a prompt of {tokens:,} arrives"
     running = (Asked(RUNNING, 16, answer),) * 4
     return Workload("decode-heavy", says, (*running, Asked(LONG, tokens, 8, arrives=23)), 5)
 
@@ -77,6 +77,6 @@ def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
     second = 1 if chunk is not None and chunk < tokens else 0
     arrives = None if queued else second
     short = tuple(Asked(SHORT, size, 16, arrives) for size in (3, 4, 5))
-    when = "all there at the start" if queued else "which arrive as its second chunk begins"
-    says = f"a prompt of {tokens:,} tokens before three of 3, 4 and 5, {when}"
-    return Workload("queued" if queued else "second chunk", says, (Asked(LONG, tokens, 16), *short), 5)
+    when = "all at the start" if queued else "from its second chunk on"
+    says = f"prompts of 3, 4 and 5 tokens behind one of {tokens:,}, {when}"
+    return Workload("queued" if queued else "arriving", says, (Asked(LONG, tokens, 16), *short), 5)

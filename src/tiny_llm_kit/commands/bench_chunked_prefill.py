@@ -1,4 +1,4 @@
-"""`pdm run bench-chunked-prefill`: the same requests with chunks of every size and with none: what is won, what is lost."""
+"""`pdm run bench-chunked-prefill`: chunks of every size and none: what is won, and what is lost."""
 
 import argparse
 import os
