@@ -1,0 +1,99 @@
+"""The benchmark of Day 2.7: the same requests with chunks of every size and with none: what is won, what is lost."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .provenance import provenance
+from .serving_run import Serving, serve
+from .workloads import Workload, behind_a_long_one, decode_heavy, mixed
+
+Progress = Callable[[str], object]  # told what runs now
+# Shown name -> (whether the prompt is chunked, options of the scheduler).
+POLICIES = {
+    "unchunked": (False, {}),
+    "chunked, in order": (True, {}),
+    "chunked, with pausing": (True, {"pause_prefill": True}),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Args:
+        model: a name, for the table.
+        steps: tokens of a chunk; None is the whole prompt.
+        policy_step: the chunk with which the policies are compared.
+        mixed_tokens, long_tokens: of the long prompts of the workloads.
+        rounds: runs of each candidate, taken in turns.
+        threads, dtype: with which the model runs.
+    """
+
+    model: str
+    steps: tuple[int | None, ...] = (32, 128, 512, None)
+    policy_step: int = 128
+    mixed_tokens: int = 1024
+    long_tokens: int = 2048
+    rounds: int = 5
+    threads: int = 1
+    dtype: str = "float32"
+
+
+def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: Progress) -> dict[str, Any]:
+    """Every workload with every chunk size, then every policy."""
+    before = provenance(device)
+    sweeps = [
+        _sweep(plan, serving, workload, progress)
+        for workload in (mixed(plan.mixed_tokens), decode_heavy(plan.long_tokens))
+    ]
+    policies = [_policies(plan, serving, queued, progress) for queued in (True, False)]
+    return {
+        "kind": "chunked-prefill",
+        "backend": backend,
+        "plan": {**plan.__dict__, "steps": list(plan.steps)},
+        "provenance": before,
+        "sweeps": sweeps,
+        "policies": policies,
+    }
+
+
+def _sweep(plan: Plan, serving: Serving, workload: Workload, progress: Progress) -> dict[str, Any]:
+    """One workload, by the course's own `sweep_chunk_sizes`, which takes the turns; one run of each goes before."""
+    figures: dict[int | None, list[dict]] = {step: [] for step in plan.steps}
+
+    def run(step: int | None) -> Any:
+        progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {plan.rounds}")
+        served = serve(serving, workload, step)
+        figures[step].append(served.figures)
+        return served.metrics
+
+    for step in plan.steps:
+        run(step)
+    rows = serving.names.sweep_chunk_sizes(run, plan.steps, rounds=plan.rounds)
+    return {
+        "name": workload.name,
+        "says": workload.says,
+        "runs": {shown(step): counted[1:] for step, counted in figures.items()},
+        "rows": rows,
+    }
+
+
+def _policies(plan: Plan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:
+    """Short prompts behind a long one, under each policy, in turns; one run of each goes before."""
+    figures: dict[str, list[dict]] = {name: [] for name in POLICIES}
+    names = list(POLICIES)
+    for number in range(-1, plan.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            is_chunked, options = POLICIES[name]
+            step = plan.policy_step if is_chunked else None
+            workload = behind_a_long_one(plan.long_tokens, step, queued)
+            progress(f"{workload.name}, {name}, run {number + 1} of {plan.rounds}")
+            figures[name].append(serve(serving, workload, step, **options).figures)
+    runs = {name: counted[1:] for name, counted in figures.items()}
+    return {"name": workload.name, "says": workload.says, "runs": runs}
+
+
+def shown(step: int | None) -> str:
+    return "none" if step is None else str(step)
