@@ -3,24 +3,30 @@
 from .batch import Batch
 from .batch_generate import batch_generate
 from .chunk import Chunk, next_chunk
+from .chunk_size import select_optimal_chunk_size
 from .chunked_prefill import batch_generate_with_chunked_prefill
+from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
 from .events import Event
 from .model import BatchCache, ServingModel, TinyKvCache
+from .priority_scheduler import PriorityScheduler
 from .request import Request
 from .request_queue import FifoQueue, RequestQueue
 from .sampling import SamplingParams
 from .stop_strings import StopStrings
+from .sweep import sweep_chunk_sizes
 
 __all__ = [
     "Batch",
     "BatchCache",
     "Chunk",
+    "ChunkedPrefillMetrics",
     "ChunkedPrefillScheduler",
     "Completion",
     "Event",
     "FifoQueue",
+    "PriorityScheduler",
     "Request",
     "RequestQueue",
     "SamplingParams",
@@ -30,4 +36,7 @@ __all__ = [
     "batch_generate",
     "batch_generate_with_chunked_prefill",
     "next_chunk",
+    "percentile",
+    "select_optimal_chunk_size",
+    "sweep_chunk_sizes",
 ]
