@@ -323,6 +323,7 @@ MUTANTS = [
         REQUEST,
         survives="a test of the text and of the offset",
         serving=("        self.is_prefill_done = True\n", ""),
+        inside="Request.prefill",
     ),
     Mutant(
         "2.6.5",

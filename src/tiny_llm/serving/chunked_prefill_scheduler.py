@@ -211,7 +211,7 @@ class ChunkedPrefillScheduler:
         """Whether a long prompt waits, because so many requests run."""
         if self.peak_load is None:
             return False
-        # TASK 2.7.9: long is what needs more than one chunk. It waits for `patience` steps, then gets one chunk, and again.
+        # TASK 2.7.9: long is what needs more than one chunk. It waits `patience` steps, then gets one chunk; and again.
         raise NotImplementedError("week 2 day 7 task 9: ChunkedPrefillScheduler.waits_for_peak")
 
     def compute_chunk(self, request: Request, step: int) -> None:
