@@ -31,7 +31,7 @@ from ..bench import report
 from ..bench.provenance import RESULTS, is_sealed
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
-from . import batch_screen
+from . import batch_screen, timeline_screen
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
@@ -135,6 +135,14 @@ def batch_screens(backend: str) -> Iterator[tuple[str, str]]:
     yield "batch-main", fragment(console, batch_screen.MEASURED)
 
 
+def timeline_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of two runs in virtual time: as a terminal shows them, and as a drawing."""
+    console = recording_console(timeline_screen.COMMAND)
+    timeline_screen.show(console)
+    yield "timeline", fragment(console)
+    yield "week2-07-timeline", timeline_screen.drawing()
+
+
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
 
@@ -220,6 +228,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from batch_screens(installed_backends()[0])
     yield from command_screens()
     yield from benchmark_screens()
+    yield from timeline_screens()
 
 
 def load_torch_first() -> None:
@@ -235,4 +244,4 @@ def check_all() -> Iterator[str]:
             (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
         ):
             yield f"[{backend}] {difference}"
-    yield from differences((*command_screens(), *benchmark_screens()))
+    yield from differences((*command_screens(), *benchmark_screens(), *timeline_screens()))

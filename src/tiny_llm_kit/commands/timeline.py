@@ -1,0 +1,173 @@
+"""`pdm run timeline`: the learner's own scheduler serves the same requests twice: whole prompts, then in chunks."""
+
+import argparse
+import os
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+
+from ..arguments import DEVICES, whole_number
+from ..bench.provenance import provenance
+from ..course.address import Day
+from ..loading import choose_backend, load
+from ..model_runner import ModelRunner
+from ..repo import PORTS
+from ..solution import SOLUTIONS, resolve_serving
+from ..terminal import ends_quietly, fail, replace_unknown_characters
+from ..timeline import chrome, page, terminal
+from ..timeline.figures import figures
+from ..timeline.fit import fit
+from ..timeline.simulation import every_size, simulate
+from ..timeline.trace import WHOLE, Trace
+from ..timeline.workload import Workload, serve
+from ..tokenizer import Tokenizer
+from .blank import ends_at_a_blank
+
+CHUNKED_PREFILL = Day(2, 7)
+MODEL = "tiny-qwen3"
+# Days before 2.7 that nobody needs here: the sampler, quantisation and flash attention.
+UNUSED = [Day(1, 7), Day(2, 2), Day(2, 3), Day(2, 4), Day(2, 5)]
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(argv)
+    replace_unknown_characters()
+    with ends_quietly(), ends_at_a_blank(needs=CHUNKED_PREFILL, unused=UNUSED):
+        run(
+            options,
+            Console(highlight=False) if is_terminal() else Console(highlight=False, width=terminal.COLUMNS),
+        )
+
+
+def is_terminal() -> bool:
+    return os.isatty(1)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The options, with what `auto` stands for in place of it."""
+    parser = argparse.ArgumentParser(prog="pdm run timeline", description=__doc__)
+    add = parser.add_argument
+    add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
+    add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
+    add("--device", default="auto", choices=DEVICES)
+    add(
+        "--prefill-step",
+        type=whole_number(1, WHOLE - 1),
+        default=128,
+        metavar="N",
+        help="tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128",
+    )
+    add(
+        "--prompt-tokens",
+        type=whole_number(1, WHOLE),
+        default=2048,
+        metavar="N",
+        help="of the long prompt; default: 2048",
+    )
+    add(
+        "--decodes",
+        type=whole_number(1, 16),
+        default=4,
+        metavar="N",
+        help="requests that run when it arrives; default: 4",
+    )
+    add(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page with both runs, and a slider for the chunk size",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="also write both runs for ui.perfetto.dev or chrome://tracing",
+    )
+    add("--simulate", action="store_true", help="no model: virtual time, the same in every run")
+    options = parser.parse_args(argv)
+    options.backend = choose_backend(options.solution, options.backend)
+    return options
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Both runs on one console, then the files."""
+    serving = resolve_serving(options.solution)
+    workload = Workload(options.prompt_tokens, options.decodes, options.prefill_step)
+    before, after = both_runs(options, workload, serving)
+    rows = list(figures(before, after, workload.long, workload.late))
+    console.print(about(workload, before), soft_wrap=True)
+    console.print()
+    terminal.show(console, before, after, rows)
+    if options.trace:
+        write(options.trace, chrome.text([before, after]), console)
+    if options.html:
+        costs = None if options.simulate else fit([before, after])
+        text = page.html(
+            about(workload, before), before, after, rows, every_size(workload, serving, costs), costs
+        )
+        write(options.html, text, console)
+
+
+def both_runs(options: argparse.Namespace, workload: Workload, serving: ModuleType) -> tuple[Trace, Trace]:
+    """Whole prompts, then chunks."""
+    if options.simulate:
+        return simulate(workload, serving, WHOLE), simulate(workload, serving, workload.prefill_step)
+    runner, tokenizer = load_model(options)
+    if workload.max_seq_len > runner.max_model_len:
+        fail(
+            f"--prompt-tokens {options.prompt_tokens}: prompt and answer need {workload.max_seq_len} tokens, and "
+            f"{MODEL} reads {runner.max_model_len}: choose fewer, or --simulate"
+        )
+    warm_up(workload, serving, runner, tokenizer)
+    source = {
+        "model": MODEL,
+        "solution": options.solution,
+        "port": options.backend,
+        **provenance(runner.device),
+    }
+    before, after = (
+        serve(workload, serving, runner, tokenizer, chunk, provenance=source)
+        for chunk in (WHOLE, workload.prefill_step)
+    )
+    return before, after
+
+
+def load_model(options: argparse.Namespace) -> tuple[ModelRunner, Tokenizer]:
+    try:
+        return load(MODEL, solution=options.solution, backend=options.backend, device=options.device)
+    except ValueError as error:  # no such device here, files that are unusable
+        fail(error)
+
+
+def warm_up(workload: Workload, serving: ModuleType, runner: ModelRunner, tokenizer: Tokenizer) -> None:
+    """What happens once, such as the start of threads, is no part of what is compared."""
+    short = Workload(min(workload.prompt_tokens, 256), workload.decodes, 128)
+    serve(short, serving, runner, tokenizer, chunk=128)
+
+
+def about(workload: Workload, trace: Trace) -> str:
+    """What is served, and by what."""
+    requests = (
+        f"{workload.decodes} requests run when a prompt of {workload.prompt_tokens:,} tokens arrives, "
+        "and a short one behind it."
+    )
+    if trace.provenance.get("virtual_time"):
+        return f"{requests} Simulated model, virtual time."
+    source = trace.provenance
+    return (
+        f"{requests} Measured, one run each: {source['model']}, {source['port']} port, {source['device']}. "
+        "Times vary from run to run."
+    )
+
+
+def write(file: Path, text: str, console: Console) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{file}: cannot be written ({error.strerror})")
+    console.print(f"\nwritten: {file}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A trace in the Trace Event Format of Chrome: `ui.perfetto.dev` and `chrome://tracing` open it.
+
+A process is a run, a thread is a request. Times are in µs. The format: Google, "Trace Event Format", 2016.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .trace import Lane, Trace
+from .words import described, lane_title
+
+# Names of colours that `chrome://tracing` knows; Perfetto chooses its own.
+COLOURS = {"chunk": "thread_state_iowait", "decode": "good", "stall": "terrible", "waiting": "grey"}
+
+
+def chrome_trace(traces: Sequence[Trace]) -> dict[str, Any]:
+    """All runs in one file."""
+    events = [event for number, trace in enumerate(traces, start=1) for event in _run(trace, number)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {trace.title: _summary(trace) for trace in traces},
+    }
+
+
+def text(traces: Sequence[Trace]) -> str:
+    """The file that a viewer opens, an event a line."""
+    whole = chrome_trace(traces)
+    events = ",\n".join(map(json.dumps, whole.pop("traceEvents")))
+    rest = json.dumps(whole).removeprefix("{")
+    return f'{{"traceEvents": [\n{events}\n],\n{rest}\n'
+
+
+def _summary(trace: Trace) -> dict[str, Any]:
+    """Where the run comes from, and its figures."""
+    plain = trace.to_json()
+    return {name: value for name, value in plain.items() if name not in ("requests", "spans", "title")}
+
+
+def _run(trace: Trace, pid: int) -> Iterator[dict[str, Any]]:
+    yield _name("process", pid, 0, trace.title)
+    for lane in trace.lanes:
+        yield _name("thread", pid, _tid(lane.request), lane_title(lane))
+        yield from _moments(lane, pid)
+    for span, name, details in described(trace):
+        start = _us(span.start)
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": span.kind,
+            "pid": pid,
+            "tid": _tid(span.request),
+            "ts": start,
+            # The difference of the rounded times, so that neighbours do not overlap.
+            "dur": round(_us(span.end) - start, 3),
+            "args": {"tokens": span.tokens, "context": span.context, "what": details},
+            **({"cname": COLOURS[span.kind]} if span.kind in COLOURS else {}),
+        }
+
+
+def _moments(lane: Lane, pid: int) -> Iterator[dict[str, Any]]:
+    first = lane.tokens[0] if lane.tokens else None
+    ended = f"finish: {lane.reason}"
+    for name, time in (("arrive", lane.arrive), ("first token", first), (ended, lane.finish)):
+        if time is not None:
+            yield {"ph": "i", "s": "t", "name": name, "pid": pid, "tid": _tid(lane.request), "ts": _us(time)}
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _tid(request: int) -> int:
+    """Threads are counted from 1: viewers take 0 for the process itself."""
+    return request + 1
+
+
+def _us(seconds: float) -> float:
+    return round(1e6 * seconds, 3)

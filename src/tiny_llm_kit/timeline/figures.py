@@ -1,0 +1,51 @@
+"""The figures of two runs beside each other: what chunks win, and what they cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .trace import Lane, Trace
+from .words import duration
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table; "stall steps" are counted, everything else is seconds."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+    @property
+    def texts(self) -> tuple[str, str, str, str]:
+        """The row: its name, both values, and what has changed."""
+        show = str if self.name == STALLS else duration
+        return self.name, show(self.before), show(self.after), self.change
+
+    @property
+    def change(self) -> str:
+        """ "−85 %" or, of what has grown, "+12 %"; of stalls nothing, for both numbers say it."""
+        if self.name == STALLS or not self.before or self.after is None:
+            return ""
+        percent = round(100 * (self.after / self.before - 1))
+        return f"{'−' if percent < 0 else '+'}{abs(percent)} %" if percent else "the same"
+
+
+STALLS = "stall steps"
+
+
+def figures(before: Trace, after: Trace, long: int, late: int) -> Iterator[Figure]:
+    """What the two runs are judged by.
+
+    Args:
+        long, late: the numbers of the long prompt, and of the short one that arrives with it.
+    """
+    yield Figure(STALLS, before.stall_steps, after.stall_steps)
+    yield Figure("longest gap", before.longest_gap, after.longest_gap)
+    yield Figure("TBT p99", before.tbt_p99, after.tbt_p99)
+    for name, number in (("TTFT of the long prompt", long), ("TTFT of the short one behind it", late)):
+        yield Figure(name, _lane(before, number).ttft, _lane(after, number).ttft)
+    yield Figure("total time", before.end, after.end)
+
+
+def _lane(trace: Trace, number: int) -> Lane:
+    return next(lane for lane in trace.lanes if lane.request == number)

@@ -1,0 +1,105 @@
+"""From the events of a scheduler to a trace."""
+
+from typing import Any
+
+from .trace import Lane, Span, Trace, stalls
+
+
+class Recorder:
+    """Writes down what a scheduler does. A listener for the events of `ChunkedPrefillScheduler`.
+
+    Args:
+        prefill_step: tokens of prompts that were agreed between two decode steps.
+        names: what people call the requests, by their numbers.
+    """
+
+    def __init__(self, prefill_step: int, names: dict[int, str] | None = None):
+        self.prefill_step, self.names = prefill_step, names or {}
+        self.stall_steps = 0
+        self._begin: float | None = None
+        self._now = 0.0
+        self._lanes: dict[int, Lane] = {}
+        self._spans: list[Span] = []
+        self._since: dict[int, tuple[str, float]] = {}  # what a request waits for, and since when
+        self._chunks: list[
+            tuple[float, int]
+        ] = []  # start and tokens, of those for which running requests wait
+        self._row: dict[int, int] = {}  # the requests of the decode step that goes on, and their contexts
+
+    def __call__(self, event: Any) -> None:
+        if self._begin is None:
+            self._begin = event.time
+        self._now = event.time - self._begin
+        getattr(self, f"_{event.kind}")(event)
+
+    hear = __call__  # as metrics are told
+
+    def trace(self, title: str, chunk: int, provenance: dict[str, Any] | None = None) -> Trace:
+        """What was recorded so far."""
+        lanes = [self._lanes[number] for number in sorted(self._lanes)]
+        spans, end = list(self._spans), self._now
+        return Trace(title, lanes, spans, chunk, self.prefill_step, self.stall_steps, end, provenance or {})
+
+    def _arrive(self, event: Any) -> None:
+        number = event.request.prompt_idx
+        name = self.names.get(number, str(number))
+        self._lanes[number] = Lane(number, len(event.request.prompt_tokens), self._now, name)
+        self._since[number] = ("queued", self._now)
+
+    def _prefill(self, event: Any) -> None:
+        self._ends_waiting(event.request.prompt_idx)
+
+    _resume = _prefill
+
+    def _pause(self, event: Any) -> None:
+        # One that makes room before its own first chunk is still queued.
+        self._since.setdefault(event.request.prompt_idx, ("paused", self._now))
+
+    def _chunk(self, event: Any) -> None:
+        start = event.start - self._begin
+        self._ends_waiting(event.request.prompt_idx, start)
+        self._spans.append(
+            Span(event.request.prompt_idx, "chunk", start, self._now, event.tokens, event.context)
+        )
+        if event.running:
+            self._chunks.append((start, event.tokens))
+        else:
+            self._chunks.clear()
+
+    def _token(self, event: Any) -> None:
+        lane = self._lanes[event.request.prompt_idx]
+        if event.slot is not None:
+            self._row[lane.request] = event.request.offset
+        # The event of an end token adds nothing to the request's tokens.
+        if len(event.request.tokens) > len(lane.tokens):
+            lane.tokens.append(self._now)
+
+    def _decode(self, event: Any) -> None:
+        start = event.start - self._begin
+        self._waits(start)
+        for number, context in self._row.items():
+            self._spans.append(Span(number, "decode", start, self._now, event.tokens, context))
+        self._row.clear()
+
+    def _waits(self, end: float) -> None:
+        """The decode step that begins now ends a wait for chunks, of those who had a token before."""
+        if not self._chunks:
+            return
+        start, tokens = self._chunks[0][0], sum(tokens for _, tokens in self._chunks)
+        count = stalls(tokens, self.prefill_step)
+        for number in self._row:
+            if self._lanes[number].tokens and self._lanes[number].tokens[0] <= start:
+                self._spans.append(Span(number, "stall" if count else "waiting", start, end, tokens))
+        self.stall_steps += count
+        self._chunks.clear()
+
+    def _finish(self, event: Any) -> None:
+        number = event.request.prompt_idx
+        self._ends_waiting(number)
+        self._lanes[number].finish, self._lanes[number].reason = self._now, event.request.finish_reason
+
+    def _ends_waiting(self, number: int, end: float | None = None) -> None:
+        kind, start = self._since.pop(number, (None, 0.0))
+        end = self._now if end is None else end
+        if kind is not None and end > start:
+            self._spans.append(Span(number, kind, start, end))

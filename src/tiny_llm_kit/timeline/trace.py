@@ -1,0 +1,165 @@
+"""A run of a scheduler as plain data: one lane a request, spans in it, and the figures that follow from them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ..latency import percentile
+
+FORMAT = "tiny-llm timeline 1"
+WHOLE = 999_999  # the prefill step that computes every prompt whole
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one request did, or waited for, from `start` to `end` in seconds since the run began.
+
+    Args:
+        request: the number of its lane.
+        kind: "queued" before its prompt is begun; "chunk" of its prompt; "paused" between two chunks, while a shorter
+            prompt goes first; "decode", a step that gave it a token; between two of these "waiting" while a chunk of
+            another prompt is computed, or "stall" while more of prompts is computed than was agreed.
+        start, end: seconds.
+        tokens: of a chunk its own; of a decode step one for each running request; of "waiting" and "stall" those of
+            the prompts.
+        context: of a chunk the tokens before it; of a decode step those that this request has with the new one.
+    """
+
+    request: int
+    kind: str
+    start: float
+    end: float
+    tokens: int = 0
+    context: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass
+class Lane:
+    """One request.
+
+    Args:
+        request: its number.
+        prompt_tokens: of its prompt.
+        arrive: seconds.
+        name: what people call it.
+        tokens: when each new token came, in seconds.
+        finish: when it ended; None while it has not.
+        reason: why: "stop", "length", "abort" or "error".
+    """
+
+    request: int
+    prompt_tokens: int
+    arrive: float
+    name: str = ""
+    tokens: list[float] = field(default_factory=list)
+    finish: float | None = None
+    reason: str | None = None
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from its arrival to its first token."""
+        return self.tokens[0] - self.arrive if self.tokens else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds from each token to the next."""
+        return [later - earlier for earlier, later in pairwise(self.tokens)]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run.
+
+    Args:
+        title: how it was served.
+        lanes: the requests, in the order of their numbers.
+        spans: what they did, in the order in which it ended.
+        chunk: tokens of a chunk, at most; `WHOLE` is no limit.
+        prefill_step: tokens of prompts that were agreed between two decode steps. What is more is a stall.
+        stall_steps: how many more chunks of that size were computed, or begun, while running requests waited.
+        end: seconds, of all of it.
+        provenance: where it comes from: model, port, device and the like.
+    """
+
+    title: str
+    lanes: Sequence[Lane]
+    spans: Sequence[Span]
+    chunk: int
+    prefill_step: int
+    stall_steps: int
+    end: float
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, lane: Lane) -> list[Span]:
+        """Its spans, in order."""
+        return [span for span in self.spans if span.request == lane.request]
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between two tokens of a request, of all requests."""
+        return [gap for lane in self.lanes for gap in lane.gaps]
+
+    @property
+    def longest_gap(self) -> float | None:
+        return max(self.gaps, default=None)
+
+    @property
+    def tbt_p99(self) -> float | None:
+        """Time between tokens that one gap in a hundred exceeds, in seconds."""
+        return percentile(self.gaps, 99) if self.gaps else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, in ms, of values that JSON has."""
+        return {
+            "format": FORMAT,
+            "title": self.title,
+            "provenance": self.provenance,
+            "chunk": None if self.chunk >= WHOLE else self.chunk,
+            "prefill_step": self.prefill_step,
+            "stall_steps": self.stall_steps,
+            "longest_gap_ms": ms(self.longest_gap),
+            "tbt_p99_ms": ms(self.tbt_p99),
+            "total_ms": ms(self.end),
+            "requests": [_lane_to_json(lane) for lane in self.lanes],
+            "spans": [_span_to_json(span) for span in self.spans],
+        }
+
+
+def _lane_to_json(lane: Lane) -> dict[str, Any]:
+    return {
+        "request": lane.request,
+        "name": lane.name,
+        "prompt_tokens": lane.prompt_tokens,
+        "arrive_ms": ms(lane.arrive),
+        "ttft_ms": ms(lane.ttft),
+        "finish_ms": ms(lane.finish),
+        "finish_reason": lane.reason,
+        "token_ms": [ms(time) for time in lane.tokens],
+    }
+
+
+def _span_to_json(span: Span) -> dict[str, Any]:
+    return {
+        "request": span.request,
+        "kind": span.kind,
+        "start_ms": ms(span.start),
+        "end_ms": ms(span.end),
+        "tokens": span.tokens,
+        "context": span.context,
+    }
+
+
+def ms(seconds: float | None) -> float | None:
+    """Milliseconds, to the microsecond."""
+    return None if seconds is None else round(1000 * seconds, 3)
+
+
+def stalls(tokens: int, prefill_step: int) -> int:
+    """How many chunks beyond the one that was agreed were computed, or begun, with so many tokens of prompts."""
+    return max(0, math.ceil(tokens / prefill_step) - 1)

@@ -1,0 +1,57 @@
+"""What the drawings say: spans, requests and figures in a few words."""
+
+from .trace import Lane, Span, Trace
+
+MEANINGS = {
+    "chunk": "a chunk of its prompt",
+    "decode": "a step that gives it a token",
+    "waiting": "waits for one chunk, as agreed",
+    "stall": "stall: waits for more than was agreed",
+    "queued": "its prompt waits for its turn",
+    "paused": "its prompt makes room for a shorter one",
+}
+
+
+def described(trace: Trace) -> list[tuple[Span, str, str]]:
+    """Every span with its name and its details."""
+    counted: dict[int, int] = {}
+    totals = {lane.request: len(_chunks(trace, lane)) for lane in trace.lanes}
+    found = []
+    for span in trace.spans:
+        if span.kind == "chunk":
+            counted[span.request] = counted.get(span.request, 0) + 1
+        number, total = counted.get(span.request, 0), totals[span.request]
+        found.append((span, _name(span, number, total), _details(trace, span)))
+    return found
+
+
+def _chunks(trace: Trace, lane: Lane) -> list[Span]:
+    return [span for span in trace.of(lane) if span.kind == "chunk"]
+
+
+def _name(span: Span, number: int, total: int) -> str:
+    if span.kind != "chunk":
+        return span.kind
+    return f"chunk {number} of {total}" if total > 1 else "whole prompt"
+
+
+def _details(trace: Trace, span: Span) -> str:
+    texts = {
+        "chunk": f"{span.tokens:,} tokens after {span.context:,}",
+        "decode": f"1 token, {span.context:,} in the cache; {span.tokens} running",
+        "waiting": f"{span.tokens:,} tokens of a prompt",
+        "stall": f"{span.tokens:,} tokens of prompts, {trace.prefill_step:,} were agreed",
+    }
+    return ", ".join([*filter(None, [texts.get(span.kind)]), duration(span.seconds)])
+
+
+def duration(seconds: float | None) -> str:
+    """ "12.3 ms", "1.23 s"; a dash for what did not happen."""
+    if seconds is None:
+        return "–"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+
+
+def lane_title(lane: Lane) -> str:
+    """What a request is."""
+    return f"request {lane.name}: {lane.prompt_tokens:,} tokens of prompt, {len(lane.tokens)} of answer"
