@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tiny_llm_kit.bench import command, contest, provenance, report, samples
+from tiny_llm_kit.bench import contest, provenance, report, samples
 from tiny_llm_kit.bench.contest import Plan, contestants, measure_decode, measure_prefill
 from tiny_llm_kit.book import screens
 from tiny_llm_kit.commands import bench_decode, bench_prefill
@@ -116,7 +116,6 @@ def test_a_peer_that_is_not_installed_is_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize("backend", installed_backends())
 def test_the_commands_print_their_table_and_keep_a_sealed_result(backend, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(provenance, "RESULTS", tmp_path)
-    monkeypatch.setattr(command, "save", lambda result, name: provenance.save(result, name, tmp_path))
     monkeypatch.setattr(screens, "RESULTS", tmp_path)
     common = ["--backend", backend, "--config", "tiny-qwen3", "--layers", "1", "--dtype", "float32"]
     common += ["--threads", "1", "--rounds", "1", "--device", "cpu"]

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ from ..repo import PORTS, installed_backends
 from ..solution import SOLUTIONS
 from ..terminal import fail
 from .contest import Plan
-from .provenance import save
+from .kept import keep
 from .report import show
 from .shapes import SHAPES
 
@@ -73,12 +72,4 @@ def bench_main(kind: str, description: str, measure: Callable, argv: list[str] |
     except (ImportError, ValueError) as error:
         fail(error)
     show(console, result)
-    if options.save:
-        result["options"] = _shown(typed)
-        console.print(f"kept: {save(result, options.save).name}")
-
-
-def _shown(arguments: list[str]) -> str:
-    """The options as a reader would type them, without where the result was kept."""
-    text = " ".join(arguments)
-    return re.sub(r" ?--save[ =]\S+", "", text).strip()
+    keep(console, result, options.save, typed)

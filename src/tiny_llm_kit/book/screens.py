@@ -27,7 +27,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from .. import see
-from ..bench import report
+from ..bench import reports
 from ..bench.provenance import RESULTS, is_sealed
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
@@ -153,8 +153,8 @@ def benchmark_screens() -> Iterator[tuple[str, str]]:
         result = json.loads(file.read_text(encoding="utf-8"))
         if not is_sealed(result):
             raise RuntimeError(f"{file.name} was changed after it was sealed: measure again")
-        console = recording_console(f"pdm run bench-{result['kind']} {result['options']}")
-        report.show(console, result)
+        console = recording_console(f"pdm run bench-{result['kind']} {result['options']}".strip())
+        reports.show(console, result)
         yield f"benchmark-{file.stem}", fragment(console)
 
 

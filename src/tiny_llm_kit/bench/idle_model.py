@@ -1,0 +1,52 @@
+"""A model that does nothing, in no time: what a step takes with it is the scheduler's own."""
+
+from collections.abc import Sequence
+
+
+class NoCache:
+    """The cache of a request, of which only the length is kept."""
+
+    offset = 0
+
+    def rewind(self, n: int) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+class NoBatchCache:
+    """The cache of a batch, which keeps nothing."""
+
+    def add_request(self, prefilled: NoCache, slot: int) -> None:
+        pass
+
+    def remove_request(self, slot: int) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+class IdleModel:
+    """A `ServingModel` whose every token is the same.
+
+    Args:
+        num_hidden_layers: as many caches a request has.
+    """
+
+    max_model_len, vocab_size = 4096, 256
+
+    def __init__(self, num_hidden_layers: int = 4):
+        self.num_hidden_layers = num_hidden_layers
+
+    def create_kv_cache(self, max_seq_len: int | None = None) -> list[NoCache]:
+        return [NoCache() for _ in range(self.num_hidden_layers)]
+
+    def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[NoBatchCache]:
+        return [NoBatchCache() for _ in range(self.num_hidden_layers)]
+
+    def step(
+        self, tokens: Sequence, offsets: Sequence, kv_cache: Sequence, *, sample_rows: Sequence, sampling=None
+    ) -> list[int]:
+        return [7] * len(sample_rows)

@@ -1,0 +1,135 @@
+"""What a scheduler costs: everything in a step but the model, by the number of requests that wait."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from ..latency import percentile
+from .idle_model import IdleModel
+from .provenance import provenance
+from .serving_run import EndlessTokenizer
+
+# Shown name -> (the queue's class in `serving`, options of the scheduler).
+SCHEDULERS = {
+    "FifoQueue": ("FifoQueue", {}),
+    "FifoQueue, pausing": ("FifoQueue", {"pause_prefill": True}),
+    "PriorityScheduler": ("PriorityScheduler", {}),
+    "PriorityScheduler, pausing": ("PriorityScheduler", {"pause_prefill": True}),
+}
+# Prompts of one to six chunks in turns, so that many of them are shorter than what is left of another.
+PROMPTS, ANSWER, CHUNK, SLOTS = (40, 700, 150, 300, 90), 12, 128, 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Args:
+        waiting: how many requests wait, each number.
+        steps: of one sample.
+        rounds: samples of each scheduler and number, taken in turns.
+    """
+
+    waiting: tuple[int, ...] = (10, 100, 1_000, 10_000)
+    steps: int = 200
+    rounds: int = 7
+
+
+@dataclass
+class Filled:
+    """A scheduler for which so many requests wait, always.
+
+    Args:
+        names: the module `serving` of a solution.
+        queue, options: as `SCHEDULERS` has them.
+        waiting: how many.
+        clock: seconds, of what is timed. A step waits for nothing, so it is the processor's time that counts; what
+            else the machine does at that moment is left out.
+    """
+
+    names: ModuleType
+    queue: str
+    options: dict[str, Any]
+    waiting: int
+    clock: Callable[[], float] = time.process_time
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self):
+        self._model, self._metrics = IdleModel(), self.names.ChunkedPrefillMetrics(prefill_step=CHUNK)
+        queue = getattr(self.names, self.queue)()
+        self.scheduler = self.names.ChunkedPrefillScheduler(
+            self._model,
+            SLOTS,
+            CHUNK,
+            IdleModel.max_model_len,
+            queue=queue,
+            metrics=self._metrics,
+            **self.options,
+        )
+        self.refill()
+
+    def refill(self) -> None:
+        """Adds requests until so many wait again."""
+        while len(self.scheduler.queue) < self.waiting:
+            self.scheduler.add(self._request(next(self._numbers)))
+
+    def _request(self, number: int) -> Any:
+        return self.names.Request(
+            self._model,
+            EndlessTokenizer(),
+            [7] * PROMPTS[number % len(PROMPTS)],
+            prompt_idx=number,
+            sampling=self.names.SamplingParams(max_tokens=ANSWER),
+            priority="batch" if number % 3 == 0 else "interactive",
+        )
+
+    def sample(self, steps: int) -> list[float]:
+        """Seconds of so many steps, one by one. What ends is replaced between two of them, and not timed."""
+        seconds = []
+        for _ in range(steps):
+            start = self.clock()
+            self.scheduler.step()
+            seconds.append(self.clock() - start)
+            self.refill()
+        self.scheduler.collect_results()
+        return seconds
+
+
+def measure(plan: Plan, names: ModuleType, progress: Callable) -> dict[str, Any]:
+    """Seconds a step of every scheduler with every number of waiting requests: means and p99 of every round."""
+    before = provenance("cpu")
+    filled = {
+        (name, waiting): Filled(names, *SCHEDULERS[name], waiting)
+        for name in SCHEDULERS
+        for waiting in plan.waiting
+    }
+    for one in filled.values():
+        one.sample(plan.steps)  # until all slots are taken
+    rounds = {key: [] for key in filled}
+    keys = list(filled)
+    for number in progress(range(plan.rounds)):
+        turn = number % len(keys)
+        for key in keys[turn:] + keys[:turn]:
+            gc.collect()  # the garbage of one is not the cost of the next
+            rounds[key].append(filled[key].sample(plan.steps))
+    cases = [
+        {
+            "scheduler": name,
+            "waiting": waiting,
+            "mean": [sum(seconds) / len(seconds) for seconds in samples],
+            "p99": [percentile(seconds, 99) for seconds in samples],
+        }
+        for (name, waiting), samples in rounds.items()
+    ]
+    shape = {"slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER}
+    return {
+        "kind": "scheduler",
+        "backend": "no model",
+        "plan": {**plan.__dict__, "waiting": list(plan.waiting), **shape},
+        "provenance": before,
+        "cases": cases,
+    }

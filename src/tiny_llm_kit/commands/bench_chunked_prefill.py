@@ -1,0 +1,112 @@
+"""`pdm run bench-chunked-prefill`: chunks of every size and none: what is won, and what is lost."""
+
+import argparse
+import os
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from ..arguments import DEVICES, DTYPES, model_argument, whole_number
+from ..bench.chunked_prefill import Plan, measure
+from ..bench.kept import keep
+from ..bench.reports import show
+from ..bench.serving_run import Serving
+from ..bench.shapes import SHAPES, RandomCheckpoint, shape
+from ..course.address import Day
+from ..loading import choose_backend, load
+from ..port import Port
+from ..solution import SOLUTIONS, resolve_serving
+from ..terminal import fail
+from .blank import ends_at_a_blank
+
+
+def chunk_argument(text: str) -> int | None:
+    """ "none" is the whole prompt."""
+    return None if text == "none" else whole_number(1)(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="pdm run bench-chunked-prefill", description=__doc__, allow_abbrev=False
+    )
+    add = top.add_argument
+    add("--solution", default="ref", choices=sorted(SOLUTIONS))
+    add("--backend", default="auto", choices=["auto", "mlx", "torch"])
+    add("--device", default="auto", choices=DEVICES)
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add("--config", choices=sorted(SHAPES), help="in place of --model: a shape, whose weights are random")
+    add("--layers", type=whole_number(1), help="with --config: fewer layers than the shape has")
+    add("--threads", type=whole_number(1), default=os.cpu_count() or 1)
+    add(
+        "--steps",
+        type=chunk_argument,
+        nargs="+",
+        default=list(Plan.steps),
+        metavar="N",
+        help="tokens of a chunk; none computes a prompt whole",
+    )
+    add("--policy-step", type=whole_number(1), default=Plan.policy_step, metavar="N", help="for the policies")
+    add("--mixed-tokens", type=whole_number(9), default=Plan.mixed_tokens, metavar="N")
+    add("--long-tokens", type=whole_number(9), default=Plan.long_tokens, metavar="N")
+    add("--rounds", type=whole_number(1), default=Plan.rounds, help="runs of each, taken in turns")
+    add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
+    return top
+
+
+def load_model(options: argparse.Namespace, backend: str) -> Any:
+    """A runner: of a model's files, or of a shape with random weights."""
+    where = {"backend": backend, "device": options.device, "dtype": options.dtype}
+    if options.config is None:
+        runner, _ = load(options.model, solution=options.solution, **where)
+        return runner
+    port = Port(SOLUTIONS[options.solution], **where)
+    checkpoint = RandomCheckpoint(
+        shape(options.config, options.layers), port.kit, port.float_dtype, port.device
+    )
+    return port.runner(port.Qwen3ModelWeek2(checkpoint, attention="device"))
+
+
+def name_of(options: argparse.Namespace) -> str:
+    if options.config is None:
+        return options.model
+    layers = f", {options.layers} layers" if options.layers else ""
+    return f"{options.config}{layers}, random weights"
+
+
+def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    backend = choose_backend(options.solution, options.backend)
+    model = load_model(options, backend)
+    model.kit.set_threads(options.threads)
+    plan = Plan(
+        model=name_of(options),
+        steps=tuple(options.steps),
+        policy_step=options.policy_step,
+        mixed_tokens=options.mixed_tokens,
+        long_tokens=options.long_tokens,
+        rounds=options.rounds,
+        threads=options.threads,
+        dtype=model.kit.default_dtype(model.device) if options.dtype == "auto" else options.dtype,
+    )
+    serving = Serving(resolve_serving(options.solution), model)
+    return measure(
+        plan, serving, backend, model.device, lambda rounds, text: track(rounds, text, console=console)
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options, console = parser().parse_args(argv), Console()
+    if None not in options.steps:
+        options.steps.append(None)  # what everything is compared with
+    with ends_at_a_blank(needs=Day(2, 7)):
+        try:
+            result = run(options, console)
+        except ValueError as error:
+            fail(error)
+    show(console, result)
+    keep(console, result, options.save, argv)
+
+
+if __name__ == "__main__":
+    main()

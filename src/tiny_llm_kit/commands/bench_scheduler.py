@@ -1,0 +1,40 @@
+"""`pdm run bench-scheduler`: what a step costs besides the model, by how many requests wait."""
+
+import argparse
+
+from rich.console import Console
+from rich.progress import track
+
+from ..arguments import whole_number
+from ..bench.kept import keep
+from ..bench.reports import show
+from ..bench.scheduler import Plan, measure
+from ..course.address import Day
+from ..solution import SOLUTIONS, resolve_serving
+from .blank import ends_at_a_blank
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="pdm run bench-scheduler", description=__doc__, allow_abbrev=False)
+    add = top.add_argument
+    add("--solution", default="ref", choices=sorted(SOLUTIONS))
+    add("--waiting", type=whole_number(1), nargs="+", default=list(Plan.waiting), help="requests that wait")
+    add("--steps", type=whole_number(1), default=Plan.steps, help="of one sample")
+    add("--rounds", type=whole_number(1), default=Plan.rounds, help="samples of each, taken in turns")
+    add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
+    return top
+
+
+def main(argv: list[str] | None = None) -> None:
+    options, console = parser().parse_args(argv), Console()
+    plan = Plan(tuple(sorted(set(options.waiting))), options.steps, options.rounds)
+    with ends_at_a_blank(needs=Day(2, 7)):
+        result = measure(
+            plan, resolve_serving(options.solution), lambda rounds: track(rounds, console=console)
+        )
+    show(console, result)
+    keep(console, result, options.save, argv)
+
+
+if __name__ == "__main__":
+    main()
