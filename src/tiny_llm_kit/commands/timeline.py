@@ -1,13 +1,13 @@
 """`pdm run timeline`: the learner's own scheduler serves the same requests twice: whole prompts, then in chunks."""
 
 import argparse
-import os
 from pathlib import Path
 from types import ModuleType
 
 from rich.console import Console
 
 from ..arguments import DEVICES, whole_number
+from ..batch_text import counted
 from ..bench.provenance import provenance
 from ..course.address import Day
 from ..loading import choose_backend, load
@@ -34,14 +34,13 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
     with ends_quietly(), ends_at_a_blank(needs=CHUNKED_PREFILL, unused=UNUSED):
-        run(
-            options,
-            Console(highlight=False) if is_terminal() else Console(highlight=False, width=terminal.COLUMNS),
-        )
+        run(options, make_console())
 
 
-def is_terminal() -> bool:
-    return os.isatty(1)
+def make_console() -> Console:
+    """As wide as a terminal is; a file or a pipe gets plain lines of the full width."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=terminal.COLUMNS)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -96,7 +95,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     workload = Workload(options.prompt_tokens, options.decodes, options.prefill_step)
     before, after = both_runs(options, workload, serving)
     rows = list(figures(before, after, workload.long, workload.late))
-    console.print(about(workload, before), soft_wrap=True)
+    console.print(about(workload, before))
     console.print()
     terminal.show(console, before, after, rows)
     if options.trace:
@@ -148,15 +147,15 @@ def warm_up(workload: Workload, serving: ModuleType, runner: ModelRunner, tokeni
 
 def about(workload: Workload, trace: Trace) -> str:
     """What is served, and by what."""
+    running = f"{counted(workload.decodes, 'request')} run{'s' * (workload.decodes == 1)}"
     requests = (
-        f"{workload.decodes} requests run when a prompt of {workload.prompt_tokens:,} tokens arrives, "
-        "and a short one behind it."
+        f"{running} when a prompt of {workload.prompt_tokens:,} tokens arrives, and a short one behind it."
     )
     if trace.provenance.get("virtual_time"):
-        return f"{requests} Simulated model, virtual time."
+        return f"{requests}\nSimulated model, virtual time."
     source = trace.provenance
     return (
-        f"{requests} Measured, one run each: {source['model']}, {source['port']} port, {source['device']}. "
+        f"{requests}\nMeasured, one run each: {source['model']}, {source['port']} port, {source['device']}. "
         "Times vary from run to run."
     )
 

@@ -14,6 +14,7 @@ for (const timeline of document.querySelectorAll(".timeline")) {
             lane.children[at].classList.add("at");
             tell(lane.children[at]);
         };
+        lane.addEventListener("pointerdown", (event) => { at = [...lane.children].indexOf(event.target.closest("rect")); });
         lane.addEventListener("focus", () => go(Math.max(at, 0)));
         lane.addEventListener("blur", () => lane.children[at]?.classList.remove("at"));
         lane.addEventListener("keydown", (event) => {

@@ -27,7 +27,7 @@ CHUNKS = (("█", "yellow"), ("▓", "yellow"))
 
 def show(console: Console, before: Trace, after: Trace, rows: Iterable[Figure]) -> None:
     """Both charts, then the table."""
-    width = min(COLUMNS, console.width)
+    width = max(3 * LABEL, min(COLUMNS, console.width))
     end = max(before.end, after.end)
     for name, trace in (("before", before), ("after", after)):
         _show_run(console, name, trace, end, width)
