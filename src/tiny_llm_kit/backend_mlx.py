@@ -5,6 +5,7 @@ Twin of `backend_torch.py`.
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,11 @@ def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str,
     numbers = (mx.random.normal(shape) * scale + mean).astype(DTYPES[dtype])
     mx.eval(numbers)
     return numbers
+
+
+def inference():
+    """A context for the work of a model. MLX notes nothing for gradients unless it is asked to."""
+    return nullcontext()
 
 
 def set_threads(count: int) -> None:

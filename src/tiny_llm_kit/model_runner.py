@@ -69,6 +69,17 @@ class ModelRunner:
         sampling: Sequence[Any] | None = None,
     ) -> list[int]:
         """See `ServingModel.step`. One copy to the device, one copy back."""
+        with self.kit.inference():
+            return self._step(tokens, offsets, kv_cache, sample_rows, sampling)
+
+    def _step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        offsets: Sequence[int],
+        kv_cache: Sequence,
+        sample_rows: Sequence[int],
+        sampling: Sequence[Any] | None,
+    ) -> list[int]:
         rows = self._rows(tokens)
         longest = max(map(len, rows))
         L = self._padded(longest, kv_cache)

@@ -170,7 +170,8 @@ class Qwen3ModelWeek2:
         """Scores of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
         if x.shape[1] == 0:  # nobody asked
             return mx.zeros((*x.shape[:2], self.config.vocab_size), x.dtype)
-        return self.embedding.as_linear(x) if self.w_lm_head is None else project(x, self.w_lm_head)
+        # A tied head is the table itself; `project` knows the fast way for every kind of table and number of rows.
+        return project(x, self.embedding.weight if self.w_lm_head is None else self.w_lm_head)
 
 
 def kept(x: mx.array, logits_to_keep: int | mx.array | None) -> mx.array:

@@ -106,10 +106,10 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
 
 def apply_rope_twin(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    from .rope import RoPE  # this port's own, written on Day 1.2
-
-    D = x.shape[-1]
-    return RoPE(D, seq_len=1).rotate(x, cos[..., : D // 2], sin[..., : D // 2])
+    # Day 1.2's rotation over whole heads at once: half as many operations, which is what one token waits for.
+    wide, cos, sin = x.float(), cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads of a token turn alike
+    a, b = wide.chunk(2, dim=-1)
+    return torch.addcmul(wide * cos, torch.cat([-b, a], dim=-1), sin).to(x.dtype)
 
 
 def fused_attention(

@@ -187,7 +187,8 @@ class Qwen3ModelWeek2:
         """Scores of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
         if x.shape[1] == 0:  # nobody asked
             return x.new_zeros(*x.shape[:2], self.config.vocab_size)
-        return self.embedding.as_linear(x) if self.w_lm_head is None else project(x, self.w_lm_head)
+        # A tied head is the table itself; `project` knows the fast way for every kind of table and number of rows.
+        return project(x, self.embedding.weight if self.w_lm_head is None else self.w_lm_head)
 
 
 def kept(x: torch.Tensor, logits_to_keep: int | torch.Tensor | None) -> torch.Tensor:
