@@ -10,21 +10,23 @@ from tiny_llm_kit.course.hints import chapter_of, hints
 from tiny_llm_kit.course.tree import day_tests, days, holes_of_part, tasks
 
 
+def text_of_tests(day) -> str:
+    return "\n".join(file.read_text() for file in day_tests(day))
+
+
 def test_the_stubs_are_generated_and_leak_nothing():
     assert problems_of_stubs() == []
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_task_has_tests_and_every_marked_test_a_task(day):
-    marked = {
-        parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"\)', day_tests(day).read_text())
-    }
+    marked = {parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"\)', text_of_tests(day))}
     assert marked == {task for task in tasks() if task.of_day == day}
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_test_of_a_day_is_marked_with_its_task(day):
-    text = day_tests(day).read_text()
+    text = text_of_tests(day)
     assert len(re.findall(r"^def test_", text, re.M)) == len(
         re.findall(r"^@pytest\.mark\.task\(", text, re.M)
     )

@@ -1,6 +1,7 @@
 """Addresses of the course: `1.3` is a day, `1.3.2` a task of that day."""
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -12,8 +13,13 @@ class Day(NamedTuple):
         return f"{self.week}.{self.day}"
 
     @property
-    def test_file(self) -> str:
-        return f"test_week_{self.week}_day_{self.day}.py"
+    def slug(self) -> str:
+        """How the day's files begin, those of its tests and of its wrong solutions."""
+        return f"week_{self.week}_day_{self.day}"
+
+    def files(self, folder: Path, prefix: str = "") -> list[Path]:
+        """The day's files: `week_2_day_7.py`; or, of a large day, `week_2_day_7_masks.py` and so on; in order."""
+        return [*folder.glob(f"{prefix}{self.slug}.py"), *sorted(folder.glob(f"{prefix}{self.slug}_*.py"))]
 
 
 class Task(NamedTuple):

@@ -50,7 +50,7 @@ def run_days(
 ) -> list[Outcome]:
     """Runs the tests of `days` (only `tasks`, when given) in this process; `stop` ends at the first that fails."""
     recorder = _Recorder()
-    arguments = [str(day_tests(day)) for day in days]
+    arguments = [str(file) for day in days for file in day_tests(day)]
     arguments += [f"--task={task}" for task in tasks] + ["-x"] * stop
     # pytest's hunt for unraisable exceptions collects all garbage of the process twice a run: half of a mutant's time.
     arguments += ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
@@ -86,10 +87,11 @@ class Verdict:
 
 def mutants_of(day: Day) -> list[Mutant]:
     """The wrong solutions that a day lists."""
-    path = FOLDER / f"week_{day.week}_day_{day.day}.py"
-    if not path.exists():
-        return []
-    spec = spec_from_file_location(f"mutants_{day.week}_{day.day}", path)
+    return [mutant for file in day.files(FOLDER) for mutant in _listed_in(file)]
+
+
+def _listed_in(file: Path) -> list[Mutant]:
+    spec = spec_from_file_location(f"mutants_of_{file.stem}", file)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.MUTANTS

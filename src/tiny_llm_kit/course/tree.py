@@ -45,5 +45,5 @@ def days() -> list[Day]:
     return sorted({task.of_day for task in tasks()})
 
 
-def day_tests(day: Day) -> Path:
-    return TESTS / day.test_file
+def day_tests(day: Day) -> list[Path]:
+    return day.files(TESTS, "test_")

@@ -89,7 +89,7 @@ def check_port(solution: str, backend: str, device: str) -> None:
 
 
 def files_of(chosen: list[Day]) -> list[Path]:
-    missing = [day for day in chosen if not day_tests(day).exists()]
+    missing = [day for day in chosen if not day_tests(day)]
     if missing:
-        fail(f"day {missing[0]} has no tests: {day_tests(missing[0])} is missing")
-    return [day_tests(day) for day in chosen]
+        fail(f"day {missing[0]} has no tests: tests/test_{missing[0].slug}.py is missing")
+    return [file for day in chosen for file in day_tests(day)]
