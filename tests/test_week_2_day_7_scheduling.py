@@ -527,6 +527,44 @@ def test_chunked_prefill_gives_no_slot_to_what_ended_with_its_first_token(s):
 
 
 @pytest.mark.task("2.7.3")
+def test_chunked_prefill_lets_nobody_wait_for_a_slot_that_is_not_needed(s):
+    """The only slot is taken. A prompt that ends with its first token leaves all the same, and the next one begins."""
+    run = ChunkedRun(s, {"1": "abcde", "AB": "", "CD": "x"}, slots=1).add("1", "AB", "CD").finish()
+    assert run.trace[2:6] == ["prompt AB", "decode b", "prompt CD", "decode c"], (
+        f"AB has ended and needs no slot, so CD is computed in the next step: {run.trace}"
+    )
+    assert run.times("finish", 1) == [4], f"it has ended before the decode step: {run.times('finish', 1)}"
+    run.check_end()
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_frees_a_slot_with_the_last_token(s):
+    """A request leaves the batch in the step of its last token: nothing is left to do, and its end was told."""
+    run = ChunkedRun(s, {"1": "ab"}).add("1").steps(2)
+    assert run.trace == ["prompt 1", "decode a-", "decode b-"], f"{run.trace}"
+    assert not run.scheduler.has_work_remaining(), (
+        "it got its end token: its slot is free, and there is no work"
+    )
+    assert run.times("finish", 0) == [3], f"its end is told with its last step: {run.times('finish', 0)}"
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_decodes_nobody_who_was_aborted_in_the_same_step(s):
+    """Whoever hears of a chunk aborts a running request: the decode step behind it goes without that one."""
+
+    def heard(run, event):
+        if event.kind == "chunk" and event.request is run.requests[2]:
+            run.requests[0].finish("abort")
+
+    run = ChunkedRun(s, {"1": "abcdef", "2": "uvwxyz", "ABCD": ""}, slots=3, heard=heard).add(
+        "1", "2", "ABCD"
+    )
+    run.finish()
+    assert run.trace[4:6] == ["prompt ABC", "decode -v-"], f"slot 0 was aborted during the chunk: {run.trace}"
+    run.check_end()
+
+
+@pytest.mark.task("2.7.3")
 def test_chunked_prefill_goes_past_prompts_that_were_refused(s):
     """An empty and an overlong prompt end with an error of their own, and cost no step."""
     answers = {"1": "ab", "": "", "x" * 12: "", "3": "cd", "y" * 11: "e"}
@@ -957,6 +995,11 @@ def test_chunked_prefill_reserves_slots(s):
         assert run.texts == list(answers.values()), f"nobody waits for ever: {run.texts}"
         run.check_end()
     assert order == {0: "1234", 1: "1243", 2: "1423"}, f"reserved slots: the order of the prompts is {order}"
+    run = ChunkedRun(s, answers, slots=3, reserved_decode_slots=1).add("1", "2").steps(2)
+    run.add("3", priority="batch").steps(1)
+    assert run.trace[-2] == "prompt 3", (
+        "interactive requests run in all slots but one; that one a batch request may take"
+    )
 
 
 def _slots_over_time(run: ChunkedRun) -> list[list]:
