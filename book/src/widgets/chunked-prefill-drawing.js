@@ -33,7 +33,8 @@ const chunkedPrefillDrawing = (() => {
     /** The longest gap of all answers: where it begins and ends. */
     function longest(requests) {
         const all = requests.flatMap(({ times }) => times.slice(1).map((end, i) => ({ start: times[i], end })));
-        return all.reduce((best, gap) => (!best || gap.end - gap.start > best.end - best.start ? gap : best), null);
+        const length = ({ start, end }) => end - start;
+        return all.reduce((best, gap) => (best && length(best) >= length(gap) ? best : gap), null);
     }
 
     /** One box for each chunk, then the tokens of the prompt's own answer. */
@@ -48,18 +49,23 @@ const chunkedPrefillDrawing = (() => {
     function tokens(run, request, x, y) {
         const ends = new Set(request.times);
         const steps = run.spans.filter((span) => span.kind === "decode" && ends.has(span.end));
-        const parts = steps.map((span) => `M${round(x(span.start))} ${round(y)}H${round(x(span.end))}v9H${round(x(span.start))}z`);
+        const parts = steps.map(({ start, end }) => {
+            const left = round(x(start));
+            return `M${left} ${round(y)}H${round(x(end))}v9H${left}z`;
+        });
         return parts.length ? `<path class="box-a fine" d="${parts.join("")}"/>` : "";
     }
 
-    /** What the answers wait for beyond the chunk that was agreed: striped, with a line for each chunk. */
+    /** What the answers wait for beyond the chunk that was agreed: striped, and a line for each if there is room. */
     function stalled(run, promise, x, y, height, stripes) {
         return run.spans
             .map((span) => {
                 const count = chunkedPrefillSchedule.stalls(span, promise);
                 if (!count) return "";
                 const at = (k) => x(span.start + ((span.end - span.start) * k * promise) / span.tokens);
-                const lines = Array.from({ length: count }, (_, k) => `M${round(at(k + 1))} ${y}v${height}`);
+                const apart = (x(span.end) - at(1)) / count > 5;
+                const drawn = Array.from({ length: apart ? count : 0 }, (_, k) => at(k + 1));
+                const lines = drawn.map((left) => `M${round(left)} ${y}v${height}`);
                 const middle = (at(1) + x(span.end)) / 2;
                 const label = `${count} stall${count > 1 ? "s" : ""}`;
                 const fits = x(span.end) - at(1) > 76;
@@ -125,16 +131,19 @@ const chunkedPrefillDrawing = (() => {
         const total = Math.max(whole.metrics.total, chunked.metrics.total);
         const x = (seconds) => LEFT + (seconds / total) * (width - LEFT - RIGHT);
         const count = chunked.metrics.chunks;
-        const pieces = count > 1 ? `in ${count} chunks of up to ${input.chunk} tokens` : "in one chunk: it is not longer";
-        const above = lanes(whole, `the prompt whole, ${input.promptTokens} tokens`, input.chunk, x, 0, width, `${id}-stripes`);
-        const below = lanes(chunked, pieces, input.chunk, x, above.bottom + 8, width, `${id}-stripes`);
+        const piece = `the prompt whole, ${input.promptTokens} tokens`;
+        const pieces = `in ${count} chunks of up to ${input.chunk} tokens`;
+        const stripes = `${id}-stripes`;
+        const above = lanes(whole, piece, input.chunk, x, 0, width, stripes);
+        const title = count > 1 ? pieces : "in one chunk: it is not longer";
+        const below = lanes(chunked, title, input.chunk, x, above.bottom + 8, width, stripes);
         const { grid, labels } = axis(total, x, LANE.title, below.bottom, width);
         const height = below.bottom + LANE.axis - 16;
         return (
             `<svg viewBox="0 0 ${width} ${height}" role="img" aria-labelledby="${id}-title">` +
-            `<title id="${id}-title">Two timelines of the same requests: a prompt that is computed whole, and in chunks` +
-            "</title>" +
-            `<defs><pattern id="${id}-stripes" width="8" height="8" patternUnits="userSpaceOnUse">` +
+            `<title id="${id}-title">` +
+            "Two timelines of the same requests: a prompt that is computed whole, and in chunks</title>" +
+            `<defs><pattern id="${stripes}" width="8" height="8" patternUnits="userSpaceOnUse">` +
             '<path class="stripe" d="M-2 2L2 -2M0 8L8 0M6 10L10 6"/></pattern></defs>' +
             grid +
             above.svg +

@@ -64,13 +64,20 @@
             ...[pair.whole, pair.chunked].map(({ metrics }) => shown(metrics[name], show)),
         ]);
         const head = ["", "whole", "in chunks"].map((name) => element("th", { scope: "col" }, name));
-        const rows = cells.map(([label, ...values]) =>
-            element("tr", {}, element("th", { scope: "row" }, label), ...values.map((value) => element("td", {}, value))),
-        );
-        return element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows));
+        const rows = cells.map(([label, ...values]) => {
+            const texts = values.map((value) => element("td", {}, value));
+            return element("tr", {}, element("th", { scope: "row" }, label), ...texts);
+        });
+        const header = element("thead", {}, element("tr", {}, ...head));
+        return element("table", {}, header, element("tbody", {}, ...rows));
     }
 
-    const percent = (now, before) => `${now >= before ? "+" : "−"}${Math.abs(Math.round((100 * (now - before)) / before))} %`;
+    /** "+29 %". */
+    function percent(now, before) {
+        const share = Math.round((100 * (now - before)) / before);
+        return `${share < 0 ? "−" : "+"}${Math.abs(share)} %`;
+    }
+
 
     const stalls = ({ stallSteps }) => `${stallSteps} stall${stallSteps === 1 ? "" : "s"}`;
 
@@ -78,8 +85,10 @@
     function summary({ input, whole, chunked }) {
         const [before, now] = [whole.metrics, chunked.metrics];
         const price =
-            `The price: the first token of the prompt comes after ${time(now.ttft)} and not ${time(before.ttft)}, ` +
-            `and everything is done after ${time(now.total)} and not ${time(before.total)} (${percent(now.total, before.total)}).`;
+            "The price: the first token of the prompt comes " +
+            `after ${time(now.ttft)} and not ${time(before.ttft)}, ` +
+            `and everything is done after ${time(now.total)} and not ${time(before.total)} ` +
+            `(${percent(now.total, before.total)}).`;
         if (now.chunks === 1) return "The prompt is no longer than one chunk: both are the same.";
         if (input.decodes === 0) return `Nobody waits, so chunks win nothing. ${price}`;
         return (
@@ -100,8 +109,10 @@
         const error = Math.round(100 * Math.max(cost.prefill.error, cost.decode.error));
         return (
             `The times are arithmetic. A chunk takes ${line(cost.prefill, "tokens")}; ` +
-            `a decode step takes ${line(cost.decode, "rows")}. The context is how many tokens each one sees, on average. ` +
-            `These lines go through measurements of ${cost.provenance.date.slice(0, 10)}, and miss them by ${error} % at most: ` +
+            `a decode step takes ${line(cost.decode, "rows")}. ` +
+            "The context is how many tokens each one sees, on average. " +
+            `These lines go through measurements of ${cost.provenance.date.slice(0, 10)}, ` +
+            `and miss them by ${error} % at most: ` +
             `the shipped model in ${cost.backend} ${version}, ${system}, ${processor}, ${cost.clock} of one thread. ` +
             "Your machine has others; this command measures them and puts them here: "
         );
