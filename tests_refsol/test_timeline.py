@@ -23,6 +23,7 @@ from tiny_llm_kit.solution import resolve_serving
 from tiny_llm_kit.timeline import chrome, page, terminal
 from tiny_llm_kit.timeline.figures import Figure, figures
 from tiny_llm_kit.timeline.fit import fit, line
+from tiny_llm_kit.timeline.plain_batches import PlainBatch
 from tiny_llm_kit.timeline.recorder import Recorder
 from tiny_llm_kit.timeline.simulation import every_size, simulate
 from tiny_llm_kit.timeline.trace import WHOLE, Trace
@@ -137,6 +138,25 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
         assert len(lane.tokens) == 1 + sum(span.kind == "decode" for span in spans)
     if step <= agreed:
         assert not any(span.kind == "stall" for span in trace.spans)
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompts=sizes)
+def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
+    """`batch_generate` of Day 2.6 tells less; with a slot for everybody what it does is the same."""
+    slots = len(prompts)
+    model, tokenizer = SimulatedModel(PLAIN), SimulatedTokenizer()
+    requests = [
+        SERVING.Request(model, tokenizer, [0] * tokens, sampling=SERVING.SamplingParams(max_tokens=answer))
+        for tokens, answer in prompts
+    ]
+    for index, request in enumerate(requests):
+        request.prompt_idx = index
+    recorder = Recorder(7)
+    record = PlainBatch(recorder, requests)
+    SERVING.batch_generate(model, tokenizer, requests, 4096, slots, clock=model.clock, on_event=record)
+    record.end_step()
+    assert recorder.trace("a run", WHOLE).to_json() == recorded(prompts, WHOLE, 7, slots).to_json()
 
 
 def test_a_trace_is_json_in_milliseconds():
