@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,6 +204,17 @@ def test_the_fit_finds_the_costs_again():
     found = fit(runs)
     for one, other in ((found.prefill, costs.prefill), (found.decode, costs.decode)):
         assert (one.a, one.b, one.c) == pytest.approx((other.a, other.b, other.c), rel=1e-6)
+
+
+def test_noise_does_not_pull_the_line_down():
+    """Steps that take 40 % more or less than the line, as often the one as the other."""
+    rng, cost = np.random.default_rng(27), Cost(0.01, 2e-4, 3e-7)
+    sizes = [(int(tokens), float(context)) for tokens, context in rng.integers(1, 2048, (400, 2))]
+    noise = rng.uniform(0.6, 1.4, len(sizes))
+    found = line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
+    assert sum(found.seconds(*size) / cost.seconds(*size) for size in sizes) / 400 == pytest.approx(
+        1, abs=0.03
+    )
 
 
 def test_no_cost_is_negative():
