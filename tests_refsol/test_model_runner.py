@@ -21,7 +21,7 @@ class Layer:
     max_seq_len = 20
 
     def __init__(self):
-        self.offset, self.rewound, self.materialized = 0, 0, False
+        self.offset, self.rewound, self.materialized, self.unused = 0, 0, False, 0
 
     def rewind(self, n: int) -> None:
         self.rewound += n
@@ -30,7 +30,7 @@ class Layer:
         self.materialized = True
 
     def span(self, L: int) -> int:
-        return 16 + L
+        return self.unused + L
 
 
 class BatchLayer(Layer):
@@ -69,8 +69,9 @@ def runner(b, **options) -> ModelRunner:
     return ModelRunner(Model(b), b.kit, **options)
 
 
-def step(made: ModelRunner, tokens, offsets, rows, **options):
+def step(made: ModelRunner, tokens, offsets, rows, unused: int = 0, **options):
     layers = [Layer() if len(tokens) == 1 else BatchLayer()]
+    layers[0].unused = unused
     return made.step(tokens, offsets, layers, sample_rows=rows, **options), layers[0]
 
 
@@ -201,7 +202,7 @@ def test_padding_changes_no_logits(b, count):
     assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")
 
 
-def test_a_chunk_with_a_past_gets_the_mask_of_the_solution(b):
+def test_a_chunk_that_sees_more_than_itself_gets_the_mask_of_the_solution(b):
     """Over all keys that the cache hands out, padding included, and where it starts as a number in an array."""
     asked = []
 
@@ -210,8 +211,8 @@ def test_a_chunk_with_a_past_gets_the_mask_of_the_solution(b):
         return "the mask"
 
     made = runner(b, prompt_bucket=4, chunk_mask=chunk_mask)
-    step(made, [[1, 2, 3]], [6], [])
-    step(made, [[1]], [9], [0])
+    step(made, [[1, 2, 3]], [6], [], unused=16)
+    step(made, [[1]], [9], [0], unused=16)
     assert asked == [(6, 4, 20, b.dtype("float32")), (9, 4, 20, b.dtype("float32"))]
     assert made.model.masks == ["the mask", "the mask"]
 
@@ -221,7 +222,7 @@ def test_a_chunk_with_a_past_gets_the_mask_of_the_solution(b):
 )
 def test_a_prompt_from_its_start_and_a_batch_keep_the_mask_of_their_caches(b, tokens, offsets):
     made = runner(b, chunk_mask=lambda *_, **options: pytest.fail("the chunk mask was asked for"))
-    step(made, tokens, offsets, [])
+    step(made, tokens, offsets, [], unused=16 * (len(tokens) > 1))
     assert made.model.masks == ["causal"]
 
 

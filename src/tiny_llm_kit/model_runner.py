@@ -22,8 +22,8 @@ class ModelRunner:
         sampler: the solution's `make_sampler`; without one every token is greedy.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) of each sampled step, for tests.
         prompt_bucket: 1 pads no prompt; a Gaudi wants 128.
-        chunk_mask: the solution's `chunked_attention_mask`, for the chunks of a prompt that others came before. Without
-            one the cache says who sees whom, with the same result.
+        chunk_mask: the solution's `chunked_attention_mask`, for the chunks of a prompt that see other keys than their
+            own. Without one the cache says who sees whom, with the same result.
         pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
             fewer programs and more padding. What is longer than all of these is padded to the bucket.
         chunk_sizes: the ladder of "chunk", in ascending order.
@@ -117,15 +117,17 @@ class ModelRunner:
         return self._array([longest - 1]) if is_padded and not _is_batch(kv_cache) else 1
 
     def _mask(self, offset: int, L: int, kv_cache: Sequence) -> dict:
-        """The mask of a chunk that others came before, over all keys that its cache will hand out.
+        """The mask of a chunk over all keys that its cache will hand out; none where these are the chunk's own alone.
 
-        A prompt's beginning sees only itself: "causal" says it in a word, which kernels know without a mask. Where the
-        chunk starts is a number in an array: no new program for every start.
+        A prompt's beginning says "causal", in a word that kernels know without a mask. Where a chunk starts is a number
+        in an array: no new program for every start.
         """
-        if self.chunk_mask is None or not offset or _is_batch(kv_cache):
+        if self.chunk_mask is None or _is_batch(kv_cache):
             return {}
         S, dtype = kv_cache[0].span(L), self.model.embedding.weight.dtype
-        return {"mask": self.chunk_mask(self._array(offset), L, total_length=S, dtype=dtype)}
+        return (
+            {} if S == L else {"mask": self.chunk_mask(self._array(offset), L, total_length=S, dtype=dtype)}
+        )
 
     @staticmethod
     def _forget_padding(kv_cache: Sequence, count: int) -> None:
