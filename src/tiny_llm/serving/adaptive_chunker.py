@@ -56,21 +56,30 @@ class AdaptiveChunker:
         # No cost is 0, whatever the clock says. If the machine became faster, larger sizes are unknown again.
         raise NotImplementedError("week 2 day 7 task 5: AdaptiveChunker.observe")
 
+    # GIVEN: how much noise there may be, and what a line cannot do.
     def is_faster(self, size: int, context: int) -> bool:
         """Whether larger sizes, which were too slow, should be tried again: a chunk of this one has become cheaper."""
-        # TASK 2.7.5: cheaper than it was by more than noise; and it was too slow itself, or now even a chunk of the
-        # next size must be fast enough: twice the tokens never cost more than twice as much.
-        raise NotImplementedError("week 2 day 7 task 5: AdaptiveChunker.is_faster")
+        # Cheaper than it was by more than noise; and it was too slow itself, or now even a chunk of the next size must
+        # be fast enough: twice the tokens never cost more than twice as much.
+        cost, target = self.predict(size, context), self.decode_latency_target
+        slowest = self.translate(self._slowest.get(size, Observation(size, cost, context)), size, context)
+        if cost >= slowest:
+            self._slowest[size] = Observation(size, cost, context)
+        above = next((other for other in self.sizes if other > size), size)
+        return cost <= FASTER * slowest and (slowest > target >= cost or cost * above / size <= target)
 
     def predict(self, size: int, context: int) -> float:
         """Seconds of a chunk of this size behind so many tokens: the median of the last ones, else the cost line."""
         # TASK 2.7.5: the lower one of two. A chunk that was seen behind another context is translated.
         raise NotImplementedError("week 2 day 7 task 5: AdaptiveChunker.predict")
 
+    # GIVEN: the line knows the ratio, the observation knows the cost.
     def translate(self, observation: Observation, size: int, context: int) -> float:
         """What an observed chunk would have cost at another size and behind another context, by the cost line."""
-        # TASK 2.7.5: the line knows the ratio; the observation knows the cost.
-        raise NotImplementedError("week 2 day 7 task 5: AdaptiveChunker.translate")
+        tokens, seconds, before = observation
+        if (tokens, before) == (size, context):
+            return seconds
+        return seconds * self.line.seconds(size, context) / max(self.line.seconds(tokens, before), 1e-12)
 
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float, context: int = 0) -> int:
         """The size of the next chunk, always one of the ladder.

@@ -37,6 +37,7 @@ class CostLine:
         raise NotImplementedError("week 2 day 7 task 5: CostLine.seconds")
 
 
+# GIVEN: linear algebra, no policy.
 def fit_cost_line(observations: Iterable[Observation]) -> CostLine:
     """The line with the smallest sum of squared errors, each error as a share of the time that was measured.
 
@@ -50,9 +51,22 @@ def fit_cost_line(observations: Iterable[Observation]) -> CostLine:
     seen = [Observation(*observation) for observation in observations]
     if not seen or any(o.seconds <= 0 for o in seen):
         raise ValueError(f"no line fits {len(seen)} observations: give at least one, all above 0 seconds")
-    # TASK 2.7.5: a row (1, tokens, tokens · context) / seconds for each; a line that fits gives 1 for every row.
+    # A row (1, tokens, tokens · context) / seconds for each; a line that fits gives 1 for every row.
     # Of the shapes without a negative number the best. A less simple one must be better by more than rounding.
-    raise NotImplementedError("week 2 day 7 task 5: fit_cost_line")
+    rows = [(1 / o.seconds, o.tokens / o.seconds, o.tokens * o.context / o.seconds) for o in seen]
+    products = [[sum(row[i] * row[k] for row in rows) for k in range(3)] for i in range(3)]
+    sums = [sum(column) for column in zip(*rows, strict=True)]
+    least, line = 0.0, (0.0, 0.0, 0.0)
+    for shape in SHAPES:
+        solved = solve([[products[i][k] for k in shape] for i in shape], [sums[i] for i in shape])
+        if solved is None or min(solved) < 0:
+            continue
+        # Σ (row · x − 1)², without the 1 of each row, where x solves the normal equations.
+        error = -sum(x * sums[i] for x, i in zip(solved, shape, strict=True))
+        if error < least - 1e-9:
+            least, found = error, dict(zip(shape, solved, strict=True))
+            line = tuple(found.get(i, 0.0) for i in range(3))
+    return CostLine(*line)
 
 
 # GIVEN: linear algebra, no policy.

@@ -63,10 +63,11 @@ class AdaptiveChunker:
             self._recent = {other: seen for other, seen in self._recent.items() if other <= size}
             self._slowest.clear()
 
+    # GIVEN: how much noise there may be, and what a line cannot do.
     def is_faster(self, size: int, context: int) -> bool:
         """Whether larger sizes, which were too slow, should be tried again: a chunk of this one has become cheaper."""
-        # TASK 2.7.5: cheaper than it was by more than noise; and it was too slow itself, or now even a chunk of the
-        # next size must be fast enough: twice the tokens never cost more than twice as much.
+        # Cheaper than it was by more than noise; and it was too slow itself, or now even a chunk of the next size must
+        # be fast enough: twice the tokens never cost more than twice as much.
         cost, target = self.predict(size, context), self.decode_latency_target
         slowest = self.translate(self._slowest.get(size, Observation(size, cost, context)), size, context)
         if cost >= slowest:
@@ -82,9 +83,9 @@ class AdaptiveChunker:
             return self.line.seconds(size, context)
         return median_low([self.translate(observation, size, context) for observation in seen])
 
+    # GIVEN: the line knows the ratio, the observation knows the cost.
     def translate(self, observation: Observation, size: int, context: int) -> float:
         """What an observed chunk would have cost at another size and behind another context, by the cost line."""
-        # TASK 2.7.5: the line knows the ratio; the observation knows the cost.
         tokens, seconds, before = observation
         if (tokens, before) == (size, context):
             return seconds

@@ -37,6 +37,7 @@ class CostLine:
         return self.a + self.b * tokens + self.c * tokens * context
 
 
+# GIVEN: linear algebra, no policy.
 def fit_cost_line(observations: Iterable[Observation]) -> CostLine:
     """The line with the smallest sum of squared errors, each error as a share of the time that was measured.
 
@@ -50,7 +51,7 @@ def fit_cost_line(observations: Iterable[Observation]) -> CostLine:
     seen = [Observation(*observation) for observation in observations]
     if not seen or any(o.seconds <= 0 for o in seen):
         raise ValueError(f"no line fits {len(seen)} observations: give at least one, all above 0 seconds")
-    # TASK 2.7.5: a row (1, tokens, tokens · context) / seconds for each; a line that fits gives 1 for every row.
+    # A row (1, tokens, tokens · context) / seconds for each; a line that fits gives 1 for every row.
     # Of the shapes without a negative number the best. A less simple one must be better by more than rounding.
     rows = [(1 / o.seconds, o.tokens / o.seconds, o.tokens * o.context / o.seconds) for o in seen]
     products = [[sum(row[i] * row[k] for row in rows) for k in range(3)] for i in range(3)]
