@@ -20,7 +20,7 @@ from ..timeline.figures import figures
 from ..timeline.fit import fit
 from ..timeline.simulation import every_size, simulate
 from ..timeline.trace import WHOLE, Trace
-from ..timeline.workload import Workload, serve
+from ..timeline.workload import NoEnd, Workload, serve
 from ..tokenizer import Tokenizer
 from .blank import ends_at_a_blank
 
@@ -34,7 +34,12 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
     with ends_quietly(), ends_at_a_blank(needs=CHUNKED_PREFILL, unused=UNUSED):
-        run(options, make_console())
+        try:
+            run(options, make_console())
+        except NoEnd as problem:
+            fail(
+                f"timeline: {problem}: `pdm run test --week 2 --day 7` says what is wrong with the scheduler"
+            )
 
 
 def make_console() -> Console:

@@ -62,9 +62,13 @@ class Recorder:
             Span(event.request.prompt_idx, "chunk", start, self._now, event.tokens, event.context)
         )
         if event.running:
+            self.stall_steps -= self._stalls()
             self._chunks.append((start, event.tokens))
-        else:
-            self._chunks.clear()
+            self.stall_steps += self._stalls()
+
+    def _stalls(self) -> int:
+        """Of the wait that goes on."""
+        return stalls(sum(tokens for _, tokens in self._chunks), self.prefill_step)
 
     def _token(self, event: Any) -> None:
         lane = self._lanes[event.request.prompt_idx]
@@ -86,11 +90,10 @@ class Recorder:
         if not self._chunks:
             return
         start, tokens = self._chunks[0][0], sum(tokens for _, tokens in self._chunks)
-        count = stalls(tokens, self.prefill_step)
+        kind = "stall" if self._stalls() else "waiting"
         for number in self._row:
             if self._lanes[number].tokens and self._lanes[number].tokens[0] <= start:
-                self._spans.append(Span(number, "stall" if count else "waiting", start, end, tokens))
-        self.stall_steps += count
+                self._spans.append(Span(number, kind, start, end, tokens))
         self._chunks.clear()
 
     def _finish(self, event: Any) -> None:

@@ -90,6 +90,10 @@ class Endless:
         return getattr(self._tokenizer, name)
 
 
+class NoEnd(Exception):
+    """A scheduler that does not serve everybody to the end."""
+
+
 def serve(
     workload: Workload,
     serving: ModuleType,
@@ -102,21 +106,27 @@ def serve(
     """Serves the requests by a solution's `ChunkedPrefillScheduler`, in chunks of this size.
 
     Raises:
-        RuntimeError: a request did not come to its end.
+        NoEnd: a request did not come to its end.
     """
     recorder = Recorder(workload.prefill_step, workload.names)
     scheduler = serving.ChunkedPrefillScheduler(
         model, workload.decodes + 2, chunk, workload.max_seq_len, clock=clock, on_event=recorder
     )
     requests = workload.requests(serving, model, Endless(tokenizer))
+    steps, most = 0, sum(len(request.prompt_tokens) + request.max_new_tokens for request in requests)
     try:
         for _ in _arrivals(workload, scheduler, requests):
             scheduler.step()
+            steps += 1
+            if steps > most:
+                raise NoEnd(f"the scheduler has work after {steps:,} steps, more than there are tokens")
     finally:
         scheduler.close()
     for request in requests:
         if request.finish_reason != "length":
-            raise RuntimeError(f"request {request.prompt_idx}: {request.error or request.finish_reason}")
+            reason = request.error or request.finish_reason or "it never ended"
+            tokens = f"{len(request.tokens)} of {request.max_new_tokens} tokens"
+            raise NoEnd(f"request {workload.names[request.prompt_idx]} has {tokens}: {reason}")
     return recorder.trace(title(chunk), chunk, provenance)
 
 
