@@ -1,6 +1,6 @@
 """The benchmark of Day 2.7: the same requests with chunks of every size and with none: what is won, what is lost."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from .provenance import provenance
 from .serving_run import Serving, serve
 from .workloads import Workload, behind_a_long_one, decode_heavy, mixed
 
-Run = Callable[[], dict[str, Any]]
+Progress = Callable[[str], object]  # told what runs now
 # Shown name -> (whether the prompt is chunked, options of the scheduler).
 POLICIES = {
     "unchunked": (False, {}),
@@ -40,21 +40,8 @@ class Plan:
     dtype: str = "float32"
 
 
-def in_turns(runs: Mapping[str, Run], rounds: int, progress: Callable) -> dict[str, list[dict]]:
-    """The figures of every candidate in every round; the order turns, and one run of each before is not counted."""
-    figures: dict[str, list[dict]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    names = list(runs)
-    for number in progress(range(rounds)):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            figures[name].append(runs[name]())
-    return figures
-
-
-def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: Callable) -> dict[str, Any]:
-    """Every workload with every chunk size, then every policy. `progress(iterable, text)` shows how far it is."""
+def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: Progress) -> dict[str, Any]:
+    """Every workload with every chunk size, then every policy."""
     before = provenance(device)
     sweeps = [
         _sweep(plan, serving, workload, progress)
@@ -71,22 +58,41 @@ def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: C
     }
 
 
-def _sweep(plan: Plan, serving: Serving, workload: Workload, progress: Callable) -> dict[str, Any]:
-    runs = {
-        shown(step): lambda step=step: serve(serving, workload, step) for step in dict.fromkeys(plan.steps)
+def _sweep(plan: Plan, serving: Serving, workload: Workload, progress: Progress) -> dict[str, Any]:
+    """One workload, by the course's own `sweep_chunk_sizes`, which takes the turns; one run of each goes before."""
+    figures: dict[int | None, list[dict]] = {step: [] for step in plan.steps}
+
+    def run(step: int | None) -> Any:
+        progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {plan.rounds}")
+        served = serve(serving, workload, step)
+        figures[step].append(served.figures)
+        return served.metrics
+
+    for step in plan.steps:
+        run(step)
+    rows = serving.names.sweep_chunk_sizes(run, plan.steps, rounds=plan.rounds)
+    return {
+        "name": workload.name,
+        "says": workload.says,
+        "runs": {shown(step): counted[1:] for step, counted in figures.items()},
+        "rows": rows,
     }
-    figures = in_turns(runs, plan.rounds, lambda rounds: progress(rounds, workload.name))
-    return {"name": workload.name, "says": workload.says, "runs": figures}
 
 
-def _policies(plan: Plan, serving: Serving, queued: bool, progress: Callable) -> dict[str, Any]:
-    runs = {}
-    for name, (is_chunked, options) in POLICIES.items():
-        step = plan.policy_step if is_chunked else None
-        workload = behind_a_long_one(plan.long_tokens, step, queued)
-        runs[name] = lambda w=workload, s=step, o=options: serve(serving, w, s, **o)
-    figures = in_turns(runs, plan.rounds, lambda rounds: progress(rounds, workload.name))
-    return {"name": workload.name, "says": workload.says, "runs": figures}
+def _policies(plan: Plan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:
+    """Short prompts behind a long one, under each policy, in turns; one run of each goes before."""
+    figures: dict[str, list[dict]] = {name: [] for name in POLICIES}
+    names = list(POLICIES)
+    for number in range(-1, plan.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            is_chunked, options = POLICIES[name]
+            step = plan.policy_step if is_chunked else None
+            workload = behind_a_long_one(plan.long_tokens, step, queued)
+            progress(f"{workload.name}, {name}, run {number + 1} of {plan.rounds}")
+            figures[name].append(serve(serving, workload, step, **options).figures)
+    runs = {name: counted[1:] for name, counted in figures.items()}
+    return {"name": workload.name, "says": workload.says, "runs": runs}
 
 
 def shown(step: int | None) -> str:

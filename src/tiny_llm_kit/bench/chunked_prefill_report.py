@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..batch_text import counted
 from .origin import origin
 from .samples import ratio, spread
 
@@ -140,8 +141,8 @@ def targets(result: Mapping[str, Any]) -> Iterator[Target]:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """What was measured, on what machine, the tables, and what became of the targets."""
     plan = result["plan"]
-    threads = "1 thread" if plan["threads"] == 1 else f"{plan['threads']} threads"
-    origin(console, result, f"{plan['model']}, {plan['dtype']}", f"{plan['rounds']} rounds, {threads}")
+    how = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
+    origin(console, result, f"{plan['model']}, {plan['dtype']}", how)
     console.print(
         "\nMilliseconds, medians of the rounds; below each row its change against none.\n"
         "TTFT is the median of the long, of the short prompts. A stall step: requests\n"
@@ -153,14 +154,16 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
             console.print(sweep_table(sweep["runs"], "chunk", NONE))
         _print_targets(console, sweep_targets(sweep))
     for case in result["policies"]:
-        _title(console, case, f"; chunks of {plan['policy_step']}")
+        _title(console, case, plan["policy_step"])
         console.print(sweep_table(case["runs"], "policy", "unchunked"))
         _print_targets(console, policy_targets(case))
 
 
-def _title(console: Console, case: Mapping[str, Any], more: str = "") -> None:
+def _title(console: Console, case: Mapping[str, Any], chunk: int | None = None) -> None:
     console.print()
-    console.print(Text.assemble((case["name"], "bold"), ": ", case["says"], more))
+    console.print(Text.assemble((case["name"], "bold"), ": ", case["says"]))
+    if chunk is not None:
+        console.print(f"the policies that cut it take chunks of {chunk}")
 
 
 def _print_targets(console: Console, found: Iterator[Target]) -> None:

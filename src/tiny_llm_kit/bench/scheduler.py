@@ -57,6 +57,7 @@ class Filled:
     waiting: int
     clock: Callable[[], float] = time.process_time
     _numbers: Iterator[int] = field(default_factory=count)
+    _left: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
         self._model, self._metrics = IdleModel(), self.names.ChunkedPrefillMetrics(prefill_step=CHUNK)
@@ -68,24 +69,32 @@ class Filled:
             IdleModel.max_model_len,
             queue=queue,
             metrics=self._metrics,
+            on_event=self._hear,
             **self.options,
         )
-        self.refill()
+        for number in range(self.waiting):
+            self._add(PROMPTS[number % len(PROMPTS)], "batch" if number % 3 == 0 else "interactive")
+
+    def _hear(self, event: Any) -> None:
+        if event.kind == "prefill":
+            self._left.append(event.request)
 
     def refill(self) -> None:
-        """Adds requests until so many wait again."""
-        while len(self.scheduler.queue) < self.waiting:
-            self.scheduler.add(self._request(next(self._numbers)))
+        """Adds a request like each that has left the queue: the work of a step is the same, however many wait."""
+        while self._left:
+            left = self._left.pop()
+            self._add(len(left.prompt_tokens), left.priority)
 
-    def _request(self, number: int) -> Any:
-        return self.names.Request(
+    def _add(self, tokens: int, priority: str) -> None:
+        request = self.names.Request(
             self._model,
             EndlessTokenizer(),
-            [7] * PROMPTS[number % len(PROMPTS)],
-            prompt_idx=number,
+            [7] * tokens,
+            prompt_idx=next(self._numbers),
             sampling=self.names.SamplingParams(max_tokens=ANSWER),
-            priority="batch" if number % 3 == 0 else "interactive",
+            priority=priority,
         )
+        self.scheduler.add(request)
 
     def sample(self, steps: int) -> list[float]:
         """Seconds of so many steps, one by one. What ends is replaced between two of them, and not timed."""

@@ -64,16 +64,26 @@ class Serving:
     clock: Callable[[], float] = time.perf_counter
 
 
+@dataclass(frozen=True)
+class Served:
+    """What one run was like.
+
+    Args:
+        metrics: the solution's own `ChunkedPrefillMetrics`.
+        figures: of them, what the tables show; see `figures_of`.
+    """
+
+    metrics: Any
+    figures: dict[str, Any]
+
+
 def prompt_of(length: int, vocabulary: int, number: int = 0) -> list[int]:
     """Token ids that repeat only after the whole vocabulary; speed does not depend on what they mean."""
     return [(7919 * position + 31 * number) % vocabulary for position in range(length)]
 
 
-def serve(serving: Serving, workload: Workload, chunk: int | None, **options: Any) -> dict[str, Any]:
+def serve(serving: Serving, workload: Workload, chunk: int | None, **options: Any) -> Served:
     """Serves the workload once; options as the scheduler has them.
-
-    Returns:
-        Its latencies in seconds, see `figures_of`.
 
     Raises:
         RuntimeError: a request did not have its whole answer.
@@ -104,7 +114,7 @@ def serve(serving: Serving, workload: Workload, chunk: int | None, **options: An
     finally:
         scheduler.close()
     _check(requests, workload)
-    return figures_of(metrics, workload, total)
+    return Served(metrics, figures_of(metrics, workload, total))
 
 
 def _request(names: ModuleType, model: Any, number: int, asked: Any) -> Any:

@@ -1,0 +1,97 @@
+"""The second demo: requests arrive over time, one task steps the scheduler, and each client reads its own stream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from .job import Job
+from .outcome import Outcome
+from .policies import Policy
+
+IDLE = 0.002  # seconds between two looks, when there is nothing to do
+Listener = Callable[[Any], object]
+
+
+class Streams:
+    """The text of every request, piece by piece as it comes. A listener for a scheduler's events.
+
+    Args:
+        count: of the requests.
+    """
+
+    def __init__(self, count: int):
+        self._pieces = [asyncio.Queue() for _ in range(count)]
+        self._given = [0] * count  # characters of each text
+
+    def __call__(self, event: Any) -> None:
+        if event.kind in ("token", "finish"):
+            index, text = event.request.prompt_idx, event.request.text
+            self._pieces[index].put_nowait(text[self._given[index] :])
+            self._given[index] = len(text)
+        if event.kind == "finish":
+            self._pieces[event.request.prompt_idx].put_nowait(None)
+
+    async def of(self, index: int) -> AsyncIterator[str]:
+        """The pieces of one text, until it ends."""
+        while (piece := await self._pieces[index].get()) is not None:
+            if piece:
+                yield piece
+
+
+async def others_run() -> None:
+    """Lets every task run that is due: a turn for its timer, a turn to wake it, a turn of its own."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def serve(
+    job: Job,
+    policy: Policy,
+    on_event: Listener,
+    check_interrupt: Callable[[], None],
+    gap: float,
+    on_piece: Callable[[int, str], object] = lambda index, piece: None,
+) -> Outcome:
+    """Serves all requests under one policy; they are sent `gap` seconds apart.
+
+    A step blocks the loop, as it blocks a server. A request that is sent while one runs is heard after it, but waits
+    from the moment at which it was sent.
+
+    Raises:
+        KeyboardInterrupt: from `check_interrupt`, between two steps; every task has ended and every cache is released.
+    """
+    streams = Streams(len(job.asked))
+
+    def hear(event: Any) -> None:
+        streams(event)
+        on_event(event)
+
+    scheduler, outcome = job.begin(policy, hear)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def client(request: Any) -> None:
+        index = request.prompt_idx
+        await asyncio.sleep(began + index * gap - loop.time())
+        outcome.send(index, outcome.start + index * gap)
+        scheduler.add(request)
+        async for piece in streams.of(index):
+            on_piece(index, piece)
+
+    clients = [loop.create_task(client(request)) for request in outcome.requests]
+    try:
+        while not all(task.done() for task in clients):
+            await others_run()
+            if scheduler.has_work_remaining():
+                scheduler.step()
+            else:
+                await asyncio.sleep(IDLE)
+            check_interrupt()
+    finally:
+        scheduler.close()
+        for task in clients:
+            task.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+    for task in clients:
+        task.result()  # a client that failed says so
+    return outcome
