@@ -8,6 +8,8 @@ import pytest
 
 from tiny_llm_kit.grading.goldens import Case, random_checkpoint
 from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.port import Port
+from tiny_llm_kit.repo import installed_backends
 
 CONFIG = ModelConfig(
     hidden_size=32,
@@ -126,3 +128,37 @@ def test_torch_allocates_once():
         places.add(tuple(array.data_ptr() for cache in caches for array in (cache.keys, cache.values)))
     assert len(places) == 1
     assert held(caches) == 2048 * BYTES_A_TOKEN
+
+
+@pytest.mark.parametrize("attention", ["simple", "device"])
+@pytest.mark.parametrize("offsets", [(5, 5), (5, 3), (5, None)])
+def test_rows_of_one_length_and_of_several_get_the_logits_that_each_gets_alone(b, attention, offsets):
+    """With another row beside it, or with an idle slot before it."""
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, Case(CONFIG, 1, 1, 1)), attention=attention)
+    batch, expected, rows = model.create_batch_cache(2, 40), {}, []
+    for slot, length in enumerate(reversed(offsets)):
+        rows.append(length or 0)
+        if length is None:
+            continue
+        own = model.create_kv_cache(40)
+        model(b.array(np.arange(length)[None] + slot), 0, own, logits_to_keep=1)
+        for shared, alone in zip(batch, own, strict=True):
+            shared.add_request(alone, slot)
+        expected[slot] = b.numpy(model(b.array([[7]]), length, own, logits_to_keep=1))[0]
+    together = b.numpy(model(b.array([[7], [7]]), b.array([[n] for n in rows]), batch, logits_to_keep=1))
+    for slot, logits in expected.items():
+        np.testing.assert_allclose(together[slot], logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_the_rotation_of_a_devices_kernels_is_the_one_of_day_2(backend):
+    b, rng = Port("tiny_llm_ref", backend, "cpu"), np.random.default_rng(3)
+    plain, device = (
+        b.Qwen3ModelWeek2(random_checkpoint(b, Case(CONFIG, 1, 1, 1)), attention=name).rope
+        for name in ("simple", "device")
+    )
+    assert type(plain) is not type(device)
+    x = b.array(rng.normal(size=(2, 3, 5, 16)), "float32")
+    for positions in (b.array(np.arange(9, 12)), b.array(rng.integers(0, 4000, (2, 3)))):
+        turned = (b.numpy(rope.rotate(x, *rope.rows(positions))) for rope in (plain, device))
+        np.testing.assert_allclose(*turned, atol=1e-5)

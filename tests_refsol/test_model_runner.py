@@ -9,6 +9,7 @@ import pytest
 from tiny_llm_kit.grading import assert_close
 from tiny_llm_kit.grading.goldens import CASES, random_checkpoint
 from tiny_llm_kit.model_runner import ModelRunner
+from tiny_llm_kit.port import Port
 from tiny_llm_ref.serving import SamplingParams
 
 VOCAB = 5
@@ -202,6 +203,7 @@ def test_padding_changes_no_logits(b, count):
     assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")
 
 
+<<<<<<< HEAD
 def test_a_chunk_that_sees_more_than_itself_gets_the_mask_of_the_solution(b):
     """Over all keys that the cache hands out, padding included, and where it starts as a number in an array."""
     asked = []
@@ -251,3 +253,24 @@ def test_the_chunk_mask_changes_no_logits(b, attention, window, options):
     for mask in (None, b.chunked_attention_mask):
         found = logits([6, 7, 15], chunk_mask=mask, **options)
         assert_close(found, expected, atol=1e-4, idea=f"chunk_mask={mask}: the last token's logits")
+=======
+@pytest.mark.port("torch")
+def test_a_step_of_torch_notes_nothing_for_gradients_and_leaves_caches_that_can_be_written_to():
+    """Also by whoever is outside the runner: a batch takes a request in, and lets it go, between two steps."""
+    import torch
+
+    b, seen = Port("tiny_llm_ref", "torch", "cpu"), []
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, CASES["tied-1"]))
+    inner = model.head
+    model.head = lambda x: seen.append(torch.is_inference_mode_enabled()) or inner(x)
+    made = b.runner(model)
+    own, batch = made.create_kv_cache(20), made.create_batch_cache(2, 20)
+    made.step([[3, 4, 5]], [0], own, sample_rows=[0])
+    for _ in range(2):
+        for shared, alone in zip(batch, own, strict=True):
+            shared.add_request(alone, 0)
+        made.step([[6], []], [3, 0], batch, sample_rows=[0])
+        for shared in batch:
+            shared.remove_request(0)
+    assert seen == [True] * 3 and not torch.is_inference_mode_enabled()
+>>>>>>> speed

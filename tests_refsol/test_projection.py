@@ -1,8 +1,11 @@
 """The one product for every kind of weight: which way it goes on torch's CPU, and that all ways agree."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from tiny_llm_kit.grading.goldens import CASES, random_checkpoint
 from tiny_llm_kit.port import Port
 from tiny_llm_kit.repo import installed_backends
 
@@ -43,3 +46,17 @@ def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(monkeypatch):
     monkeypatch.setattr(projection, "_has_bf16_units", lambda: False)
     x, w = b.array(np.ones((8, 512)), "bfloat16"), b.array(np.ones((4096, 512)), "bfloat16")
     assert b.peak_bytes(lambda: projection.project(x, w)) < 4096 * 512 * 4 / 4
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_takes_the_way_of_every_other_product(backend, tied, monkeypatch):
+    """The table of a tied model is its largest matrix: it too must go the fast way for its type and its rows."""
+    b, case = Port("tiny_llm_ref", backend, "cpu"), CASES["tied-1" if tied else "untied-3"]
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, case))
+    table, seen = model.embedding.weight if tied else model.w_lm_head, []
+    module = sys.modules[type(model).__module__]
+    monkeypatch.setattr(module, "project", lambda x, w: seen.append(w) or b.project(x, w))
+    x = b.array(np.ones((2, 1, case.config.hidden_size)), "float32")
+    assert tuple(model.head(x).shape) == (2, 1, case.config.vocab_size)
+    assert len(seen) == 1 and seen[0] is table

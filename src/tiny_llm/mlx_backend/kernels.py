@@ -33,10 +33,23 @@ class _DeviceNorm(RMSNorm):
         return mx.fast.rms_norm(x, self.weight, self.eps)
 
 
+class _DeviceRoPE(RoPE):
+    """Day 1.2's rotation over whole heads at once: fewer operations, which is what one token waits for."""
+
+    def rows(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """Both tables' rows with an axis for the heads, (…, 1, D): for both halves of a head."""
+        cos, sin = (mx.expand_dims(rows, -2) for rows in super().rows(positions))
+        return mx.concatenate([cos, cos], axis=-1), mx.concatenate([-sin, sin], axis=-1)
+
+    def rotate(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        a, b = mx.split(x, 2, axis=-1)
+        return (x * cos + mx.concatenate([b, a], axis=-1) * sin).astype(x.dtype)
+
+
 KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
-    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm),
+    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm, rope=_DeviceRoPE),
 }
 
 

@@ -34,8 +34,11 @@ class MlxLm:
         self._next([tokens], make_prompt_cache(self.model))
 
     def _next(self, tokens: list[list[int]], cache: list) -> list[int]:
-        logits = self.model(mx.array(tokens), cache=cache)[:, -1]
-        return mx.argmax(logits, axis=-1).tolist()
+        # The inner model and then the head: called as a whole, mlx-lm would score every token of a prompt.
+        last = self.model.model(mx.array(tokens), cache=cache)[:, -1]
+        tied = self.checkpoint.config.tie_word_embeddings
+        head = self.model.model.embed_tokens.as_linear if tied else self.model.lm_head
+        return mx.argmax(head(last), axis=-1).tolist()
 
     def fill(self, rows: int, context: int, steps: int) -> None:
         """A batch of so many rows that hold `context` random tokens, with room for `steps` more."""

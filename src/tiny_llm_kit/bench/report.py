@@ -114,5 +114,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
             if name in versions
         )
     )
-    console.print(f"{result['provenance']['date']}, {plan['rounds']} rounds, threads {plan['threads']}\n")
+    console.print(
+        f"{result['provenance']['date']}, load before {machine['load_before']}, "
+        f"{plan['rounds']} rounds, threads {plan['threads']}\n"
+    )
     console.print(table(result))
