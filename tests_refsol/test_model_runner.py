@@ -203,7 +203,6 @@ def test_padding_changes_no_logits(b, count):
     assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")
 
 
-<<<<<<< HEAD
 def test_a_chunk_that_sees_more_than_itself_gets_the_mask_of_the_solution(b):
     """Over all keys that the cache hands out, padding included, and where it starts as a number in an array."""
     asked = []
@@ -253,7 +252,8 @@ def test_the_chunk_mask_changes_no_logits(b, attention, window, options):
     for mask in (None, b.chunked_attention_mask):
         found = logits([6, 7, 15], chunk_mask=mask, **options)
         assert_close(found, expected, atol=1e-4, idea=f"chunk_mask={mask}: the last token's logits")
-=======
+
+
 @pytest.mark.port("torch")
 def test_a_step_of_torch_notes_nothing_for_gradients_and_leaves_caches_that_can_be_written_to():
     """Also by whoever is outside the runner: a batch takes a request in, and lets it go, between two steps."""
@@ -273,4 +273,3 @@ def test_a_step_of_torch_notes_nothing_for_gradients_and_leaves_caches_that_can_
         for shared in batch:
             shared.remove_request(0)
     assert seen == [True] * 3 and not torch.is_inference_mode_enabled()
->>>>>>> speed
