@@ -1,5 +1,6 @@
 """Policy: what to run next, in plain Python over integers. Imports no array library."""
 
+from .adaptive_chunker import AdaptiveChunker
 from .batch import Batch
 from .batch_generate import batch_generate
 from .chunk import Chunk, next_chunk
@@ -8,6 +9,7 @@ from .chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
+from .cost_line import CostLine, fit_cost_line
 from .events import Event
 from .model import BatchCache, ServingModel, TinyKvCache
 from .priority_scheduler import PriorityScheduler
@@ -18,12 +20,14 @@ from .stop_strings import StopStrings
 from .sweep import sweep_chunk_sizes
 
 __all__ = [
+    "AdaptiveChunker",
     "Batch",
     "BatchCache",
     "Chunk",
     "ChunkedPrefillMetrics",
     "ChunkedPrefillScheduler",
     "Completion",
+    "CostLine",
     "Event",
     "FifoQueue",
     "PriorityScheduler",
@@ -35,6 +39,7 @@ __all__ = [
     "TinyKvCache",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
+    "fit_cost_line",
     "next_chunk",
     "percentile",
     "select_optimal_chunk_size",
