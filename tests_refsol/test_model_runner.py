@@ -1,5 +1,8 @@
 """The runner that stands between the policy and the arrays: padding, buckets, sampling row by row."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -18,13 +21,23 @@ class Layer:
     max_seq_len = 20
 
     def __init__(self):
-        self.offset, self.rewound, self.materialized = 0, 0, False
+        self.offset, self.rewound, self.materialized, self.unused = 0, 0, False, 0
 
     def rewind(self, n: int) -> None:
         self.rewound += n
 
     def materialize(self) -> None:
         self.materialized = True
+
+    def span(self, L: int) -> int:
+        return self.unused + L
+
+
+class BatchLayer(Layer):
+    """The same, with slots."""
+
+    def add_request(self, prefilled, slot: int) -> None:
+        pass
 
 
 class Model:
@@ -36,9 +49,11 @@ class Model:
         max_position_embeddings, vocab_size = 30, 99
 
     def __init__(self, b):
-        self.b, self.calls = b, []
+        self.b, self.calls, self.masks = b, [], []
+        self.embedding = SimpleNamespace(weight=b.array([0.0]))
 
-    def __call__(self, ids, positions, cache, logits_to_keep):
+    def __call__(self, ids, positions, cache, logits_to_keep, mask="causal"):
+        self.masks.append(mask)
         keep = logits_to_keep if isinstance(logits_to_keep, int) else self.b.numpy(logits_to_keep).tolist()
         self.calls.append((self.b.numpy(ids).tolist(), self.b.numpy(positions).tolist(), keep))
         return self.b.array(SCORES[: len(ids), None])
@@ -54,8 +69,9 @@ def runner(b, **options) -> ModelRunner:
     return ModelRunner(Model(b), b.kit, **options)
 
 
-def step(made: ModelRunner, tokens, offsets, rows, **options):
-    layers = [Layer()]
+def step(made: ModelRunner, tokens, offsets, rows, unused: int = 0, **options):
+    layers = [Layer() if len(tokens) == 1 else BatchLayer()]
+    layers[0].unused = unused
     return made.step(tokens, offsets, layers, sample_rows=rows, **options), layers[0]
 
 
@@ -66,7 +82,7 @@ def test_a_prompt_is_one_row_of_its_tokens(b):
     assert (chosen, layer.rewound) == ([1], 0)
 
 
-@pytest.mark.parametrize(("count", "padded"), [(2, 4), (3, 4), (4, 4), (5, 8), (17, 20)])
+@pytest.mark.parametrize(("count", "padded"), [(1, 4), (2, 4), (3, 4), (4, 4), (5, 8), (17, 20)])
 def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count, padded):
     """The padding is computed, kept out of the logits, and forgotten by the cache."""
     made = runner(b, prompt_bucket=4)
@@ -76,6 +92,20 @@ def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count
     assert positions == [list(range(padded))]
     assert keep == [count - 1], "the last token before the padding, as a number in an array"
     assert layer.rewound == padded - count
+
+
+@pytest.mark.parametrize(("count", "padded"), [(1, 3), (3, 3), (4, 8), (8, 8), (9, 10), (13, 15), (19, 20)])
+def test_with_pad_last_chunk_a_prompt_is_padded_to_the_ladder(b, count, padded):
+    """To the smallest size that is large enough; behind the ladder, to the bucket."""
+    made = runner(b, prompt_bucket=5, pad_last="chunk", chunk_sizes=(3, 8, 10))
+    _, layer = step(made, [[3] * count], [0], [0])
+    [(ids, _, keep)] = made.model.calls
+    assert (len(ids[0]), keep, layer.rewound) == (padded, [count - 1], padded - count)
+
+
+def test_pad_last_is_one_of_two(b):
+    with pytest.raises(ValueError, match='pad_last is \'last\': give "bucket" or "chunk"'):
+        runner(b, pad_last="last")
 
 
 @pytest.mark.parametrize(
@@ -170,3 +200,54 @@ def test_padding_changes_no_logits(b, count):
             made.step([[], [5 + n]], [0, count + n], batch, sample_rows=[1])
         found.append(np.array(logits))
     assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")
+
+
+def test_a_chunk_that_sees_more_than_itself_gets_the_mask_of_the_solution(b):
+    """Over all keys that the cache hands out, padding included, and where it starts as a number in an array."""
+    asked = []
+
+    def chunk_mask(start, size, total_length, dtype):
+        asked.append((b.numpy(start).item(), size, total_length, dtype))
+        return "the mask"
+
+    made = runner(b, prompt_bucket=4, chunk_mask=chunk_mask)
+    step(made, [[1, 2, 3]], [6], [], unused=16)
+    step(made, [[1]], [9], [0], unused=16)
+    assert asked == [(6, 4, 20, b.dtype("float32")), (9, 4, 20, b.dtype("float32"))]
+    assert made.model.masks == ["the mask", "the mask"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "offsets"), [([[1, 2, 3]], [0]), ([[1], [2]], [6, 2]), ([[], [2]], [0, 6])]
+)
+def test_a_prompt_from_its_start_and_a_batch_keep_the_mask_of_their_caches(b, tokens, offsets):
+    made = runner(b, chunk_mask=lambda *_, **options: pytest.fail("the chunk mask was asked for"))
+    step(made, tokens, offsets, [], unused=16 * (len(tokens) > 1))
+    assert made.model.masks == ["causal"]
+
+
+@pytest.mark.parametrize("attention", ["simple", "device"])
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("options", [{}, {"prompt_bucket": 8}, {"pad_last": "chunk", "chunk_sizes": (6, 9)}])
+def test_the_chunk_mask_changes_no_logits(b, attention, window, options):
+    """Behind windows too, and with padding; one of the chunks has one token."""
+    case = CASES["tied-8"]
+    windows = (
+        {"sliding_window": window, "layer_types": ("sliding_attention", "full_attention")} if window else {}
+    )
+    case = replace(case, config=replace(case.config, **windows))
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, case), attention)
+    prompt = np.random.default_rng(1).integers(0, 67, size=23).tolist()
+
+    def logits(cuts, **options) -> np.ndarray:
+        rows = []
+        made = b.runner(model, on_logits=lambda _, one: rows.append(one), **options)
+        own = made.create_kv_cache(30)
+        for start, stop in zip([0, *cuts], [*cuts, 23], strict=True):
+            made.step([prompt[start:stop]], [start], own, sample_rows=[0])
+        return rows[-1]
+
+    expected = logits([])
+    for mask in (None, b.chunked_attention_mask):
+        found = logits([6, 7, 15], chunk_mask=mask, **options)
+        assert_close(found, expected, atol=1e-4, idea=f"chunk_mask={mask}: the last token's logits")

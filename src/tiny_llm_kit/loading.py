@@ -5,7 +5,7 @@ from os import PathLike
 from typing import Any
 
 from .checkpoint import load_checkpoint
-from .course.address import Day
+from .course.address import Day, Task
 from .course.learner import states
 from .model_runner import ModelRunner
 from .port import Port
@@ -40,6 +40,7 @@ LOADERS = {
 
 
 PACKED_WEIGHTS, FUSED_ATTENTION = Day(2, 3), Day(2, 5)
+CHUNK_MASK = Task(2, 7, 6)
 
 
 def choose_backend(solution: str, wanted: str) -> str:
@@ -63,9 +64,14 @@ def choose_loader(solution: str, backend: str, wanted: str) -> str:
 
 def blank_days(solution: str, backend: str) -> set[Day]:
     """The days of which a task is blank; of the reference, none."""
+    return {task.of_day for task in blank_tasks(solution, backend)}
+
+
+def blank_tasks(solution: str, backend: str) -> set[Task]:
+    """The tasks that are blank; of the reference, none."""
     if SOLUTIONS[solution] != "tiny_llm":
         return set()
-    return {state.task.of_day for state in states([backend]) if state.status == "blank"}
+    return {state.task for state in states([backend]) if state.status == "blank"}
 
 
 def load_network(
@@ -107,6 +113,8 @@ def load(
 ) -> tuple[ModelRunner, Tokenizer]:
     """A model ready to be served: what schedulers, `Request` and `batch_generate` take.
 
+    The mask of a prompt's chunks is the solution's own once Task 2.7.6 is filled; until then, the cache's.
+
     Args:
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
         solution: "ref" or "tiny_llm", whose code runs.
@@ -129,4 +137,6 @@ def load(
     port = Port(SOLUTIONS[solution], choose_backend(solution, backend), device, dtype)
     port.seed(seed)
     network, tokenizer = load_network(port, model, loader, quantize)
+    if CHUNK_MASK not in blank_tasks(solution, port.name):
+        options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer

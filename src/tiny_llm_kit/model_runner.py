@@ -12,7 +12,8 @@ class ModelRunner:
     """A model of a solution as a `ServingModel`: `step` in, one token a sampled row out.
 
     Shapes come from few buckets, so that a graph compiler sees few programs: the rows of a batch are padded to a
-    power of two, a prompt to a multiple of `prompt_bucket`, or to what is left of its cache.
+    power of two, a prompt or a chunk of one to a multiple of `prompt_bucket` or to a size of a ladder, and never
+    further than its cache goes.
 
     Args:
         model: `Qwen3ModelWeek2` of a solution, or what has its calls.
@@ -21,6 +22,14 @@ class ModelRunner:
         sampler: the solution's `make_sampler`; without one every token is greedy.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) of each sampled step, for tests.
         prompt_bucket: 1 pads no prompt; a Gaudi wants 128.
+        chunk_mask: the solution's `chunked_attention_mask`, for the chunks of a prompt that see other keys than their
+            own. Without one the cache says who sees whom, with the same result.
+        pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
+            fewer programs and more padding. What is longer than all of these is padded to the bucket.
+        chunk_sizes: the ladder of "chunk", in ascending order.
+
+    Raises:
+        ValueError: another `pad_last`.
     """
 
     def __init__(
@@ -32,9 +41,15 @@ class ModelRunner:
         on_logits: Callable | None = None,
         *,
         prompt_bucket: int = 1,
+        chunk_mask: Callable | None = None,
+        pad_last: str = "bucket",
+        chunk_sizes: Sequence[int] = (32, 64, 128, 256, 512),
     ):
+        if pad_last not in ("bucket", "chunk"):
+            raise ValueError(f'pad_last is {pad_last!r}: give "bucket" or "chunk"')
         self.model, self.kit, self.device = model, kit, device
         self.sampler, self.on_logits, self.prompt_bucket = sampler, on_logits, prompt_bucket
+        self.chunk_mask, self.chunk_sizes = chunk_mask, tuple(chunk_sizes) if pad_last == "chunk" else ()
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
 
@@ -60,7 +75,11 @@ class ModelRunner:
         ids = [[*row, *[0] * (L - len(row))] for row in rows]
         positions = [list(range(start, start + L)) for start in [*offsets, *[0] * len(rows)][: len(rows)]]
         logits = self.model(
-            self._array(ids), self._array(positions), kv_cache, self._kept(longest, L, sample_rows)
+            self._array(ids),
+            self._array(positions),
+            kv_cache,
+            self._kept(kv_cache, longest, sample_rows),
+            **self._mask(offsets[0], L, kv_cache),
         )
         self._forget_padding(kv_cache, L - longest)
         if not sample_rows:
@@ -80,19 +99,35 @@ class ModelRunner:
         return [list(row) or [0] for row in tokens[:bucket]]
 
     def _padded(self, longest: int, kv_cache: Sequence) -> int:
-        """The bucket of a prompt; a batch's rows of one token are never padded."""
+        """The size that a prompt's tokens are padded to; a batch's rows of one token never are."""
+        if _is_batch(kv_cache):
+            return longest
         bucket = -(-longest // self.prompt_bucket) * self.prompt_bucket
-        room = kv_cache[0].max_seq_len - kv_cache[0].offset if longest > 1 else 1
-        return max(longest, min(bucket, room))
+        size = next((size for size in self.chunk_sizes if size >= longest), bucket)
+        return max(longest, min(size, kv_cache[0].max_seq_len - kv_cache[0].offset))
 
-    def _kept(self, longest: int, L: int, sample_rows: Sequence[int]):
+    def _kept(self, kv_cache: Sequence, longest: int, sample_rows: Sequence[int]):
         """Which tokens of each row the head sees: none, the last, or the last before the padding.
 
         The latter as a number in an array, also where a prompt fills its bucket: one program for the whole bucket.
         """
         if not sample_rows:
             return 0
-        return 1 if L == 1 or self.prompt_bucket == 1 else self._array([longest - 1])
+        is_padded = self.prompt_bucket > 1 or self.chunk_sizes
+        return self._array([longest - 1]) if is_padded and not _is_batch(kv_cache) else 1
+
+    def _mask(self, offset: int, L: int, kv_cache: Sequence) -> dict:
+        """The mask of a chunk over all keys that its cache will hand out; none where these are the chunk's own alone.
+
+        A prompt's beginning says "causal", in a word that kernels know without a mask. Where a chunk starts is a number
+        in an array: no new program for every start.
+        """
+        if self.chunk_mask is None or _is_batch(kv_cache):
+            return {}
+        S, dtype = kv_cache[0].span(L), self.model.embedding.weight.dtype
+        return (
+            {} if S == L else {"mask": self.chunk_mask(self._array(offset), L, total_length=S, dtype=dtype)}
+        )
 
     @staticmethod
     def _forget_padding(kv_cache: Sequence, count: int) -> None:
@@ -118,6 +153,11 @@ class ModelRunner:
         if self.sampler is None:
             raise ValueError("this runner has no sampler: give it the solution's make_sampler")
         return self.sampler
+
+
+def _is_batch(kv_cache: Sequence) -> bool:
+    """Whether these caches hold a row for every slot, and not one request."""
+    return hasattr(kv_cache[0], "add_request")
 
 
 def _way(params: Any) -> tuple | None:

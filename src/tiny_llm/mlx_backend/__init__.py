@@ -8,6 +8,7 @@ from .attention import (
 )
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
+from .chunked_attention_mask import chunked_attention_mask
 from .embedding import Embedding, QuantizedEmbedding, embedding_of
 from .flash_attention import (
     attention_statistics,
@@ -68,6 +69,7 @@ __all__ = [
     "TinyKvFullCache",
     "attention_statistics",
     "causal_mask",
+    "chunked_attention_mask",
     "dequantize_weights",
     "embedding_of",
     "finish_attention",

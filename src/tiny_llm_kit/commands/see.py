@@ -14,12 +14,12 @@ from ..terminal import fail, replace_unknown_characters
 from .blank import ends_at_a_blank
 
 
-def screen(day: Day):
-    """The module that draws a day, `tiny_llm_kit.see.week_W_day_D`."""
+def screen(day: Day, part: str = ""):
+    """The module that draws a day, `tiny_llm_kit.see.week_W_day_D`, or what one of its options shows."""
     try:
-        return import_module(f"tiny_llm_kit.see.week_{day.week}_day_{day.day}")
+        return import_module(f"tiny_llm_kit.see.week_{day.week}_day_{day.day}{part}")
     except ModuleNotFoundError:
-        raise SystemExit(f"day {day} has no screen") from None
+        raise SystemExit(f"day {day} has no {'screen of its graphs' if part else 'screen'}") from None
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -28,15 +28,30 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--solution", default="tiny_llm", choices=sorted(SOLUTIONS))
     parser.add_argument("--backend", default="auto", choices=["auto", "mlx", "torch"])
     parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument(
+        "--graphs", action="store_true", help="of day 2.7: counts the programs of prompts, on the torch port"
+    )
     options = parser.parse_args(argv)
     replace_unknown_characters()
     backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
+    if options.graphs:
+        show_graphs(options)
+        return
     module = screen(options.day)
     with ends_at_a_blank(needs=options.day):
         port, console = open_port(options.solution, backend, options.device), Console()
         module.show(port, console)
         if of_this_port := getattr(module, f"show_{backend}", None):
             of_this_port(port, console)
+
+
+def show_graphs(options: argparse.Namespace) -> None:
+    """What a compiler for fixed shapes would make of a day; MLX compiles nothing unless it is asked to."""
+    module = screen(options.day, "_graphs")
+    if options.backend == "mlx":
+        fail("--graphs counts programs of the torch port: compilers for fixed shapes take no other")
+    with ends_at_a_blank(needs=options.day):
+        module.show_graphs(open_port(options.solution, "torch", options.device), Console())
 
 
 def open_port(solution: str, backend: str, device: str) -> Port:

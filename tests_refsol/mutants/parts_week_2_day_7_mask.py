@@ -1,0 +1,179 @@
+"""Wrong solutions of Week 2 Day 7: the mask, and what logits, keys and values say of a chunk."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+MASK_KEYS = "S = chunk_start + chunk_size if total_length is None else total_length"
+MLX_QUERIES = "queries = chunk_start + mx.arange(chunk_size)[:, None]"
+TORCH_QUERIES = "queries = chunk_start + torch.arange(chunk_size, device=device)[:, None]"
+MLX_MASK = "mx.where(mx.arange(S) <= queries, 0.0, -mx.inf).astype(dtype)"
+TORCH_MASK = "torch.where(keys <= queries, 0.0, -torch.inf).to(dtype)"
+
+
+def _chunk_queries(idea: str, survives: str, value: str) -> Mutant:
+    """Another position for every query; `value` has `{arange}` for the queries' numbers, (L, 1)."""
+    mlx, torch = ("mx.arange(chunk_size)", "torch.arange(chunk_size, device=device)")
+    return Mutant(
+        "2.7.6",
+        idea,
+        "chunked_attention_mask.py",
+        survives,
+        mlx=(MLX_QUERIES, "queries = " + value.format(arange=f"{mlx}[:, None]")),
+        torch=(TORCH_QUERIES, "queries = " + value.format(arange=f"{torch}[:, None]")),
+    )
+
+
+def _chunk_mask(idea: str, survives: str, value: str) -> Mutant:
+    """Another mask; `value` has `{lib}`, `{keys}` for (S,), and `{cast}` for the name of the cast."""
+    mlx = value.format(lib="mx", keys="mx.arange(S)", cast="astype")
+    torch = value.format(lib="torch", keys="keys", cast="to")
+    return Mutant(
+        "2.7.6",
+        idea,
+        "chunked_attention_mask.py",
+        survives,
+        mlx=(MLX_MASK, mlx),
+        torch=(TORCH_MASK, torch),
+    )
+
+
+def _array_chunk(idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant("2.7.2", idea, "request.py", survives, serving=(old, new), inside="Request.try_prefill")
+
+
+MUTANTS = [
+    _chunk_queries("top left: every chunk as if it were the first", "a test with a start of 0", "{arange}"),
+    _chunk_queries(
+        "bottom right: the last query sees the last key, although nothing was written there",
+        "a test without `total_length`",
+        "S - chunk_size + {arange}",
+    ),
+    _chunk_queries(
+        "one too far: a token sees the one behind it",
+        "a test with the last token of a prompt",
+        "chunk_start + 1 + {arange}",
+    ),
+    _chunk_queries(
+        "the chunk's first token sees the past alone, and not itself",
+        "a test of the last row",
+        "chunk_start + {arange} - 1 * ({arange} == 0)",
+    ),
+    _chunk_queries(
+        "every token of the chunk sees the whole chunk",
+        "a test with one token a chunk",
+        "chunk_start + chunk_size - 1 + 0 * {arange}",
+    ),
+    _chunk_mask(
+        "strict: no token sees itself",
+        "a test of the shape",
+        "{lib}.where({keys} < queries, 0.0, -{lib}.inf).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "no mask: all zeros", "a test of one token", "{lib}.where({keys} <= queries, 0.0, 0.0).{cast}(dtype)"
+    ),
+    _chunk_mask(
+        "forgets the past: a chunk sees only itself",
+        "a test with a start of 0",
+        "{lib}.where(({keys} <= queries) & ({keys} >= chunk_start), 0.0, -{lib}.inf).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "the other way round: 0 where a key is hidden",
+        "a test of the shape",
+        "{lib}.where({keys} <= queries, -{lib}.inf, 0.0).{cast}(dtype)",
+    ),
+    _chunk_mask("boolean instead of additive", "a test that compares what is visible", "{keys} <= queries"),
+    _chunk_mask(
+        "ones and zeros, to multiply with",
+        "a test that compares what is visible",
+        "({keys} <= queries).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "hides with a number that scores can reach",
+        "a test with small scores, after softmax",
+        "{lib}.where({keys} <= queries, 0.0, -10.0).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "always float32",
+        "a test with the default type",
+        "{lib}.where({keys} <= queries, 0.0, -{lib}.inf).{cast}({lib}.float32)",
+    ),
+    _chunk_mask(
+        "keys in the rows and queries in the columns",
+        "a test with a chunk that is a whole prompt, of the shape",
+        "{lib}.where({keys} <= queries, 0.0, -{lib}.inf).{cast}(dtype).T",
+    ),
+    _chunk_mask(
+        "shows the unused tail: only the chunk's own tokens are compared",
+        "a test without `total_length`",
+        "{lib}.where(({keys} <= queries) | ({keys} >= chunk_start + chunk_size), 0.0, -{lib}.inf).{cast}(dtype)",
+    ),
+    Mutant(
+        "2.7.6",
+        "ignores total_length",
+        "chunked_attention_mask.py",
+        "a test without a static cache",
+        both=(MASK_KEYS, "S = int(chunk_start) + chunk_size"),
+    ),
+    Mutant(
+        "2.7.6",
+        "the full square: a row for every token of the prompt",
+        "chunked_attention_mask.py",
+        "a test with a start of 0",
+        mlx=(MLX_QUERIES, "queries = mx.arange(S)[:, None]"),
+        torch=(TORCH_QUERIES, "queries = torch.arange(S, device=device)[:, None]"),
+    ),
+    Mutant(
+        "2.7.6",
+        "total_length is the length of the chunk's part, and the past comes on top",
+        "chunked_attention_mask.py",
+        "a test with a start of 0",
+        both=(MASK_KEYS, "S = int(chunk_start) + (total_length or chunk_size)"),
+    ),
+    _array_chunk(
+        "RoPE starts at 0 with every chunk",
+        "a test of counts, or with one chunk",
+        "[chunk.start],",
+        "[0],",
+    ),
+    _array_chunk(
+        "RoPE is one position too far behind the first chunk",
+        "a test with one chunk: there only distances matter",
+        "[chunk.start],",
+        "[chunk.start + (chunk.start > 0)],",
+    ),
+    _array_chunk(
+        "RoPE counts chunks and not tokens",
+        "a test with steps of one token",
+        "[chunk.start],",
+        "[chunk.start // self.prefill_max_step],",
+    ),
+    _array_chunk(
+        "the first chunk's tokens again",
+        "a test of counts, or with one chunk",
+        "[self.prompt_tokens[chunk.start : chunk.stop]],",
+        "[self.prompt_tokens[: chunk.size]],",
+    ),
+    _array_chunk(
+        "one token off behind the first chunk",
+        "a test of counts, or with one chunk",
+        "[self.prompt_tokens[chunk.start : chunk.stop]],",
+        "[self.prompt_tokens[max(chunk.start - 1, 0) : chunk.stop - (chunk.start > 0)]],",
+    ),
+    _array_chunk(
+        "a fresh cache for every chunk: the earlier ones are forgotten",
+        "a test with one chunk",
+        "chunk = next_chunk(",
+        "self._kv_cache = []\n        chunk = next_chunk(",
+    ),
+    _array_chunk(
+        "the whole prompt up to here, again in every chunk",
+        "a test of the logits with a cache that grows",
+        "[self.prompt_tokens[chunk.start : chunk.stop]],\n            [chunk.start],",
+        "[self.prompt_tokens[: chunk.stop]],\n            [0],",
+    ),
+    _array_chunk(
+        "samples every chunk and keeps the last token",
+        "a test of the answer",
+        "rows = [0] if chunk.is_last else []",
+        "rows = [0]",
+    ),
+]
