@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
-        "believes the mean: one accident, and the size is given up",
+        "believes the slowest chunk: one accident, and the size is given up",
         CHUNKER,
         survives="a test with 20 % of noise",
         serving=("return seen[(len(seen) - 1) // 2]", "return seen[-1]"),

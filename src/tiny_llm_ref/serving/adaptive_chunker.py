@@ -9,9 +9,7 @@ from .cost_line import CostLine, Observation, fit_cost_line
 
 RECENT = 3  # chunks of a size: the median of three forgets in two steps, and does not believe one accident
 UP = 0.9  # a larger size than the last must keep this share of the target, so that near it nothing goes up and down
-FASTER = (
-    2 / 3
-)  # a size that costs this share of what it did: that is no noise of 20 %, the machine has changed
+FASTER = 2 / 3  # of what a size did cost: noise of 20 % does not do that, the machine has changed
 AGAIN = 500  # chunks after which larger sizes are tried again: too few to be seen in the p99 of the gaps
 
 
