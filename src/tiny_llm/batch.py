@@ -1,5 +1,5 @@
 """Generation for many prompts at once, where learners of the public course look for it."""
 
-from .serving import batch_generate
+from .serving import batch_generate, batch_generate_with_chunked_prefill
 
-__all__ = ["batch_generate"]
+__all__ = ["batch_generate", "batch_generate_with_chunked_prefill"]

@@ -13,6 +13,7 @@ from rich.text import Text
 from .batch_text import one_line
 
 STYLES = {"prefill": "yellow", "decode": "cyan", "done": "green", "idle": "dim"}
+PHASES = {"prefill": "prefill", "token": "decode", "finish": "done"}  # what an event makes of a slot
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,15 @@ class Board:
         self.slots = [Slot() for _ in range(slots)]
 
     def __call__(self, event: Any) -> None:
+        if event.kind not in PHASES:  # a chunk of a prompt, or a step: no slot changes
+            return
         index = event.request.prompt_idx
         self.waiting.discard(index)
         if event.kind == "finish":
             self.done.add(index)
         slot = self._slot(event)
         if slot is not None:
-            slot.phase = {"prefill": "prefill", "token": "decode", "finish": "done"}[event.kind]
+            slot.phase = PHASES[event.kind]
 
     def _slot(self, event: Any) -> Slot | None:
         """Where the request of the event stands. During prefill it has no slot yet: it is shown where it will go."""

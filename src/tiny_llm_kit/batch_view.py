@@ -63,11 +63,11 @@ class Lines:
         return self
 
     def __call__(self, event: Any) -> None:
-        number = event.request.prompt_idx
         if event.kind == "prefill":
+            number = event.request.prompt_idx
             self._write(f"{number + 1} started: {shortened(self._prompts[number])}")
         elif event.kind == "finish":
-            self._write(f"{number + 1} finished: {ending(event.request)}")
+            self._write(f"{event.request.prompt_idx + 1} finished: {ending(event.request)}")
 
     def __exit__(self, *exception: object) -> None:
         self._write("")  # the answers follow

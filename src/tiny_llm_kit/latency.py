@@ -36,9 +36,11 @@ class Trace:
 
     def __call__(self, event: Any) -> None:
         self.end = event.time
+        if event.kind != "token":
+            return
         times = self._times.setdefault(event.request.prompt_idx, [])
         # The event of an end token adds nothing to the request's tokens.
-        if event.kind == "token" and len(event.request.tokens) > len(times):
+        if len(event.request.tokens) > len(times):
             times.append(event.time)
 
     @property

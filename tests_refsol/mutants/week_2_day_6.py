@@ -323,6 +323,7 @@ MUTANTS = [
         REQUEST,
         survives="a test of the text and of the offset",
         serving=("        self.is_prefill_done = True\n", ""),
+        inside="Request.prefill",
     ),
     Mutant(
         "2.6.5",
@@ -677,9 +678,9 @@ MUTANTS = [
         GENERATE,
         survives="a test in which the answers have the same length",
         serving=(
-            "    return [Completion(i, r.text, r.finish_reason, r.error) for i, r in enumerate(requests)]",
+            "    return [Completion.of(request) for request in requests]",
             "    requests.sort(key=lambda r: len(r.tokens))\n"
-            "    return [Completion(i, r.text, r.finish_reason, r.error) for i, r in enumerate(requests)]",
+            "    return [Completion.of(request) for request in requests]",
         ),
     ),
     Mutant(
@@ -714,7 +715,7 @@ MUTANTS = [
         serving=(
             "    waiting = deque(requests)\n",
             "    if any(request.is_done for request in requests):\n"
-            '        return [Completion(i, "", "error", r.error) for i, r in enumerate(requests)]\n'
+            '        return [Completion(i, "", "error") for i, _ in enumerate(requests)]\n'
             "    waiting = deque(requests)\n",
         ),
     ),

@@ -39,8 +39,12 @@ def batch_generate_with_chunked_prefill(
         ValueError: a number is out of range.
         Whatever the model or `on_event` raises, after every request has ended and every cache was released.
     """
+    requests = [
+        as_request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)
+    ]
     scheduler = ChunkedPrefillScheduler(
         model, batch_size, prefill_step, max_seq_len, clock=clock, on_event=on_event, **options
     )
-    # TASK 2.7.3: all prompts wait; then steps, for as long as there is work. The caches are released on every way out.
+    # TASK 2.7.3: all requests wait; then steps, for as long as there is work.
+    # The caches are released on every way out, and requests that did not come to their end are aborted.
     raise NotImplementedError("week 2 day 7 task 3: batch_generate_with_chunked_prefill")

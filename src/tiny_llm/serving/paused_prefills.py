@@ -18,13 +18,18 @@ class PausedPrefills:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def may_pause(self, request: Request) -> bool:
-        """Whether it has patience left."""
+    def has_patience(self, request: Request) -> bool:
+        """Whether it may wait for one more."""
         return self._made_room.get(request, 0) < self.patience
 
+    def may_pause(self, request: Request) -> bool:
+        """Whether this prompt may make room."""
+        # TASK 2.7.9: those that are paused already would wait longer, too: all of them need patience.
+        raise NotImplementedError("week 2 day 7 task 9: PausedPrefills.may_pause")
+
     def pause(self, request: Request) -> None:
-        """Lets a shorter prompt go before this one, and so before all that wait behind it."""
-        # TASK 2.7.9: every paused prompt waits longer now, not only the last one: count it for all of them.
+        """Lets a shorter prompt go before this one, and so before all that are paused already."""
+        # TASK 2.7.9: keep it, and count in `_made_room` that each of them makes room once more.
         raise NotImplementedError("week 2 day 7 task 9: PausedPrefills.pause")
 
     def resume(self) -> Request:

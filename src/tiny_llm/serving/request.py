@@ -148,7 +148,9 @@ class Request:
         self.release()
 
     def fail(self, reason: str) -> None:
-        """Ends the request with the finish reason "error" and a line that says why."""
+        """Ends the request with the finish reason "error" and a line that says why. The first reason stays."""
+        if self.is_done:
+            return
         self.error = reason
         self.finish_reason = "error"
         self.release()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from .batch import Batch
@@ -33,14 +34,17 @@ class ChunkedPrefillScheduler:
         prefill_step: tokens of a chunk, at most; a `chunker` takes its place.
         max_seq_len: tokens of a slot, prompt and answer together.
         queue: who waits; `FifoQueue` when None.
-        reserved_decode_slots: slots that only interactive requests take: a batch request starts while more are free.
+        reserved_decode_slots: so many slots no batch request takes: they are for interactive ones.
         pause_prefill: a prompt that is shorter than what is left of the current one goes first.
-        peak_load: the share of running slots, from 0 to 1, from which on a prompt waits; None is never.
+        peak_load: the share of slots that run, above 0 and at most 1, from which on a long prompt waits; None is never.
         patience: so many times a prompt makes room for a shorter one, and so many steps it waits at peak load.
         clock: seconds.
         chunker: chooses every chunk's size, by what chunks have cost so far.
         metrics: is told of each event by `hear(event)`, as `ChunkedPrefillMetrics` is.
         on_event: is told of each event. It may call `abort` of any request.
+
+    What the model or `on_event` raises is raised by `step`. It ends the requests that were in the step of the model,
+    and no others: the next step serves them.
 
     Raises:
         ValueError: a number is out of range.
@@ -70,15 +74,21 @@ class ChunkedPrefillScheduler:
         self.reserved_decode_slots, self.pause_prefill = reserved_decode_slots, pause_prefill
         self.peak_load, self.patience = peak_load, patience
         self.chunker, self.metrics, self.on_event = chunker, metrics, on_event
-        self.pending: Request | None = (
-            None  # its prompt is being computed, or is finished and waits for a slot
-        )
+        # The prompt that is being computed, or that is finished and waits for a slot.
+        self.pending: Request | None = None
         self.paused = PausedPrefills(patience)
+        self.is_closed = False
         self._waited = 0  # steps in a row, at peak load
         self._requests: list[Request] = []  # all that were added and not yet collected
 
     def add(self, request: Request) -> None:
-        """Lets a request wait. One that cannot be served ends with its reason, when its turn comes."""
+        """Lets a request wait. One that cannot be served has ended with its reason; it leaves when its turn comes.
+
+        Raises:
+            RuntimeError: the scheduler is closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("this scheduler is closed: make a new one for more requests")
         request.limit(self.max_seq_len)
         self._requests.append(request)
         self.queue.add(request)
@@ -124,7 +134,7 @@ class ChunkedPrefillScheduler:
         if not request.is_done:
             if self.batch.free_slot is None:
                 return False
-            self.batch.place(request)
+            self.take_slot(request)
         self.leave(request)
         return True
 
@@ -146,6 +156,7 @@ class ChunkedPrefillScheduler:
 
     def close(self) -> None:
         """Ends every request that has not ended, and releases every cache."""
+        self.is_closed = True
         self.batch.close()
         for request in self._requests:
             request.abort()
@@ -155,48 +166,55 @@ class ChunkedPrefillScheduler:
     def _choose_pending(self) -> None:
         """The prompt that is computed next: the current one, one that made room, or the first that waits. Given."""
         while True:
-            self.pending = self.pending or self._resume() or self._start()
+            if self.pending is None:
+                self._resume_or_start()
             if self.pending is None:
                 return
-            self.make_room()
+            if not self.pending.is_done:
+                self.make_room()
             if not self.pending.is_done:
                 return
             self.leave(self.pending)
 
-    def _resume(self) -> Request | None:
-        if not self.paused:
-            return None
-        request = self.paused.resume()
-        self.batch.tell("resume", request)
-        return request
-
-    def _start(self) -> Request | None:
-        return self.queue.schedule_next(interactive_only=self.keeps_slots())
+    def _resume_or_start(self) -> None:
+        if self.paused:
+            self.pending = self.paused.resume()
+            self.batch.tell("resume", self.pending)
+        else:
+            self.pending = self.queue.schedule_next(interactive_only=self.keeps_slots())
 
     def keeps_slots(self) -> bool:
-        """Whether all slots that are free are reserved for interactive requests."""
+        """Whether batch requests have all the slots that they may take."""
         if not self.reserved_decode_slots:
             return False
-        # TASK 2.7.9: of the free slots, the last `reserved_decode_slots` are kept.
-        free = len(self.batch.slots) - len(self.batch.running)
-        return free <= self.reserved_decode_slots
+        # TASK 2.7.9: `reserved_decode_slots` are not for them. One whose prefill has begun will need a slot, too.
+        begun = [*self.batch.slots, self.pending, *self.paused.requests]
+        taken = sum(request is not None and request.priority == "batch" for request in begun)
+        return taken >= len(self.batch.slots) - self.reserved_decode_slots
 
     def make_room(self) -> None:
         """Lets the shortest prompt that waits go before the current one, if it is shorter than what is left of that."""
         if not self.pause_prefill:
             return
-        # TASK 2.7.9: not if the current one is finished, nor if it has made room too often.
+        # TASK 2.7.9: not if patience forbids it. `next_shorter` finds the other; of a finished prompt nothing is left.
         # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset.
         request = self.pending
-        if request.is_prefill_done or not self.paused.may_pause(request):
+        if not self.paused.may_pause(request):
             return
-        shorter = self.queue.shorter_than(
-            request.prompt_left, interactive_only=request.priority == "interactive"
-        )
+        only = request.priority == "interactive" or self.keeps_slots()
+        shorter = self.next_shorter(request.prompt_left, interactive_only=only)
         if shorter is not None:
             self.paused.pause(request)
-            self.batch.tell("pause", request)
             self.pending = shorter
+            self.batch.tell("pause", request)
+
+    def next_shorter(self, tokens: int, interactive_only: bool) -> Request | None:
+        """Takes the shortest prompt that waits out of the queue, if it has fewer than so many tokens. Given."""
+        while (request := self.queue.shorter_than(tokens, interactive_only)) is not None:
+            if not request.is_done:
+                return request
+            self.leave(request)  # it was refused, or aborted while it waited
+        return None
 
     # How large its chunk is, and what it costs.
 
@@ -207,15 +225,23 @@ class ChunkedPrefillScheduler:
         if self.chunker is None:
             return self.prefill_step
         running, slots = len(self.batch.running), len(self.batch.slots)
-        room = (slots - running) * self.max_seq_len - request.offset
-        base = select_optimal_chunk_size(request.prompt_left, room, running, slots, self.chunker.sizes)
+        base = select_optimal_chunk_size(
+            request.prompt_left, self.room(request), running, slots, self.chunker.sizes
+        )
+        if not base and not running:
+            base = self.chunker.sizes[0]  # nobody will end, so waiting would be for ever
         return base and self.chunker.select_chunk_size(base, running / slots, request.offset)
+
+    def room(self, request: Request) -> int:
+        """Tokens that the caches may still take: there are the slots, and one prompt more. Given."""
+        free = len(self.batch.slots) + 1 - len(self.batch.running)
+        return free * self.max_seq_len - request.offset - sum(one.offset for one in self.paused.requests)
 
     def waits_for_peak(self, request: Request) -> bool:
         """Whether a long prompt waits, because so many requests run."""
         if self.peak_load is None:
             return False
-        # TASK 2.7.9: long is what needs more than one chunk. It waits at most `patience` steps, then has one chunk.
+        # TASK 2.7.9: long is what needs more than one chunk. It waits `patience` steps, then gets one chunk; and again.
         load = len(self.batch.running) / len(self.batch.slots)
         waits = (
             load >= self.peak_load
@@ -226,39 +252,56 @@ class ChunkedPrefillScheduler:
         return waits
 
     def compute_chunk(self, request: Request, step: int) -> None:
-        """One chunk of at most `step` tokens, and what there is to tell of it. Given.
-
-        An exception of the model ends this request alone, and is raised: the next step serves the others.
-        """
-        request.prefill_max_step, context, running = step, request.offset, len(self.batch.running)
+        """One chunk of at most `step` tokens, and what there is to tell of it. Given."""
+        context, running = request.offset, len(self.batch.running)
         if context == 0:
             self.batch.tell("prefill", request)
-        start = self.clock()
+        if request.is_done:  # whoever heard of it has aborted it
+            return
+        request.prefill_max_step, start = step, self.clock()
         try:
             tokens = request.try_prefill()
-        except Exception as error:
-            request.fail(str(error) or type(error).__name__)
+        except BaseException as error:
+            self._fail([request], error)
             self.leave(request)
             raise
         now = self.clock()
         self._hear(Event("chunk", now, request, start=start, tokens=tokens, context=context, running=running))
-        if request.is_prefill_done:
+        if request.is_prefill_done and request.finish_reason != "abort":
             self.batch.tell("token", request)
 
-    def decode_step(self) -> None:
-        """One step of the batch, and what there is to tell of it. Given.
+    def take_slot(self, request: Request) -> None:
+        """Moves a finished prompt into the lowest free slot. Given."""
+        slot = self.batch.free_slot
+        try:
+            self.batch.place(request)
+        except BaseException as error:
+            for layer in self.batch.kv_cache:
+                with suppress(Exception):  # a layer that has not got it holds nothing to remove
+                    layer.remove_request(slot)
+            self._fail([request], error)
+            self.leave(request)
+            raise
 
-        An exception of the model ends the requests that ran, and is raised: the next step serves the others.
-        """
+    def decode_step(self) -> None:
+        """One step of the batch, and what there is to tell of it. Given."""
         running, start = self.batch.running, self.clock()
         try:
             self.batch.decode()
-        except Exception as error:
-            for slot in running:
-                self.batch.slots[slot].fail(str(error) or type(error).__name__)
+        except BaseException as error:
+            self._fail([self.batch.slots[slot] for slot in running], error)
             self.batch.remove_ended()
             raise
         self._hear(Event("decode", self.clock(), start=start, tokens=len(running)))
+
+    @staticmethod
+    def _fail(requests: list[Request], error: BaseException) -> None:
+        """Ends requests whose step has failed; one that a person has interrupted is aborted."""
+        for request in requests:
+            if isinstance(error, Exception):
+                request.fail(str(error) or type(error).__name__)
+            else:
+                request.abort()
 
     def leave(self, request: Request) -> None:
         """A request is in the batch now, or has ended: it is no prefill any more. Given."""
@@ -268,7 +311,8 @@ class ChunkedPrefillScheduler:
             self.batch.tell("finish", request)
 
     def _drop_ended(self) -> None:
-        """Whoever was aborted between two steps leaves now."""
+        """Whoever was aborted between two steps leaves now, so that the slot is free in this one."""
+        self.batch.remove_ended()
         for request in [self.pending, *self.paused.requests]:
             if request is not None and request.is_done:
                 self.leave(request)

@@ -18,13 +18,18 @@ class PausedPrefills:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def may_pause(self, request: Request) -> bool:
-        """Whether it has patience left."""
+    def has_patience(self, request: Request) -> bool:
+        """Whether it may wait for one more."""
         return self._made_room.get(request, 0) < self.patience
 
+    def may_pause(self, request: Request) -> bool:
+        """Whether this prompt may make room."""
+        # TASK 2.7.9: those that are paused already would wait longer, too: all of them need patience.
+        return all(self.has_patience(waiting) for waiting in [*self.requests, request])
+
     def pause(self, request: Request) -> None:
-        """Lets a shorter prompt go before this one, and so before all that wait behind it."""
-        # TASK 2.7.9: every paused prompt waits longer now, not only the last one: count it for all of them.
+        """Lets a shorter prompt go before this one, and so before all that are paused already."""
+        # TASK 2.7.9: keep it, and count in `_made_room` that each of them makes room once more.
         self.requests.append(request)
         for waiting in self.requests:
             self._made_room[waiting] = self._made_room.get(waiting, 0) + 1
@@ -32,7 +37,7 @@ class PausedPrefills:
     def resume(self) -> Request:
         """Takes out the one that goes on: who has no patience left, the oldest of them first; else the shortest."""
         # TASK 2.7.9: the last one is the shortest, for each made room for a shorter one. Patience bounds every wait.
-        tired = [request for request in self.requests if not self.may_pause(request)]
+        tired = [request for request in self.requests if not self.has_patience(request)]
         request = tired[0] if tired else self.requests[-1]
         self.requests.remove(request)
         return request

@@ -118,7 +118,9 @@ class Request:
         # Between two chunks the offset and the cache are all that is remembered. Whoever hears of the step may have
         # aborted the request while it ran.
         if self.is_prefill_done or self.is_done:
-            raise ValueError(f"request {self.prompt_idx} has no prompt left to compute: its prefill is done")
+            raise ValueError(
+                f"request {self.prompt_idx} has no chunk left: {self.finish_reason or 'its prefill is done'}"
+            )
         chunk = next_chunk(self.offset, len(self.prompt_tokens), self.prefill_max_step)
         rows = [0] if chunk.is_last else []
         chosen = self.model.step(
@@ -126,7 +128,7 @@ class Request:
             [chunk.start],
             self.kv_cache,
             sample_rows=rows,
-            sampling=[self.sampling for _ in rows],
+            sampling=[self.sampling] * len(rows),
         )
         self.offset = chunk.stop
         if chunk.is_last:
@@ -184,7 +186,9 @@ class Request:
         self.release()
 
     def fail(self, reason: str) -> None:
-        """Ends the request with the finish reason "error" and a line that says why."""
+        """Ends the request with the finish reason "error" and a line that says why. The first reason stays."""
+        if self.is_done:
+            return
         self.error = reason
         self.finish_reason = "error"
         self.release()

@@ -5,7 +5,7 @@ from collections import deque
 from itertools import count
 from typing import Protocol
 
-from .request import Request
+from .request import PRIORITIES, Request
 
 
 class RequestQueue(Protocol):
@@ -25,48 +25,50 @@ class RequestQueue(Protocol):
 
 
 class FifoQueue:
-    """First come, first served."""
+    """First come, first served; when only interactive requests may go, the first of those.
+
+    A request stands in the line of its priority and in the heap of that, by its number. When one has given it out, the
+    other forgets it as soon as it comes to the front there.
+    """
 
     def __init__(self):
         self._numbers = count()
         self._waiting: dict[int, Request] = {}
-        self._line: deque[int] = deque()  # numbers in the order of arrival
-        self._by_length: list[tuple[int, int]] = []  # a heap of (tokens, number)
+        self._lines: dict[str, deque[int]] = {name: deque() for name in PRIORITIES}
+        self._heaps: dict[str, list[tuple[int, int]]] = {name: [] for name in PRIORITIES}  # (tokens, number)
 
     def add(self, request: Request) -> None:
         number = next(self._numbers)
         self._waiting[number] = request
-        self._line.append(number)
-        heapq.heappush(self._by_length, (len(request.prompt_tokens), number))
+        self._lines[request.priority].append(number)
+        heapq.heappush(self._heaps[request.priority], (len(request.prompt_tokens), number))
 
     def schedule_next(self, interactive_only: bool = False) -> Request | None:
-        self._forget_taken()
-        if not self._line or not self._may_go(self._line[0], interactive_only):
-            return None
-        return self._waiting.pop(self._line.popleft())
+        first = [line[0] for line in self._fronts(self._lines, interactive_only)]
+        return self._waiting.pop(min(first)) if first else None
 
     def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
-        self._forget_taken()
-        if not self._by_length or self._by_length[0][0] >= tokens:
-            return None
-        if not self._may_go(self._by_length[0][1], interactive_only):
-            return None
-        return self._waiting.pop(heapq.heappop(self._by_length)[1])
+        shortest = min((heap[0] for heap in self._fronts(self._heaps, interactive_only)), default=None)
+        return self._waiting.pop(shortest[1]) if shortest and shortest[0] < tokens else None
 
-    def _may_go(self, number: int, interactive_only: bool) -> bool:
-        return not interactive_only or self._waiting[number].priority == "interactive"
+    def _fronts(self, lines: dict, interactive_only: bool) -> list:
+        """The lines, or heaps, of those that may go, each with one that waits in front; without the empty ones."""
+        self._forget_taken()
+        return [
+            line for name, line in lines.items() if line and (name == "interactive" or not interactive_only)
+        ]
 
     def _forget_taken(self) -> None:
-        """A request that left by one order is dropped from the other when it comes to the front there."""
-        while self._line and self._line[0] not in self._waiting:
-            self._line.popleft()
-        while self._by_length and self._by_length[0][1] not in self._waiting:
-            heapq.heappop(self._by_length)
-        if (
-            len(self._by_length) > 2 * len(self._waiting) + 64
-        ):  # so that old long prompts take no memory for ever
-            self._by_length = [(len(r.prompt_tokens), number) for number, r in self._waiting.items()]
-            heapq.heapify(self._by_length)
+        for name in PRIORITIES:
+            line, heap = self._lines[name], self._heaps[name]
+            while line and line[0] not in self._waiting:
+                line.popleft()
+            while heap and heap[0][1] not in self._waiting:
+                heapq.heappop(heap)
+            if max(len(line), len(heap)) > 2 * len(self._waiting) + 64:  # taken ones hold no memory for ever
+                line = self._lines[name] = deque(number for number in line if number in self._waiting)
+                heap = self._heaps[name] = [entry for entry in heap if entry[1] in self._waiting]
+                heapq.heapify(heap)
 
     def __len__(self) -> int:
         return len(self._waiting)
