@@ -9,7 +9,9 @@ from .cost_line import CostLine, Observation, fit_cost_line
 
 RECENT = 3  # chunks of a size: the median of three forgets in two steps, and does not believe one accident
 UP = 0.9  # a larger size than the last must keep this share of the target, so that near it nothing goes up and down
-FASTER = 2 / 3  # a size that costs this share of what it did: the machine has changed, 20 % of noise cannot do that
+FASTER = (
+    2 / 3
+)  # a size that costs this share of what it did: the machine has changed, 20 % of noise cannot do that
 
 
 class AdaptiveChunker:
