@@ -6,6 +6,8 @@ Oracles: exact traces of the script; each prompt's own answer, as it is when it 
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
 
@@ -79,6 +81,20 @@ def test_chunked_prefill_refuses_what_has_no_next_chunk(s, offset, prompt_len, s
         chunk = s.next_chunk(offset, prompt_len, step)
         pytest.fail(f"next_chunk({offset}, {prompt_len}, {step}) is {chunk}; it must raise ValueError")
     assert named in str(caught.value), f"the message must have the number {named} in it: {caught.value}"
+
+
+@pytest.mark.task("2.7.1")
+@settings(max_examples=50)
+@given(n=st.integers(1, 60), steps=st.lists(st.integers(1, 20), min_size=1, max_size=5))
+def test_chunked_prefill_covers_any_prompt_with_any_steps(s, n, steps):
+    """The steps change from chunk to chunk; every token of the prompt is in one chunk, and in order."""
+    covered, count = [], 0
+    while len(covered) < n:
+        chunk = s.next_chunk(len(covered), n, steps[count % len(steps)])
+        assert 0 < chunk.size <= steps[count % len(steps)], f"a step of {steps[count % len(steps)]}: {chunk}"
+        covered += range(chunk.start, chunk.stop)
+        count += 1
+    assert covered == list(range(n)), f"{n} tokens in steps of {steps} were cut into {covered}"
 
 
 # One request, chunk by chunk.
@@ -527,6 +543,44 @@ def test_chunked_prefill_gives_no_slot_to_what_ended_with_its_first_token(s):
 
 
 @pytest.mark.task("2.7.3")
+def test_chunked_prefill_lets_nobody_wait_for_a_slot_that_is_not_needed(s):
+    """The only slot is taken. A prompt that ends with its first token leaves all the same, and the next one begins."""
+    run = ChunkedRun(s, {"1": "abcde", "AB": "", "CD": "x"}, slots=1).add("1", "AB", "CD").finish()
+    assert run.trace[2:6] == ["prompt AB", "decode b", "prompt CD", "decode c"], (
+        f"AB has ended and needs no slot, so CD is computed in the next step: {run.trace}"
+    )
+    assert run.times("finish", 1) == [4], f"it has ended before the decode step: {run.times('finish', 1)}"
+    run.check_end()
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_frees_a_slot_with_the_last_token(s):
+    """A request leaves the batch in the step of its last token: nothing is left to do, and its end was told."""
+    run = ChunkedRun(s, {"1": "ab"}).add("1").steps(2)
+    assert run.trace == ["prompt 1", "decode a-", "decode b-"], f"{run.trace}"
+    assert not run.scheduler.has_work_remaining(), (
+        "it got its end token: its slot is free, and there is no work"
+    )
+    assert run.times("finish", 0) == [3], f"its end is told with its last step: {run.times('finish', 0)}"
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_decodes_nobody_who_was_aborted_in_the_same_step(s):
+    """Whoever hears of a chunk aborts a running request: the decode step behind it goes without that one."""
+
+    def heard(run, event):
+        if event.kind == "chunk" and event.request is run.requests[2]:
+            run.requests[0].finish("abort")
+
+    run = ChunkedRun(s, {"1": "abcdef", "2": "uvwxyz", "ABCD": ""}, slots=3, heard=heard).add(
+        "1", "2", "ABCD"
+    )
+    run.finish()
+    assert run.trace[4:6] == ["prompt ABC", "decode -v-"], f"slot 0 was aborted during the chunk: {run.trace}"
+    run.check_end()
+
+
+@pytest.mark.task("2.7.3")
 def test_chunked_prefill_goes_past_prompts_that_were_refused(s):
     """An empty and an overlong prompt end with an error of their own, and cost no step."""
     answers = {"1": "ab", "": "", "x" * 12: "", "3": "cd", "y" * 11: "e"}
@@ -550,6 +604,45 @@ def test_chunked_prefill_answers_as_if_alone(s, slots):
         assert computed == sum(map(len, answers)), f"steps of {step}: {computed} prompt tokens were computed"
         run.check_promises()
         run.check_end()
+
+
+# Of each request: tokens of its prompt and of its answer, its class, and after how many steps it arrives.
+MIXES = st.lists(
+    st.tuples(
+        st.integers(1, 14), st.integers(0, 8), st.sampled_from(["interactive", "batch"]), st.integers(0, 9)
+    ),
+    max_size=6,
+)
+
+
+def check_mix(s, mix: list, slots: int, step: int, **options) -> None:
+    """Whatever comes, and whenever: each request gets its own answer, and every promise is kept."""
+    answers = {chr(65 + n) * prompt: "abcdefgh"[:answer] for n, (prompt, answer, *_) in enumerate(mix)}
+    run = ChunkedRun(s, answers, slots, step, **options)
+    for number in range(10):
+        for prompt, (*_, priority, arrival) in zip(answers, mix, strict=True):
+            if arrival == number:
+                run.add(prompt, priority=priority)
+        run.steps(1)
+    run.finish(500)
+    found = {request.prompt: request.text for request in run.requests}
+    assert found == answers, f"each request gets the answer that it gets alone: {found}"
+    computed = sum(len(call.tokens[0]) for call in run.model.calls if not call.is_batch)
+    assert computed == sum(map(len, answers)), (
+        f"{computed} prompt tokens computed, of {sum(map(len, answers))}"
+    )
+    run.check_promises()
+    run.check_end()
+
+
+@pytest.mark.task("2.7.3")
+@settings(max_examples=40)
+@given(mix=MIXES, slots=st.integers(1, 4), step=st.integers(1, 8))
+def test_chunked_prefill_serves_any_mix(s, mix, slots, step):
+    """Any prompts and answers, slots, steps and arrivals: answers as if alone, no stall, bounded gaps, an end."""
+    if not mix:
+        mix = [(5, 1, "interactive", 0)]
+    check_mix(s, mix, slots, step)
 
 
 SCENE = {"1": "abcdef", "ABCDEFG": "xyz", "HIJK": "uvw", "2": "k"}  # every phase of a request is in it
@@ -957,6 +1050,11 @@ def test_chunked_prefill_reserves_slots(s):
         assert run.texts == list(answers.values()), f"nobody waits for ever: {run.texts}"
         run.check_end()
     assert order == {0: "1234", 1: "1243", 2: "1423"}, f"reserved slots: the order of the prompts is {order}"
+    run = ChunkedRun(s, answers, slots=3, reserved_decode_slots=1).add("1", "2").steps(2)
+    run.add("3", priority="batch").steps(1)
+    assert run.trace[-2] == "prompt 3", (
+        "interactive requests run in all slots but one; that one a batch request may take"
+    )
 
 
 def _slots_over_time(run: ChunkedRun) -> list[list]:
@@ -1010,3 +1108,18 @@ def test_chunked_prefill_waits_for_nobody_at_peak_load_when_nobody_runs(s):
     kinds = "".join("p" if step.startswith("prompt") else "d" for step in run.trace)
     assert kinds == "pddd" + "pppd", f"it waits while the slot is taken, and no longer: {kinds}"
     run.check_end()
+
+
+@pytest.mark.task("2.7.9")
+@settings(max_examples=40)
+@given(
+    mix=MIXES.map(lambda mix: [*mix, (9, 2, "batch", 0), (2, 3, "interactive", 1)]),
+    slots=st.integers(2, 4),
+    step=st.integers(1, 8),
+    patience=st.integers(1, 3),
+    peak_load=st.sampled_from([None, 0.5, 1.0]),
+)
+def test_chunked_prefill_serves_any_mix_with_every_knob(s, mix, slots, step, patience, peak_load):
+    """The same with pausing, a reserved slot and peak load: the order changes, the answers and promises do not."""
+    knobs = {"pause_prefill": True, "reserved_decode_slots": 1, "patience": patience, "peak_load": peak_load}
+    check_mix(s, mix, slots, step, **knobs)

@@ -174,7 +174,7 @@ class ChunkedPrefillScheduler:
         """Lets the shortest prompt that waits go before the current one, if it is shorter than what is left of that."""
         if not self.pause_prefill:
             return
-        # TASK 2.7.9: not if the current one is finished, nor if patience forbids it; `next_shorter` finds the other.
+        # TASK 2.7.9: not if patience forbids it. `next_shorter` finds the other; of a finished prompt nothing is left.
         # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset.
         raise NotImplementedError("week 2 day 7 task 9: ChunkedPrefillScheduler.make_room")
 

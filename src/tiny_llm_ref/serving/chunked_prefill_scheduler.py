@@ -196,10 +196,10 @@ class ChunkedPrefillScheduler:
         """Lets the shortest prompt that waits go before the current one, if it is shorter than what is left of that."""
         if not self.pause_prefill:
             return
-        # TASK 2.7.9: not if the current one is finished, nor if patience forbids it; `next_shorter` finds the other.
+        # TASK 2.7.9: not if patience forbids it. `next_shorter` finds the other; of a finished prompt nothing is left.
         # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset.
         request = self.pending
-        if request.is_prefill_done or not self.paused.may_pause(request):
+        if not self.paused.may_pause(request):
             return
         only = request.priority == "interactive" or self.keeps_slots()
         shorter = self.next_shorter(request.prompt_left, interactive_only=only)

@@ -1,0 +1,568 @@
+"""Wrong solutions of Week 2 Day 7: the policy of chunks, of a request, of the scheduler and of pausing."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+CHUNK, REQUEST, SCHEDULER = "chunk.py", "request.py", "chunked_prefill_scheduler.py"
+GENERATE, PAUSED = "chunked_prefill.py", "paused_prefills.py"
+CUT = "return Chunk(offset, min(max_step, prompt_len - offset), prompt_len)"
+PIECE = "[self.prompt_tokens[chunk.start : chunk.stop]],"
+TOOK = "        self.offset = chunk.stop\n"
+PHASES = """        prefilled = self.handle_prefill_phase()
+        moved = self.move_prefill_to_decode()
+        return self.handle_decode_phase() or prefilled or moved
+"""
+PENDING = """        if self.pending is None or self.pending.is_prefill_done:
+            return False
+"""
+COMPUTE = """        if step:
+            self.compute_chunk(self.pending, step)
+"""
+WORK = "return bool(self.pending or self.paused or len(self.queue) or self.batch.running)"
+NO_SLOT = """            if self.batch.free_slot is None:
+                return False
+"""
+MOVE = """        if not request.is_done:
+            if self.batch.free_slot is None:
+                return False
+            self.take_slot(request)
+        self.leave(request)
+        return True
+"""
+DECODE = """        self.batch.remove_ended()
+        if not self.batch.running:
+            return False
+        self.decode_step()
+        self.batch.remove_ended()
+        return True
+"""
+LOOP = """        while scheduler.has_work_remaining():
+            scheduler.step()
+"""
+FINALLY = """    finally:
+        scheduler.close()
+        for request in requests:
+            request.abort()
+"""
+COUNT = """        for waiting in self.requests:
+            self._made_room[waiting] = self._made_room.get(waiting, 0) + 1
+"""
+
+MUTANTS = [
+    Mutant(
+        "2.7.1",
+        "every chunk is a whole step: the last one goes past the end",
+        CHUNK,
+        survives="a test with prompts of k times the step",
+        serving=(CUT, "return Chunk(offset, max_step, prompt_len)"),
+    ),
+    Mutant(
+        "2.7.1",
+        "the rest is added to the last whole chunk",
+        CHUNK,
+        survives="a test of prompts of k times the step, or that each token comes once",
+        serving=(
+            CUT,
+            "left = prompt_len - offset\n"
+            "    return Chunk(offset, left if left < 2 * max_step else max_step, prompt_len)",
+        ),
+    ),
+    Mutant(
+        "2.7.1",
+        "cuts at multiples of the step, wherever the last chunk has ended",
+        CHUNK,
+        survives="a test in which the step never changes",
+        serving=(
+            CUT,
+            "return Chunk(offset, min(max_step - offset % max_step, prompt_len - offset), prompt_len)",
+        ),
+    ),
+    Mutant(
+        "2.7.1",
+        "makes an empty chunk at the end of the prompt",
+        CHUNK,
+        survives="a test that walks through prompts",
+        serving=("if not 0 <= offset < prompt_len:", "if not 0 <= offset <= prompt_len:"),
+    ),
+    Mutant(
+        "2.7.1",
+        "lets an offset from before the prompt pass",
+        CHUNK,
+        survives="a test of offsets past the end",
+        serving=("if not 0 <= offset < prompt_len:", "if offset >= prompt_len:"),
+    ),
+    Mutant(
+        "2.7.1",
+        "takes a step of 0 as one token",
+        CHUNK,
+        survives="a test of steps of 1 and more",
+        serving=(
+            '    if max_step < 1:\n        raise ValueError(f"max_step is {max_step}: a chunk has at least 1 token")\n',
+            "    max_step = max(max_step, 1)\n",
+        ),
+    ),
+    Mutant(
+        "2.7.2",
+        "feeds the first chunk's tokens again",
+        REQUEST,
+        survives="a test of the number of steps, of the offsets and of the returned counts",
+        serving=(PIECE, "[self.prompt_tokens[: chunk.size]],"),
+    ),
+    Mutant(
+        "2.7.2",
+        "positions restart at 0 in every chunk",
+        REQUEST,
+        survives="a test of the tokens alone",
+        serving=("            [chunk.start],\n", "            [0],\n"),
+    ),
+    Mutant(
+        "2.7.2",
+        "positions are one too far from the second chunk on",
+        REQUEST,
+        survives="a test with prompts of one chunk",
+        serving=("            [chunk.start],\n", "            [chunk.start + (chunk.start > 0)],\n"),
+    ),
+    Mutant(
+        "2.7.2",
+        "a new cache for every chunk: the chunks before it are forgotten",
+        REQUEST,
+        survives="a test with prompts of one chunk",
+        serving=(
+            "        rows = [0] if chunk.is_last else []\n",
+            "        rows = [0] if chunk.is_last else []\n        self._kv_cache = []\n",
+        ),
+    ),
+    Mutant(
+        "2.7.2",
+        "samples every chunk, and keeps the last one's token",
+        REQUEST,
+        survives="a test of the answer",
+        serving=("rows = [0] if chunk.is_last else []", "rows = [0]"),
+    ),
+    Mutant(
+        "2.7.2",
+        "ignores the step: the whole prompt at once",
+        REQUEST,
+        survives="a test of the answer and of the state at the end",
+        serving=("len(self.prompt_tokens), self.prefill_max_step)", "len(self.prompt_tokens), 10**6)"),
+    ),
+    Mutant(
+        "2.7.2",
+        "counts the chunk twice: its tokens, and one for the new token",
+        REQUEST,
+        survives="a test of the answer of a model that does not look at offsets",
+        serving=("self.decode_done(chosen[0], update_offset=False)", "self.decode_done(chosen[0])"),
+    ),
+    Mutant(
+        "2.7.2",
+        "returns the offset and not the tokens of this chunk",
+        REQUEST,
+        survives="a test with prompts of one chunk",
+        serving=("        return chunk.size\n", "        return chunk.stop\n"),
+    ),
+    Mutant(
+        "2.7.2",
+        "runs the last token again when it is called after the end",
+        REQUEST,
+        survives="a test that calls it as often as there are chunks",
+        serving=(
+            "        if self.is_prefill_done or self.is_done:\n            raise ValueError(",
+            "        if self.is_prefill_done or self.prompt_left == 0:\n            return 0\n"
+            "        if self.is_done:\n            raise ValueError(",
+        ),
+    ),
+    Mutant(
+        "2.7.2",
+        "goes on after an abort",
+        REQUEST,
+        survives="a test of requests that nobody aborts",
+        serving=(
+            "if self.is_prefill_done or self.is_done:\n            raise",
+            "if self.is_prefill_done:\n            raise",
+        ),
+    ),
+    Mutant(
+        "2.7.2",
+        "says that the prefill is done with the first chunk",
+        REQUEST,
+        survives="a test with prompts of one chunk",
+        serving=(TOOK, TOOK + "        self.is_prefill_done = True\n"),
+    ),
+    Mutant(
+        "2.7.2",
+        "counts before the step, so that a step that fails was counted, too",
+        REQUEST,
+        survives="a test in which nothing fails",
+        serving=(
+            "        chosen = self.model.step(\n",
+            "        self.offset = chunk.stop\n        chosen = self.model.step(\n",
+        ),
+    ),
+    Mutant(
+        "2.7.2",
+        "forgets the cache of a request that was aborted while its chunk ran",
+        REQUEST,
+        survives="a test of aborts between two chunks",
+        serving=("        elif self.is_done:\n            self.release()\n", ""),
+    ),
+    Mutant(
+        "2.7.3",
+        "drains first: computes the whole prompt before anyone decodes",
+        SCHEDULER,
+        survives="a test of the answers, and of the size of each chunk",
+        serving=(
+            COMPUTE,
+            "        while step and not (self.pending.is_prefill_done or self.pending.is_done):\n"
+            "            self.compute_chunk(self.pending, step)\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "prompts first: nobody decodes in a step that has computed a chunk",
+        SCHEDULER,
+        survives="a test of the answers: every step does something",
+        serving=(
+            PHASES,
+            PHASES.replace(
+                "self.handle_decode_phase() or prefilled or moved",
+                "prefilled or moved or self.handle_decode_phase()",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "decodes first: a prompt is computed only when nobody decodes",
+        SCHEDULER,
+        survives="a test of the answers and of the gaps: running requests never wait",
+        serving=(
+            PHASES,
+            PHASES.replace(
+                "self.handle_prefill_phase()", "not self.batch.running and self.handle_prefill_phase()"
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "a chunk of every prompt that waits in one step: the step bounds each of them, and not their sum",
+        SCHEDULER,
+        survives="a test with one prompt at a time",
+        serving=(
+            PHASES,
+            PHASES.replace(
+                "        moved = self.move_prefill_to_decode()\n",
+                "        moved = self.move_prefill_to_decode()\n"
+                "        while moved and self.handle_prefill_phase():\n"
+                "            moved = self.move_prefill_to_decode()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "stops when the queue and the slots are empty, and loses the pending prompt",
+        SCHEDULER,
+        survives="a test whose prompts are one chunk long, or in which others run",
+        serving=(WORK, "return bool(len(self.queue) or self.batch.running)"),
+    ),
+    Mutant(
+        "2.7.3",
+        "stops when no prompt waits, and forgets those that run",
+        SCHEDULER,
+        survives="a test that steps until all requests have ended",
+        serving=(WORK, "return bool(self.pending or self.paused or len(self.queue))"),
+    ),
+    Mutant(
+        "2.7.3",
+        "drops a finished prompt when no slot is free",
+        SCHEDULER,
+        survives="a test with as many slots as prompts",
+        serving=(
+            NO_SLOT,
+            "            if self.batch.free_slot is None:\n"
+            "                self.pending = None\n"
+            "                return False\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "puts a finished prompt that finds no slot back into the queue, to be asked again",
+        SCHEDULER,
+        survives="a test with as many slots as prompts",
+        serving=(
+            NO_SLOT,
+            "            if self.batch.free_slot is None:\n"
+            "                self.queue.add(request)\n"
+            "                self.pending = None\n"
+            "                return False\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "looks for a slot before the chunk: the last slot stays empty",
+        SCHEDULER,
+        survives="a test with more slots than prompts",
+        serving=(
+            NO_SLOT,
+            "            if len(self.batch.running) >= max(len(self.batch.slots) - 1, 1):\n"
+            "                return False\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "moves a prompt into its slot after the decode phase: it decodes one step late",
+        SCHEDULER,
+        survives="a test of the answers and of the stalls",
+        serving=(
+            PHASES,
+            "        prefilled = self.handle_prefill_phase()\n"
+            "        decoded = self.handle_decode_phase()\n"
+            "        return self.move_prefill_to_decode() or decoded or prefilled\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "gives a slot to a request that ended with its first token",
+        SCHEDULER,
+        survives="a test in which every answer has two tokens",
+        serving=(
+            MOVE,
+            "        if self.batch.free_slot is None:\n"
+            "            return False\n"
+            "        self.take_slot(request)\n"
+            "        self.leave(request)\n"
+            "        return True\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "lets one that ended with its first token wait for a slot, too",
+        SCHEDULER,
+        survives="a test in which a slot is free",
+        serving=(
+            MOVE,
+            MOVE.replace(
+                "if not request.is_done:\n            if self.batch.free_slot is None:\n                return False\n",
+                "if self.batch.free_slot is None:\n            return False\n        if not request.is_done:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "keeps the slot of a request that has ended until the next step",
+        SCHEDULER,
+        survives="a test of the answers and of the number of steps of one request",
+        serving=(
+            DECODE,
+            DECODE.replace(
+                "        self.decode_step()\n        self.batch.remove_ended()\n",
+                "        self.decode_step()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "looks for ended requests only after the step: one that was aborted a moment ago is computed once more",
+        SCHEDULER,
+        survives="a test of the answers: nobody hears of that token",
+        serving=(DECODE, DECODE.removeprefix("        self.batch.remove_ended()\n")),
+    ),
+    Mutant(
+        "2.7.3",
+        "says that nothing was done when it has only computed a chunk",
+        SCHEDULER,
+        survives="a test that asks has_work_remaining",
+        serving=(PHASES, PHASES.replace(" or prefilled or moved", "")),
+    ),
+    Mutant(
+        "2.7.3",
+        "always a chunk of 128, whatever the step",
+        SCHEDULER,
+        survives="a test with short prompts, or with a step of 128",
+        serving=(COMPUTE, COMPUTE.replace("self.pending, step)", "self.pending, 128)")),
+    ),
+    Mutant(
+        "2.7.3",
+        "ends the loop at the first step in which nobody gets a token",
+        GENERATE,
+        survives="a test whose prompts are one chunk long",
+        serving=(LOOP, "        while scheduler.step() and scheduler.batch.running:\n            pass\n"),
+    ),
+    Mutant(
+        "2.7.3",
+        "closes the scheduler at the end, and not on the way out of an exception",
+        GENERATE,
+        survives="a test in which nothing fails",
+        serving=(
+            FINALLY,
+            "    except BaseException:\n"
+            "        for request in requests:\n"
+            "            request.abort()\n"
+            "        raise\n",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "closes it on errors, and not on Ctrl-C",
+        GENERATE,
+        survives="a test with an ordinary exception",
+        serving=(FINALLY, FINALLY.replace("    finally:", "    except Exception:") + "        raise\n"),
+    ),
+    Mutant(
+        "2.7.9",
+        "makes room for a prompt that is just as long",
+        SCHEDULER,
+        survives="a test with lengths that differ",
+        serving=(
+            "self.next_shorter(request.prompt_left, interactive_only",
+            "self.next_shorter(request.prompt_left + 1, interactive_only",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "compares with the whole prompt, and not with what is left of it",
+        SCHEDULER,
+        survives="a test in which the short prompt is very short",
+        serving=(
+            "self.next_shorter(request.prompt_left, interactive_only",
+            "self.next_shorter(len(request.prompt_tokens), interactive_only",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "has no end of patience: short prompts starve a long one",
+        PAUSED,
+        survives="a test with one short prompt",
+        serving=(
+            "return all(self.has_patience(waiting) for waiting in [*self.requests, request])",
+            "return True",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "asks for the patience of the current prompt only",
+        PAUSED,
+        survives="a test without nested pauses",
+        serving=(
+            "return all(self.has_patience(waiting) for waiting in [*self.requests, request])",
+            "return self.has_patience(request)",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "counts a pause for the last prompt only",
+        PAUSED,
+        survives="a test without nested pauses",
+        serving=(COUNT, "        self._made_room[request] = self._made_room.get(request, 0) + 1\n"),
+    ),
+    Mutant(
+        "2.7.9",
+        "resumes from the beginning of the prompt",
+        PAUSED,
+        survives="a test of the answers: they are the same, only late",
+        serving=(
+            "        self.requests.remove(request)\n        return request\n",
+            "        self.requests.remove(request)\n"
+            "        request.release()\n"
+            "        request._kv_cache, request.offset = [], 0\n"
+            "        return request\n",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "resumes the oldest first",
+        PAUSED,
+        survives="a test without nested pauses",
+        serving=("request = tired[0] if tired else self.requests[-1]", "request = self.requests[0]"),
+    ),
+    Mutant(
+        "2.7.9",
+        "resumes the shortest, also when another has no patience left",
+        PAUSED,
+        survives="a test without nested pauses",
+        serving=("request = tired[0] if tired else self.requests[-1]", "request = self.requests[-1]"),
+    ),
+    Mutant(
+        "2.7.9",
+        "an interactive prompt makes room for a batch one",
+        SCHEDULER,
+        survives="a test with one priority",
+        serving=(
+            'only = request.priority == "interactive" or self.keeps_slots()',
+            "only = self.keeps_slots()",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "a batch prompt makes room for one that may not have a slot",
+        SCHEDULER,
+        survives="a test of pausing without reserved slots, and of reserved slots without pausing",
+        serving=(
+            'only = request.priority == "interactive" or self.keeps_slots()',
+            'only = request.priority == "interactive"',
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "reserves one slot too few",
+        SCHEDULER,
+        survives="a test that an interactive request gets a slot at once",
+        serving=("return taken >= len(self.batch.slots)", "return taken > len(self.batch.slots)"),
+    ),
+    Mutant(
+        "2.7.9",
+        "reserves one slot too many",
+        SCHEDULER,
+        survives="a test that a slot is left for an interactive request",
+        serving=("return taken >= len(self.batch.slots)", "return taken + 1 >= len(self.batch.slots)"),
+    ),
+    Mutant(
+        "2.7.9",
+        "does not count batch prompts that are paused or pending",
+        SCHEDULER,
+        survives="a test without pausing",
+        serving=(
+            "begun = [*self.batch.slots, self.pending, *self.paused.requests]",
+            "begun = self.batch.slots",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "counts interactive requests, too: they take the slots of batch ones",
+        SCHEDULER,
+        survives="a test with batch requests only",
+        serving=('request is not None and request.priority == "batch" for', "request is not None for"),
+    ),
+    Mutant(
+        "2.7.9",
+        "waits as long as the peak lasts",
+        SCHEDULER,
+        survives="a test in which the running requests end soon",
+        serving=("self._waited < self.patience", "self._waited >= 0"),
+    ),
+    Mutant(
+        "2.7.9",
+        "waits once, and then never again",
+        SCHEDULER,
+        survives="a test of a prompt of two chunks",
+        serving=("self._waited = self._waited + 1 if waits else 0", "self._waited += waits"),
+    ),
+    Mutant(
+        "2.7.9",
+        "short prompts wait, too",
+        SCHEDULER,
+        survives="a test of a long prompt",
+        serving=("and request.prompt_left > self.prefill_step", "and request.prompt_left > 0"),
+    ),
+    Mutant(
+        "2.7.9",
+        "takes any load for the peak",
+        SCHEDULER,
+        survives="a test of one peak load",
+        serving=("load >= self.peak_load", "load > 0"),
+    ),
+    Mutant(
+        "2.7.9",
+        "the peak begins only above its own share",
+        SCHEDULER,
+        survives="a test in which more requests run than the share says",
+        serving=("load >= self.peak_load", "load > self.peak_load"),
+    ),
+]

@@ -1,0 +1,427 @@
+"""The scheduler of Day 2.7 as a product: any mix of requests, knobs, arrivals, aborts and failures; its overhead."""
+
+import statistics
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
+from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams
+
+MAX_SEQ_LEN = 24
+# Of each request: tokens of its prompt (0 and 24 and more are refused), of its answer, its limit, its class, and the
+# step before which it arrives.
+REQUESTS = st.lists(
+    st.tuples(
+        st.one_of(st.integers(1, 6), st.integers(0, MAX_SEQ_LEN + 1)),
+        st.integers(0, 8),
+        st.one_of(st.none(), st.integers(1, 9)),
+        st.sampled_from(["interactive", "batch"]),
+        st.integers(0, 30),
+    ),
+    max_size=8,
+)
+KNOBS = st.fixed_dictionaries(
+    {
+        "prefill_step": st.one_of(st.integers(1, 8), st.just(999_999)),
+        "pause_prefill": st.booleans(),
+        "peak_load": st.sampled_from([None, 0.25, 0.5, 1.0]),
+        "patience": st.integers(1, 4),
+    }
+)
+SLOTS = st.integers(1, 4)
+ABORTS = st.dictionaries(st.integers(0, 80), st.lists(st.integers(0, 7), max_size=3), max_size=6)
+
+
+def expected(prompt: int, answer: int, limit: int | None) -> tuple[str, str]:
+    """(text, finish reason) of a request that runs alone, in plain words."""
+    if not 0 < prompt < MAX_SEQ_LEN:
+        return "", "error"
+    room = min(MAX_SEQ_LEN - prompt, limit or MAX_SEQ_LEN)
+    return "abcdefgh"[:answer][:room], "stop" if answer < room else "length"
+
+
+class Mix:
+    """A random mix on the fake model, served step by step by whoever does not stop at an error."""
+
+    def __init__(self, mix: list, slots: int, knobs: dict, reserved: int = 0, fails=None, heard=None):
+        self.mix, self.events, self.heard = mix, [], heard
+        self.names = [chr(ord("A") + index) * case[0] for index, case in enumerate(mix)]
+        scripts = {name: "abcdefgh"[: case[1]] for name, case in zip(self.names, mix, strict=True) if name}
+        self.model = FakeModel(scripts, fails=fails)
+        self.requests: dict[int, Request] = {}
+        self.errors: list[BaseException] = []
+        self.scheduler = ChunkedPrefillScheduler(
+            self.model,
+            slots,
+            max_seq_len=MAX_SEQ_LEN,
+            reserved_decode_slots=min(reserved, slots - 1),
+            clock=self.model.clock,
+            on_event=self._note,
+            **knobs,
+        )
+
+    def _note(self, event) -> None:
+        self.events.append(event)
+        if self.heard:
+            self.heard(self)
+
+    def _try(self, action) -> None:
+        try:
+            action()
+        except (OSError, KeyboardInterrupt) as error:
+            self.errors.append(error)
+
+    def _add(self, index: int) -> None:
+        _, _, limit, priority, _ = self.mix[index]
+        self.requests[index] = Request(
+            self.model,
+            ByteTokenizer(),
+            self.names[index],
+            prompt_idx=index,
+            sampling=SamplingParams(max_tokens=limit),
+            priority=priority,
+        )
+        self._try(lambda: self.scheduler.add(self.requests[index]))
+
+    def serve(self) -> "Mix":
+        """Every step does something, or nothing is left; and the number of steps has a bound."""
+        step, last = 0, max((case[4] for case in self.mix), default=0)
+        while step <= last or self.scheduler.has_work_remaining():
+            for index, case in enumerate(self.mix):
+                if case[4] == step:
+                    self._add(index)
+            busy, before = self.scheduler.has_work_remaining(), (len(self.model.calls), len(self.events))
+            self._try(self.scheduler.step)
+            moved = (len(self.model.calls), len(self.events)) != before
+            assert moved or not busy, "a step did nothing, though there is work"
+            step += 1
+            assert step <= last + self.bound(), "somebody waits for ever"
+        return self
+
+    def bound(self) -> int:
+        """Steps that all requests take one after the other, and at peak load `patience` steps before each chunk."""
+        chunks = sum(-(-max(case[0], 1) // self.scheduler.prefill_step) for case in self.mix)
+        tokens = sum(case[1] + 2 for case in self.mix)
+        return (chunks + tokens + 1) * (1 + self.scheduler.patience * (self.scheduler.peak_load is not None))
+
+    def check_answers(self, except_of: set = frozenset()) -> None:
+        for index, case in enumerate(self.mix):
+            request, (text, reason) = self.requests[index], expected(*case[:3])
+            if index in except_of:
+                assert request.is_done and "abcdefgh"[: case[1]].startswith(request.text)
+            else:
+                assert (request.text, request.finish_reason) == (text, reason), f"request {index}"
+
+    def check_prompts(self) -> None:
+        """Each prompt token is computed once and in order; the model has compared what its caches hold."""
+        for index, request in self.requests.items():
+            chunks = [e for e in self.events if e.kind == "chunk" and e.request is request]
+            ends = [0, *(chunk.context + chunk.tokens for chunk in chunks)]
+            assert [chunk.context for chunk in chunks] == ends[:-1]
+            assert all(chunk.tokens <= self.scheduler.prefill_step for chunk in chunks)
+            if request.is_prefill_done:
+                assert ends[-1] == self.mix[index][0]
+
+    def check_promises(self) -> None:
+        """Stall steps are 0, gaps are bounded, a slot has one owner, batch requests leave reserved slots alone."""
+        waits, slots = False, [None] * len(self.scheduler.batch.slots)
+        for event in self.events:
+            assert not (event.kind == "chunk" and waits and any(slots)), "stall"
+            if event.kind in ("chunk", "decode"):
+                waits = event.kind == "chunk" and event.running > 0
+            if event.slot is not None:
+                assert slots[event.slot] in (None, event.request)
+                slots[event.slot] = None if event.kind == "finish" else event.request
+            batch = sum(request is not None and request.priority == "batch" for request in slots)
+            assert batch <= len(slots) - self.scheduler.reserved_decode_slots
+        for request in self.requests.values():
+            tokens = [
+                e for e in self.events if e.kind == "token" and e.request is request and e.slot is not None
+            ]
+            longest = max((b.time - a.time for a, b in pairwise(tokens)), default=0)
+            assert longest <= min(self.scheduler.prefill_step, MAX_SEQ_LEN) + len(slots)
+
+    def check_memory(self, once: bool = True) -> None:
+        """Every end is told once, and all that was taken is given back, before close() already."""
+        told = sorted(event.request.prompt_idx for event in self.events if event.kind == "finish")
+        assert told == sorted(self.requests) if once else set(told) <= set(self.requests)
+        assert all(cache.is_released for cache in self.model.caches)
+        assert not any(row for layer in self.model.batch_caches for row in layer.rows)
+        results = self.scheduler.collect_results()
+        assert [result.prompt_idx for result in results] == sorted(self.requests)
+        assert self.scheduler.collect_results() == []
+        self.scheduler.close()
+        assert not self.model.unreleased()
+
+
+@settings(max_examples=200)
+@given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3))
+def test_chunked_prefill_of_any_mix(mix, slots, knobs, reserved):
+    run = Mix(mix, slots, knobs, reserved).serve()
+    run.check_answers()
+    run.check_prompts()
+    run.check_promises()
+    run.check_memory()
+
+
+@settings(max_examples=200)
+@given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3), ABORTS)
+def test_chunked_prefill_of_any_mix_with_any_aborts(mix, slots, knobs, reserved, aborts):
+    """At the n-th event some requests are aborted, in whatever phase they are. The others do not notice."""
+    aborted = set()
+
+    def heard(run):
+        for index in aborts.get(len(run.events), []):
+            if index in run.requests and not run.requests[index].is_done:
+                aborted.add(index)
+                run.requests[index].abort()
+
+    run = Mix(mix, slots, knobs, reserved, heard=heard).serve()
+    run.check_answers(aborted)
+    run.check_prompts()
+    run.check_promises()
+    run.check_memory()
+
+
+@settings(max_examples=150)
+@given(
+    REQUESTS,
+    SLOTS,
+    KNOBS,
+    st.lists(st.integers(0, 60), max_size=4),
+    st.sampled_from([OSError, KeyboardInterrupt]),
+)
+def test_chunked_prefill_of_any_mix_with_any_failing_steps(mix, slots, knobs, steps, error):
+    """Whatever the model raises, and whenever: it ends those that were in the step, the others get their answers."""
+    run = Mix(mix, slots, knobs, fails={step: error(f"step {step}") for step in steps}).serve()
+    failed = {i for i, r in run.requests.items() if r.finish_reason == "abort" or "step" in (r.error or "")}
+    rows = sum(sum(map(bool, call.tokens)) for n, call in enumerate(run.model.calls) if n in steps)
+    assert len(run.errors) <= len(failed) <= rows
+    run.check_answers(failed)
+    run.check_memory()
+
+
+@settings(max_examples=150)
+@given(REQUESTS, SLOTS, KNOBS, st.lists(st.integers(1, 90), max_size=4))
+def test_chunked_prefill_of_any_mix_with_any_failing_listener(mix, slots, knobs, at):
+    """Nobody is lost when on_event raises. Only who was decoding at that moment may end."""
+
+    def heard(run):
+        if len(run.events) in at:
+            raise OSError("nobody listens")
+
+    run = Mix(mix, slots, knobs, heard=heard).serve()
+    failed = {i for i, r in run.requests.items() if r.error == "nobody listens"}
+    decoding = [
+        e for n, e in enumerate(run.events, 1) if n in at and e.kind == "token" and e.slot is not None
+    ]
+    assert len(failed) <= slots * len(decoding)
+    run.check_answers(failed)
+    run.check_memory()
+
+
+@settings(max_examples=100)
+@given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3), st.integers(0, 40))
+def test_chunked_prefill_of_any_mix_can_be_closed_at_any_step(mix, slots, knobs, reserved, steps):
+    run = Mix(mix, slots, knobs, reserved)
+    for index in range(len(mix)):
+        run._add(index)
+    for _ in range(steps):
+        run.scheduler.step()
+    run.scheduler.close()
+    assert all(request.is_done for request in run.requests.values())
+    assert not run.model.unreleased()
+    with pytest.raises(RuntimeError, match="closed"):
+        run.scheduler.add(Request(run.model, ByteTokenizer(), "x"))
+
+
+class Slowest:
+    """A chunker that always wants the base, or nothing at all."""
+
+    sizes = (2, 4)
+
+    def __init__(self, size: int | None = None):
+        self.size, self.seen = size, []
+
+    def observe(self, chunk_size: int, seconds: float, context: int = 0) -> None:
+        self.seen.append((chunk_size, seconds, context))
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float, context: int = 0) -> int:
+        return self.size or base_chunk_size
+
+
+def test_a_chunker_chooses_every_chunk_and_hears_what_it_cost():
+    chunker = Slowest(2)
+    run = Mix([(5, 2, None, "interactive", 0)], 1, {"prefill_step": 8, "chunker": chunker}).serve()
+    assert chunker.seen == [(2, 2.0, 0), (2, 2.0, 2), (1, 1.0, 4)]
+    run.check_memory()
+
+
+def test_a_prompt_does_not_wait_for_ever_when_no_chunk_fits(monkeypatch):
+    """A chunk size of 0 means to wait; but when nobody runs, nobody will make room."""
+    sizes = "tiny_llm_ref.serving.chunked_prefill_scheduler.select_optimal_chunk_size"
+    monkeypatch.setattr(sizes, lambda *arguments: 0)
+    run = Mix(
+        [(5, 3, None, "interactive", 0), (4, 2, None, "batch", 0)],
+        2,
+        {"prefill_step": 8, "chunker": Slowest()},
+    )
+    run.serve().check_answers()
+    assert run.model.trace[:4] == ["prompt AA", "prompt AA", "prompt A", "decode a-"], (
+        "alone it goes on, in small steps"
+    )
+    assert run.model.trace[4:6] == ["decode b-", "decode c-"], "beside a running one it waits"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"prefill_step": 0}, "prefill_step is 0"),
+        ({"prefill_step": -5}, "prefill_step is -5"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"reserved_decode_slots": 5}, "reserved_decode_slots is 5"),
+        ({"reserved_decode_slots": -1}, "reserved_decode_slots is -1"),
+        ({"peak_load": 0.0}, "peak_load is 0"),
+        ({"peak_load": 1.5}, "peak_load is 1.5"),
+        ({"patience": 0}, "patience is 0"),
+    ],
+)
+def test_a_number_out_of_range_is_named(options, named):
+    with pytest.raises(ValueError, match=named):
+        ChunkedPrefillScheduler(FakeModel({}), **options)
+
+
+def test_a_priority_that_does_not_exist_is_named():
+    with pytest.raises(ValueError, match="urgent"):
+        Request(FakeModel({}), ByteTokenizer(), "x", priority="urgent")
+
+
+class FailingRows:
+    """A batch cache that cannot take a request once: no memory, in the given layer."""
+
+    def __init__(self, cache, layer: int, numbers: list):
+        self.cache, self.layer, self.numbers = cache, layer, numbers
+
+    def __getattr__(self, name: str):
+        return getattr(self.cache, name)
+
+    def add_request(self, prefilled, slot: int) -> None:
+        if self.numbers.pop(0) == self.layer:
+            self.numbers[:] = [None] * 99
+            raise OSError("no memory")
+        self.cache.add_request(prefilled, slot)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_slot_that_cannot_be_filled_ends_its_request_alone(layer):
+    run = Mix([(3, 4, None, "interactive", 0), (2, 3, None, "interactive", 0)], 2, {"prefill_step": 2})
+    numbers, layers = [0, 1] * 9, run.scheduler.batch.kv_cache
+    fakes = list(layers)
+    layers[:] = [FailingRows(cache, layer, numbers) for cache in fakes]
+    step = run.model.step  # the model reads the caches themselves
+    run.model.step = lambda t, o, kv, **k: step(t, o, [getattr(c, "cache", c) for c in kv], **k)
+    run.serve()
+    assert [str(error) for error in run.errors] == ["no memory"]
+    assert run.requests[0].error == "no memory"
+    run.check_answers({0})
+    run.check_memory()
+
+
+# The queue, and what a step costs.
+
+QUEUED = st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["interactive", "batch"])), max_size=30)
+TAKEN = st.lists(
+    st.tuples(st.sampled_from(["next", "shorter"]), st.integers(0, 10), st.booleans()), max_size=60
+)
+
+
+class Waiting:
+    def __init__(self, tokens: int, priority: str):
+        self.prompt_tokens, self.priority = [0] * tokens, priority
+
+
+@given(QUEUED, TAKEN)
+def test_the_queue_gives_what_a_plain_list_gives(queued, taken):
+    queue, line = FifoQueue(), []
+    for case in queued:
+        line.append(Waiting(*case))
+        queue.add(line[-1])
+    for how, tokens, only in taken:
+        able = [one for one in line if one.priority == "interactive" or not only]
+        if how == "next":
+            wanted, found = next(iter(able), None), queue.schedule_next(only)
+        else:
+            able = [one for one in able if len(one.prompt_tokens) < tokens]
+            wanted = min(able, key=lambda one: len(one.prompt_tokens), default=None)
+            found = queue.shorter_than(tokens, only)
+        assert found is wanted
+        line = [one for one in line if one is not wanted]
+        assert len(queue) == len(line)
+
+
+def test_the_queue_forgets_what_it_has_given_out():
+    """A long prompt that waits for ever does not keep the places of 5,000 others."""
+    queue = FifoQueue()
+    queue.add(Waiting(9, "interactive"))
+    for _ in range(5000):
+        queue.add(Waiting(1, "interactive"))
+        assert queue.shorter_than(9) is not None
+    assert sum(map(len, [*queue._lines.values(), *queue._heaps.values()])) < 300
+
+
+class Nothing:
+    """A model that computes nothing: what a step takes is what the scheduler takes."""
+
+    num_hidden_layers, max_model_len, vocab_size = 1, 10**6, 300
+
+    def create_kv_cache(self, max_seq_len=None):
+        return [self]
+
+    def create_batch_cache(self, max_active_requests, max_seq_len):
+        return [self]
+
+    def release(self):
+        pass
+
+    def add_request(self, prefilled, slot):
+        pass
+
+    def remove_request(self, slot):
+        pass
+
+    def step(self, tokens, offsets, kv_cache, *, sample_rows, sampling=None):
+        return [97] * len(sample_rows)
+
+
+def seconds_a_step(queued: int, steps: int = 400, **options) -> float:
+    """The median over many steps, with so many requests in the queue."""
+    model, tokenizer = Nothing(), ByteTokenizer()
+    scheduler = ChunkedPrefillScheduler(model, 8, 16, 64, **options)
+    params = SamplingParams(max_tokens=8)
+    for number in range(queued + steps):
+        priority = "batch" if number % 3 else "interactive"
+        scheduler.add(Request(model, tokenizer, [1] * (1 + number % 40), sampling=params, priority=priority))
+    found = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        scheduler.step()
+        found.append(time.perf_counter() - start)
+    assert len(scheduler.queue) >= queued
+    return statistics.median(found)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pause_prefill": True, "reserved_decode_slots": 2, "peak_load": 0.9}]
+)
+def test_a_step_takes_no_longer_because_more_requests_wait(options):
+    """Less than half a millisecond, and as long with 10,000 requests as with 10. The best of three rounds."""
+    rounds = [(seconds_a_step(10, **options), seconds_a_step(10_000, **options)) for _ in range(3)]
+    few, many = (min(times) for times in zip(*rounds, strict=True))
+    assert many < 0.5e-3, f"{1e3 * many:.3f} ms a step"
+    assert many < 3 * few, (
+        f"{1e3 * few:.3f} ms with 10 requests in the queue, {1e3 * many:.3f} ms with 10,000"
+    )
