@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -290,6 +291,23 @@ def test_the_engine_is_the_newest_whose_own_day_is_filled(monkeypatch):
         and chosen("tiny_llm", (2, 1), wanted="week2") == "week2"
     )
     assert chosen("ref", (2, 1)) == chosen("tiny_llm_ref", (2, 1)) == "week2"
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_a_runner_has_the_mask_of_chunks_once_its_task_is_filled(monkeypatch, port):
+    """Until then the caches make it; an option of the caller goes first."""
+
+    def mask(solution: str, *blank: Task, **options):
+        monkeypatch.setattr(loading, "states", lambda parts: [State(t, port, ("f",), "blank") for t in blank])
+        monkeypatch.setattr(loading, "load_network", lambda made, *_: (fake, None))
+        return loading.load(solution=solution, backend=port, device="cpu", **options)[0].chunk_mask
+
+    config = SimpleNamespace(max_position_embeddings=9, vocab_size=9)
+    fake = SimpleNamespace(num_hidden_layers=1, config=config)
+    assert mask("ref", Task(2, 7, 6)).__name__ == "chunked_attention_mask"
+    assert mask("tiny_llm", Task(2, 7, 5)).__name__ == "chunked_attention_mask"
+    assert mask("tiny_llm", Task(2, 7, 6)) is None
+    assert mask("ref", chunk_mask=None) is None
 
 
 def test_the_engines_are_those_of_their_weeks(ask, monkeypatch):

@@ -1,0 +1,38 @@
+"""The memory of chunks, as the screen of Day 2.7 shows it."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.book.screens import COLUMNS
+from tiny_llm_kit.see import chunk_costs
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(chunk_costs, "CONTEXT", 256)
+    monkeypatch.setattr(chunk_costs, "SIZES", (16, 64, 256))
+    monkeypatch.setattr(chunk_costs, "LAZY_LENGTHS", (64, 128))
+
+
+def printed(show, b) -> list[str]:
+    console = Console(file=io.StringIO(), width=200)
+    show(b, console)
+    return console.file.getvalue().splitlines()
+
+
+def test_activations_grow_with_the_chunk(b):
+    """As the chunk, at one context; the table of scores of simple attention is the larger part."""
+    simple, device = (chunk_costs.activation_bytes(b, name, (16, 64), 512) for name in ("simple", "device"))
+    assert 3 < simple[64] / simple[16] < 5, simple
+    assert 2 < device[64] / device[16] < 5, device
+    table = 64 * 512 * 4 * 4  # queries, keys, heads, bytes
+    assert simple[64] > table and simple[64] > device[64]
+
+
+def test_the_screen_of_activations(b, small):
+    lines = printed(chunk_costs.show_activation_memory, b)
+    assert max(map(len, lines)) <= COLUMNS
+    assert [line.split()[0] for line in lines if " simple " in line and "MiB" in line] == ["16", "64", "none"]
+    assert sum("device " in line and "MiB" in line for line in lines) == 3

@@ -1,0 +1,41 @@
+"""What it costs on MLX when nobody evaluates the caches between the chunks of a prompt."""
+
+import io
+
+import mlx.core as mx
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.book.screens import COLUMNS
+from tiny_llm_kit.grading import assert_close
+from tiny_llm_kit.port import Port
+from tiny_llm_kit.see import chunk_costs
+
+
+@pytest.fixture(scope="module")
+def port():
+    return Port("tiny_llm_ref", "mlx", "cpu")
+
+
+def test_what_waits_grows_with_the_prompt(port):
+    """Both hold the cache; without materialize() all the chunks' work is held as well."""
+    (short, short_lazy), (long, long_lazy) = (chunk_costs.lazy_bytes(port, 32, n) for n in (96, 320))
+    assert long_lazy > 1.5 * long
+    assert long_lazy / long > 1.2 * short_lazy / short
+
+
+def test_the_numbers_are_the_same(port):
+    checkpoint = chunk_costs.load_checkpoint(chunk_costs.MODEL, "mlx", "cpu", "float32")
+    chunks = chunk_costs.Chunks(port, checkpoint, "device", 96)
+    computed, lazy = (chunks.prefill(32, materialize) for materialize in (True, False))
+    assert mx.allclose(computed, lazy, atol=1e-4)
+    assert_close(port.numpy(lazy), port.numpy(chunks.prefill(96)), atol=1e-3, idea="chunks and one shot")
+
+
+def test_the_screen_of_lazy_chunks(port, monkeypatch):
+    monkeypatch.setattr(chunk_costs, "LAZY_LENGTHS", (64, 128))
+    console = Console(file=io.StringIO(), width=200)
+    chunk_costs.show_lazy_chunks(port, console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    assert [line.split()[0] for line in lines if "×" in line] == ["64", "128"]
