@@ -1,0 +1,965 @@
+"""Week 2 Day 7, the policies: chunk sizes, metrics, the sweep, and who goes first. Exact scripts, and no clock."""
+
+import json
+import math
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.grading.fake_serving import END, ByteTokenizer, FakeClock, FakeModel
+
+LADDER, HPU = (32, 64, 128, 256, 512), (128, 256, 512)
+
+
+# Task 2.7.4: a rule of thumb.
+
+
+@pytest.mark.task("2.7.4")
+@pytest.mark.parametrize(
+    ("prompt", "decoding", "slots", "size"),
+    [
+        (1000, 1, 5, 128),
+        (2048, 4, 5, 128),
+        (2049, 4, 5, 256),
+        (1000, 5, 5, 64),
+        (5000, 5, 5, 64),
+        (5000, 8, 10, 256),
+        (1000, 9, 10, 64),
+        (1000, 28, 35, 128),
+        (7, 1, 2, 128),
+        (1000, 0, 5, 512),
+        (5000, 0, 1, 512),
+    ],
+)
+def test_chunked_prefill_size_follows_the_rule(s, prompt, decoding, slots, size):
+    """More than 80 % of the slots decode: 64; else more than 2,048 tokens: 256; else 128. Nothing decodes: 512."""
+    chosen = s.select_optimal_chunk_size(prompt, 10_000, decoding, slots)
+    assert chosen == size, (
+        f"{prompt} tokens while {decoding} of {slots} slots decode: {size}, not {chosen}. 80 % are not more than 80 %"
+    )
+
+
+@pytest.mark.task("2.7.4")
+@pytest.mark.parametrize(
+    ("sizes", "pressed", "usual", "long", "idle"),
+    [
+        (HPU, 128, 128, 256, 512),
+        ((32, 512), 32, 32, 32, 512),
+        ((48, 96), 48, 96, 96, 96),
+        ((1024,), 1024, 1024, 1024, 1024),
+        ((16, 32), 32, 32, 32, 32),
+    ],
+)
+def test_chunked_prefill_size_is_on_the_ladder(s, sizes, pressed, usual, long, idle):
+    """A size that the ladder has not gives way to the next smaller one, or to the smallest."""
+    found = [
+        s.select_optimal_chunk_size(prompt, 10_000, decoding, 5, sizes)
+        for prompt, decoding in ((1000, 5), (1000, 2), (3000, 2), (1000, 0))
+    ]
+    assert found == [pressed, usual, long, idle], f"64, 128, 256 and the last one on {sizes}: {found}"
+
+
+@pytest.mark.task("2.7.4")
+@pytest.mark.parametrize(
+    ("memory", "decoding", "size"),
+    [(128, 2, 128), (127, 2, 64), (64, 2, 64), (63, 5, 32), (32, 2, 32), (31, 2, 0), (0, 2, 0), (-9, 5, 0)],
+)
+def test_chunked_prefill_size_fits_into_memory(s, memory, decoding, size):
+    """The largest size of the ladder that `available_memory` holds; below the smallest, 0: the prompt waits."""
+    chosen = s.select_optimal_chunk_size(900, memory, decoding, 5)
+    assert chosen == size, f"a prompt of 900 tokens, and memory for {memory}: {size}, not {chosen}"
+
+
+@pytest.mark.task("2.7.4")
+@pytest.mark.parametrize("decoding", [0, 1, 5])
+def test_chunked_prefill_size_lets_the_end_of_a_prompt_fit(s, decoding):
+    """12 tokens are left, and there is memory for 20: below the smallest size, but they fit. To wait is to hang."""
+    chosen = s.select_optimal_chunk_size(12, 20, decoding, 5)
+    assert chosen == 12, f"the last 12 tokens fit into 20: take 12, not {chosen}"
+
+
+@pytest.mark.task("2.7.4")
+def test_chunked_prefill_size_refuses_what_can_never_fit(s):
+    """Nothing decodes, so no memory will come back. With a decode running, the same prompt waits."""
+    assert s.select_optimal_chunk_size(900, 900, 0, 5) == 512, "900 tokens fit into 900"
+    for memory in (899, 31, 0):
+        with pytest.raises(ValueError, match="900"):
+            chosen = s.select_optimal_chunk_size(900, memory, 0, 5)
+            pytest.fail(f"900 tokens never fit into {memory}, and nothing decodes: {chosen}")
+    assert s.select_optimal_chunk_size(900, 20, 1, 5) == 0, "while one decodes, memory may come back: wait"
+
+
+@pytest.mark.task("2.7.4")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sequence_length": 0},
+        {"batch_size": 0},
+        {"active_decode_requests": -1},
+        {"active_decode_requests": 6},
+        {"sizes": ()},
+        {"sizes": (64, 32)},
+        {"sizes": (32, 32, 64)},
+        {"sizes": (0, 32)},
+        {"sizes": (32, 48)},
+    ],
+    ids=str,
+)
+def test_chunked_prefill_size_refuses_nonsense(s, wrong):
+    """Numbers that mean nothing, and ladders on which offsets would not stay multiples of the first size."""
+    right = {
+        "sequence_length": 9,
+        "available_memory": 900,
+        "active_decode_requests": 1,
+        "batch_size": 5,
+        "sizes": LADDER,
+    }
+    assert s.select_optimal_chunk_size(**right) == 128, "without the wrong number it works"
+    with pytest.raises(ValueError):
+        s.select_optimal_chunk_size(**{**right, **wrong})
+
+
+@pytest.mark.task("2.7.4")
+@given(
+    prompt=st.integers(1, 6000),
+    memory=st.lists(st.integers(0, 700), min_size=1, max_size=12),
+    decoding=st.integers(1, 7),
+    sizes=st.sampled_from([LADDER, HPU, (48, 96, 480), (7,)]),
+)
+@settings(max_examples=30)
+def test_chunked_prefill_sizes_keep_offsets_aligned(s, prompt, memory, decoding, sizes):
+    """Whatever memory does: every chunk fits into it, and begins at a multiple of the first size."""
+    offset = 0
+    for free in memory:
+        left = prompt - offset
+        if left == 0:
+            break
+        size = s.select_optimal_chunk_size(left, free, decoding, 7, sizes)
+        assert size <= free, f"{size} tokens do not fit into {free}"
+        assert size in (0, *sizes) or size == left, (
+            f"{size} is neither of {sizes} nor all that is left, {left}"
+        )
+        assert size > 0 or free < sizes[0], f"{free} tokens of memory are enough for {sizes[0]}: why wait?"
+        assert offset % sizes[0] == 0, f"a chunk at {offset}, no multiple of {sizes[0]}"
+        offset += min(size, left)
+
+
+# Task 2.7.5: what chunks cost, and sizes that keep a promise.
+
+TARGET = 0.05
+
+
+def largest_under(line, context=0, sizes=LADDER) -> int:
+    """The oracle: the largest size that costs no more than the target; the smallest if all cost more."""
+    return max((n for n in sizes if line.seconds(n, context) <= TARGET), default=sizes[0])
+
+
+def is_clear(line, context=0, sizes=LADDER) -> bool:
+    """No size costs nearly the target: 20 % of noise cannot hide on which side of it a size is."""
+    return not any(0.75 * TARGET < line.seconds(n, context) < 1.25 * TARGET for n in sizes)
+
+
+@st.composite
+def machines(draw, s_line):
+    """A cost line, and a context at which it is clear: the fixed cost is nothing, a part, or nearly all of it."""
+    fixed, at, by, context = draw(
+        st.tuples(
+            st.sampled_from([0.0, 0.1, 0.3, 0.6, 0.95, 1.0]),
+            st.sampled_from(LADDER),
+            st.floats(0.2, 5.0),
+            st.sampled_from([0, 512, 4096]),
+        )
+    )
+    b = TARGET * by * (1 - fixed) / at
+    return s_line(TARGET * by * fixed, b, b * draw(st.sampled_from([0.0, 1e-4, 2e-3]))), context
+
+
+def drive(chunker, line, chunks: int, *, base=128, context=0, noise=lambda: 1.0) -> list[int]:
+    """So many chunks while requests wait, each of the size that the chunker chooses; it is told what each has cost."""
+    sizes = []
+    for _ in range(chunks):
+        sizes.append(chunker.select_chunk_size(base, 0.5, context))
+        assert sizes[-1] in chunker.sizes, f"{sizes[-1]} is no size of {chunker.sizes}"
+        chunker.observe(sizes[-1], line.seconds(sizes[-1], context) * noise(), context)
+    return sizes
+
+
+def settles(chunker, line, *, idea: str, context=0, chunks=10, stays=15, **how) -> None:
+    """Within 10 chunks at the largest size under the target, and no other size after that."""
+    first = drive(chunker, line, chunks, context=context, **how)
+    later = drive(chunker, line, stays, context=context, **how)
+    expected = largest_under(line, context, chunker.sizes)
+    costs = {n: round(line.seconds(n, context), 4) for n in chunker.sizes}
+    assert set(later) == {expected}, (
+        f"{idea}: {expected} is the largest size under {TARGET} s of {costs}; after {first} it took {later}"
+    )
+
+
+def uniform(seed: int, share: float):
+    """Seconds that are up to this share too many or too few."""
+    draw = random.Random(seed)
+    return lambda: draw.uniform(1 - share, 1 + share)
+
+
+def extreme(seed: int, share: float):
+    """Seconds that are always by the whole share too many or too few."""
+    draw = random.Random(seed)
+    return lambda: draw.choice([1 - share, 1 + share])
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_cost_line_is_what_it_says(s):
+    """seconds = a + b · tokens + c · tokens · context."""
+    line = s.CostLine(0.01, 0.002, 0.0005)
+    assert line.seconds(1) == pytest.approx(0.012), "a chunk of 1 token without context: a + b"
+    assert line.seconds(30) == pytest.approx(0.07), "30 tokens without context: a + 30 b"
+    assert line.seconds(30, 7) == pytest.approx(0.175), "30 tokens behind 7: a + 30 b + 210 c"
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_cost_line_fits_observations(s):
+    """Exact observations give the line back, and a first chunk of 40 times its cost does not bend it much."""
+    line = s.CostLine(0.01, 2e-4, 3e-8)
+    seen = [(n, line.seconds(n, context), context) for n in (32, 64, 256) for context in (0, 512, 4096)]
+    for n, context in ((32, 0), (512, 0), (64, 8192)):
+        expected = line.seconds(n, context)
+        assert s.fit_cost_line(seen).seconds(n, context) == pytest.approx(expected), (
+            "an exact line comes back"
+        )
+        bent = s.fit_cost_line([(128, 40 * line.seconds(128), 0), *seen]).seconds(n, context)
+        assert bent == pytest.approx(expected, rel=0.5), f"one accident turned {expected} into {bent}"
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize(
+    ("seen", "at", "seconds"),
+    [
+        ([(512, 0.1, 0)], (128, 0), 0.025),
+        ([(512, 0.1, 64), (512, 0.1, 64)], (256, 64), 0.05),
+        ([(64, 0.03, 0), (128, 0.05, 0)], (256, 0), 0.09),
+        ([(64, 0.02, 0), (64, 0.04, 1000)], (64, 2000), 0.06),
+        ([(64, 0.02, 0), (64, 0.04, 1000)], (128, 0), 0.04),
+        ([(64, 0.03, 700), (128, 0.05, 700)], (256, 700), 0.09),
+        ([(32, 0.04, 0), (512, 0.04, 0)], (128, 0), 0.04),
+    ],
+)
+def test_chunked_prefill_cost_line_from_few_observations(s, seen, at, seconds):
+    """What chunks of one size cannot tell apart grows with the size; contexts alone tell what the context costs."""
+    found = s.fit_cost_line(seen)
+    assert found.seconds(*at) == pytest.approx(seconds), f"{seen} say {seconds} s at {at}: {found}"
+    falling = s.fit_cost_line([(32, 0.05, 0), (512, 0.04, 0)])
+    assert min(falling.a, falling.b, falling.c) >= 0, f"no chunk is cheaper because it is larger: {falling}"
+    with pytest.raises(ValueError):
+        s.fit_cost_line([])
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize(
+    ("base", "size"), [(32, 32), (128, 128), (512, 512), (100, 64), (9999, 512), (5, 32)]
+)
+def test_chunked_prefill_chunker_without_history_takes_the_base(s, base, size):
+    """Nothing was measured: nothing is divided by it. A base between two sizes is the smaller of them."""
+    chosen = s.AdaptiveChunker().select_chunk_size(base, 0.9)
+    assert chosen == size, f"without history the base, {base}, on the ladder: {size}, not {chosen}"
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize("sizes", [LADDER, HPU])
+def test_chunked_prefill_chunker_with_nobody_waiting_takes_the_largest(s, sizes):
+    """No request is ready to decode: a small chunk would help nobody. So before and after it has learned."""
+    chunker = s.AdaptiveChunker(TARGET, sizes)
+    assert chunker.select_chunk_size(128, 0.0) == sizes[-1], (
+        "nobody waits: the largest size, before any history"
+    )
+    slow = s.CostLine(1.0, 0.1)
+    drive(chunker, slow, 5)
+    assert chunker.select_chunk_size(128, 0.0, 999) == sizes[-1], (
+        "nobody waits: the largest, slow as it may be"
+    )
+    assert drive(chunker, slow, 1) == [sizes[0]], "somebody waits again: back to what was learned"
+
+
+@pytest.mark.task("2.7.5")
+@settings(max_examples=20)
+@given(st.data(), st.sampled_from([32, 128, 512]), st.integers(0, 10**6), st.sampled_from([uniform, extreme]))
+def test_chunked_prefill_chunker_settles(s, data, base, seed, noise):
+    """From any start, on any machine, with 20 % of noise, within 10 chunks at the largest size under the target."""
+    line, context = data.draw(machines(s.CostLine).filter(lambda machine: is_clear(*machine)))
+    settles(
+        s.AdaptiveChunker(TARGET),
+        line,
+        base=base,
+        context=context,
+        noise=noise(seed, 0.199),
+        idea="20 % of noise",
+    )
+
+
+@pytest.mark.task("2.7.5")
+@settings(max_examples=10)
+@given(st.data(), st.sampled_from([32, 512]), st.integers(0, 10**6), st.sampled_from([2.0, 0.5]))
+def test_chunked_prefill_chunker_follows_a_change(s, data, base, seed, factor):
+    """The machine becomes twice as slow or as fast, and then as it was: within 10 chunks it has settled again."""
+
+    def both_clear(machine) -> bool:
+        line, context = machine
+        return is_clear(line, context) and is_clear(
+            s.CostLine(*(factor * x for x in vars(line).values())), context
+        )
+
+    line, context = data.draw(machines(s.CostLine).filter(both_clear))
+    changed = s.CostLine(*(factor * x for x in vars(line).values()))
+    chunker, how = s.AdaptiveChunker(TARGET), {"context": context, "noise": uniform(seed, 0.199)}
+    settles(chunker, line, base=base, idea="before the change", **how)
+    settles(chunker, changed, idea=f"costs became {factor} times what they were", **how)
+    settles(chunker, line, idea=f"after costs were {factor} times as high, they are as before", **how)
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize("base", [32, 128, 512])
+@pytest.mark.parametrize("seconds", [0.3, 5.0])
+def test_chunked_prefill_chunker_does_not_believe_the_first_chunk(s, base, seconds):
+    """The first chunk compiles. It is one of the 10 chunks, and its size is tried again."""
+    chunker, line = s.AdaptiveChunker(TARGET), s.CostLine(0.004, 6e-5)
+    chunker.observe(chunker.select_chunk_size(base, 0.5), seconds)
+    settles(chunker, line, base=base, chunks=9, idea=f"the first chunk took {seconds} s")
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize("line", [(0.004, 6e-5), (0.03, 1e-5), (0.0, 2.5e-4)])
+def test_chunked_prefill_chunker_does_not_believe_an_accident(s, line):
+    """Once settled, a chunk that takes ten times as long now and then changes nothing."""
+    chunker, line, noise = s.AdaptiveChunker(TARGET), s.CostLine(*line), uniform(1, 0.199)
+    settles(chunker, line, idea="before any accident", noise=noise)
+    for _ in range(6):
+        size = chunker.select_chunk_size(128, 0.5)
+        chunker.observe(size, 10 * line.seconds(size))
+        settles(chunker, line, chunks=0, stays=5, idea="after one accident", noise=noise)
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize("sizes", [LADDER, HPU, (64,)])
+def test_chunked_prefill_chunker_never_goes_below_the_smallest(s, sizes):
+    """Even the smallest size is too slow: it is taken all the same. A prompt that stands still helps nobody."""
+    chunker = s.AdaptiveChunker(TARGET, sizes)
+    sizes_taken = drive(chunker, s.CostLine(0.2, 1e-4), 30, base=512)
+    assert set(sizes_taken[6:]) == {sizes[0]}, f"all are over the target: the smallest, not {sizes_taken}"
+    assert set(sizes_taken) <= set(sizes), f"only sizes of {sizes}: {sizes_taken}"
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_minds_the_context(s):
+    """A chunk far inside of a long prompt costs more than one at its start, and is learned from as such."""
+    line, chunker = s.CostLine(0.002, 5e-5, 5e-8), s.AdaptiveChunker(TARGET)
+    for context in (0, 1024, 2048):
+        drive(chunker, line, 10, context=context)
+    for context in (0, 6000, 20_000, 0, 60_000, 2000):
+        chosen, expected = chunker.select_chunk_size(128, 0.5, context), largest_under(line, context)
+        assert chosen == expected, f"behind {context} tokens {expected} keeps {TARGET} s, not {chosen}"
+        chunker.observe(chosen, line.seconds(chosen, context), context)
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize("seed", range(3))
+def test_chunked_prefill_chunker_does_not_go_up_and_down(s, seed):
+    """A size that costs just about the target, with noise: it is taken or it is not. Each change is a worse gap."""
+    chunker, line = s.AdaptiveChunker(TARGET), s.CostLine(0.0, TARGET / 256)
+    taken = drive(chunker, line, 150, noise=uniform(seed, 0.199))
+    changes = sum(a != b for a, b in pairwise(taken[10:]))
+    assert changes <= 2, f"256 costs the target: {changes} changes of size in 140 chunks"
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_near_the_target_stays(s):
+    """Predicted at 96 % of the target, the size that runs stays; from a smaller one it is too little to go up."""
+    line = s.CostLine(0.0, 0.96 * TARGET / 256)
+    chunker = s.AdaptiveChunker(TARGET)
+    assert set(drive(chunker, line, 9, base=256)[5:]) == {256}, "256 keeps the target, and 512 does not: stay"
+    slower = s.CostLine(0.0, 1.3 * TARGET / 256)
+    assert set(drive(chunker, slower, 6)[3:]) == {128}, "256 became too slow: go down"
+    for _ in range(3):
+        chunker.observe(256, line.seconds(256))  # while nobody waited, say
+    assert chunker.select_chunk_size(128, 0.5) == 128, "at 96 % of the target it is not worth going up again"
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_learns_from_the_ends_of_prompts(s):
+    """Prompts of 100 tokens have chunks of no size of the ladder; what they cost is known all the same."""
+    chunker = s.AdaptiveChunker(TARGET)
+    for _ in range(3):
+        assert chunker.select_chunk_size(128, 0.5) in LADDER
+        chunker.observe(100, 2 * TARGET)
+    chosen = chunker.select_chunk_size(128, 0.5)
+    assert chosen == 32, f"100 tokens cost twice the target, so 64 more than it: take 32, not {chosen}"
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda s: s.AdaptiveChunker(0.0),
+        lambda s: s.AdaptiveChunker(math.nan),
+        lambda s: s.AdaptiveChunker(sizes=()),
+        lambda s: s.AdaptiveChunker(sizes=(64, 32)),
+        lambda s: s.AdaptiveChunker().observe(0, 0.1),
+        lambda s: s.AdaptiveChunker().observe(32, -0.1),
+        lambda s: s.AdaptiveChunker().observe(32, math.nan),
+        lambda s: s.AdaptiveChunker().observe(32, 0.1, -1),
+        lambda s: s.AdaptiveChunker().select_chunk_size(0, 0.5),
+        lambda s: s.AdaptiveChunker().select_chunk_size(128, 1.1),
+        lambda s: s.AdaptiveChunker().select_chunk_size(128, -0.1),
+        lambda s: s.AdaptiveChunker().select_chunk_size(128, 0.5, -1),
+    ],
+)
+def test_chunked_prefill_chunker_refuses_nonsense(s, wrong):
+    """Numbers that mean nothing. A clock that stood still is no nonsense."""
+    chunker = s.AdaptiveChunker()
+    chunker.observe(32, 0.0)
+    assert chunker.select_chunk_size(32, 0.5) in LADDER, "a chunk in 0 seconds is fast, and no error"
+    with pytest.raises(ValueError):
+        wrong(s)
+
+
+class PricedModel(FakeModel):
+    """A `FakeModel` whose prompts cost what a line says, and whose decode steps all cost the same."""
+
+    DECODE = 0.004
+
+    def __init__(self, answers, line, **options):
+        super().__init__(answers, **options)
+        self.line = line
+
+    def step(self, tokens, offsets, kv_cache, **options):
+        start = self.clock.now
+        chosen = super().step(tokens, offsets, kv_cache, **options)
+        is_prompt = not self.calls[-1].is_batch
+        self.clock.now = start + (self.line.seconds(len(tokens[0]), offsets[0]) if is_prompt else self.DECODE)
+        return chosen
+
+
+@pytest.mark.task("2.7.5")
+@pytest.mark.parametrize("sizes", [(4, 8, 16, 32, 64), (16, 32, 64)])
+def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
+    """Long prompts among three that decode: aligned chunks, and once settled no gap above the target and one decode."""
+    line = s.CostLine(0.01, 8e-4, 2e-6)
+    long = [name * 700 for name in "xyz"]
+    answers = dict.fromkeys("abc", "-" * 150) | dict.fromkeys(long, "ok")
+    clock, chunks, tokens = FakeClock(), [], []
+    model = PricedModel(answers, line, max_model_len=800, clock=clock)
+
+    def hear(event):
+        if event.kind == "chunk":
+            chunks.append(event)
+        if event.kind == "token" and event.request.prompt == "a":
+            tokens.append((event.time, len(chunks)))
+
+    done = s.batch_generate_with_chunked_prefill(
+        model,
+        ByteTokenizer(),
+        [*"abc", *long],
+        batch_size=5,
+        max_seq_len=800,
+        clock=clock,
+        on_event=hear,
+        chunker=s.AdaptiveChunker(TARGET, sizes),
+    )
+    assert [len(completion.text) for completion in done] == [150] * 3 + [2] * 3, "every answer is whole"
+    assert all(chunk.context % sizes[0] == 0 for chunk in chunks), (
+        "every chunk begins at a multiple of sizes[0]"
+    )
+    waited = [chunk for chunk in chunks if chunk.running and chunk.context + chunk.tokens < 700]
+    later = [chunk for chunk in waited[10:] if chunk.tokens in sizes]
+    assert len(later) > 20, "requests decode while the prompts are computed"
+    wrong = [(c.context, c.tokens) for c in later if c.tokens != largest_under(line, c.context, sizes)]
+    assert len(wrong) <= len(later) / 4, (
+        f"(context, size) of chunks that are not the largest under target: {wrong}"
+    )
+    settled = [later - earlier for (earlier, _), (later, n) in pairwise(tokens) if n > 13]
+    limit = TARGET + PricedModel.DECODE + 1e-9
+    assert max(settled) <= limit, (
+        f"a gap of {max(settled)} s: a chunk of {TARGET} s and one decode are {limit}"
+    )
+
+
+# Task 2.7.7: metrics.
+
+
+@pytest.mark.task("2.7.7")
+@pytest.mark.parametrize(
+    ("values", "p", "expected"),
+    [
+        ([3.0], 50, 3.0),
+        ([4.0, 1.0, 3.0, 2.0], 50, 2.0),
+        ([4.0, 1.0, 3.0, 2.0], 51, 3.0),
+        ([5.0, 1.0, 9.0], 50, 5.0),
+        ([5.0, 1.0, 9.0], 99, 9.0),
+        ([*range(1, 101)], 99, 99),
+        ([*range(200, 0, -1)], 99, 198),
+        ([*range(1, 101)], 100, 100),
+    ],
+)
+def test_chunked_prefill_percentile_is_a_value_that_was_seen(s, values, p, expected):
+    """Nearest rank: number ⌈p · n / 100⌉ in order. Nothing between two values is made up."""
+    found = s.percentile(values, p)
+    assert found == expected, f"p{p} of {len(values)} values is {expected}, not {found}"
+    for wrong in (([], 50), ([1.0], 0), ([1.0], 101)):
+        with pytest.raises(ValueError):
+            s.percentile(*wrong)
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_average_has_no_bias_at_the_start(s):
+    """Chunks of 2 s each have an average of 2 s, from the first one on, and later ones weigh more."""
+    metrics = s.ChunkedPrefillMetrics(smoothing=0.25)
+    assert metrics.avg_chunk_time == 0, "no chunk, no time, and no division by nothing"
+    for count in range(1, 6):
+        metrics.record_prefill_chunk(2.0, 128)
+        assert metrics.avg_chunk_time == pytest.approx(2.0), (
+            f"{count} chunks of 2 s: {metrics.avg_chunk_time}"
+        )
+    assert metrics.prefill_chunks_processed == 5
+    metrics = s.ChunkedPrefillMetrics(smoothing=0.25)
+    for seconds in (1.0, 2.0, 4.0):
+        metrics.record_prefill_chunk(seconds, 128)
+    weights = [0.25 * 0.75**age for age in (2, 1, 0)]
+    expected = (weights[0] * 1 + weights[1] * 2 + weights[2] * 4) / sum(weights)
+    assert metrics.avg_chunk_time == pytest.approx(expected), "weights of ¼ · ¾ᵃᵍᵉ, divided by their sum"
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_ratios_without_and_with_decodes(s):
+    """Chunks by decode steps, and seconds by seconds; infinite, not an error, while there was no decode."""
+    metrics = s.ChunkedPrefillMetrics()
+    metrics.record_prefill_chunk(0.3, 128)
+    metrics.record_prefill_chunk(0.6, 128)
+    assert metrics.get_interleaving_ratio() == math.inf, "no decode step: the ratio is infinite"
+    assert metrics.prefill_to_decode_ratio == math.inf, "no decode step: the ratio is infinite"
+    for _ in range(4):
+        metrics.record_decode_step(0.025, requests=3)
+    assert metrics.decode_requests_served == 12, "4 steps served 3 requests each"
+    assert metrics.get_interleaving_ratio() == 0.5, "2 chunks by 4 steps, however many requests share a step"
+    assert metrics.prefill_to_decode_ratio == pytest.approx(9.0), "0.9 s of prefill by 0.1 s of decode"
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_ttft_counts_from_the_arrival(s):
+    """Also the time before the prefill begins. A request whose arrival nobody told has none."""
+    metrics = s.ChunkedPrefillMetrics()
+    metrics.record_arrival("first", 1.0)
+    metrics.record_arrival("second", 2.0)
+    metrics.record_prefill_chunk(3.0, 128)
+    metrics.record_token("first", 4.0)
+    metrics.record_prefill_chunk(3.0, 128)
+    metrics.record_token("second", 7.0)
+    metrics.record_token("second", 8.0)
+    metrics.record_token("stranger", 9.0)
+    assert metrics.ttft == {"first": 3.0, "second": 5.0}, f"from arrival to the first token: {metrics.ttft}"
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_gaps_belong_to_one_request(s):
+    """Two requests in turns. A gap is between two tokens of one of them; TPOT spreads them over all but the first."""
+    metrics = s.ChunkedPrefillMetrics()
+    for request, time in ((0, 1.0), (1, 2.0), (0, 3.0), (0, 3.5), (1, 8.0), (2, 9.0)):
+        metrics.record_token(request, time)
+    assert metrics.tbt == [2.0, 0.5, 6.0], f"each gap within its own request: {metrics.tbt}"
+    assert metrics.longest_gap == 6.0, f"the longest of them: {metrics.longest_gap}"
+    assert metrics.tpot == {0: 1.25, 1: 6.0}, (
+        f"(last − first) / (tokens − 1), of one token none: {metrics.tpot}"
+    )
+
+
+@pytest.mark.task("2.7.7")
+@pytest.mark.parametrize(
+    ("script", "stalls"),
+    [
+        ("128 d " * 16, 0),
+        ("2048", 15),
+        ("128 " * 16, 15),
+        ("2048 d 2048 d", 30),
+        ("64 64 d 64 64", 0),
+        ("64 65", 1),
+        ("129", 1),
+        ("100 d 100 d 100", 0),
+        ("-2048 -128 128 d", 0),
+        ("128 -512 128", 1),
+        ("1", 0),
+        ("", 0),
+    ],
+)
+def test_chunked_prefill_stall_steps(s, script, stalls):
+    """Numbers are chunks that a request waited for, with a minus nobody did; d is a decode step. 128 are agreed.
+
+    One chunk of 128 tokens between two decode steps is the price; each further one that is begun is a stall. A whole
+    prompt of 2,048 is 15 of them, and so are 16 chunks without a decode between them.
+    """
+    metrics = s.ChunkedPrefillMetrics(prefill_step=128)
+    for word in script.split():
+        if word == "d":
+            metrics.record_decode_step(0.01)
+        else:
+            metrics.record_prefill_chunk(0.1, abs(int(word)), waiting_decodes=int(not word.startswith("-")))
+    metrics.record_decode_step(0.01)
+    assert metrics.stall_steps == stalls, f"{script!r}: {stalls} stalls, not {metrics.stall_steps}"
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_summary_is_exact(s):
+    """A scripted trace; milliseconds; None instead of what JSON has not."""
+    empty = s.ChunkedPrefillMetrics().summary()
+    assert json.loads(json.dumps(empty, allow_nan=False))["tbt_p99_ms"] is None, "no gap: None"
+    assert empty["interleaving_ratio"] is None, "infinite is None in JSON"
+    metrics = s.ChunkedPrefillMetrics(prefill_step=64)
+    metrics.record_arrival(0, 10.0)
+    metrics.record_prefill_chunk(0.5, 64)
+    metrics.record_token(0, 10.5)
+    metrics.record_prefill_chunk(1.5, 128, waiting_decodes=1)
+    metrics.record_decode_step(0.25)
+    metrics.record_token(0, 12.25)
+    metrics.record_decode_step(0.25)
+    metrics.record_token(0, 12.5)
+    metrics.record_finish(0, 12.5)
+    expected = {
+        "prefill_step": 64,
+        "requests": 1,
+        "finished": 1,
+        "tokens": 3,
+        "prefill_chunks_processed": 2,
+        "decode_steps": 2,
+        "decode_requests_served": 2,
+        "stall_steps": 1,
+        "interleaving_ratio": 1.0,
+        "prefill_to_decode_ratio": 4.0,
+        "avg_chunk_ms": pytest.approx((0.09 * 500 + 0.1 * 1500) / 0.19),
+        "ttft_p50_ms": 500.0,
+        "ttft_p99_ms": 500.0,
+        "tbt_p50_ms": 250.0,
+        "tbt_p99_ms": 1750.0,
+        "tpot_p50_ms": 1000.0,
+        "tpot_p99_ms": 1000.0,
+        "longest_gap_ms": 1750.0,
+        "total_ms": 2500.0,
+    }
+    assert metrics.summary() == expected
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_metrics_keep_no_more_than_they_are_told(s):
+    """A server runs for months: of gaps and of finished requests the newest stay, the counters and the longest too."""
+    metrics = s.ChunkedPrefillMetrics(keep=3)
+    for request in range(50):
+        metrics.record_arrival(request, float(request))
+        for time in (0.0, 0.25, 0.5 if request else 0.9):
+            metrics.record_token(request, request + time)
+        metrics.record_finish(request, request + 0.9)
+    assert [*metrics.ttft] == [*metrics.tpot] == [47, 48, 49], f"the newest three: {[*metrics.ttft]}"
+    assert len(metrics.tbt) == 3, f"the newest three gaps: {metrics.tbt}"
+    assert metrics.longest_gap == pytest.approx(0.65), "the longest gap is never forgotten"
+    assert (metrics.requests, metrics.finished, metrics.tokens) == (50, 50, 150)
+
+
+def served(s, step: int, **options):
+    """Two requests on a fake clock, a second a token: one decodes already when a prompt of 12 tokens comes."""
+    clock = FakeClock()
+    model = FakeModel({"a": "12345", "b" * 12: [ord("6"), END]}, clock=clock)
+    metrics = s.ChunkedPrefillMetrics(prefill_step=4)
+    scheduler = s.ChunkedPrefillScheduler(model, 2, step, 64, metrics=metrics, clock=clock, **options)
+    for index, prompt in enumerate(("a", "b" * 12)):
+        scheduler.add(s.Request(model, ByteTokenizer(), prompt, prompt_idx=index))
+    while scheduler.has_work_remaining():
+        scheduler.step()
+    return metrics
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_metrics_of_a_run(s):
+    """What a scheduler tells, chunked: gaps of one chunk and one decode, no stalls; an end token is no token."""
+    metrics = served(s, step=4)
+    assert metrics.stall_steps == 0, "one chunk of 4 tokens between two decode steps is what was agreed"
+    assert metrics.tbt == [1.0, 5.0, 5.0, 6.0], f"a decode, then chunk and decode: {metrics.tbt}"
+    assert metrics.ttft == {0: 1.0, 1: 16.0}, f"from the arrival at 0: {metrics.ttft}"
+    assert metrics.tokens == 6, f"5 and 1; the ids that end the texts are none: {metrics.tokens}"
+    assert metrics.decode_requests_served == 6, "4 steps for one, and one for two of them"
+
+
+@pytest.mark.task("2.7.7")
+def test_chunked_prefill_metrics_of_an_unchunked_run(s):
+    """The same with whole prompts: the promise of 4 tokens is broken twice, and one gap holds the whole prompt."""
+    metrics = served(s, step=999999)
+    assert metrics.stall_steps == 2, "12 tokens are three chunks of 4, and one is the price that was agreed"
+    assert metrics.longest_gap == 14.0, f"12 tokens of a prompt and a decode of two: {metrics.longest_gap}"
+    assert metrics.prefill_chunks_processed == 2, "two prompts"
+
+
+# Task 2.7.8: the sweep.
+
+
+class FakeRun:
+    """Runs that cost what a table says; each run of a step takes the next of its numbers."""
+
+    def __init__(self, table: dict):
+        self.table, self.order = {step: list(rows) for step, rows in table.items()}, []
+
+    def __call__(self, step):
+        self.order.append(step)
+        total, gap = self.table[step].pop(0)
+        return {"total_ms": total, "tbt_p99_ms": gap, "stall_steps": 0}
+
+
+@pytest.mark.task("2.7.8")
+def test_chunked_prefill_sweep_says_what_is_lost_and_won(s):
+    """Compared with whole prompts: the share of time that is added, the share of the p99 gap that is saved."""
+    rows = s.sweep_chunk_sizes(
+        FakeRun({32: [(150, 10)], 128: [(110, 25)], 512: [(98, 60)], None: [(100, 100)]})
+    )
+    assert [row["step"] for row in rows] == [32, 128, 512, None], "a row for every size, in their order"
+    lost, won = [row["total_lost"] for row in rows], [row["gap_won"] for row in rows]
+    assert lost == pytest.approx([0.5, 0.1, -0.02, 0.0]), f"of the total time: {lost}"
+    assert won == pytest.approx([0.9, 0.75, 0.4, 0.0]), f"of the p99 gap: {won}"
+    assert rows[0]["total_ms"] == 150 and rows[1]["tbt_p99_ms"] == 25, (
+        "every number of the summary is in the row"
+    )
+
+
+@pytest.mark.task("2.7.8")
+def test_chunked_prefill_sweep_takes_turns(s):
+    """Three rounds of three sizes: each size is once the first, once the second, once the last."""
+    run = FakeRun(dict.fromkeys((8, 16, None), [(1, 1)] * 3))
+    s.sweep_chunk_sizes(run, (8, 16, None), rounds=3)
+    assert run.order == [8, 16, None, 16, None, 8, None, 8, 16], (
+        f"the order turns by one a round: {run.order}"
+    )
+
+
+@pytest.mark.task("2.7.8")
+def test_chunked_prefill_sweep_takes_medians(s):
+    """One slow round is an accident: the median does not see it, the mean would. A round without a gap has none."""
+    table = {64: [(100, None), (110, 30), (900, 50)], None: [(100, 80), (100, 80), (700, 800)]}
+    rows = s.sweep_chunk_sizes(FakeRun(table), (64, None), rounds=3)
+    assert [row["total_ms"] for row in rows] == [110, 100], "medians of the total time"
+    assert [row["tbt_p99_ms"] for row in rows] == [40, 80], "medians of the gaps that there are"
+    assert (rows[0]["total_lost"], rows[0]["gap_won"]) == pytest.approx((0.1, 0.5)), "of the medians"
+
+
+@pytest.mark.task("2.7.8")
+def test_chunked_prefill_sweep_without_whole_prompts(s):
+    """Nothing to compare with: None, and no error. Metrics themselves serve as well as their summary."""
+    metrics = SimpleNamespace(summary=lambda: {"total_ms": 3.0, "tbt_p99_ms": None, "longest_gap_ms": None})
+    [row] = s.sweep_chunk_sizes(lambda step: metrics, [64], rounds=2)
+    assert (row["step"], row["total_ms"], row["longest_gap_ms"]) == (64, 3.0, None)
+    assert row["total_lost"] is None and row["gap_won"] is None, (
+        "without None there is nothing to compare with"
+    )
+    whole = s.sweep_chunk_sizes(lambda step: metrics)[-1]
+    assert (whole["total_lost"], whole["gap_won"]) == (0.0, None), "a run without any gap has none to win"
+
+
+@pytest.mark.task("2.7.8")
+@pytest.mark.parametrize(
+    "wrong", [{"steps": ()}, {"steps": (8, 8)}, {"steps": (0, None)}, {"rounds": 0}], ids=str
+)
+def test_chunked_prefill_sweep_refuses_nonsense(s, wrong):
+    """No size, a size twice, an empty chunk, no round."""
+    right = {"run": lambda step: {"total_ms": 1.0}, "steps": (8, None)}
+    assert len(s.sweep_chunk_sizes(**right)) == 2, "without the wrong number it works"
+    with pytest.raises(ValueError):
+        s.sweep_chunk_sizes(**{**right, **wrong})
+
+
+# Task 2.7.9: who goes first.
+
+
+class Ticket:
+    """What a queue may know of a request. It counts how often it is looked at."""
+
+    looks = 0
+
+    def __init__(self, name: str, tokens: int = 1):
+        self.name, self._tokens = name, [0] * tokens
+
+    @property
+    def priority(self) -> str:
+        Ticket.looks += 1
+        return "batch" if self.name.startswith("b") else "interactive"
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        Ticket.looks += 1
+        return self._tokens
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def queue_of(s, names: str, patience: int = 8):
+    """A queue of tickets, i… for interactive and b… for batch; "b1:30" has 30 tokens."""
+    queue = s.PriorityScheduler(patience)
+    for word in names.split():
+        name, _, tokens = word.partition(":")
+        queue.add(Ticket(name, int(tokens or 1)))
+    return queue
+
+
+def drain(queue, **how) -> str:
+    """The names of all that come out, in order."""
+    names = []
+    while (ticket := queue.schedule_next(**how)) is not None:
+        names.append(ticket.name)
+    return " ".join(names)
+
+
+@pytest.mark.task("2.7.9")
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        ("i1 i2 i3", "i1 i2 i3"),
+        ("b1 b2 b3", "b1 b2 b3"),
+        ("b1 i1 b2 i2", "i1 i2 b1 b2"),
+        ("i1 b1 i2 b2 i3", "i1 i2 i3 b1 b2"),
+    ],
+)
+def test_chunked_prefill_priority_interactive_goes_first(s, names, order):
+    """Interactive before batch, first come first served in each class, and None when nobody is left."""
+    queue = queue_of(s, names)
+    assert len(queue) == len(names.split()), f"{len(queue)} wait"
+    assert drain(queue) == order
+    assert queue.schedule_next() is None, "an empty queue gives None, and no error"
+    assert len(queue) == 0
+    queue.add(Ticket("i9"))
+    assert drain(queue) == "i9", "it serves on after it was empty"
+
+
+@pytest.mark.task("2.7.9")
+@pytest.mark.parametrize("patience", [1, 3, 8])
+def test_chunked_prefill_priority_nothing_starves(s, patience):
+    """Interactive requests never end. After `patience` of them the oldest batch request goes, each time anew."""
+    queue, order = queue_of(s, "b1 b2 b3", patience), []
+    for _ in range(3 * (patience + 1) + 2):
+        queue.add(Ticket("i"))
+        order.append(queue.schedule_next().name)
+    turns = [at for at, name in enumerate(order) if name != "i"]
+    expected = [patience, 2 * patience + 1, 3 * patience + 2]
+    assert [order[at] for at in turns] == ["b1", "b2", "b3"], f"the oldest batch request first: {order}"
+    assert turns == expected, f"one batch request after every {patience} interactive ones: {order}"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_counts_only_while_a_batch_request_waits(s):
+    """Interactive requests that went before it came did not make it wait."""
+    queue = queue_of(s, "i1 i2 i3 i4 i5", patience=2)
+    for _ in range(3):
+        queue.schedule_next()
+    queue.add(Ticket("b1"))
+    assert drain(queue) == "i4 i5 b1", "two more interactive ones go before b1, which has just come"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_slots_for_interactive_only(s):
+    """A free slot that is kept: a batch request does not take it. When its turn has come, nobody overtakes it."""
+    queue = queue_of(s, "b1 i1 i2 i3", patience=2)
+    assert drain(queue, interactive_only=True) == "i1 i2", "two interactive ones, then it is the turn of b1"
+    assert len(queue) == 2, "b1 and i3 wait: b1 may not take this slot, and i3 may not go before b1"
+    assert drain(queue) == "b1 i3", "with a slot for everyone b1 goes"
+    assert drain(queue_of(s, "b1"), interactive_only=True) == "", "no interactive request waits"
+    assert drain(queue_of(s, "i1"), interactive_only=True) == "i1"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_takes_the_shortest_prompt(s):
+    """Strictly shorter than the tokens that are left of another; an interactive one first, whatever its length."""
+    queue = queue_of(s, "b1:3 b2:2 i1:9 i2:7 i3:8")
+    assert queue.shorter_than(2) is None, "nobody has fewer than 2 tokens"
+    assert queue.shorter_than(8).name == "i2", (
+        "the shortest interactive prompt, though batch ones are shorter"
+    )
+    assert queue.shorter_than(8, interactive_only=True) is None, "8 is not fewer than 8, and batch may not go"
+    assert queue.shorter_than(8).name == "b2", "then the shortest batch prompt"
+    assert drain(queue) == "i1 i3 b1", "who has left is gone from every order"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_short_prompts_count_for_ageing(s):
+    """An interactive prompt that goes because it is short has passed the batch request like any other."""
+    queue = queue_of(s, "b1:50 i1:1 i2:1 i3:1", patience=2)
+    assert [queue.shorter_than(10).name for _ in range(2)] == ["i1", "i2"]
+    assert queue.schedule_next().name == "b1", "two have gone while b1 waited: it is next"
+
+
+@pytest.mark.task("2.7.9")
+@settings(max_examples=40)
+@given(st.integers(1, 4), st.lists(st.sampled_from("ibtoTs"), max_size=40))
+def test_chunked_prefill_priority_bounds_every_wait(s, patience, script):
+    """Any mix of arrivals and of takes: nobody is lost or doubled, each class is in order, and no wait is endless."""
+    queue, waiting, passed = s.PriorityScheduler(patience), {"i": [], "b": []}, 0
+    for number, letter in enumerate(script):
+        if letter in "ib":
+            waiting[letter].append(f"{letter}{number}")
+            passed = 0 if letter == "b" and len(waiting["b"]) == 1 else passed
+            queue.add(Ticket(waiting[letter][-1], 1 + number * 7 % 5))
+            continue
+        ticket = (
+            queue.shorter_than(4) if letter == "s" else queue.schedule_next(interactive_only=letter == "T")
+        )
+        if ticket is None:
+            assert letter != "t" or not any(waiting.values()), "somebody waits, and nobody was chosen"
+            continue
+        kind = ticket.name[0]
+        assert ticket.name in waiting[kind], f"{ticket} does not wait (any more)"
+        assert letter == "s" or waiting[kind][0] == ticket.name, (
+            f"{ticket} is not the oldest of {waiting[kind]}"
+        )
+        assert letter != "T" or kind == "i", f"{ticket} took a slot for interactive ones"
+        waiting[kind].remove(ticket.name)
+        if kind == "i" and waiting["b"]:
+            passed += 1
+            assert passed <= patience or letter == "s", (
+                f"{passed} passed {waiting['b'][0]}: patience {patience}"
+            )
+        elif kind == "b" and letter != "s":
+            passed = 0
+    assert len(queue) == sum(map(len, waiting.values())), "as many wait as have come and not gone"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_costs_the_same_with_10000_waiting(s):
+    """Looks at requests are counted, no clock: a call looks at a few of them, however many wait."""
+
+    def looks(waiting: int) -> int:
+        queue = queue_of(s, " ".join(f"{'ib'[n % 2]}{n}:{1 + n % 7}" for n in range(waiting)))
+        before = Ticket.looks
+        for n in range(100):
+            queue.add(Ticket(f"i{n}", 3))
+            assert queue.schedule_next() and queue.shorter_than(9)
+        return Ticket.looks - before
+
+    few, many = looks(100), looks(10_000)
+    assert many <= 2 * few, f"100 rounds look at {few} requests with 100 waiting, and at {many} with 10,000"
+
+
+@pytest.mark.task("2.7.9")
+@pytest.mark.parametrize(("patience", "order"), [(8, "i1 i2 i3 b1"), (1, "i1 b1 i2 i3")])
+def test_chunked_prefill_priority_decides_whose_prompt_is_computed(s, patience, order):
+    """In a scheduler with one slot: the order of the prompts, with a long patience and with a short one."""
+    names = ["b1", "i1", "i2", "i3"]
+    model = FakeModel(dict.fromkeys(names, "x"))
+    requests = [
+        s.Request(model, ByteTokenizer(), name, priority="batch" if name == "b1" else "interactive")
+        for name in names
+    ]
+    s.batch_generate_with_chunked_prefill(
+        model, ByteTokenizer(), requests, 1, 8, queue=s.PriorityScheduler(patience)
+    )
+    computed = [call.removeprefix("prompt ") for call in model.trace if call.startswith("prompt")]
+    assert " ".join(computed) == order, f"patience {patience}"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_refuses_no_patience(s):
+    """With a patience of 0 batch requests would always go first."""
+    assert len(s.PriorityScheduler(1)) == 0
+    with pytest.raises(ValueError, match="0"):
+        s.PriorityScheduler(0)

@@ -1,0 +1,467 @@
+"""Wrong solutions of Week 2 Day 7: the policies."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+SIZE, CHUNKER, COST = "chunk_size.py", "adaptive_chunker.py", "cost_line.py"
+METRICS, SWEEP, PRIORITY = "chunked_prefill_metrics.py", "sweep.py", "priority_scheduler.py"
+CLIP = "largest_size(sizes, min(available_memory, max(wanted, sizes[0])))"
+BATCH_TURN = "if len(self.batch) and (self._passed >= self.patience or not len(self.interactive)):"
+FORGET = """            self._recent = {other: seen for other, seen in self._recent.items() if other <= size}
+"""
+
+MUTANTS = [
+    Mutant(
+        "2.7.4",
+        "ignores available_memory",
+        SIZE,
+        survives="a test with memory for every prompt",
+        serving=(CLIP, "largest_size(sizes, max(wanted, sizes[0]))"),
+    ),
+    Mutant(
+        "2.7.4",
+        "small chunks at 80 % of the slots already",
+        SIZE,
+        survives="a test with an empty batch and a full one",
+        serving=(
+            "5 * active_decode_requests > 4 * batch_size",
+            "5 * active_decode_requests >= 4 * batch_size",
+        ),
+    ),
+    Mutant(
+        "2.7.4",
+        "counts running requests instead of their share",
+        SIZE,
+        survives="a test with five slots",
+        serving=("5 * active_decode_requests > 4 * batch_size", "active_decode_requests > 4"),
+    ),
+    Mutant(
+        "2.7.4",
+        "a prompt of 2,048 tokens is long already",
+        SIZE,
+        survives="a test with prompts of 100 and 5,000 tokens",
+        serving=("sequence_length > 2048", "sequence_length >= 2048"),
+    ),
+    Mutant(
+        "2.7.4",
+        "looks at the prompt first, so a long one has large chunks while all slots wait",
+        SIZE,
+        survives="a test that changes one number at a time",
+        serving=(
+            "elif 5 * active_decode_requests > 4 * batch_size",
+            "elif sequence_length <= 2048 and 5 * active_decode_requests > 4 * batch_size",
+        ),
+    ),
+    Mutant(
+        "2.7.4",
+        "takes the memory that there is, whatever the ladder says",
+        SIZE,
+        survives="a test that only asks whether the chunk fits",
+        serving=(CLIP, f"min(available_memory, {CLIP} or sizes[0]) if available_memory > 0 else 0"),
+    ),
+    Mutant(
+        "2.7.4",
+        "never waits: the smallest size, memory or not",
+        SIZE,
+        survives="a test with memory for at least 32 tokens",
+        serving=(CLIP, f"{CLIP} or sizes[0]"),
+    ),
+    Mutant(
+        "2.7.4",
+        "waits with the end of a prompt that fits, for ever",
+        SIZE,
+        survives="a test of whole prompts",
+        serving=("if sequence_length <= available_memory < sizes[0]:", "if False:"),
+    ),
+    Mutant(
+        "2.7.4",
+        "small chunks also when nothing decodes",
+        SIZE,
+        survives="a test in which somebody decodes",
+        serving=("        wanted = sizes[-1]", "        wanted = 128"),
+    ),
+    Mutant(
+        "2.7.4",
+        "begins a prompt that can never fit, and waits for memory in the middle of it for ever",
+        SIZE,
+        survives="a test in which somebody decodes",
+        serving=("if active_decode_requests == 0 and sequence_length > available_memory:", "if False:"),
+    ),
+    Mutant(
+        "2.7.5",
+        "a context costs the same for a chunk of any size",
+        COST,
+        survives="a test of one token, or without context",
+        serving=("self.c * tokens * context", "self.c * context"),
+    ),
+    Mutant(
+        "2.7.5",
+        "ignores the context: what was seen at the start of a prompt holds for its end",
+        CHUNKER,
+        survives="a test in which every chunk has the same context",
+        serving=(
+            "self.translate(self.typical(size, context), size, context)",
+            "self.typical(size, context).seconds",
+        ),
+        inside="AdaptiveChunker.predict",
+    ),
+    Mutant(
+        "2.7.5",
+        "small chunks while nobody waits for a token",
+        CHUNKER,
+        survives="a test with waiting requests",
+        serving=("if decode_pressure == 0:", "if decode_pressure < 0:"),
+    ),
+    Mutant(
+        "2.7.5",
+        "believes the mean: one accident, and the size is given up",
+        CHUNKER,
+        survives="a test with 20 % of noise",
+        serving=("return seen[(len(seen) - 1) // 2]", "return seen[-1]"),
+    ),
+    Mutant(
+        "2.7.5",
+        "keeps all history: it does not forget what a slower or faster machine has cost",
+        CHUNKER,
+        survives="a test on a machine that stays as it is",
+        serving=("deque(maxlen=RECENT)", "deque()"),
+    ),
+    Mutant(
+        "2.7.5",
+        "never tries a larger size again, though the machine became faster",
+        CHUNKER,
+        survives="a test on a machine that becomes slower",
+        serving=(FORGET, ""),
+    ),
+    Mutant(
+        "2.7.5",
+        "tries a larger size after every good chunk: up and down, and every second gap is too long",
+        CHUNKER,
+        survives="a test that looks at the size at the end alone",
+        serving=(
+            "is_known = len(self._recent.get(above, ())) > 1 or above == self._last",
+            "is_known = above == self._last",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "never tries what it has not seen: it stays at the size that it began with",
+        CHUNKER,
+        survives="a test that begins with the largest size",
+        serving=("return above if is_good and not is_known else size", "return size"),
+    ),
+    Mutant(
+        "2.7.5",
+        "gives a size up for ever after its first chunk, which was compiled",
+        CHUNKER,
+        survives="a test without an accident at the start",
+        serving=("self._recent.get(above, ())) > 1", "self._recent.get(above, ())) > 0"),
+    ),
+    Mutant(
+        "2.7.5",
+        "goes up to what keeps the target by a hair",
+        CHUNKER,
+        survives="a test whose sizes are all far from the target",
+        serving=("share = UP if size > self._chosen else 1", "share = 1"),
+    ),
+    Mutant(
+        "2.7.5",
+        "no chunk at all when even the smallest is too slow",
+        CHUNKER,
+        survives="a test with a size under the target",
+        serving=("default=self.sizes[0]", "default=0"),
+    ),
+    Mutant(
+        "2.7.5",
+        "never takes the smallest size",
+        CHUNKER,
+        survives="a test with several sizes under the target",
+        serving=("default=self.sizes[0]", "default=self.sizes[min(1, len(self.sizes) - 1)]"),
+    ),
+    Mutant(
+        "2.7.5",
+        "without history the largest size, while requests wait",
+        CHUNKER,
+        survives="a test that begins with the largest size",
+        serving=("largest_size(self.sizes, base_chunk_size) or self.sizes[0]", "self.sizes[-1]"),
+    ),
+    Mutant(
+        "2.7.5",
+        "takes the largest size that is over the target by less than half",
+        CHUNKER,
+        survives="a test with sizes that cost much less or much more than the target",
+        serving=("<= share * self.decode_latency_target", "<= 1.5 * share * self.decode_latency_target"),
+    ),
+    Mutant(
+        "2.7.5",
+        "learns nothing from the ends of prompts",
+        CHUNKER,
+        survives="a test of long prompts",
+        serving=(
+            "        size = next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])",
+            "        if chunk_size not in self.sizes:\n            return\n        size = chunk_size",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "the average starts at 0, and says 10 % of the truth",
+        METRICS,
+        survives="a test of a hundred chunks",
+        serving=("self._chunk_sum / self._chunk_weight if self._chunk_weight else 0.0", "self._chunk_sum"),
+    ),
+    Mutant(
+        "2.7.7",
+        "a plain mean: old chunks weigh as much as new ones",
+        METRICS,
+        survives="a test of equal chunks",
+        serving=(
+            "self._chunk_sum / self._chunk_weight if self._chunk_weight else 0.0",
+            "self.prefill_seconds / max(self.prefill_chunks_processed, 1)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "no decode yet: a ratio of 0 instead of infinity",
+        METRICS,
+        survives="a test that decodes",
+        serving=(
+            "self.prefill_chunks_processed / self.decode_steps if self.decode_steps else math.inf",
+            "self.prefill_chunks_processed / max(self.decode_steps, 1)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "divides chunks by served requests, not by steps",
+        METRICS,
+        survives="a test with one running request",
+        serving=(
+            "self.prefill_chunks_processed / self.decode_steps if self.decode_steps else math.inf",
+            "self.prefill_chunks_processed / self.decode_requests_served if self.decode_steps else math.inf",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "p99 is the mean",
+        METRICS,
+        survives="a test of equal gaps",
+        serving=("sorted(values)[math.ceil(p * len(values) / 100) - 1]", "sum(values) / len(values)"),
+    ),
+    Mutant(
+        "2.7.7",
+        "a percentile between two values, which nobody has waited",
+        METRICS,
+        survives="a test of one value, or of the largest",
+        serving=(
+            "return sorted(values)[math.ceil(p * len(values) / 100) - 1]",
+            "place = p / 100 * (len(values) - 1)\n    low, high = math.floor(place), math.ceil(place)\n"
+            "    ordered = sorted(values)\n    return ordered[low] + (place - low) * (ordered[high] - ordered[low])",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "one rank too high",
+        METRICS,
+        survives="a test of p100, or of one value",
+        serving=(
+            "math.ceil(p * len(values) / 100) - 1",
+            "min(math.ceil(p * len(values) / 100), len(values) - 1)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "measures gaps between tokens of different requests",
+        METRICS,
+        survives="a test with one request",
+        serving=(
+            "            self._gaps.append(time - last)",
+            "            last = max(seen[1] for seen in [*self._seen.values()][:-1] or [(0, last)])\n"
+            "            self._gaps.append(time - last)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "TTFT without the time before the prefill",
+        METRICS,
+        survives="a test in which the request is served at once",
+        serving=(
+            "self.ttft[request_id] = time - self._arrived[request_id]",
+            "self.ttft[request_id] = min(time - self._arrived[request_id], self.prefill_seconds"
+            " / max(self.prefill_chunks_processed, 1))",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "TPOT divided by all tokens, also the first",
+        METRICS,
+        survives="a test that only asks for its order of size",
+        serving=("(time - first) / count", "(time - first) / (count + 1)"),
+    ),
+    Mutant(
+        "2.7.7",
+        "counts a stall though nobody waits",
+        METRICS,
+        survives="a test in which somebody always waits",
+        serving=("        if waiting_decodes:", "        if True:"),
+    ),
+    Mutant(
+        "2.7.7",
+        "counts chunks, so that a whole prompt is no stall",
+        METRICS,
+        survives="a test of chunks that have the agreed size",
+        serving=(
+            "            self._waited += chunk_size",
+            "            self._waited += min(chunk_size, self.prefill_step)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "every chunk that somebody waits for is a stall, also the one that was agreed",
+        METRICS,
+        survives="a test of an unchunked run alone",
+        serving=(
+            "math.ceil(self._waited / self.prefill_step) - 1",
+            "math.ceil(self._waited / self.prefill_step)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "a decode step does not settle what was waited",
+        METRICS,
+        survives="a test with one decode step",
+        serving=("        self._waited = 0\n", ""),
+        inside="ChunkedPrefillMetrics.record_decode_step",
+    ),
+    Mutant(
+        "2.7.8",
+        "the same order in every round: the first size always pays for the warm-up",
+        SWEEP,
+        survives="a test of one round",
+        serving=("first = turn % len(steps)", "first = 0 * turn"),
+    ),
+    Mutant(
+        "2.7.8",
+        "one size after the other, all its rounds at once",
+        SWEEP,
+        survives="a test of the numbers alone",
+        serving=(
+            "        for step in [*steps[first:], *steps[:first]]:\n            seen[step].append(_summary(run(step)))",
+            "        seen_now = [seen[step] for step in steps for _ in range(rounds) if first == 0]\n"
+            "        order = [step for step in steps for _ in range(rounds) if first == 0]\n"
+            "        for step, rows in zip(order, seen_now, strict=True):\n"
+            "            rows.append(_summary(run(step)))",
+        ),
+    ),
+    Mutant(
+        "2.7.8",
+        "the mean of the rounds: one accident decides",
+        SWEEP,
+        survives="a test of equal rounds",
+        serving=("median(numbers) if numbers", "sum(numbers) / len(numbers) if numbers"),
+    ),
+    Mutant(
+        "2.7.8",
+        "compares with the first size instead of whole prompts",
+        SWEEP,
+        survives="a test that begins with whole prompts",
+        serving=("whole = rows.get(None, {})", "whole = rows[steps[0]]"),
+    ),
+    Mutant(
+        "2.7.8",
+        "what is won is what is left",
+        SWEEP,
+        survives="a test in which half is saved",
+        serving=("else 1 - gap", "else gap"),
+    ),
+    Mutant(
+        "2.7.9",
+        "starvation: interactive requests always first",
+        PRIORITY,
+        survives="a test in which interactive requests come to an end",
+        serving=(BATCH_TURN, "if len(self.batch) and not len(self.interactive):"),
+    ),
+    Mutant(
+        "2.7.9",
+        "last come, first served inside a class",
+        "request_queue.py",
+        survives="a test with one request a class",
+        serving=(
+            "        return self._waiting.pop(self._line.popleft())",
+            "        while self._line[-1] not in self._waiting:\n            self._line.pop()\n"
+            "        return self._waiting.pop(self._line.pop())",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "the count of who has passed is never reset: after the first wait, batch requests go first",
+        PRIORITY,
+        survives="a test with one batch request",
+        serving=(
+            "            self._passed = 0\n            return self.batch",
+            "            return self.batch",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "counts interactive requests that went before a batch request came",
+        PRIORITY,
+        survives="a test in which all wait from the start",
+        serving=("        if not len(self.batch):\n            self._passed = 0\n", ""),
+    ),
+    Mutant(
+        "2.7.9",
+        "one interactive request too many goes first",
+        PRIORITY,
+        survives="a test that only asks whether a batch request goes at all",
+        serving=("self._passed >= self.patience", "self._passed > self.patience"),
+    ),
+    Mutant(
+        "2.7.9",
+        "a batch request takes a slot that is kept for interactive ones",
+        PRIORITY,
+        survives="a test without kept slots",
+        serving=("            if interactive_only:\n                return None\n", ""),
+    ),
+    Mutant(
+        "2.7.9",
+        "interactive requests overtake a batch request whose turn it is, as long as slots are kept for them",
+        PRIORITY,
+        survives="a test of kept slots with little load",
+        serving=(
+            BATCH_TURN,
+            BATCH_TURN.replace(
+                "if len(self.batch)",
+                "if len(self.batch) and not (interactive_only and len(self.interactive))",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "the shortest prompt of all goes first, of whichever class",
+        PRIORITY,
+        survives="a test with one class",
+        serving=(
+            "        shorter = self._pass(self.interactive.shorter_than(tokens))\n"
+            "        if shorter is None and not interactive_only:\n"
+            "            shorter = self.batch.shorter_than(tokens)\n",
+            "        shorter = None if interactive_only else self.batch.shorter_than(tokens)\n"
+            "        if shorter is None:\n"
+            "            shorter = self._pass(self.interactive.shorter_than(tokens))\n",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "short prompts do not count: they make a batch request wait for ever",
+        PRIORITY,
+        survives="a test of ageing without pauses",
+        serving=(
+            "self._pass(self.interactive.shorter_than(tokens))",
+            "self.interactive.shorter_than(tokens)",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "sees only one class: an empty-looking queue with batch requests in it",
+        PRIORITY,
+        survives="a test of the order alone",
+        serving=("len(self.interactive) + len(self.batch)", "len(self.interactive)"),
+    ),
+]
