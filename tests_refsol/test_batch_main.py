@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -93,6 +94,15 @@ def test_lines_tell_what_happens_in_its_order(batch):
     assert code == 0 and lines[:2] == ["1 started: Who are you?", "2 started: Goodbye"]
     assert lines[2] == "2 finished: stop, 10 tokens: Goodbye, and have fun building your own engine!"
     assert lines[3].startswith("1 finished: stop, 34 tokens: I am a tiny model") and len(lines) == 4
+
+
+def test_a_trace_for_the_browser(batch, tmp_path):
+    prompts = ("--prompt", "Thank you!", "--prompt", "Goodbye")
+    file = tmp_path / "trace.json"
+    code, out, _ = batch("--backend", PORT, *prompts, "--max-tokens", "3", "--trace", str(file))
+    assert code == 0 and out.endswith(f"written: {file}\n")
+    spans = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [span["cat"] for span in spans if span["tid"] == 1] == ["chunk", "decode", "waiting", "decode"]
 
 
 def test_one_slot_is_one_after_the_other(batch):

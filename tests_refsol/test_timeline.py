@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from tiny_llm_kit.solution import resolve_serving
 from tiny_llm_kit.timeline import chrome, page, terminal
 from tiny_llm_kit.timeline.figures import Figure, figures
 from tiny_llm_kit.timeline.fit import fit, line
+from tiny_llm_kit.timeline.plain_batches import PlainBatch
 from tiny_llm_kit.timeline.recorder import Recorder
 from tiny_llm_kit.timeline.simulation import every_size, simulate
 from tiny_llm_kit.timeline.trace import WHOLE, Trace
@@ -139,6 +141,25 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
         assert not any(span.kind == "stall" for span in trace.spans)
 
 
+@settings(max_examples=60, deadline=None)
+@given(prompts=sizes)
+def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
+    """`batch_generate` of Day 2.6 tells less; with a slot for everybody what it does is the same."""
+    slots = len(prompts)
+    model, tokenizer = SimulatedModel(PLAIN), SimulatedTokenizer()
+    requests = [
+        SERVING.Request(model, tokenizer, [0] * tokens, sampling=SERVING.SamplingParams(max_tokens=answer))
+        for tokens, answer in prompts
+    ]
+    for index, request in enumerate(requests):
+        request.prompt_idx = index
+    recorder = Recorder(7)
+    record = PlainBatch(recorder, requests)
+    SERVING.batch_generate(model, tokenizer, requests, 4096, slots, clock=model.clock, on_event=record)
+    record.end_step()
+    assert recorder.trace("a run", WHOLE).to_json() == recorded(prompts, WHOLE, 7, slots).to_json()
+
+
 def test_a_trace_is_json_in_milliseconds():
     trace = recorded([(1, 4), (5, 2)], step=2)
     plain = json.loads(json.dumps(trace.to_json(), allow_nan=False))
@@ -183,6 +204,17 @@ def test_the_fit_finds_the_costs_again():
     found = fit(runs)
     for one, other in ((found.prefill, costs.prefill), (found.decode, costs.decode)):
         assert (one.a, one.b, one.c) == pytest.approx((other.a, other.b, other.c), rel=1e-6)
+
+
+def test_noise_does_not_pull_the_line_down():
+    """Steps that take 40 % more or less than the line, as often the one as the other."""
+    rng, cost = np.random.default_rng(27), Cost(0.01, 2e-4, 3e-7)
+    sizes = [(int(tokens), float(context)) for tokens, context in rng.integers(1, 2048, (400, 2))]
+    noise = rng.uniform(0.6, 1.4, len(sizes))
+    found = line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
+    assert sum(found.seconds(*size) / cost.seconds(*size) for size in sizes) / 400 == pytest.approx(
+        1, abs=0.03
+    )
 
 
 def test_no_cost_is_negative():

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
@@ -21,6 +22,15 @@ def fail(problem: object) -> NoReturn:
     """Ends the command with one line on standard error and exit code 2."""
     print(problem, file=sys.stderr)
     sys.exit(2)
+
+
+def write_file(file: Path, text: str) -> None:
+    """Writes what an option asks for, and says so; where that cannot be, the command ends with one line."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{file}: cannot be written ({error.strerror})")
+    print(f"\nwritten: {file}")
 
 
 @contextmanager

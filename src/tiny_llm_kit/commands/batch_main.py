@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from ..arguments import (
 )
 from ..batch_report import print_report
 from ..batch_view import Board, Lines, LiveTable
+from ..bench.provenance import provenance
 from ..course.address import Day
 from ..interrupt import interrupts_kept
 from ..latency import Trace
@@ -26,11 +28,17 @@ from ..model_files import CheckpointError
 from ..model_runner import ModelRunner
 from ..prompts import QUESTIONS, read_prompts
 from ..solution import resolve_serving
-from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters
+from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters, write_file
+from ..timeline import chrome
+from ..timeline.plain_batches import PlainBatch
+from ..timeline.recorder import Recorder
+from ..timeline.trace import WHOLE
+from ..timeline.trace import Trace as TimelineTrace
 from ..tokenizer import Tokenizer
 from .blank import ends_at_a_blank
 
 BATCHING = Day(2, 6)
+PREFILL_STEP = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
 SAMPLER = Day(1, 7)  # nobody needs it for greedy answers
 QUANTISATION, FLASH_ATTENTION = (Day(2, 2), Day(2, 3)), (Day(2, 4), Day(2, 5))
 
@@ -63,6 +71,7 @@ class Job:
     tokenizer: Tokenizer
     requests: list[Any]
     trace: Trace
+    recorder: Recorder
 
     @property
     def slots(self) -> int:
@@ -129,15 +138,19 @@ def make_job(options: argparse.Namespace, prompts: list[str], clock: Callable[[]
         )
         for i, prompt in enumerate(prompts)
     ]
-    return Job(options, prompts, model, tokenizer, requests, trace)
+    names = {i: str(i + 1) for i in range(len(prompts))}
+    return Job(options, prompts, model, tokenizer, requests, trace, Recorder(PREFILL_STEP, names))
 
 
 def serve(job: Job, view: View, clock: Callable[[], float]) -> None:
     """Answers all prompts. Ctrl-C ends it between two steps, with every cache released."""
+    record = PlainBatch(job.recorder, job.requests)
     with view, interrupts_kept() as check_interrupt:
 
         def listen(event: Any) -> None:
             job.trace(event)
+            if job.options.trace:
+                record(event)
             view(event)
             check_interrupt()
 
@@ -150,6 +163,7 @@ def serve(job: Job, view: View, clock: Callable[[], float]) -> None:
             clock=clock,
             on_event=listen,
         )
+        record.end_step()
         check_interrupt()  # it may have come after the last event
 
 
@@ -167,7 +181,16 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     print_report(job, console, interrupted)
+    if options.trace:
+        write_file(options.trace, chrome.text([recorded(job)]))
     return INTERRUPTED if interrupted else int(bool(job.failed))
+
+
+def recorded(job: Job) -> TimelineTrace:
+    """All that happened, and where."""
+    options = job.options
+    source = {"model": str(options.model), "solution": options.solution, "port": options.backend}
+    return job.recorder.trace("batch-main", WHOLE, source | provenance(job.model.device))
 
 
 def choose_view(job: Job, console: Console) -> View:
@@ -203,6 +226,7 @@ def parser() -> argparse.ArgumentParser:
         help="ends an answer, and is no part of it",
     )
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
+    add("--trace", type=Path, metavar="FILE", help="also write what happened when, for ui.perfetto.dev")
     add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
     add_model_arguments(top, solution="ref")
     add_sampling_arguments(top)

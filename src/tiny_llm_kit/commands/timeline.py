@@ -14,7 +14,7 @@ from ..loading import choose_backend, load
 from ..model_runner import ModelRunner
 from ..repo import PORTS
 from ..solution import SOLUTIONS, resolve_serving
-from ..terminal import ends_quietly, fail, replace_unknown_characters
+from ..terminal import ends_quietly, fail, replace_unknown_characters, write_file
 from ..timeline import chrome, page, terminal
 from ..timeline.figures import figures
 from ..timeline.fit import fit
@@ -104,13 +104,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print()
     terminal.show(console, before, after, rows)
     if options.trace:
-        write(options.trace, chrome.text([before, after]), console)
+        write_file(options.trace, chrome.text([before, after]))
     if options.html:
         costs = None if options.simulate else fit([before, after])
         text = page.html(
             about(workload, before), before, after, rows, every_size(workload, serving, costs), costs
         )
-        write(options.html, text, console)
+        write_file(options.html, text)
 
 
 def both_runs(options: argparse.Namespace, workload: Workload, serving: ModuleType) -> tuple[Trace, Trace]:
@@ -163,14 +163,6 @@ def about(workload: Workload, trace: Trace) -> str:
         f"{requests}\nMeasured, one run each: {source['model']}, {source['port']} port, {source['device']}. "
         "Times vary from run to run."
     )
-
-
-def write(file: Path, text: str, console: Console) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        fail(f"{file}: cannot be written ({error.strerror})")
-    console.print(f"\nwritten: {file}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -26,16 +26,26 @@ def line(samples: Sequence[Sample]) -> Cost:
     Each sample counts by the share by which the line misses it: a step of a second has no more say than one of 10 ms.
     """
     tokens, context, seconds = np.array(samples, dtype=np.float64).T
-    terms = np.stack([np.ones_like(tokens), tokens, tokens * context], axis=1) / seconds[:, None]
+    terms = np.stack([np.ones_like(tokens), tokens, tokens * context], axis=1)
+    scale = seconds
+    for _ in range(
+        3
+    ):  # shares of what was measured would favour lines that lie too low: shares of the line, then
+        found = _least_squares(terms / scale[:, None], seconds / scale)
+        scale = terms @ found
+    return Cost(*map(float, found))
+
+
+def _least_squares(terms: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The nearest sum of terms of which no coefficient is negative: least squares in one of the choices of terms."""
     best, error = np.zeros(3), np.inf
-    # Least squares without negative costs is least squares in one of these choices of terms.
     for chosen in (list(some) for count in (1, 2, 3) for some in combinations(range(3), count)):
-        found = np.linalg.lstsq(terms[:, chosen], np.ones_like(seconds), rcond=None)[0]
-        missed = float(np.sum((terms[:, chosen] @ found - 1) ** 2))
+        found = np.linalg.lstsq(terms[:, chosen], values, rcond=None)[0]
+        missed = float(np.sum((terms[:, chosen] @ found - values) ** 2))
         if (found >= 0).all() and missed < error:
             best, error = np.zeros(3), missed
             best[chosen] = found
-    return Cost(*map(float, best))
+    return best
 
 
 def _of_chunk(span: Span) -> Sample:

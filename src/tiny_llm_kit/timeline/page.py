@@ -181,8 +181,8 @@ def _costs(measured: Trace, virtual: Trace, costs: Costs | None) -> str:
     if costs is None:
         return f"{text} These are the simulated model's own figures."
     return (
-        f"{text} This was fitted to the steps of the two runs above. By it, {virtual.title} end after "
-        f"{duration(virtual.end)}; measured were {duration(measured.end)}."
+        f"{text} This was fitted to the steps of the two runs above. By it, the run in {virtual.title} takes "
+        f"{duration(virtual.end)}; {duration(measured.end)} were measured."
     )
 
 
