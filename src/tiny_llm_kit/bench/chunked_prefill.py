@@ -1,6 +1,6 @@
 """The benchmark of Day 2.7: the same requests with chunks of every size and with none: what is won, what is lost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: P
     """Every workload with every chunk size, then every policy."""
     before = provenance(device)
     sweeps = [
-        _sweep(plan, serving, workload, progress)
+        sweep(serving, workload, plan.steps, plan.rounds, progress)
         for workload in (mixed(plan.mixed_tokens), decode_heavy(plan.long_tokens))
     ]
     policies = [_policies(plan, serving, queued, progress) for queued in (True, False)]
@@ -58,19 +58,21 @@ def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: P
     }
 
 
-def _sweep(plan: Plan, serving: Serving, workload: Workload, progress: Progress) -> dict[str, Any]:
+def sweep(
+    serving: Serving, workload: Workload, steps: Sequence[int | None], rounds: int, progress: Progress
+) -> dict[str, Any]:
     """One workload, by the course's own `sweep_chunk_sizes`, which takes the turns; one run of each goes before."""
-    figures: dict[int | None, list[dict]] = {step: [] for step in plan.steps}
+    figures: dict[int | None, list[dict]] = {step: [] for step in steps}
 
     def run(step: int | None) -> Any:
-        progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {plan.rounds}")
+        progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {rounds}")
         served = serve(serving, workload, step)
         figures[step].append(served.figures)
         return served.metrics
 
-    for step in plan.steps:
+    for step in steps:
         run(step)
-    rows = serving.names.sweep_chunk_sizes(run, plan.steps, rounds=plan.rounds)
+    rows = serving.names.sweep_chunk_sizes(run, steps, rounds=rounds)
     return {
         "name": workload.name,
         "says": workload.says,

@@ -1,6 +1,7 @@
 """A model that does nothing, in no time: what a step takes with it is the scheduler's own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class NoCache:
@@ -29,16 +30,9 @@ class NoBatchCache:
 
 
 class IdleModel:
-    """A `ServingModel` whose every token is the same.
+    """A `ServingModel` whose every token is the same."""
 
-    Args:
-        num_hidden_layers: as many caches a request has.
-    """
-
-    max_model_len, vocab_size = 4096, 256
-
-    def __init__(self, num_hidden_layers: int = 4):
-        self.num_hidden_layers = num_hidden_layers
+    num_hidden_layers, max_model_len, vocab_size = 4, 4096, 4096
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[NoCache]:
         return [NoCache() for _ in range(self.num_hidden_layers)]
@@ -50,3 +44,21 @@ class IdleModel:
         self, tokens: Sequence, offsets: Sequence, kv_cache: Sequence, *, sample_rows: Sequence, sampling=None
     ) -> list[int]:
         return [7] * len(sample_rows)
+
+
+class PacedModel(IdleModel):
+    """An idle model on a clock of its own, which moves by what a call costs: every latency is exact.
+
+    Args:
+        seconds: what a call costs, by the tokens of its longest row.
+    """
+
+    def __init__(self, seconds: Callable[[int], float]):
+        self._seconds, self.now = seconds, 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def step(self, tokens: Sequence, offsets: Sequence, kv_cache: Sequence, **options: Any) -> list[int]:
+        self.now += self._seconds(max(map(len, tokens)))
+        return super().step(tokens, offsets, kv_cache, **options)

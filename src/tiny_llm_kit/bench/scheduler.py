@@ -121,9 +121,9 @@ def measure(plan: Plan, names: ModuleType, progress: Callable) -> dict[str, Any]
     rounds = {key: [] for key in filled}
     keys = list(filled)
     for number in progress(range(plan.rounds)):
+        gc.collect()  # the garbage of one round is not the cost of the next
         turn = number % len(keys)
         for key in keys[turn:] + keys[:turn]:
-            gc.collect()  # the garbage of one is not the cost of the next
             rounds[key].append(filled[key].sample(plan.steps))
     cases = [
         {

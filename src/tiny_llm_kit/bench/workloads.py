@@ -47,10 +47,10 @@ class Workload:
         return max(asked.tokens + asked.answer for asked in self.asked) + 1
 
 
-def mixed(tokens: int = 1024) -> Workload:
+def mixed(tokens: int = 1024, answer: int = 32) -> Workload:
     """Three long prompts and ten short ones, five at a time, all there at the start."""
-    long, short = Asked(LONG, tokens, 32), Asked(SHORT, 8, 32)
-    says = f"3 prompts of {tokens:,} tokens, 10 of 8, all there at the start; 5 slots"
+    long, short = Asked(LONG, tokens, answer), Asked(SHORT, 8, answer)
+    says = f"3 prompts of {tokens:,} tokens, then 10 of 8, all there at the start; 5 slots"
     return Workload("mixed", says, (long,) * 3 + (short,) * 10, 5)
 
 

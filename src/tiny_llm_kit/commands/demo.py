@@ -15,7 +15,7 @@ from ..demo.job import Job, Knobs
 from ..demo.outcome import Outcome
 from ..demo.policies import POLICIES, Policy
 from ..demo.prompts import requests
-from ..demo.view import choose_view
+from ..demo.view import Pieces, choose_view
 from ..interrupt import interrupts_kept
 from ..loading import choose_backend, load
 from ..solution import resolve_serving
@@ -73,7 +73,9 @@ def serve(
 ) -> Outcome:
     with choose_view(console, job.asked, moves=console.is_terminal and not options.plain) as view:
         if options.demo == "async":
-            return asyncio.run(stream.serve(job, policy, view, check, options.gap))
+            pieces = Pieces(console, job.asked)
+            served = stream.serve(job, policy, view, check, options.gap, pieces, pieces.flush)
+            return asyncio.run(served)
         return sync.serve(job, policy, view, check)
 
 

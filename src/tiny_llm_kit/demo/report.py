@@ -73,6 +73,4 @@ def show(console: Console, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes[1:]:
         for line in summary(outcomes[0], outcome):
             console.print(line, soft_wrap=True)
-    console.print(
-        f"{same_answers(outcomes)}; `pdm run bench-chunked-prefill` measures in turns, with medians"
-    )
+    console.print(f"{same_answers(outcomes)}; with medians: `pdm run bench-chunked-prefill`")

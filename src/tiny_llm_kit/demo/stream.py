@@ -51,6 +51,7 @@ async def serve(
     check_interrupt: Callable[[], None],
     gap: float,
     on_piece: Callable[[int, str], object] = lambda index, piece: None,
+    on_end: Callable[[int], object] = lambda index: None,
 ) -> Outcome:
     """Serves all requests under one policy; they are sent `gap` seconds apart.
 
@@ -77,6 +78,7 @@ async def serve(
         scheduler.add(request)
         async for piece in streams.of(index):
             on_piece(index, piece)
+        on_end(index)
 
     clients = [loop.create_task(client(request)) for request in outcome.requests]
     try:

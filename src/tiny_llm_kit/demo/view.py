@@ -93,6 +93,33 @@ class Lines:
         return None
 
 
+class Pieces:
+    """Streamed texts, a line for every few words; the table of a terminal shows each piece at once.
+
+    Args:
+        console: where they go.
+        asked: what was sent.
+    """
+
+    LENGTH = 40  # characters of a line, at least
+
+    def __init__(self, console: Console, asked: Sequence[Asked]):
+        self._console, self._asked = console, asked
+        self._held = [""] * len(asked)
+
+    def __call__(self, index: int, piece: str) -> None:
+        self._held[index] += piece
+        if len(self._held[index]) >= self.LENGTH:
+            self.flush(index)
+
+    def flush(self, index: int) -> None:
+        """What is left, when a text has ended."""
+        if self._held[index]:
+            line = f"{'':11}{self._asked[index].name:<8}  > {one_line(self._held[index])}"
+            self._console.print(Text(line), soft_wrap=True)
+        self._held[index] = ""
+
+
 class LinesAndTable:
     """The lines, and below them a table that moves.
 

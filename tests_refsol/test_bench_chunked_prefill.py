@@ -1,0 +1,244 @@
+"""`pdm run bench-chunked-prefill`: every chunk size meets the same batch, latencies are exact, the table is right."""
+
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.bench import chunked_prefill, provenance, reports
+from tiny_llm_kit.bench.chunked_prefill import POLICIES, Plan, measure, sweep
+from tiny_llm_kit.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
+from tiny_llm_kit.bench.idle_model import PacedModel
+from tiny_llm_kit.bench.serving_run import PROMISE, Serving, prompt_of, serve
+from tiny_llm_kit.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, behind_a_long_one, mixed
+from tiny_llm_kit.bench.workloads import decode_heavy as heavy
+from tiny_llm_kit.book import screens
+from tiny_llm_kit.commands import bench_chunked_prefill as command
+from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.solution import resolve_serving
+
+NAMES = resolve_serving("ref")
+
+
+def paced() -> Serving:
+    """A second a token of the longest row: a chunk of n tokens takes n seconds, a decode step one."""
+    model = PacedModel(float)
+    return Serving(NAMES, model, model.clock)
+
+
+def virtual(workload: Workload, step: int | None, **options) -> dict:
+    return serve(paced(), workload, step, **options).figures
+
+
+# ---- one run, on a clock that is exact
+
+
+@pytest.mark.parametrize(("step", "stalls"), [(32, 0), (128, 0), (512, 12), (None, 15)])
+def test_a_long_prompt_among_four_decodes(step, stalls):
+    """It arrives in the same state of the batch whatever the chunk; the gap is one chunk and one decode step."""
+    figures = virtual(heavy(2048), step)
+    chunk = step or 2048
+    assert figures["stall_steps"] == stalls
+    assert figures["longest_gap"] == figures["tbt_p99"] == chunk + 1, "the prompt arrived when nobody decoded"
+    # It arrives as a decode step begins; then its chunks, with a decode step between each two of them.
+    assert figures["ttft_long"] == [1 + 2048 + (2048 // chunk - 1)] and figures["ttft_short"] == []
+    assert figures["tbt_p50"] == (33 if step == 32 else 1), "most gaps are not those of the prompt"
+
+
+def test_the_policies_behind_a_long_prompt():
+    """Queued at once: pausing computes 3, 4 and 5 tokens first, with a decode step before the second and the third."""
+    queued, arriving = (behind_a_long_one(2048, 128, q) for q in (True, False))
+    in_order = virtual(queued, 128)
+    assert in_order["ttft_long"] == [2048] and in_order["ttft_short"] == [2052, 2057, 2063]
+    pausing = virtual(queued, 128, pause_prefill=True)
+    assert pausing["ttft_short"] == [3, 8, 14] and pausing["ttft_long"][0] > 2048
+    # From the second chunk on: that chunk is computed to its end.
+    pausing = virtual(arriving, 128, pause_prefill=True)
+    assert pausing["ttft_short"] == [131, 136, 142]
+    assert virtual(arriving, 128)["ttft_short"] == [1924, 1929, 1935]
+    whole = behind_a_long_one(2048, None, queued=False)
+    assert virtual(whole, None)["ttft_short"] == [2052, 2057, 2063], "without chunks there is no second one"
+
+
+def test_the_mixed_workload_is_that_of_the_public_chapter():
+    kinds = [asked.kind for asked in mixed().asked]
+    assert kinds == [LONG] * 3 + [SHORT] * 10 and mixed().batch_size == 5
+    assert all(asked.arrives is None for asked in mixed().asked)
+    figures = virtual(mixed(256), 128)
+    assert (len(figures["ttft_long"]), len(figures["ttft_short"])) == (3, 10)
+    assert figures["total"] > 3 * 256 + 10 * 8, "the prompts alone take that long"
+
+
+def test_a_request_without_its_whole_answer_is_no_result():
+    workload = Workload("broken", "", (Asked(RUNNING, 4090, 20),), 1)
+    with pytest.raises(RuntimeError, match="request 0 of broken has 6 of 20 tokens: length"):
+        serve(paced(), workload, 128)
+
+
+def test_prompts_are_of_the_vocabulary_and_differ():
+    assert prompt_of(5, 11, 0) != prompt_of(5, 11, 1) and set(prompt_of(200, 11)) == set(range(11))
+
+
+# ---- turns
+
+
+def test_every_candidate_takes_its_turn_and_the_first_run_is_not_counted(monkeypatch):
+    ran = []
+
+    def served(serving, workload, step, **options):
+        ran.append(step)
+        return type("Served", (), {"figures": {"n": len(ran)}, "metrics": {"total_ms": 1.0}})
+
+    monkeypatch.setattr(chunked_prefill, "serve", served)
+    found = sweep(paced(), mixed(9), (32, 128, None), 2, lambda text: None)
+    assert ran == [32, 128, None, 32, 128, None, 128, None, 32]
+    assert [run["n"] for run in found["runs"]["128"]] == [5, 7], "the run before the rounds was counted"
+    assert [row["step"] for row in found["rows"]] == [32, 128, None]
+    ran.clear()
+    plan = Plan("m", rounds=2, long_tokens=300)
+    found = chunked_prefill._policies(plan, paced(), True, lambda text: None)
+    assert ran == [128, None, 128, None, 128, 128, 128, 128, None], "-1, 0, 1: each round begins with another"
+    assert [[run["n"] for run in runs] for runs in found["runs"].values()] == [[4, 9], [5, 7], [6, 8]]
+
+
+# ---- the table
+
+
+def run_of(**figures) -> dict:
+    base = {"ttft_long": [4.0], "ttft_short": [1.0, 2.0, 9.0], "tbt_p50": 0.01, "tbt_p99": 1.0}
+    return {**base, "longest_gap": 2.0, "stall_steps": 3, "total": 10.0, **figures}
+
+
+def scripted() -> dict:
+    """A result whose every figure is known: at 128 the gap is 8 × lower, and the total 20 % longer; at 512 5 %."""
+    sweep_ = {
+        "name": "decode-heavy",
+        "says": "scripted",
+        "rows": [],
+        "runs": {
+            "128": [run_of(longest_gap=0.25, tbt_p99=0.25, total=t, ttft_long=[6.0]) for t in (11, 12, 40)],
+            "512": [run_of(total=10.5, stall_steps=1)] * 3,
+            NONE: [run_of(longest_gap=g) for g in (1.0, 2.0, 3.0)],
+        },
+    }
+    policies = [
+        {
+            "name": name,
+            "says": "scripted",
+            "runs": {
+                "unchunked": [run_of()],
+                "chunked, in order": [run_of(ttft_short=[4.0, 4.0, 4.0])],
+                "chunked, with pausing": [run_of(ttft_short=[0.1, pausing, 0.8])],
+            },
+        }
+        for name, pausing in (("queued", 0.16), ("arriving", 0.8))
+    ]
+    plan = {**Plan("a-model").__dict__, "rounds": 3}
+    return {
+        "kind": "chunked-prefill",
+        "backend": "torch",
+        "plan": plan,
+        "provenance": provenance.provenance("cpu"),
+        "sweeps": [sweep_],
+        "policies": policies,
+    }
+
+
+def printed(result: dict, width: int = 88) -> str:
+    console = Console(width=width, file=io.StringIO())
+    reports.show(console, result)
+    return console.file.getvalue()
+
+
+def test_figures_are_medians_and_quotients_of_medians():
+    sweep_ = scripted()["sweeps"][0]
+    assert median(sweep_["runs"]["128"], "total") == 12
+    assert median(sweep_["runs"]["128"], "ttft_short") == 2.0, "of several prompts their median"
+    assert times_lower(sweep_, "longest_gap", "128") == 8.0
+
+
+def test_the_targets_say_what_was_met_and_what_was_missed():
+    found = [(target.is_met, target.measured) for target in targets(scripted())]
+    assert found == [
+        (True, "8.0 ×"),
+        (False, "4.0 ×"),
+        (True, "+5 % at chunk 512"),
+        (True, "25.0 × (the first of them 40 ×, the last 5 ×); than unchunked 12.5 ×"),
+        (False, "5.0 × (the first of them 40 ×, the last 5 ×); than unchunked 2.5 ×"),
+    ]
+
+
+def test_the_table_has_every_figure_in_its_column():
+    lines = [" ".join(line.split()) for line in printed(scripted()).splitlines()]
+    assert "TTFT TTFT TBT TBT longest total stall spread" in lines
+    assert "chunk long short p50 p99 gap time steps of gap" in lines
+    row = lines.index("128 6,000 2,000 10.0 250 250 12,000 3 ±0 %")
+    assert lines[row + 1] == "+50 % ±0 % ±0 % −75 % −88 % +20 %"
+    assert lines[row + 2] == "512 4,000 2,000 10.0 1,000 2,000 10,500 1 ±0 %"
+    assert "none 4,000 2,000 10.0 1,000 2,000 10,000 3 ±25 %" in lines
+    assert "chunked, with pausing 4,000 160 10.0 1,000 2,000 10,000 3 ±0 %" in lines
+    assert max(map(len, printed(scripted()).splitlines())) <= 88
+
+
+def test_changes_have_a_sign_that_is_theirs():
+    assert [percent(x) for x in (-0.876, 0.12, 0.004, -0.004, 12)] == [
+        "−88 %",
+        "+12 %",
+        "±0 %",
+        "±0 %",
+        "+1,200 %",
+    ]
+
+
+# ---- the command
+
+
+def test_everything_is_measured_and_can_be_kept():
+    plan = Plan("paced", steps=(128, None), mixed_tokens=300, long_tokens=600, rounds=2)
+    result = measure(plan, paced(), "none", "cpu", lambda text: None)
+    assert json.loads(json.dumps(result)) == result
+    assert [sweep_["name"] for sweep_ in result["sweeps"]] == ["mixed", "decode-heavy"]
+    assert [case["name"] for case in result["policies"]] == ["queued", "arriving"]
+    for case in [*result["sweeps"], *result["policies"]]:
+        assert {len(runs) for runs in case["runs"].values()} == {2}
+    assert list(result["policies"][0]["runs"]) == list(POLICIES)
+    gap = result["sweeps"][1]["runs"]
+    assert gap["128"][0]["longest_gap"] == PROMISE + 1 and gap[NONE][0]["longest_gap"] == 601
+    [won] = [row["gap_won"] for row in result["sweeps"][1]["rows"] if row["step"] == 128]
+    assert won == pytest.approx(1 - 129 / 601)
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(provenance, "RESULTS", tmp_path)
+    monkeypatch.setattr(screens, "RESULTS", tmp_path)
+    monkeypatch.setattr(chunked_prefill, "decode_heavy", lambda tokens: heavy(tokens, answer=24))
+    monkeypatch.setattr(chunked_prefill, "mixed", lambda tokens: mixed(tokens, answer=2))
+    options = ["--backend", backend, "--device", "cpu", "--threads", "1", "--rounds", "1", "--steps", "32"]
+    options += ["--mixed-tokens", "40", "--long-tokens", "64", "--config", "tiny-qwen3", "--layers", "1"]
+    command.main([*options, "--save", "x"])
+    out = capsys.readouterr().out
+    assert "kept: x.json" in out and out.count("chunked, with pausing") == 2, out
+    assert re.search(r"tiny-qwen3, 1 layers, random weights, float32, (mlx|torch) on ", out)
+    kept = json.loads((tmp_path / "x.json").read_text())
+    assert provenance.is_sealed(kept) and kept["options"] == " ".join(options)
+    assert list(kept["sweeps"][0]["runs"]) == ["32", NONE], "what all are compared with was not measured"
+    [(name, page)] = screens.benchmark_screens()
+    assert name == "benchmark-x" and "pdm run bench-chunked-prefill --backend" in page and "longest" in page
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--steps", "0"], ["--steps", "few"], ["--config", "gpt-5"], ["--rounds", "0"]]
+)
+def test_wrong_options_are_usage_errors(wrong, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(wrong)
+    assert end.value.code == 2 and "usage: pdm run bench-chunked-prefill" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_one_line(capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(["--model", "no-such-model", "--device", "cpu"])
+    assert end.value.code == 2 and "no-such-model" in capsys.readouterr().err.splitlines()[-1]

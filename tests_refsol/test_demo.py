@@ -1,0 +1,342 @@
+"""`pdm run demo`: real token counts, three policies, honest summaries, streams, Ctrl-C, and knobs that are there."""
+
+import asyncio
+import inspect
+import io
+import re
+import sys
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.bench.idle_model import PacedModel
+from tiny_llm_kit.commands import demo as command
+from tiny_llm_kit.demo import knobs, prompts, report, stream, sync
+from tiny_llm_kit.demo.job import Job, Knobs
+from tiny_llm_kit.demo.policies import POLICIES
+from tiny_llm_kit.demo.prompts import Asked
+from tiny_llm_kit.demo.view import Board, Lines, Pieces
+from tiny_llm_kit.detokenizer import StreamDetokenizer
+from tiny_llm_kit.repo import ROOT, installed_backends
+from tiny_llm_kit.solution import resolve_serving
+from tiny_llm_kit.tokenizer import load_tokenizer
+
+NAMES = resolve_serving("ref")
+UNCHUNKED, CHUNKED, PAUSING = POLICIES
+SMALL = {"large_1": 150, "large_2": 90}  # tokens, for the real model
+
+
+class Words:
+    """A tokenizer: a token a letter, no end, and a text of its own for every token."""
+
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def encode(self, text: str) -> list[int]:
+        return [1] * len(text)
+
+    def detokenizer(self) -> StreamDetokenizer:
+        return StreamDetokenizer(lambda token: b"ha ")
+
+
+def asked(*sizes: int) -> list[Asked]:
+    return [Asked(f"{'large' if n > 9 else 'small'}_{i}", n, "x" * n, n > 9) for i, n in enumerate(sizes)]
+
+
+def job_of(model, *sizes: int, clock=None, **turned) -> Job:
+    turned = Knobs(**{"prefill_step": 8, "max_tokens": 6, **turned})
+    return Job(NAMES, model, Words(), asked(*sizes), turned, clock or model.clock)
+
+
+def served(policy, *sizes: int, **turned):
+    """On a clock of a second a token, all at the start."""
+    return sync.serve(job_of(PacedModel(float), *sizes, **turned), policy, lambda event: None, lambda: None)
+
+
+# ---- the requests
+
+
+def test_the_texts_have_the_tokens_that_they_say():
+    tokenizer = load_tokenizer("tiny-qwen3")
+    found = prompts.requests(tokenizer)
+    assert [request.name for request in found] == ["large_1", "small_1", "small_2", "small_3", "large_2"]
+    assert [request.tokens for request in found[1:4]] == [3, 4, 5]
+    assert 2000 <= found[0].tokens < 2004 and 1500 <= found[4].tokens < 1504
+    assert [request.is_long for request in found] == [True, False, False, False, True]
+    text = prompts.padded(tokenizer, 100)
+    assert 100 <= len(tokenizer.encode(text)) < 104 and text.endswith(prompts.QUESTION)
+    unknown = tokenizer.encode("\u2603\u2603")
+    assert len(set(tokenizer.encode(text))) > 20 and not set(unknown) & set(tokenizer.encode(text))
+
+
+def test_without_a_template_the_plain_text_is_sent():
+    plain = SimpleNamespace(has_chat_template=False, encode=lambda text: text.split())
+    assert [r.prompt for r in prompts.requests(plain)][1] == prompts.SHORT["small_1"]
+
+
+# ---- the policies, on a clock that is exact
+
+
+def test_each_policy_is_what_it_says():
+    """Two long texts around two short ones; a decode step takes a second, a chunk as many as it has tokens."""
+    unchunked, chunked, pausing = (served(policy, 40, 3, 4, 24) for policy in POLICIES)
+    assert [unchunked.ttft(i) for i in range(4)] == [40, 44, 49, 74]
+    assert [chunked.ttft(i) for i in range(4)] == [40, 44, 49, 76], "two decode steps between the last chunks"
+    assert [pausing.ttft(i) for i in range(3)][1:] == [3, 8]
+    assert pausing.ttft(0) > pausing.ttft(3), "the shorter of the long ones goes first"
+    assert (unchunked.longest_gap, chunked.longest_gap) == (25, 9)
+    assert unchunked.short_ttft == 46.5 and pausing.short_ttft == 5.5
+    for outcome in (unchunked, chunked, pausing):
+        assert outcome.total == max(outcome.finished.values())
+        assert all(outcome.latency(i) > outcome.ttft(i) for i in range(4))
+
+
+def test_every_knob_is_wired():
+    """Each changes what happens."""
+    assert served(CHUNKED, 40, 3, 24, prefill_step=4).longest_gap == 5
+    assert served(CHUNKED, 40, 3, 24, batch_size=1).total > served(CHUNKED, 40, 3, 24).total
+    refused = served(CHUNKED, 40, 3, max_seq_len=20)
+    assert refused.requests[0].finish_reason == "error" and refused.latency(0) is None
+    assert refused.ttft(0) is None and refused.ttft(1) is not None
+    assert served(CHUNKED, 3, max_tokens=2).requests[0].text == "ha ha "
+    patient, tired = (served(PAUSING, 40, 3, 4, 5, patience=n) for n in (8, 1))
+    assert patient.ttft(3) < patient.ttft(0) and tired.ttft(3) > tired.ttft(0)
+    free, kept = (served(CHUNKED, 40, 24, batch_size=2, reserved_decode_slots=n) for n in (0, 1))
+    assert kept.ttft(1) > free.ttft(1), "a long text took the slot that is kept for questions"
+
+
+# ---- the summary
+
+
+def outcome_of(name: str, gap, ttft, total, texts=("a",)):
+    requests = [SimpleNamespace(text=text, prompt_tokens=[1] * 7) for text in texts]
+    return SimpleNamespace(
+        policy=SimpleNamespace(name=name),
+        asked=[Asked("small_1", 3, "x", False)],
+        requests=requests,
+        longest_gap=gap,
+        short_ttft=ttft,
+        total=total,
+        ttft=lambda index: ttft,
+        latency=lambda index: total,
+    )
+
+
+def test_the_summary_says_what_was_measured():
+    line, verdict = report.summary(outcome_of("whole", 2.0, 4.0, 10.0), outcome_of("cut", 0.5, 0.1, 11.0))
+    assert line == "cut against whole: longest gap −75 %, short prompts' TTFT −98 %, total time +10 %"
+    assert verdict.strip() == "won: longest gap, short prompts' TTFT; lost: total time"
+
+
+def test_the_summary_says_it_also_when_chunks_lose():
+    line, verdict = report.summary(outcome_of("whole", 2.0, 4.0, 10.0), outcome_of("cut", 3.0, 5.0, 10.1))
+    assert "longest gap +50 %, short prompts' TTFT +25 %, total time +1 %" in line
+    assert verdict.strip() == "won: nothing; lost: longest gap, short prompts' TTFT"
+
+
+def test_what_was_not_measured_is_left_out():
+    [line] = report.summary(outcome_of("whole", None, None, None), outcome_of("cut", 3.0, 5.0, 1.0))
+    assert line == "cut: nothing to compare"
+
+
+def test_the_table_and_the_answers():
+    console = Console(width=88, file=io.StringIO(), highlight=False)
+    report.show(console, [outcome_of("whole", 2.0, 4.0, 10.0), outcome_of("cut", 0.5, 0.1, 11.0, ("b",))])
+    out = console.file.getvalue()
+    assert re.search(r"small_1 +3 +7 +4.00 +10.00 +0.10 +11.00", out), out
+    assert re.search(r"total time +10.00 +11.00", out) and "the answers differ" in out
+    assert max(map(len, out.splitlines())) <= 88
+
+
+# ---- streams
+
+
+def test_requests_are_heard_between_steps_and_wait_from_the_moment_they_were_sent():
+    """The first chunk takes 0.3 s, a request is sent every 0.1 s: two are sent in it, and go before the second."""
+
+    class Slow(PacedModel):
+        calls = ()
+
+        def step(self, tokens, *rows, **options):
+            self.calls += (max(map(len, tokens)),)
+            time.sleep(0.3 if len(self.calls) == 1 else 0.0)
+            return super().step(tokens, *rows, **options)
+
+    model, pieces = Slow(float), {}
+    job = job_of(model, 32, 3, 4, clock=time.perf_counter)
+
+    def on_piece(index: int, piece: str) -> None:
+        pieces.setdefault(index, []).append(piece)
+
+    outcome = asyncio.run(stream.serve(job, PAUSING, lambda e: None, lambda: None, 0.1, on_piece))
+    assert model.calls[:4] == (8, 3, 1, 4), "the short ones were not heard after the first chunk"
+    assert outcome.ttft(1) > 0.15, "its waiting began when it was heard, not when it was sent"
+    assert all("".join(pieces[i]) == request.text == "ha " * 6 for i, request in enumerate(outcome.requests))
+    assert len(pieces[1]) == 6, "the text came in one piece, not as a stream"
+    assert outcome.sent[2] - outcome.sent[0] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_ctrl_c_ends_every_task_and_releases_every_cache(is_async):
+    closed, checks = [], iter([None] * 4 + [KeyboardInterrupt()])
+
+    class Watched(PacedModel):
+        def create_batch_cache(self, rows, length):
+            layers = super().create_batch_cache(rows, length)
+            for layer in layers:
+                layer.release = lambda: closed.append("batch")
+            return layers
+
+    def check() -> None:
+        if interrupt := next(checks):
+            raise interrupt
+
+    job, started = job_of(Watched(float), 40, 3, 30), []
+
+    def listen(event) -> None:
+        started.extend([event.request] if event.request else [])
+
+    with pytest.raises(KeyboardInterrupt):
+        if is_async:
+            asyncio.run(stream.serve(job, CHUNKED, listen, check, 0.0))
+        else:
+            sync.serve(job, CHUNKED, listen, check)
+    assert closed == ["batch"] * 4
+    assert started and all(request.is_done for request in started)
+
+
+# ---- what is seen
+
+
+def test_lines_and_pieces():
+    console = Console(width=100, file=io.StringIO(), highlight=False)
+    job = job_of(PacedModel(float), 40, 3)
+    sync.serve(job, PAUSING, Lines(console, job.asked), lambda: None)
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert lines[:2] == ["0.00 s large_0 makes room at 0 of 40 tokens", "3.00 s small_1 first token"]
+    assert "length, 6 tokens: ha ha" in lines[-1] and len(lines) == 5
+    console = Console(width=100, file=io.StringIO(), highlight=False)
+    pieces = Pieces(console, job.asked)
+    pieces(0, "x" * 39)
+    assert console.file.getvalue() == ""
+    pieces(0, "y"), pieces(1, "z"), pieces.flush(1), pieces.flush(1)
+    assert [line.split() for line in console.file.getvalue().splitlines()] == [
+        ["large_0", ">", "x" * 39 + "y"],
+        ["small_1", ">", "z"],
+    ]
+
+
+def test_the_board_follows_the_events():
+    job, seen = job_of(PacedModel(float), 40, 3), []
+    board = Board(job.asked)
+
+    def listen(event) -> None:
+        board(event)
+        console = Console(width=60, file=io.StringIO())
+        console.print(board)
+        seen.append([" ".join(line.split()) for line in console.file.getvalue().splitlines()[1:]])
+
+    sync.serve(job, PAUSING, listen, lambda: None)
+    assert seen[0] == ["large_0 waits 0/40 0", "small_1 waits 0/3 0"]
+    assert any(large == "large_0 paused 0/40 0" for large, _ in seen)
+    assert any(large.startswith("large_0 prompt 8/40 0") for large, _ in seen)
+    assert seen[-1] == ["large_0 done 40/40 6 ha ha ha ha ha ha", "small_1 done 3/3 6 ha ha ha ha ha ha"]
+
+
+# ---- knobs and troubles
+
+
+def test_every_knob_is_one_of_the_scheduler_and_every_option_one_of_the_demo():
+    known = inspect.signature(NAMES.ChunkedPrefillScheduler).parameters
+    assert set(knobs.KNOBS) <= set(known)
+    options = command.parser()._option_string_actions
+    named = {word for option, _ in knobs.KNOBS.values() for word in re.findall(r"--[a-z-]+", option)}
+    assert named and named <= set(options)
+    policies = {policy.name for policy in POLICIES}
+    assert all(
+        word in policies for option, _ in knobs.KNOBS.values() for word in re.findall(r"`(\w+)`", option)
+    )
+
+
+def test_every_remedy_is_a_command_or_an_option_that_is_there():
+    scripts = re.findall(r"(?m)^([a-z-]+) = ", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    parser = command.parser()
+    for _, remedy in knobs.TROUBLES:
+        for command_line in re.findall(r"`([^`]+)`", remedy):
+            if command_line.startswith("pdm run "):
+                assert command_line.split()[2] in scripts, command_line
+            elif command_line.startswith("--"):
+                option, *value = command_line.split()
+                assert option in parser._option_string_actions
+                assert not value or parser.parse_args([option, *value])
+            else:
+                assert command_line in {policy.name for policy in POLICIES}, command_line
+    assert [trouble for trouble, _ in knobs.TROUBLES] == [
+        "out of memory",
+        "model not found",
+        "slow first token",
+    ]
+
+
+# ---- the command
+
+
+def test_the_menu():
+    answers = iter(["", "3", " 2 "])
+    assert command.choose_demo(None, True, lambda text: next(answers)) == "async"
+    assert command.choose_demo(None, False, None) == "sync"
+    assert command.choose_demo("async", True, None) == "async"
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"), [*zip(["sync", "async"], installed_backends() * 2, strict=False)]
+)
+def test_the_command_runs_three_policies(kind, backend, monkeypatch, capsys):
+    monkeypatch.setattr(prompts, "LONG", SMALL)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    options = ["--backend", backend, "--device", "cpu", "--max-tokens", "4", "--prefill-step", "32"]
+    command.main([*options, *(["--demo", "async", "--gap", "0.01"] if kind == "async" else [])])
+    out = capsys.readouterr().out
+    for number, policy in enumerate(POLICIES, 1):
+        assert f"{number} of 3, {policy.name}: " in out
+    assert "the same answers under every policy" in out
+    assert re.search(
+        r"pausing against unchunked: longest gap \S+ %, short prompts' TTFT \S+ %, total time \S+ %", out
+    )
+    assert out.count("first token\n") == 15 and "\x1b" not in out
+    assert all(name in out for name in [*knobs.KNOBS, "out of memory"])
+    assert ("small_1   > You are welcome!" in out) == (kind == "async")
+
+
+def test_ctrl_c_is_an_exit_code_and_no_traceback(monkeypatch, capsys):
+    @contextmanager
+    def pressed_after_a_while():
+        left = iter(range(6))
+
+        def check() -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        yield check
+
+    monkeypatch.setattr(prompts, "LONG", SMALL)
+    monkeypatch.setattr(command, "interrupts_kept", pressed_after_a_while)
+    with pytest.raises(SystemExit) as end:
+        command.main(["--demo", "sync", "--device", "cpu", "--max-tokens", "2"])
+    assert end.value.code == 130 and capsys.readouterr().out.endswith("\ninterrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["--model", "no-such-model"], "no-such-model"),
+        (["--batch-size", "2", "--reserved-decode-slots", "2"], "give 0 to 1, fewer than slots"),
+        (["--gap", "-1"], "give seconds from 0 to 60"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(wrong, says, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(["--demo", "async", "--device", "cpu", *wrong])
+    assert end.value.code == 2 and says in capsys.readouterr().err.splitlines()[-1]
