@@ -342,6 +342,20 @@ def test_chunked_prefill_chunker_does_not_believe_an_accident(s, line):
 
 
 @pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_gives_no_size_up_for_ever(s):
+    """Three accidents in a row, and the size is given up; long after them it is tried again. So is what is too slow."""
+    line = s.CostLine(0.012, 9e-5)
+    chunker = s.AdaptiveChunker(TARGET)
+    settles(chunker, line, idea="before the accidents")
+    for _ in range(3):
+        chunker.observe(256, 1.0)
+    taken = drive(chunker, line, 1200)
+    assert taken[10] == 128, f"256 took a second three times: it is given up, not {taken[:11]}"
+    assert taken[-1] == 256, "1,200 good chunks later 256, which keeps the target, is still given up"
+    assert taken.count(512) <= 8, f"512 is too slow, and was tried {taken.count(512)} times in 1,200 chunks"
+
+
+@pytest.mark.task("2.7.5")
 @pytest.mark.parametrize("sizes", [LADDER, HPU, (64,)])
 def test_chunked_prefill_chunker_never_goes_below_the_smallest(s, sizes):
     """Even the smallest size is too slow: it is taken all the same. A prompt that stands still helps nobody."""

@@ -172,6 +172,13 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
+        "gives a size up for ever after a few accidents",
+        CHUNKER,
+        survives="a test of a hundred chunks",
+        serving=(" or self._chunks >= AGAIN", ""),
+    ),
+    Mutant(
+        "2.7.5",
         "never takes the smallest size",
         CHUNKER,
         survives="a test with several sizes under the target",

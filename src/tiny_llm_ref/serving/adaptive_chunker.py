@@ -9,7 +9,10 @@ from .cost_line import CostLine, Observation, fit_cost_line
 
 RECENT = 3  # chunks of a size: the median of three forgets in two steps, and does not believe one accident
 UP = 0.9  # a larger size than the last must keep this share of the target, so that near it nothing goes up and down
-FASTER = 2 / 3  # a size that costs this share of what it did: the machine has changed, 20 % of noise cannot do that
+FASTER = (
+    2 / 3
+)  # a size that costs this share of what it did: that is no noise of 20 %, the machine has changed
+AGAIN = 500  # chunks after which larger sizes are tried again: too few to be seen in the p99 of the gaps
 
 
 class AdaptiveChunker:
@@ -17,7 +20,7 @@ class AdaptiveChunker:
 
     It remembers the last chunks of every size, and fits a cost line to all of them for the sizes and the contexts that
     it has not seen. A size is given up when two chunks of it were too slow: one may be an accident, such as the first
-    chunk, which compiles. It is not tried again before the machine has become faster.
+    chunk, which compiles. It is tried again when the machine has become faster, and else once in AGAIN chunks.
 
     Args:
         decode_latency_target: seconds that a chunk may take while requests wait for their next token.
@@ -33,9 +36,8 @@ class AdaptiveChunker:
         self.decode_latency_target, self.sizes = decode_latency_target, check_sizes(sizes)
         self.line = CostLine(0.0, 0.0)  # of all chunks that are remembered
         self._recent: dict[int, deque[Observation]] = {}  # by size
-        self._slowest: dict[
-            int, Observation
-        ] = {}  # what a size has cost at most since larger ones were tried
+        self._slowest: dict[int, Observation] = {}  # the same, since larger sizes were forgotten
+        self._chunks = 0  # since then
         self._last = self._chosen = self.sizes[-1]  # the size of the last chunk, and the last one chosen
 
     def observe(self, chunk_size: int, seconds: float, context: int = 0) -> None:
@@ -52,15 +54,16 @@ class AdaptiveChunker:
         if chunk_size < 1 or context < 0 or not 0 <= seconds < math.inf:
             raise ValueError(f"a chunk of {chunk_size} tokens behind {context} in {seconds} seconds is none")
         # TASK 2.7.5: it is the newest of its size, and the oldest of more than RECENT is forgotten.
-        # No cost is 0, whatever the clock says. If the machine became faster, larger sizes are unknown again.
+        # No cost is 0, whatever the clock says. If the machine became faster, or long ago, larger sizes are unknown.
         size = next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])
         seen = self._recent.setdefault(size, deque(maxlen=RECENT))
         seen.append(Observation(chunk_size, max(seconds, 1e-9), context))
         self._last = size
         self.line = fit_cost_line(o for seen in self._recent.values() for o in seen)
-        if self.is_faster(size, context):
+        self._chunks += 1
+        if chunk_size == size and (self.is_faster(size, context) or self._chunks >= AGAIN):
             self._recent = {other: seen for other, seen in self._recent.items() if other <= size}
-            self._slowest.clear()
+            self._slowest, self._chunks = {}, 0
 
     # GIVEN: how much noise there may be, and what a line cannot do.
     def is_faster(self, size: int, context: int) -> bool:
