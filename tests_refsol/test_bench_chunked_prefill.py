@@ -17,6 +17,7 @@ from tiny_llm_kit.bench.workloads import decode_heavy as heavy
 from tiny_llm_kit.book import screens
 from tiny_llm_kit.commands import bench_chunked_prefill as command
 from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.see import week_2_day_7
 from tiny_llm_kit.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
@@ -242,3 +243,35 @@ def test_a_model_that_is_not_there_is_one_line(capsys):
     with pytest.raises(SystemExit) as end:
         command.main(["--model", "no-such-model", "--device", "cpu"])
     assert end.value.code == 2 and "no-such-model" in capsys.readouterr().err.splitlines()[-1]
+
+
+# ---- the day's screen
+
+
+def test_the_screens_timelines_are_those_of_the_scheduler():
+    """A column is one token's time: what waits longer than one chunk of four is a stall."""
+    before = [line.plain for line in week_2_day_7._timeline(NAMES, 10**6)]
+    assert before == [
+        "A  Aa·aa····!!!!!!!!!!!!!!!!!!aaaaa",
+        "B    Bbb····!!!!!!!!!!!!!!!!!!bbbbbb",
+        "C       CCCCCCCCCCCCCCCCCCCCCCcc",
+    ]
+    after = [line.plain for line in week_2_day_7._timeline(NAMES, 4)]
+    assert after == [
+        "A  Aa·aa····a····a····a····a····a",
+        "B    Bbb····b····b····b····b····b··b",
+        "C       CCCC·CCCC·CCCC·CCCC·CCCC·CCcc",
+    ]
+
+
+def test_the_screen_counts_the_stalls_that_it_predicts():
+    console = Console(width=88, file=io.StringIO(), highlight=False)
+    week_2_day_7._stalls(NAMES, console)
+    out = console.file.getvalue()
+    assert "⌈2,048 / 128⌉ − 1 = 15 stall steps" in out
+    assert [line.split() for line in out.splitlines()[-5:-1]] == [
+        ["32", "0", "33"],
+        ["128", "0", "129"],
+        ["512", "12", "513"],
+        ["none", "15", "2,049"],
+    ]

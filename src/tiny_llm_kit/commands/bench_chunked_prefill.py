@@ -64,7 +64,8 @@ def load_model(options: argparse.Namespace, backend: str) -> Any:
     checkpoint = RandomCheckpoint(
         shape(options.config, options.layers), port.kit, port.float_dtype, port.device
     )
-    return port.runner(port.Qwen3ModelWeek2(checkpoint, attention="device"))
+    model = port.Qwen3ModelWeek2(checkpoint, attention="device")
+    return port.runner(model, chunk_mask=port.chunked_attention_mask)
 
 
 def name_of(options: argparse.Namespace) -> str:

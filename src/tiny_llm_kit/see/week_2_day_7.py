@@ -16,9 +16,11 @@ from ..bench.serving_run import PROMISE, UNCHUNKED, EndlessTokenizer, Serving, s
 from ..bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, decode_heavy
 from ..checkpoint import load_checkpoint
 from ..solution import resolve_serving
+from .chunk_costs import MEASURED as OF_MEMORY
+from .chunk_costs import show_activation_memory, show_lazy_chunks
 
 SHOWN_ON = "torch"
-MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
+MEASURED = (*OF_MEMORY, r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
 MODEL = "tiny-qwen3"
 STEPS = (32, 128, 512, None)
 # Of the drawing: a chunk, the long prompt, and the tokens of each answer.
@@ -59,6 +61,13 @@ def show(b, console: Console) -> None:
         console.print()
     _stalls(names, console)
     _measured(b, names, console)
+    console.print()
+    show_activation_memory(b, console)
+
+
+def show_mlx(b, console: Console) -> None:
+    """What it costs to forget the evaluation between two chunks."""
+    show_lazy_chunks(b, console)
 
 
 def _timeline(names, chunk: int) -> list[Text]:
@@ -117,9 +126,9 @@ def _stalls(names, console: Console) -> None:
 
 def _measured(b, names, console: Console) -> None:
     """Each chunk size on the shipped model, and what it is beside none."""
-    runner = b.runner(
-        b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype), attention="device")
-    )
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    model = b.Qwen3ModelWeek2(checkpoint, attention="device")
+    runner = b.runner(model, chunk_mask=b.chunked_attention_mask)
     found = sweep(Serving(names, runner), MEASURED_WORKLOAD, STEPS, ROUNDS, lambda text: None)
     console.print(f"{MODEL}, {b.name} on {b.device}, medians of {ROUNDS} runs:")
     console.print(f"{MEASURED_WORKLOAD.says}\n")
