@@ -126,7 +126,7 @@ def test_the_commands_print_their_table_and_keep_a_sealed_result(backend, monkey
     kept = json.loads((tmp_path / "x.json").read_text())
     assert provenance.is_sealed(kept) and "--save" not in kept["options"]
     [(name, page)] = screens.benchmark_screens()
-    assert name == "benchmark-x" and "tokens/s" in page
+    assert name == "benchmark-x" and "tokens/s" in page and "load before" in page
     (tmp_path / "x.json").write_text(json.dumps(kept | {"cases": []}))
     with pytest.raises(RuntimeError, match="changed after it was sealed"):
         list(screens.benchmark_screens())
