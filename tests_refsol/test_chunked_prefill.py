@@ -1,5 +1,6 @@
 """The scheduler of Day 2.7 as a product: any mix of requests, knobs, arrivals, aborts and failures; its overhead."""
 
+import io
 import statistics
 import time
 from itertools import pairwise
@@ -7,9 +8,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import tiny_llm_kit
+from tiny_llm_kit.batch_board import Board
+from tiny_llm_kit.batch_view import Lines
 from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
+from tiny_llm_kit.latency import Trace
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams
 
 MAX_SEQ_LEN = 24
@@ -426,6 +431,25 @@ def test_a_step_takes_no_longer_because_more_requests_wait(options):
     assert many < 3 * few, (
         f"{1e3 * few:.3f} ms with 10 requests in the queue, {1e3 * many:.3f} ms with 10,000"
     )
+
+
+def test_the_views_of_a_batch_hear_of_chunks_and_steps_and_go_on():
+    """A listener that knows the events of Day 2.6 counts the same tokens, and no slot changes with a chunk."""
+    mix = [(9, 3, None, "interactive", 0), (3, 2, None, "interactive", 0), (5, 4, None, "batch", 2)]
+    trace, text = Trace(0.0), io.StringIO()
+    lines = Lines(Console(file=text, width=80), ["first", "second", "third"])
+    board = Board([], 2)
+
+    def heard(run):
+        for listener in (trace, lines, board):
+            listener(run.events[-1])
+
+    run = Mix(mix, 2, {"prefill_step": 4}, heard=heard).serve()
+    run.check_answers()
+    assert trace.tokens == 9 and len(trace.first) == 3
+    assert trace.end == run.model.clock.now
+    assert text.getvalue().count("started") == text.getvalue().count("finished") == 3
+    assert board.done == {0, 1, 2} and {slot.phase for slot in board.slots} <= {"done", "idle"}
 
 
 # The benchmark of the public course, with a model and a tokenizer of ours.
