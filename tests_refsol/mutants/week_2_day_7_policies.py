@@ -391,9 +391,9 @@ MUTANTS = [
         "request_queue.py",
         survives="a test with one request a class",
         serving=(
-            "        return self._waiting.pop(self._line.popleft())",
-            "        while self._line[-1] not in self._waiting:\n            self._line.pop()\n"
-            "        return self._waiting.pop(self._line.pop())",
+            "first = [line[0] for line in self._fronts(self._lines, interactive_only)]",
+            "lines = self._fronts(self._lines, interactive_only)\n"
+            "        first = [max(n for n in line if n in self._waiting) for line in lines]",
         ),
     ),
     Mutant(
@@ -425,19 +425,16 @@ MUTANTS = [
         "a batch request takes a slot that is kept for interactive ones",
         PRIORITY,
         survives="a test without kept slots",
-        serving=("            if interactive_only:\n                return None\n", ""),
+        serving=("        if interactive_only:\n            return self.interactive.schedule_next()\n", ""),
     ),
     Mutant(
         "2.7.9",
-        "interactive requests overtake a batch request whose turn it is, as long as slots are kept for them",
+        "who takes a slot that is kept for interactive requests counts as if it had passed a batch request",
         PRIORITY,
-        survives="a test of kept slots with little load",
+        survives="a test that only takes, or only keeps, slots",
         serving=(
-            BATCH_TURN,
-            BATCH_TURN.replace(
-                "if len(self.batch)",
-                "if len(self.batch) and not (interactive_only and len(self.interactive))",
-            ),
+            "            return self.interactive.schedule_next()\n",
+            "            return self._pass(self.interactive.schedule_next())\n",
         ),
     ),
     Mutant(

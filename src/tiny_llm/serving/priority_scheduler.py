@@ -35,10 +35,10 @@ class PriorityScheduler:
         """Takes the next one out.
 
         Returns:
-            None when nobody waits; and when only an interactive one may go, but none waits or a batch request is next.
+            None when nobody waits; and when only an interactive one may go, but none waits.
         """
         # TASK 2.7.9: whose turn is it? A batch request goes when it has waited for too many, or when it is alone.
-        # While it is next and may not go, nobody overtakes it: slots that are kept for others would starve it.
+        # Into a slot that it may not take, nobody goes before it: that does not count.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.schedule_next")
 
     def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:

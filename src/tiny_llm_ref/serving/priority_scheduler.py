@@ -40,13 +40,13 @@ class PriorityScheduler:
         """Takes the next one out.
 
         Returns:
-            None when nobody waits; and when only an interactive one may go, but none waits or a batch request is next.
+            None when nobody waits; and when only an interactive one may go, but none waits.
         """
         # TASK 2.7.9: whose turn is it? A batch request goes when it has waited for too many, or when it is alone.
-        # While it is next and may not go, nobody overtakes it: slots that are kept for others would starve it.
+        # Into a slot that it may not take, nobody goes before it: that does not count.
+        if interactive_only:
+            return self.interactive.schedule_next()
         if len(self.batch) and (self._passed >= self.patience or not len(self.interactive)):
-            if interactive_only:
-                return None
             self._passed = 0
             return self.batch.schedule_next()
         return self._pass(self.interactive.schedule_next())
