@@ -873,7 +873,7 @@ def test_chunked_prefill_priority_counts_only_while_a_batch_request_waits(s):
 
 @pytest.mark.task("2.7.9")
 def test_chunked_prefill_priority_slots_for_interactive_only(s):
-    """A free slot that is kept: a batch request does not take it, also when it is next; and whoever does, passed nobody."""
+    """A slot that is kept: a batch request does not take it, also when it is next; whoever does has passed nobody."""
     queue = queue_of(s, "b1 i1 i2 i3", patience=2)
     assert drain(queue, interactive_only=True) == "i1 i2 i3", "kept slots are for all interactive ones"
     assert drain(queue) == "b1", "with a slot for everyone b1 goes"
