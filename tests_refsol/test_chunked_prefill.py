@@ -1,5 +1,6 @@
 """The scheduler of Day 2.7 as a product: any mix of requests, knobs, arrivals, aborts and failures; its overhead."""
 
+import io
 import statistics
 import time
 from itertools import pairwise
@@ -7,8 +8,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+import tiny_llm_kit
+from tiny_llm_kit.batch_board import Board
+from tiny_llm_kit.batch_view import Lines
 from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
+from tiny_llm_kit.latency import Trace
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams
 
 MAX_SEQ_LEN = 24
@@ -425,3 +431,72 @@ def test_a_step_takes_no_longer_because_more_requests_wait(options):
     assert many < 3 * few, (
         f"{1e3 * few:.3f} ms with 10 requests in the queue, {1e3 * many:.3f} ms with 10,000"
     )
+
+
+def test_the_views_of_a_batch_hear_of_chunks_and_steps_and_go_on():
+    """A listener that knows the events of Day 2.6 counts the same tokens, and no slot changes with a chunk."""
+    mix = [(9, 3, None, "interactive", 0), (3, 2, None, "interactive", 0), (5, 4, None, "batch", 2)]
+    trace, text = Trace(0.0), io.StringIO()
+    lines = Lines(Console(file=text, width=80), ["first", "second", "third"])
+    board = Board([], 2)
+
+    def heard(run):
+        for listener in (trace, lines, board):
+            listener(run.events[-1])
+
+    run = Mix(mix, 2, {"prefill_step": 4}, heard=heard).serve()
+    run.check_answers()
+    assert trace.tokens == 9 and len(trace.first) == 3
+    assert trace.end == run.model.clock.now
+    assert text.getvalue().count("started") == text.getvalue().count("finished") == 3
+    assert board.done == {0, 1, 2} and {slot.phase for slot in board.slots} <= {"done", "idle"}
+
+
+# The benchmark of the public course, with a model and a tokenizer of ours.
+
+BENCHMARK = """
+import time
+from tiny_llm_ref.batch import batch_generate
+
+long_prompts = ['Write a detailed essay about ' + 'artificial intelligence ' * 100] * 3
+short_prompts = ['Hello'] * 10
+all_prompts = long_prompts + short_prompts
+for prefill_step in [32, 128, 512, 999999]:
+    start = time.time()
+    results = batch_generate(model, tokenizer, all_prompts, prefill_step=prefill_step, batch_size=5)
+    total_time = time.time() - start
+    print(f'Chunk size {prefill_step}: {total_time:.2f}s')
+    found.append(results)
+"""
+
+
+class EndsSoon:
+    """The shipped model, but answers end after at most 16 tokens: "Hello" alone would go on for 511."""
+
+    def __init__(self, model, end: int):
+        self.model, self.end = model, end
+
+    def __getattr__(self, name: str):
+        return getattr(self.model, name)
+
+    def step(self, tokens, offsets, kv_cache, *, sample_rows, sampling=None):
+        chosen = self.model.step(tokens, offsets, kv_cache, sample_rows=sample_rows, sampling=sampling)
+        if max(map(len, tokens)) > 1:
+            return chosen
+        return [
+            self.end if offsets[row] % 16 == 15 else c for row, c in zip(sample_rows, chosen, strict=True)
+        ]
+
+
+def test_the_benchmark_of_the_public_course_runs_as_it_is_written(capsys):
+    """Its long prompts fit the slots of 512 tokens with room for an answer; no chunk size changes any answer."""
+    runner, tokenizer = tiny_llm_kit.load(backend="torch", device="cpu", dtype="float32")
+    found: list = []
+    model = EndsSoon(runner, min(tokenizer.eos_token_ids))
+    exec(BENCHMARK, {"model": model, "tokenizer": tokenizer, "found": found})
+    assert len(tokenizer.encode("Write a detailed essay about " + "artificial intelligence " * 100)) < 500
+    assert [len(results) for results in found] == [13] * 4
+    assert all(result.finish_reason in ("stop", "length") for results in found for result in results)
+    assert all(result.text for result in found[0]), "every request has an answer"
+    assert all(results == found[0] for results in found), "the chunk size has changed an answer"
+    assert capsys.readouterr().out.count("Chunk size") == 4
