@@ -10,7 +10,7 @@ from tiny_llm_kit.backend_torch import record
 from tiny_llm_kit.grading.fake_serving import ByteTokenizer
 from tiny_llm_kit.grading.goldens import random_checkpoint
 from tiny_llm_kit.port import Port
-from tiny_llm_kit.see.week_2_day_7_graphs import CASE, CHUNK, LIMIT, POLICIES, keys_read, run
+from tiny_llm_kit.see.week_2_day_7_graphs import CASE, CHUNK, LIMIT, POLICIES, keys_read, run, whole_steps
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams
 
 V = CASE.config.vocab_size
@@ -49,6 +49,11 @@ def test_the_policies_are_those_of_the_issue():
     assert products == {"whole": 64, "any block": 256, "aligned": 64, "ladder": 48, "padded": 16, "static": 1}
     beyond = 256 - len(list(POLICIES["any block"].chunks()))
     assert beyond == sum(1 for c in range(64) for size in (1, 2, 3, 4) if c + size > 64) == 6
+
+
+def test_a_step_without_the_head_is_another_program(port):
+    """Behind every context but the last, where no more than one chunk fits."""
+    assert whole_steps(port, POLICIES["padded"]) == 16 + 15
 
 
 def test_one_program_reads_the_whole_cache_every_time(port):

@@ -57,11 +57,8 @@ class Port:
 
     def runner(self, model, **options) -> ModelRunner:
         """A model of this port as what the policy runs; options as `ModelRunner` has them."""
-        options = {
-            "prompt_bucket": 128 if self.device == "hpu" else 1,
-            "sampler": self.make_sampler,
-            **options,
-        }
+        shapes = {"prompt_bucket": 128, "chunk_sizes": (128, 256, 512)} if self.device == "hpu" else {}
+        options = {"sampler": self.make_sampler, **shapes, **options}
         return ModelRunner(model, self.kit, self.device, **options)
 
     def seed(self, number: int) -> None:

@@ -129,28 +129,10 @@ MUTANTS = [
         both=(MASK_KEYS, "S = int(chunk_start) + (total_length or chunk_size)"),
     ),
     _array_chunk(
-        "RoPE starts at 0 with every chunk",
-        "a test of counts, or with one chunk",
-        "[chunk.start],",
-        "[0],",
-    ),
-    _array_chunk(
-        "RoPE is one position too far behind the first chunk",
-        "a test with one chunk: there only distances matter",
-        "[chunk.start],",
-        "[chunk.start + (chunk.start > 0)],",
-    ),
-    _array_chunk(
         "RoPE counts chunks and not tokens",
         "a test with steps of one token",
         "[chunk.start],",
         "[chunk.start // self.prefill_max_step],",
-    ),
-    _array_chunk(
-        "the first chunk's tokens again",
-        "a test of counts, or with one chunk",
-        "[self.prompt_tokens[chunk.start : chunk.stop]],",
-        "[self.prompt_tokens[: chunk.size]],",
     ),
     _array_chunk(
         "one token off behind the first chunk",
@@ -159,21 +141,9 @@ MUTANTS = [
         "[self.prompt_tokens[max(chunk.start - 1, 0) : chunk.stop - (chunk.start > 0)]],",
     ),
     _array_chunk(
-        "a fresh cache for every chunk: the earlier ones are forgotten",
-        "a test with one chunk",
-        "chunk = next_chunk(",
-        "self._kv_cache = []\n        chunk = next_chunk(",
-    ),
-    _array_chunk(
         "the whole prompt up to here, again in every chunk",
         "a test of the logits with a cache that grows",
         "[self.prompt_tokens[chunk.start : chunk.stop]],\n            [chunk.start],",
         "[self.prompt_tokens[: chunk.stop]],\n            [0],",
-    ),
-    _array_chunk(
-        "samples every chunk and keeps the last token",
-        "a test of the answer",
-        "rows = [0] if chunk.is_last else []",
-        "rows = [0]",
     ),
 ]

@@ -62,6 +62,11 @@ COMMANDS = (
         args=("main", "--solution", "ref", "--prompt", "What is chunked prefill?", "--backend", "mlx"),
         mask=(r"\d+(\.\d+)?(?= ?(ms|s|tokens/s|tok/s)\b)", r"\b(mlx|cpu|gpu)\b"),
     ),
+    Command(
+        name="week2-07-graphs",
+        shown="pdm run see 2.7 --graphs",
+        args=("see", "2.7", "--graphs", "--solution", "ref", "--device", "cpu"),
+    ),
 )
 
 

@@ -6,6 +6,7 @@ screen: it compiles nothing unless it is asked to.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -126,17 +127,35 @@ def cache_of(b, reads: str):
     return {"block": BlockCache, "ours": b.TinyKvFullCache, "all": StaticCache}[reads](LIMIT)
 
 
-def run(b, policy: Policy, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
-    """Runs (context, tokens) chunks by a policy. What stands before a chunk is only counted, and was never computed."""
+def started(b, policy: Policy):
+    """A model, its runner by a policy, and a cache whose arrays were made."""
     model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **policy.options})
     cache = cache_of(b, policy.reads)
-    runner.step([[1]], [0], [cache], sample_rows=[])  # makes the cache's arrays
+    runner.step([[1]], [0], [cache], sample_rows=[])
+    return model, runner, cache
+
+
+def run(b, policy: Policy, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
+    """Runs (context, tokens) chunks by a policy. What stands before a chunk is only counted, and was never computed."""
+    model, runner, cache = started(b, policy)
     [layer] = model.layers = [RecordedLayer(layer, b.kit.record) for layer in model.layers]
     for context, tokens in chunks:
         cache.offset = context
         runner.step([[1] * tokens], [context], [cache], sample_rows=[0])
     return layer
+
+
+def whole_steps(b, policy: Policy) -> int:
+    """Programs of steps from the ids to the token; a chunk that ends no prompt skips the head, which is one more."""
+    _, runner, cache = started(b, policy)
+    found = set()
+    for context, tokens in policy.chunks():
+        for rows in ([0], [])[: 1 + (context + policy.sizes[-1] < LIMIT)]:
+            cache.offset = context
+            step = partial(runner.step, [[1] * tokens], [context], [cache], sample_rows=rows)
+            found.add(b.kit.record(step).signature)
+    return len(found)
 
 
 def keys_read(b, policy: Policy, tokens: int) -> int:
@@ -165,8 +184,10 @@ def _notes(b, console: Console) -> None:
     """Why a count is not the product, what was not counted, and what the one program costs."""
     sizes, contexts = POLICIES["any block"].product
     beyond = sizes * contexts - len(list(POLICIES["any block"].chunks()))
+    steps = whole_steps(b, POLICIES["padded"])
     rows = [LIMIT // BLOCK // batch for batch in BATCHES]
     console.print(f"Behind any block, {beyond} of the {sizes * contexts} would end after token {LIMIT:,}.")
+    console.print(f"Whole steps, padded to 512: {steps}. A chunk that ends no prompt skips the head.")
     console.print(
         f"Whole prompts in batches of {', '.join(map(str, BATCHES))}, not counted here: "
         f"{' + '.join(map(str, rows))} = {sum(rows)}."
