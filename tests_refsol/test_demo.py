@@ -88,6 +88,7 @@ def test_each_policy_is_what_it_says():
     assert pausing.ttft(0) > pausing.ttft(3), "the shorter of the long ones goes first"
     assert (unchunked.longest_gap, chunked.longest_gap) == (25, 9)
     assert unchunked.short_ttft == 46.5 and pausing.short_ttft == 5.5
+    assert unchunked.long_ttft == (40 + 74) / 2
     for outcome in (unchunked, chunked, pausing):
         assert outcome.total == max(outcome.finished.values())
         assert all(outcome.latency(i) > outcome.ttft(i) for i in range(4))
@@ -110,7 +111,7 @@ def test_every_knob_is_wired():
 # ---- the summary
 
 
-def outcome_of(name: str, gap, ttft, total, texts=("a",)):
+def outcome_of(name: str, gap, ttft, total, texts=("a",), long_ttft=None):
     requests = [SimpleNamespace(text=text, prompt_tokens=[1] * 7) for text in texts]
     return SimpleNamespace(
         policy=SimpleNamespace(name=name),
@@ -118,6 +119,7 @@ def outcome_of(name: str, gap, ttft, total, texts=("a",)):
         requests=requests,
         longest_gap=gap,
         short_ttft=ttft,
+        long_ttft=long_ttft,
         total=total,
         ttft=lambda index: ttft,
         latency=lambda index: total,
@@ -125,9 +127,12 @@ def outcome_of(name: str, gap, ttft, total, texts=("a",)):
 
 
 def test_the_summary_says_what_was_measured():
-    line, verdict = report.summary(outcome_of("whole", 2.0, 4.0, 10.0), outcome_of("cut", 0.5, 0.1, 11.0))
-    assert line == "cut against whole: longest gap −75 %, short prompts' TTFT −98 %, total time +10 %"
-    assert verdict.strip() == "won: longest gap, short prompts' TTFT; lost: total time"
+    whole = outcome_of("whole", 2.0, 4.0, 10.0, long_ttft=2.0)
+    line, verdict = report.summary(whole, outcome_of("cut", 0.5, 0.1, 11.0, long_ttft=6.0))
+    assert line == (
+        "cut against whole: longest gap −75 %, short prompts' TTFT −98 %, long prompts' TTFT +200 %, total time +10 %"
+    )
+    assert verdict.strip() == "won: longest gap, short prompts' TTFT; lost: long prompts' TTFT, total time"
 
 
 def test_the_summary_says_it_also_when_chunks_lose():

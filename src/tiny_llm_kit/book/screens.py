@@ -39,13 +39,15 @@ COLUMNS = 88
 
 @dataclass(frozen=True)
 class Command:
-    """A command whose output the book shows. What differs from run to run is masked by the `mask` patterns."""
+    """A command whose output the book shows. What differs from run to run is masked by the `mask` patterns, or it is
+    shown and not compared, by the `measured` ones."""
 
     name: str
     shown: str
     args: tuple[str, ...]
     exit_code: int = 0
     mask: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
 
 
 COMMANDS = (
@@ -66,6 +68,12 @@ COMMANDS = (
         name="week2-07-graphs",
         shown="pdm run see 2.7 --graphs",
         args=("see", "2.7", "--graphs", "--solution", "ref", "--device", "cpu"),
+    ),
+    Command(
+        name="demo",
+        shown="pdm run demo",
+        args=("demo", "--demo", "sync", "--backend", "torch", "--device", "cpu"),
+        measured=(r"won: .*; lost: .*", r" *\d+\.\d+", r"[+−-]?\d+ %"),
     ),
 )
 
@@ -173,7 +181,7 @@ def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[st
     for command in commands:
         console = recording_console(command.shown)
         console.print(Text.from_ansi(output(command)))
-        yield command.name, fragment(console)
+        yield command.name, fragment(console, command.measured)
 
 
 def output(command: Command) -> str:

@@ -55,7 +55,15 @@ class Outcome:
     @property
     def short_ttft(self) -> float | None:
         """The median of the short prompts."""
-        times = [self.ttft(i) for i, asked in enumerate(self.asked) if not asked.is_long]
+        return self._median_ttft(of_long=False)
+
+    @property
+    def long_ttft(self) -> float | None:
+        """The median of the long prompts, who may pay for it."""
+        return self._median_ttft(of_long=True)
+
+    def _median_ttft(self, of_long: bool) -> float | None:
+        times = [self.ttft(i) for i, asked in enumerate(self.asked) if asked.is_long == of_long]
         known = [time for time in times if time is not None]
         return median(known) if known else None
 

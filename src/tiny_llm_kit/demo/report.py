@@ -12,6 +12,7 @@ from .outcome import Outcome
 COMPARED = (
     ("longest gap", lambda outcome: outcome.longest_gap),
     ("short prompts' TTFT", lambda outcome: outcome.short_ttft),
+    ("long prompts' TTFT", lambda outcome: outcome.long_ttft),
     ("total time", lambda outcome: outcome.total),
 )
 

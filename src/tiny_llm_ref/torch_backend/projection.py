@@ -31,8 +31,9 @@ def project(x: torch.Tensor, w: Weights, bias: torch.Tensor | None = None) -> to
     return linear(x, w, bias)
 
 
-# A CPU without units for bf16 multiplies one row of it well, and many rows several times slower than float32.
-FEW_ROWS = 4
+# A CPU without units for bf16 multiplies one row of it well, and each further row takes as long again. In float32 the
+# price is the conversion, and further rows cost little: between 4 and 10 rows they meet, by threads and by matrix.
+FEW_ROWS = 8
 TILE = 256  # rows of w that become float32 at a time: they stay in the processor's cache until they are used
 
 
