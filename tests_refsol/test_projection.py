@@ -31,11 +31,13 @@ def test_many_rows_go_in_float32_tiles_where_the_cpu_has_no_bf16(monkeypatch, un
     inner = projection._linear_in_float32
     monkeypatch.setattr(projection, "_has_bf16_units", lambda: units)
     monkeypatch.setattr(projection, "_linear_in_float32", lambda *a: called.append(a) or inner(*a))
-    x, w = b.array(np.ones((5, 96)), "bfloat16"), b.array(np.ones((300, 96)), "bfloat16")
+    x, w = b.array(np.ones((9, 96)), "bfloat16"), b.array(np.ones((300, 96)), "bfloat16")
     projection.project(x, w)
     assert bool(called) == tiles
-    projection.project(x[:1], w), projection.project(x.float(), w.float())
-    assert len(called) == tiles, "one row, and float32, need no tiles"
+    for few in (x[:1], x[:7]):
+        projection.project(few, w)
+    projection.project(x.float(), w.float())
+    assert len(called) == tiles, "few rows, and float32, need no tiles"
 
 
 @pytest.mark.port("torch")
