@@ -73,7 +73,7 @@ COMMANDS = (
         name="demo",
         shown="pdm run demo",
         args=("demo", "--demo", "sync", "--backend", "torch", "--device", "cpu"),
-        measured=(r"won: .*; lost: .*", r" *\d+\.\d+", r"[+−-]?\d+ %"),
+        measured=(r"won: .*; lost: .*", r" *\d+\.\d+", r"[+−±-]?\d+ %"),
     ),
 )
 

@@ -11,8 +11,8 @@ from .outcome import Outcome
 # What less is better of; text, and where it is known.
 COMPARED = (
     ("longest gap", lambda outcome: outcome.longest_gap),
-    ("short prompts' TTFT", lambda outcome: outcome.short_ttft),
-    ("long prompts' TTFT", lambda outcome: outcome.long_ttft),
+    ("short TTFT", lambda outcome: outcome.short_ttft),
+    ("long TTFT", lambda outcome: outcome.long_ttft),
     ("total time", lambda outcome: outcome.total),
 )
 
@@ -41,7 +41,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def summary(baseline: Outcome, outcome: Outcome) -> list[str]:
-    """What was measured, in one line, and whether chunks have won or lost by it."""
+    """What was measured, and whether chunks have won or lost by it. TTFT is the median of the prompts."""
     changes = []
     for name, value in COMPARED:
         mine, other = value(outcome), value(baseline)
@@ -53,7 +53,7 @@ def summary(baseline: Outcome, outcome: Outcome) -> list[str]:
     won = [name for name, share in changes if share <= -NEAR]
     lost = [name for name, share in changes if share >= NEAR]
     verdict = f"won: {', '.join(won) or 'nothing'}; lost: {', '.join(lost) or 'nothing'}"
-    return [f"{outcome.policy.name} against {baseline.policy.name}: {figures}", f"  {verdict}"]
+    return [f"{outcome.policy.name} against {baseline.policy.name}:", f"  {figures}", f"  {verdict}"]
 
 
 def same_answers(outcomes: Sequence[Outcome]) -> str:
