@@ -249,7 +249,7 @@ def test_a_chrome_trace_has_the_structure_that_viewers_read():
         (44, 256),
     ]
     span = next(span for span in after.spans if span.kind == "chunk" and span.request == 2)
-    assert chunks[0]["ts"] == pytest.approx(1e6 * span.start) and chunks[0]["name"] == "chunk 1 of 5"
+    assert chunks[0]["ts"] == round(1e6 * span.start) and chunks[0]["name"] == "chunk 1 of 5"
     assert whole["otherData"]["whole prompts"]["stall_steps"] == 4
 
 
@@ -258,7 +258,7 @@ def test_spans_of_a_thread_of_a_chrome_trace_do_not_overlap():
     events = chrome.chrome_trace([simulate(WORK, SERVING, 64)])["traceEvents"]
     for tid in {event["tid"] for event in events}:
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == tid)
-        assert all(before[1] <= after[0] + 1e-6 for before, after in pairwise(spans))
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 # ---- the terminal
