@@ -77,7 +77,8 @@ def test_chunked_prefill_mask_is_added_to_scores(b):
         mask = b.chunked_attention_mask(2, 3, dtype=b.dtype(name))
         assert mask.dtype == b.dtype(name), f"asked for {name}, got {mask.dtype}"
     assert b.chunked_attention_mask(2, 3).dtype == b.dtype("float32"), "float32 is the default"
-    seen = b.numpy(b.softmax(b.array(np.ones((3, 5))) + b.chunked_attention_mask(2, 3), axis=-1))
+    mask = b.array(b.numpy(b.chunked_attention_mask(2, 3)))  # on the device of the scores
+    seen = b.numpy(b.softmax(b.array(np.ones((3, 5))) + mask, axis=-1))
     expected = np.exp(causal_rows(2, 3, 5)) / np.array([[3], [4], [5]])
     assert_close(seen, expected, idea="weights of equal scores: every visible key gets the same")
 

@@ -300,6 +300,17 @@ def test_chunked_prefill_chunker_settles(s, data, base, seed, noise):
 
 
 @pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_does_not_try_too_slow_a_size_twice_in_a_row(s):
+    """A chunk that is too slow is a long gap; two in a row are a longer one. Between two trials comes a good chunk."""
+    costs = {32: 0.03, 64: 0.2}
+    chunker, sizes = s.AdaptiveChunker(TARGET), []
+    for _ in range(6):
+        sizes.append(chunker.select_chunk_size(32, 0.5))
+        chunker.observe(sizes[-1], costs[sizes[-1]])
+    assert sizes == [32, 64, 32, 64, 32, 32], f"64 is tried twice, and never at once again: {sizes}"
+
+
+@pytest.mark.task("2.7.5")
 @settings(max_examples=10)
 @given(st.data(), st.sampled_from([32, 512]), st.integers(0, 10**6), st.sampled_from([2.0, 0.5]))
 def test_chunked_prefill_chunker_follows_a_change(s, data, base, seed, factor):
@@ -859,6 +870,20 @@ def test_chunked_prefill_priority_nothing_starves(s, patience):
     expected = [patience, 2 * patience + 1, 3 * patience + 2]
     assert [order[at] for at in turns] == ["b1", "b2", "b3"], f"the oldest batch request first: {order}"
     assert turns == expected, f"one batch request after every {patience} interactive ones: {order}"
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_short_batch_prompts_do_not_starve_the_oldest(s):
+    """A short batch prompt that leaves by `shorter_than` is another one: the oldest has waited on."""
+    queue = queue_of(s, "b1:9", patience=2)
+    for _ in range(2):
+        for name in ("i:9", "b:3"):
+            queue.add(Ticket(name[0], int(name[2:])))
+        assert queue.schedule_next().name == "i" and queue.shorter_than(5).name == "b"
+    queue.add(Ticket("i", 9))
+    assert queue.schedule_next().name == "b1", (
+        "two interactive ones went: it is the turn of b1, which still waits"
+    )
 
 
 @pytest.mark.task("2.7.9")

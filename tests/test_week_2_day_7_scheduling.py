@@ -1082,6 +1082,19 @@ def test_chunked_prefill_reserves_slots_also_for_paused_prompts(s):
 
 
 @pytest.mark.task("2.7.9")
+def test_chunked_prefill_reserves_slots_for_prompts_that_are_paused_by_others(s):
+    """Three slots, one reserved: of two batch prompts one is paused and one is pending. A third may not begin."""
+    answers = {"A" * 14: "a" * 30, "B" * 9: "b" * 30, "C" * 4: "c" * 30}
+    run = ChunkedRun(s, answers, slots=3, step=2, reserved_decode_slots=1, pause_prefill=True)
+    for prompt in answers:
+        run.add(prompt, priority="batch").steps(1)
+    run.finish()
+    batch = max(sum(bool(r and r.priority == "batch") for r in at) for at in _slots_over_time(run))
+    assert batch == 2, f"one of three slots is reserved, and {batch} batch requests ran at once"
+    run.check_end()
+
+
+@pytest.mark.task("2.7.9")
 def test_chunked_prefill_waits_at_peak_load(s):
     """From half of the slots on, a long prompt waits `patience` steps for each chunk; a short one does not wait."""
     answers = {"1": "a" * 12, "ABCDEFGH": "x", "23": "b"}

@@ -7,14 +7,18 @@ On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module
 """
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors import safe_open
+
+# Its profiler, which measures memory for the screens, writes notes of its own between their lines otherwise.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Array = torch.Tensor

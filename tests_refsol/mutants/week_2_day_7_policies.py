@@ -144,6 +144,26 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
+        "tries a size again right after it was too slow",
+        CHUNKER,
+        survives="a test of where it settles",
+        serving=(
+            "is_known = len(self._recent.get(above, ())) > 1 or above == self._last",
+            "is_known = len(self._recent.get(above, ())) > 1",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "a short batch prompt that leaves ends the wait of the oldest one",
+        PRIORITY,
+        survives="a test in which nothing leaves by its length",
+        serving=(
+            "            shorter = self.batch.shorter_than(tokens)\n",
+            "            shorter = self.batch.shorter_than(tokens)\n            self._passed *= shorter is None\n",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
         "never tries what it has not seen: it stays at the size that it began with",
         CHUNKER,
         survives="a test that begins with the largest size",

@@ -501,6 +501,16 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.9",
+        "of batch prompts, those that are paused need no slot",
+        SCHEDULER,
+        survives="a test with two slots",
+        serving=(
+            "[*self.batch.slots, self.pending, *self.paused.requests]",
+            "[*self.batch.slots, self.pending]",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
         "reserves one slot too few",
         SCHEDULER,
         survives="a test that an interactive request gets a slot at once",

@@ -47,7 +47,8 @@ class PriorityScheduler:
         Returns:
             None when there is none. How often a prompt makes room for a shorter one is bounded by the scheduler.
         """
-        # TASK 2.7.9: an interactive one that goes has passed a batch request here too.
+        # TASK 2.7.9: an interactive one that goes has passed a batch request here too. A short batch one that goes is
+        # not the oldest: the wait of that one does not end.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.shorter_than")
 
     def _pass(self, request: Request | None) -> Request | None:

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 
 from ..course.address import Day, Task, parse_task, task_of_label
 from ..course.progress import record_results
@@ -18,7 +18,16 @@ from ..port import Port
 from ..repo import installed_backends
 from ..solution import SOLUTIONS, resolve_serving
 
-settings.register_profile("course", derandomize=True, deadline=None, report_multiple_bugs=False)
+# Without its last phase, which traces every line to explain a failure: a day of blank stubs took minutes by it.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+settings.register_profile(
+    "course",
+    derandomize=True,
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=PHASES,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no wrong solution
+)
 settings.load_profile("course")
 
 

@@ -197,7 +197,8 @@ class ChunkedPrefillScheduler:
         if not self.pause_prefill:
             return
         # TASK 2.7.9: not if patience forbids it. `next_shorter` finds the other; of a finished prompt nothing is left.
-        # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset.
+        # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset. Tell
+        # "pause" of it last: whoever hears that may abort either of the two.
         request = self.pending
         if not self.paused.may_pause(request):
             return
@@ -228,8 +229,6 @@ class ChunkedPrefillScheduler:
         base = select_optimal_chunk_size(
             request.prompt_left, self.room(request), running, slots, self.chunker.sizes
         )
-        if not base and not running:
-            base = self.chunker.sizes[0]  # nobody will end, so waiting would be for ever
         return base and self.chunker.select_chunk_size(base, running / slots, request.offset)
 
     def room(self, request: Request) -> int:

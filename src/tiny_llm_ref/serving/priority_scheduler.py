@@ -57,7 +57,8 @@ class PriorityScheduler:
         Returns:
             None when there is none. How often a prompt makes room for a shorter one is bounded by the scheduler.
         """
-        # TASK 2.7.9: an interactive one that goes has passed a batch request here too.
+        # TASK 2.7.9: an interactive one that goes has passed a batch request here too. A short batch one that goes is
+        # not the oldest: the wait of that one does not end.
         shorter = self._pass(self.interactive.shorter_than(tokens))
         if shorter is None and not interactive_only:
             shorter = self.batch.shorter_than(tokens)
