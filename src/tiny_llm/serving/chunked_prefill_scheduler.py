@@ -199,6 +199,8 @@ class ChunkedPrefillScheduler:
         base = select_optimal_chunk_size(
             request.prompt_left, self.room(request), running, slots, self.chunker.sizes
         )
+        if not base and not running:
+            base = self.chunker.sizes[0]  # nobody will end, so waiting would be for ever
         return base and self.chunker.select_chunk_size(base, running / slots, request.offset)
 
     def room(self, request: Request) -> int:
