@@ -423,6 +423,41 @@ def test_chunked_prefill_chunker_learns_from_the_ends_of_prompts(s):
 
 
 @pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_counts_the_end_of_a_prompt_for_the_next_larger_size(s):
+    """100 tokens may cost what 128 do, a tile more than 64: they say nothing bad of 64."""
+    chunker = s.AdaptiveChunker(TARGET)
+    for tokens, seconds in [(64, 0.6 * TARGET), (100, 3 * TARGET)] * 3:
+        chunker.observe(tokens, seconds)
+    chosen = chunker.select_chunk_size(64, 0.5)
+    assert chosen == 64, f"64 tokens keep the target, 100 take three times as long: take 64, not {chosen}"
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_counts_a_chunk_above_the_ladder_for_its_largest_size(s):
+    """A scheduler with another step ran it: four times the largest size, so about a quarter of its cost for that."""
+    chunker = s.AdaptiveChunker(TARGET)
+    for _ in range(3):
+        chunker.observe(4 * LADDER[-1], 3 * TARGET)
+    chosen = chunker.select_chunk_size(128, 0.5)
+    assert chosen == LADDER[-1], (
+        f"2,048 tokens in three times the target are 512 in three quarters of it, not {chosen}"
+    )
+
+
+@pytest.mark.task("2.7.5")
+def test_chunked_prefill_chunker_compares_chunks_of_different_contexts(s):
+    """Of three chunks of a size one had an accident: the slowest for its context, though it took no longer than one
+    that had good reasons."""
+    line, chunker = s.CostLine(0.005, 1e-4, 4e-8), s.AdaptiveChunker(TARGET)
+    for size in (32, 64, 128):
+        for context in (0, 4000, 8000):
+            accident = 3 if (size, context) == (128, 0) else 1
+            chunker.observe(size, accident * line.seconds(size, context), context)
+    chosen = chunker.select_chunk_size(128, 0.5)
+    assert chosen >= 128, f"one of three chunks of 128 had an accident: they keep the target, not {chosen}"
+
+
+@pytest.mark.task("2.7.5")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -130,6 +130,16 @@ def test_without_sampled_rows_nothing_is_scored_and_nothing_is_read(b, monkeypat
     assert layer.materialized, "a lazy library must compute the caches at some time"
 
 
+def test_a_chunk_has_ended_on_the_device_when_its_step_returns(b, monkeypatch):
+    """Only then is its time a chunk's. A sampled step needs no second wait: the token was read."""
+    made, waited = runner(b), []
+    monkeypatch.setattr(b.kit, "synchronize", waited.append)
+    step(made, [[4, 3, 2]], [0], [])
+    assert waited == [made.device]
+    step(made, [[4, 3, 2]], [0], [0])
+    assert waited == [made.device]
+
+
 def test_every_row_is_drawn_as_its_own_request_wants(b):
     """Each way of drawing runs once, over all rows, so that its shape does not depend on who wants it."""
     seen = []

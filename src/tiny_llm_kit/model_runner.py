@@ -94,8 +94,10 @@ class ModelRunner:
         )
         self._forget_padding(kv_cache, L - longest)
         if not sample_rows:
+            # Nobody reads a token of this step, so it would still be running, or not even begun, when its time is taken.
             for layer in kv_cache:
                 layer.materialize()
+            self.kit.synchronize(self.device)
             return []
         return self._choose(logits[:, -1], sample_rows, sampling or [None] * len(sample_rows))
 

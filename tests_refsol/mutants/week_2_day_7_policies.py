@@ -229,6 +229,43 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "2.7.5",
+        "the end of a prompt counts for the next smaller size",
+        CHUNKER,
+        survives="a test in which all chunks of a size are of that size",
+        serving=(
+            "next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])",
+            "max((size for size in self.sizes if size <= chunk_size), default=self.sizes[0])",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "a chunk above the ladder has a size of its own",
+        CHUNKER,
+        survives="a test whose chunks are all of the ladder",
+        serving=("if size >= chunk_size), self.sizes[-1])", "if size >= chunk_size), chunk_size)"),
+    ),
+    Mutant(
+        "2.7.5",
+        "a chunk above the ladder cost what one of the largest size costs",
+        CHUNKER,
+        survives="a test whose chunks are all of the ladder",
+        serving=(
+            "seen.append(Observation(chunk_size, ",
+            "seen.append(Observation(min(chunk_size, self.sizes[-1]), ",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "takes the median of the seconds, though one chunk was far inside of a prompt",
+        CHUNKER,
+        survives="a test in which every chunk has the same context",
+        serving=(
+            "sorted(self._recent[size], key=lambda o: self.translate(o, size, context))",
+            "sorted(self._recent[size], key=lambda o: o.seconds)",
+        ),
+    ),
+    Mutant(
         "2.7.7",
         "the average starts at 0, and says 10 % of the truth",
         METRICS,

@@ -42,7 +42,7 @@ def select_optimal_chunk_size(
         available_memory: tokens whose keys and values can still be kept; none is left at 0 and below.
         active_decode_requests: requests that wait for their next token while the chunk runs.
         batch_size: how many there can be.
-        sizes: the ladder, see `check_sizes`; on an HPU (128, 256, 512).
+        sizes: the ladder, see `check_sizes`; on a Gaudi (128, 256, 512).
 
     Returns:
         A size of the ladder, never above `available_memory`; 0 when the prompt has to wait for memory. Only the end of

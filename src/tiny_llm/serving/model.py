@@ -64,5 +64,6 @@ class ServingModel(Protocol):
             sampling: how to draw, one for each sampled row; None is greedy.
 
         Returns:
-            One token a sampled row, in their order. Without sampled rows the head is not run and nothing is read.
+            One token a sampled row, in their order. Without sampled rows the head is not run and nothing is read. When
+            this returns the device has done the step, so that the time it took can be learnt from.
         """

@@ -22,7 +22,7 @@ class AdaptiveChunker:
 
     Args:
         decode_latency_target: seconds that a chunk may take while requests wait for their next token.
-        sizes: the ladder, see `check_sizes`; on an HPU (128, 256, 512).
+        sizes: the ladder, see `check_sizes`; on a Gaudi (128, 256, 512).
 
     Raises:
         ValueError: the target is not a positive number, or the sizes are no ladder.
@@ -42,7 +42,8 @@ class AdaptiveChunker:
         """Learns what a chunk has cost.
 
         Args:
-            chunk_size: its tokens; the end of a prompt, of no size of the ladder, counts for the next larger size.
+            chunk_size: its tokens; the end of a prompt, of no size of the ladder, counts for the next larger size, and
+                a chunk above the ladder for its largest.
             seconds: how long it took.
             context: tokens of the prompt before it.
 
