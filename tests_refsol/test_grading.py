@@ -11,6 +11,7 @@ from rich.console import Console
 from tiny_llm_kit.course import mutants, prefix
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.mutants import Mutant, judge
+from tiny_llm_kit.course.tree import reference_files
 from tiny_llm_kit.grading import assert_close
 from tiny_llm_kit.repo import installed_backends
 
@@ -137,7 +138,7 @@ def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
     monkeypatch.setattr(prefix, "tasks", lambda: [Task(1, 1, 2)])
     assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert f"right {PORT}: days up to 1.1 solved" in output.getvalue()
+    assert f"right {PORT}: day 1.1, with all days up to it solved" in output.getvalue()
     assert f"wrong {PORT}: day 1.1 blank" in output.getvalue()
     assert f"wrong {PORT}: task 1.1.2 alone blank" in output.getvalue()
 
@@ -149,4 +150,10 @@ def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
     monkeypatch.setattr(prefix, "tasks", list)
     assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert f"wrong {PORT}: days up to 1.1 solved" in output.getvalue()
+    assert f"wrong {PORT}: day 1.1, with all days up to it solved" in output.getvalue()
+
+
+def test_no_solution_asks_whether_a_task_is_blank():
+    """The prefix check runs each day's tests once: what passed without a later day runs no code of it."""
+    for file in reference_files():
+        assert "NotImplementedError" not in file.read_text(encoding="utf-8"), file.name

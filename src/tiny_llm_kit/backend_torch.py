@@ -93,6 +93,19 @@ def read_bandwidth(device: str, size: int = 2**28) -> float:
     return 4 * size / min(seconds)
 
 
+def product_speed(device: str, dtype: str, size: int = 2048) -> float:
+    """Operations a second of the product of two matrices of size · size numbers: the best of three."""
+    a, b = (random_normal((size, size), 1.0, 0.0, dtype, device) for _ in "ab")
+    seconds = []
+    for _ in range(4):  # the first one makes kernels
+        synchronize(device)
+        start = time.perf_counter()
+        a @ b
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds[1:])
+
+
 def concatenate(arrays: list[torch.Tensor], axis: int) -> torch.Tensor:
     return torch.cat(arrays, dim=axis)
 

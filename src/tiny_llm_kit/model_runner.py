@@ -94,7 +94,7 @@ class ModelRunner:
         )
         self._forget_padding(kv_cache, L - longest)
         if not sample_rows:
-            # Nobody reads a token of this step, so it would still be running, or not even begun, when its time is taken.
+            # Nobody reads a token of this step: it might still run, or not even have begun, when its time is taken.
             for layer in kv_cache:
                 layer.materialize()
             self.kit.synchronize(self.device)

@@ -5,13 +5,14 @@ from typing import Any
 
 from rich.console import Console
 
-from . import chunked_prefill_report, report, scheduler_report
+from . import chunked_prefill_report, report, roofline_report, scheduler_report
 
 SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "decode": report.show,
     "prefill": report.show,
     "chunked-prefill": chunked_prefill_report.show,
     "scheduler": scheduler_report.show,
+    "roofline": roofline_report.show,
 }
 
 

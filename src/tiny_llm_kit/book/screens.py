@@ -31,7 +31,7 @@ from ..bench import reports
 from ..bench.provenance import RESULTS, is_sealed
 from ..port import Port
 from ..repo import BOOK, ROOT, installed_backends
-from . import batch_screen, timeline_screen, widget
+from . import batch_screen, roofline_screen, timeline_screen, widget
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
@@ -164,6 +164,8 @@ def widget_screens() -> Iterator[tuple[str, str]]:
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
 
+    Of a roofline a drawing, too.
+
     Raises:
         RuntimeError: a file is not what was sealed.
     """
@@ -174,6 +176,8 @@ def benchmark_screens() -> Iterator[tuple[str, str]]:
         console = recording_console(f"pdm run bench-{result['kind']} {result['options']}".strip())
         reports.show(console, result)
         yield f"benchmark-{file.stem}", fragment(console)
+        if result["kind"] == "roofline":
+            yield file.stem, roofline_screen.drawing(result)
 
 
 def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:

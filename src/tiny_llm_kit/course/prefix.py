@@ -1,6 +1,6 @@
 """The prefix check: a learner who stands at day N is graded only on what they can have written.
 
-With days ≤ N solved and the rest blank, the tests of days ≤ N pass. With day N blank, each of its tests fails, and
+With days ≤ N solved and the rest blank, the tests of day N pass. With day N blank, each of its tests fails, and
 fails because of a blank of that day. With one task alone blank, each of its own tests stops at that very task.
 """
 
@@ -36,11 +36,14 @@ def course_with(blank: Callable[[Task], bool]) -> dict[Path, str]:
 
 
 def _solved_until(last: Day, backend: str) -> Finding:
-    """Days ≤ last solved: all their tests must pass."""
+    """Days ≤ last solved: the tests of the last one must pass.
+
+    Those of earlier days have passed when less was solved: they met no blank, so nothing that they run is new.
+    """
     with overlay("tiny_llm", course_with(lambda task: task.of_day > last)):
-        outcomes = run_days([day for day in days() if day <= last], backend, "tiny_llm")
+        outcomes = run_days([last], backend, "tiny_llm")
     problems = [f"{o.nodeid}: {o.message.splitlines()[0]}" for o in outcomes if o.status != "passed"]
-    return Finding(f"{backend}: days up to {last} solved", len(outcomes), problems)
+    return Finding(f"{backend}: day {last}, with all days up to it solved", len(outcomes), problems)
 
 
 def _blank_at(day: Day, backend: str) -> Finding:
