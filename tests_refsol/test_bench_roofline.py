@@ -4,12 +4,13 @@ import io
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from tiny_llm_kit.bench import provenance, reports, roofline_report
-from tiny_llm_kit.bench.roofline import Plan, measure, work
+from tiny_llm_kit.bench.roofline import Plan, fastest_product, measure, work
 from tiny_llm_kit.bench.roofline_report import Roof, points, roof
 from tiny_llm_kit.bench.shapes import RandomCheckpoint, shape
 from tiny_llm_kit.book import roofline_screen, screens
@@ -114,8 +115,18 @@ def test_every_call_is_measured_with_every_number_of_threads(backend, monkeypatc
     assert found == [(tokens, threads, 2) for threads in (1, 2) for tokens in (1, 3, 40)]
     assert all(second > 0 for case in result["cases"] for second in case["seconds"])
     roofs = {"bytes_per_second": 1e9, "operations_per_second": 2e9}
-    assert result["roofs"] == {"1": roofs, "2": roofs} and asked == [2048, 2048]
+    assert result["roofs"] == {"1": roofs, "2": roofs} and asked == [256, 2048] * 2
     assert json.loads(json.dumps(result)) == result
+
+
+def test_the_roof_is_that_of_the_fastest_type_and_a_hopeless_one_is_not_tried():
+    speeds, asked = {"float32": 50.0, "bfloat16": 3.0, "float16": 80.0}, []
+    kit = SimpleNamespace(product_speed=lambda device, kind, size: asked.append((kind, size)) or speeds[kind])
+    for device, size in (("cpu", 2048), ("cuda", 8192)):
+        assert fastest_product(SimpleNamespace(kit=kit, device=device), speeds) == 80.0
+        small, large = [(kind, size // 8) for kind in speeds], [("float32", size), ("float16", size)]
+        assert asked == small + large
+        asked.clear()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
