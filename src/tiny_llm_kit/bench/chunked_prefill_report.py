@@ -83,7 +83,7 @@ def percent(share: float) -> str:
 def sweep_table(runs: Mapping[str, Sequence[Mapping]], first: str, baseline: str) -> Table:
     """A row of milliseconds for each candidate; below those of the others, what they are beside the baseline."""
     shown = Table(box=None, pad_edge=False)
-    shown.add_column(first, no_wrap=True)
+    shown.add_column(first)  # a long name breaks before a figure does
     for heading in (*SECONDS.values(), "stall\nsteps", "spread\nof gap"):
         shown.add_column(heading, justify="right", no_wrap=True)
     base = {figure: median(runs[baseline], figure) for figure in SECONDS}

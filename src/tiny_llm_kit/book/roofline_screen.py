@@ -38,12 +38,7 @@ class Axes:
 def drawing(result: Mapping[str, Any]) -> str:
     """An SVG without colours of its own, to be included in a `<figure class="diagram">`."""
     limit, calls, name = roof(result), points(result), f"roofline-{result['backend']}-title"
-    axes = Axes(
-        math.floor(math.log2(min(call.intensity for call in calls))),
-        math.ceil(math.log2(max(call.intensity for call in calls))),
-        math.floor(math.log10(min(call.speed for call in calls))),
-        math.ceil(math.log10(limit.operations)),
-    )
+    axes = _axes(limit, calls)
     parts = [*_grid(axes), *_roofs(axes, limit), *(part for call in calls for part in _point(axes, call))]
     return "\n".join(
         [
@@ -52,6 +47,18 @@ def drawing(result: Mapping[str, Any]) -> str:
             *parts,
             "</svg>\n",
         ]
+    )
+
+
+def _axes(limit: Roof, calls: list[Point]) -> Axes:
+    """With room below the slowest call for its label, and without a whole doubling for a hair's breadth."""
+    intensities = [math.log2(call.intensity) for call in calls]
+    slowest = min(call.speed for call in calls)
+    return Axes(
+        math.floor(min(intensities) + 0.05),
+        math.ceil(max(intensities) - 0.05),
+        math.floor(math.log10(slowest / 2)),
+        math.ceil(math.log10(limit.operations)),
     )
 
 
@@ -84,8 +91,9 @@ def _roofs(axes: Axes, limit: Roof) -> Iterator[str]:
         f'<path class="line" d="M{axes.x(start):.1f} {axes.y(limit.at(start)):.1f} '
         f'L{axes.x(bend):.1f} {axes.y(limit.at(bend)):.1f} H{RIGHT}"/>'
     )
-    yield f'<path class="dash" d="M{axes.x(bend):.1f} {axes.y(limit.at(bend)):.1f} V{BOTTOM}"/>'
-    yield f'<text class="label-start small" x="{axes.x(bend) + 6:.1f}" y="{BOTTOM - 12}">bend: {limit.bend:.1f}</text>'
+    x, label = axes.x(bend), f"bend: {limit.bend:.1f}"
+    yield f'<path class="dash" d="M{x:.1f} {axes.y(limit.at(bend)):.1f} V{BOTTOM}"/>'
+    yield f'<text class="label-start small halo" x="{x + 6:.1f}" y="{BOTTOM - 12}">{label}</text>'
 
 
 def _point(axes: Axes, call: Point) -> Iterator[str]:
@@ -93,4 +101,4 @@ def _point(axes: Axes, call: Point) -> Iterator[str]:
     box = "box-a" if call.tokens <= DECODES else "box-b"
     yield f'<circle class="{box}" cx="{x:.1f}" cy="{y:.1f}" r="6"/>'
     if call.tokens in LABELLED:
-        yield f'<text class="label small" x="{x:.1f}" y="{y + 17:.1f}">{call.tokens:,}</text>'
+        yield f'<text class="label small halo" x="{x:.1f}" y="{y + 17:.1f}">{call.tokens:,}</text>'
