@@ -153,6 +153,13 @@ def test_the_command_keeps_a_sealed_result_for_the_table_and_the_drawing(monkeyp
     assert "bench-roofline --config tiny-qwen3 --layers 2" in page and svg.startswith("<svg")
 
 
+def test_a_call_that_is_longer_than_the_model_reads_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--config", "tiny-qwen3", "--tokens", "4", "4097"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "a call of 4,097 tokens: tiny-qwen3 reads at most 4,096\n"
+
+
 def test_sixteen_bits_halve_the_bytes_and_double_what_is_done_with_each():
     result = scripted()
     half = {**result, "plan": {**result["plan"], "dtype": "bfloat16"}}

@@ -65,8 +65,15 @@ def work(config: ModelConfig, tokens: int, itemsize: int) -> Work:
 
 
 def measure(plan: Plan, port: Port, progress: Callable[[Iterable], Iterable]) -> dict[str, Any]:
-    """Seconds of every call with every number of threads, and the two roofs of each."""
+    """Seconds of every call with every number of threads, and the two roofs of each.
+
+    Raises:
+        ValueError: a call is longer than what the model reads.
+    """
     before, config = provenance(port.device), shape(plan.config, plan.layers)
+    if max(plan.tokens) > config.max_position_embeddings:
+        longest = config.max_position_embeddings
+        raise ValueError(f"a call of {max(plan.tokens):,} tokens: {plan.config} reads at most {longest:,}")
     model = port.Qwen3ModelWeek2(
         RandomCheckpoint(config, port.kit, plan.dtype, port.device), attention="device"
     )

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..batch_text import counted
 from .origin import origin
 from .roofline import work
 from .shapes import shape
@@ -88,7 +89,7 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     layers = shape(plan["config"], plan["layers"]).num_hidden_layers
     what = f"{layers} layers of {plan['config']}, {plan['dtype']}, random weights"
     threads = "the better of " * (len(plan["threads"]) > 1) + " and ".join(map(str, plan["threads"]))
-    origin(console, result, what, f"medians of {plan['rounds']} rounds, threads: {threads}")
+    origin(console, result, what, f"medians of {counted(plan['rounds'], 'round')}, threads: {threads}")
     console.print(
         f"\nmemory {limit.bytes / 1e9:.1f} GB/s, the fastest large product {limit.operations / 1e9:.0f} Gop/s: "
         f"the bend is at {limit.bend:.1f} op/byte\n"
