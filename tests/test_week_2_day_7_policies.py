@@ -434,10 +434,11 @@ def test_chunked_prefill_chunker_counts_the_end_of_a_prompt_for_the_next_larger_
 
 @pytest.mark.task("2.7.5")
 def test_chunked_prefill_chunker_counts_a_chunk_above_the_ladder_for_its_largest_size(s):
-    """A scheduler with another step ran it: four times the largest size, so about a quarter of its cost for that."""
+    """A scheduler with another step ran it: four times the largest size, so about a quarter of its cost for that. It is
+    the newest of that size, and older ones are forgotten."""
     chunker = s.AdaptiveChunker(TARGET)
-    for _ in range(3):
-        chunker.observe(4 * LADDER[-1], 3 * TARGET)
+    for tokens, seconds in [(LADDER[-1], 2 * TARGET)] * 3 + [(4 * LADDER[-1], 3 * TARGET)] * 3:
+        chunker.observe(tokens, seconds)
     chosen = chunker.select_chunk_size(128, 0.5)
     assert chosen == LADDER[-1], (
         f"2,048 tokens in three times the target are 512 in three quarters of it, not {chosen}"
