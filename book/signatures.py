@@ -10,6 +10,9 @@ import textwrap
 
 from formulas import ROOT, problem
 
+COLUMNS = 84  # of a block that a page shows without scrolling
+ITEM = re.compile(r"\w+(, \w+)*: ")  # how an argument or an error begins
+
 SOURCE = ROOT / "src" / "tiny_llm_ref"
 DIRECTIVE = re.compile(r"^\{\{#signature +(?P<file>\S+) +(?P<name>[\w.]+) *\}\}", re.MULTILINE)
 
@@ -34,7 +37,8 @@ def contract(source, name):
         node = next((child for child in definitions(node) if child.name == part), None)
         if node is None:
             raise LookupError(name)
-    return textwrap.dedent("\n".join(contract_lines(source.splitlines(), node)))
+    lines = textwrap.dedent("\n".join(contract_lines(source.splitlines(), node))).splitlines()
+    return "\n".join(fitted(lines))
 
 
 def definitions(node):
@@ -62,3 +66,58 @@ def header_end(lines, node):
         if lines[number - 1].split("#")[0].rstrip().endswith(":"):
             return number
     return node.lineno
+
+
+def fitted(lines):
+    """The lines, none wider than a page: those of the source may be."""
+    text, inside = [], False  # a paragraph of a docstring, or one of its items; whether a docstring goes on
+    for line in lines:
+        if text and not goes_on(text, line):
+            yield from wrapped(text)
+            text = []
+        if inside or '"""' in line:
+            text.append(line)
+        else:
+            yield from arguments_below(line)
+        inside ^= line.count('"""') == 1
+    yield from wrapped(text)
+
+
+def goes_on(text, line):
+    """Whether a line belongs to the paragraph or the item before it."""
+    if not line.strip() or not text[-1].strip() or line.strip() == '"""' or text[0].endswith(":"):
+        return False
+    deeper = 4 * bool(ITEM.match(text[0].lstrip()))
+    return not ITEM.match(line.lstrip()) and indent(line) == indent(text[0]) + deeper
+
+
+def wrapped(text):
+    if max(map(len, text), default=0) <= COLUMNS:
+        return text
+    first = " " * indent(text[0])
+    hanging = first + "    " * bool(ITEM.match(text[0].lstrip()))
+    words = " ".join(line.strip() for line in text)
+    return textwrap.wrap(
+        words, COLUMNS, initial_indent=first, subsequent_indent=hanging, break_on_hyphens=False
+    )
+
+
+def arguments_below(line):
+    """A line of a header; if it is too long, with each argument on a line of its own."""
+    if len(line) <= COLUMNS:
+        return [line]
+    opening, closing = line.find("(") + 1, line.rfind(")")
+    if not line.lstrip().startswith("def "):  # the arguments alone
+        return [f"{' ' * indent(line)}{argument}," for argument in split(line.strip(", "))]
+    inner = " " * (indent(line) + 4)
+    arguments = [f"{inner}{argument}," for argument in split(line[opening:closing])]
+    return [line[:opening], *arguments, " " * indent(line) + line[closing:]]
+
+
+def split(arguments):
+    """At the commas that stand in no bracket."""
+    return re.split(r", (?![^\[(]*[\])])", arguments)
+
+
+def indent(line):
+    return len(line) - len(line.lstrip())

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import textwrap
+from itertools import pairwise
 from types import ModuleType
 
 import pytest
@@ -133,6 +135,55 @@ def test_signature_has_the_docstring_and_no_body():
     assert "secret" not in whole + signatures.contract(SOURCE, "plain") + signatures.contract(
         SOURCE, "Thing.__call__"
     )
+
+
+LONG = '''
+class Wide:
+    def ask(self, first: Sequence[int | None] = (1, 2), second: Callable[[int, str], None] = print, third=3) -> str:
+        """Says what it says in a line that no page of the book is wide enough for, and goes on in the next one,
+        which is short.
+
+        Args:
+            first, second: an explanation that fills the whole line of the source code up to its very end, and
+                a little of the next.
+            third: short.
+
+        Returns:
+            Words.
+        """
+
+    def tell(
+        self, first: Sequence[int | None] = (1, 2), second: Callable[[int, str], None] = print, *, last: int
+    ) -> str:
+        """An explanation in one line that is too long for a page, so that it has to go on in a second line."""
+'''
+
+
+def test_a_signature_fits_on_a_page():
+    """Words and their order stay, items stay items, and what is short stays as it is."""
+    shown = signatures.contract(LONG, "Wide")
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= signatures.COLUMNS
+    assert re.sub(r"[\s,]+", "", shown) == re.sub(r"[\s,]+", "", LONG)
+    arguments = [line.strip() for line in lines[3:7]]
+    assert arguments == ["self,", "first: Sequence[int | None] = (1, 2),",
+                         "second: Callable[[int, str], None] = print,", "third=3,"]  # fmt: skip
+    at = {line.split()[0]: len(line) - len(line.lstrip()) for line in lines if line.strip()}
+    assert at["Args:"] == at["Returns:"] == 8 and at["first,"] == at["third:"] == at["Words."] == 12
+    [after] = [line for above, line in pairwise(lines) if above.lstrip().startswith("first, second:")]
+    assert after.startswith(" " * 16), "an item goes on further in"
+    assert "            third: short." in lines and "    ) -> str:" in lines
+    assert (
+        signatures.contract(SOURCE, "plain")
+        == textwrap.dedent(SOURCE).strip().split("    # TASK")[0].rstrip()
+    )
+
+
+def test_no_signature_in_the_book_is_wider_than_a_page():
+    for chapter in (BOOK / "src").glob("*.md"):
+        for found in signatures.DIRECTIVE.finditer(chapter.read_text(encoding="utf-8")):
+            lines = signatures.block(found["file"], found["name"]).splitlines()
+            assert max(map(len, lines)) <= signatures.COLUMNS, f"{chapter.name}: {found['name']}"
 
 
 def test_missing_name_shows_as_an_error():
