@@ -16,10 +16,10 @@ def one_line(text: str) -> str:
     return harmless(" ".join(text.split()))
 
 
-def shortened(text: str) -> str:
-    """A long text's beginning, on one line."""
-    line = one_line(text[: 4 * SHOWN_OF_A_PROMPT])
-    return line if len(line) <= SHOWN_OF_A_PROMPT else line[: SHOWN_OF_A_PROMPT - 1] + "…"
+def shortened(text: str, length: int = SHOWN_OF_A_PROMPT) -> str:
+    """A long text's beginning, on one line of at most so many characters."""
+    line = one_line(text[: 4 * length])
+    return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def counted(number: int, thing: str) -> str:

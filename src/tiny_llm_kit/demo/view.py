@@ -63,6 +63,8 @@ class Lines:
         asked: what was sent.
     """
 
+    SHOWN = 40  # characters of an answer: the line fits into 80
+
     def __init__(self, console: Console, asked: Sequence[Asked]):
         self._console, self._asked, self._start = console, asked, None
         self._began: set[int] = set()
@@ -88,7 +90,7 @@ class Lines:
             self._began.add(request.prompt_idx)
             return "first token"
         if event.kind == "finish":
-            what = one_line(request.error) if request.error else shortened(request.text)
+            what = one_line(request.error) if request.error else shortened(request.text, self.SHOWN)
             return f"{request.finish_reason}, {len(request.tokens)} tokens: {what}"
         return None
 
