@@ -215,6 +215,7 @@ def test_everything_is_measured_and_can_be_kept():
 def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(provenance, "RESULTS", tmp_path)
     monkeypatch.setattr(screens, "RESULTS", tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")  # where no name breaks, however long a figure is
     monkeypatch.setattr(chunked_prefill, "decode_heavy", lambda tokens: heavy(tokens, answer=24))
     monkeypatch.setattr(chunked_prefill, "mixed", lambda tokens: mixed(tokens, answer=2))
     options = ["--backend", backend, "--device", "cpu", "--threads", "1", "--rounds", "1", "--steps", "32"]
