@@ -95,7 +95,7 @@ def read_bandwidth(device: str, size: int = 2**28) -> float:
     return 4 * size / min(_seconds(lambda: mx.sum(numbers).item()) for _ in range(5))
 
 
-def product_speed(device: str, dtype: str, size: int = 2048) -> float:
+def product_speed(device: str, dtype: str, size: int) -> float:
     """Operations a second of the product of two matrices of size · size numbers: the best of three."""
     a, b = (random_normal((size, size), 1.0, 0.0, dtype, device) for _ in "ab")
     mx.eval(a, b, a @ b)  # the first one makes kernels

@@ -13,6 +13,7 @@ from ..model_config import ModelConfig
 from ..port import Port
 from .provenance import provenance
 from .samples import interleave
+from .serving_run import prompt_of
 from .shapes import RandomCheckpoint, shape
 
 TOKENS = tuple(2**power for power in range(12))  # 1 to 2,048
@@ -118,8 +119,7 @@ def _calls(port: Port, model: Any, tokens: Iterable[int]):
     cache = runner.create_kv_cache(max(tokens))
 
     def run(count: int) -> None:
-        ids = [7919 * position % model.config.vocab_size for position in range(count)]
-        runner.step([ids], [0], cache, sample_rows=[])
+        runner.step([prompt_of(count, model.config.vocab_size)], [0], cache, sample_rows=[])
         for layer in cache:
             layer.rewind(count)
 

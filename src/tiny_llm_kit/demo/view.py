@@ -63,7 +63,7 @@ class Lines:
         asked: what was sent.
     """
 
-    SHOWN = 40  # characters of an answer: the line fits into 80
+    SHOWN = 38  # characters of an answer: behind "length, 100 tokens" the line fits into 80
 
     def __init__(self, console: Console, asked: Sequence[Asked]):
         self._console, self._asked, self._start = console, asked, None
