@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.goldens import CASES, golden, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
 
 CASE_NAMES = list(CASES)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.detokenizer import StreamDetokenizer
-from tiny_llm_kit.grading import assert_close
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 
 END_OF_TEXT, END_OF_TURN, OK = 256, 257, 258
 VOCAB = 260

@@ -6,11 +6,11 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pytest
 
-from tiny_llm_kit.detokenizer import StreamDetokenizer
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.goldens import CASES, golden, random_checkpoint, random_weights
-from tiny_llm_kit.grading.qwen3_layer import attention64, causal64, layer64, recognise
-from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading.qwen3_layer import attention64, causal64, layer64, recognise
+from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 
 CASE_NAMES = list(CASES)
 B, HKV, D = 2, 3, 4

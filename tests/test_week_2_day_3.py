@@ -6,10 +6,10 @@ A kernel may compute in bf16 whatever it is given, as torch's int4 product does 
 import numpy as np
 import pytest
 
-from tiny_llm_kit.checkpoint import Checkpoint
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.goldens import Case, random_weights
-from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import Case, random_weights
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.config import ModelConfig
 
 FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
 BF16 = 2**-6  # of the largest output: products of numbers that were rounded to 8 bits, and a rounded sum

@@ -6,11 +6,11 @@ Oracles: exact traces of the script; NumPy in float64; Week 1's model, which com
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.fake_serving import END, OTHER_END, ByteTokenizer, FakeModel
-from tiny_llm_kit.grading.goldens import Case, random_checkpoint
-from tiny_llm_kit.grading.qwen3_layer import attention64
-from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.course.grading.qwen3_layer import attention64
+from tiny_llm_kit.lab.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
+from tiny_llm_kit.model.config import ModelConfig
 
 HKV, D = 2, 6
 QWEN = Case(

@@ -6,10 +6,10 @@ Oracles: NumPy in float64; one call of Day 2.1's model with the whole prompt.
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.fake_serving import ByteTokenizer
-from tiny_llm_kit.grading.goldens import Case, random_checkpoint
-from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.model.config import ModelConfig
 
 CHUNKED_QWEN = Case(
     ModelConfig(

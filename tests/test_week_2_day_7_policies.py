@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.grading.fake_serving import END, ByteTokenizer, FakeClock, FakeModel
+from tiny_llm_kit.lab.fake_model import END, ByteTokenizer, FakeClock, FakeModel
 
 LADDER, HPU = (32, 64, 128, 256, 512), (128, 256, 512)
 

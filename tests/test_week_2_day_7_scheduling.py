@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
+from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
 
 # Where a prompt is cut.
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
-from tiny_llm_kit.grading.goldens import CASES, FOLDER, Case, random_inputs, random_weights
-from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.course.grading.goldens import CASES, FOLDER, Case, random_inputs, random_weights
+from tiny_llm_kit.model.config import ModelConfig
 
 COMMAND = "pdm run python tests_refsol/make_goldens.py"
 

@@ -19,14 +19,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import tiny_llm_kit
-from tiny_llm_kit.batch_board import Board, Tail
-from tiny_llm_kit.batch_text import harmless, one_line, shortened
-from tiny_llm_kit.batch_view import LiveTable
 from tiny_llm_kit.commands import batch_main as command
 from tiny_llm_kit.commands import main as single
-from tiny_llm_kit.prompts import QUESTIONS, read_prompts
+from tiny_llm_kit.lab.batch.board import Board, Tail
+from tiny_llm_kit.lab.batch.view import LiveTable
+from tiny_llm_kit.lab.prompts import QUESTIONS, read_prompts
+from tiny_llm_kit.lab.text import harmless, one_line, shortened
 from tiny_llm_kit.repo import MODELS, installed_backends
-from tiny_llm_kit.solution import resolve_serving
+from tiny_llm_kit.runtime.solution import resolve_serving
 
 PORT = installed_backends()[-1]
 ENDLESS = ["--temperature", "9", "--max-tokens", "400", "--prompt", "Go", "--prompt", "on"]

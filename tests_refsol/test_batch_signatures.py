@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tiny_llm_kit.backend_torch import record
-from tiny_llm_kit.checkpoint import Checkpoint
-from tiny_llm_kit.grading.fake_serving import ByteTokenizer
-from tiny_llm_kit.grading.goldens import CASES, Case, random_checkpoint, random_weights
-from tiny_llm_kit.model_config import ModelConfig
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.course.grading.goldens import CASES, Case, random_checkpoint, random_weights
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.runtime.backend_torch import record
+from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import Request, SamplingParams, batch_generate
 
 CASE = Case(

@@ -7,18 +7,18 @@ import re
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.bench import chunked_prefill, provenance, reports
-from tiny_llm_kit.bench.chunked_prefill import POLICIES, Plan, measure, sweep
-from tiny_llm_kit.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
-from tiny_llm_kit.bench.idle_model import PacedModel
-from tiny_llm_kit.bench.serving_run import PROMISE, Serving, prompt_of, serve
-from tiny_llm_kit.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, behind_a_long_one, mixed
-from tiny_llm_kit.bench.workloads import decode_heavy as heavy
-from tiny_llm_kit.book import screens
 from tiny_llm_kit.commands import bench_chunked_prefill as command
+from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.course.see import week_2_day_7
+from tiny_llm_kit.lab.bench import chunked_prefill, provenance, reports
+from tiny_llm_kit.lab.bench.chunked_prefill import POLICIES, Plan, measure, sweep
+from tiny_llm_kit.lab.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
+from tiny_llm_kit.lab.bench.idle_model import PacedModel
+from tiny_llm_kit.lab.bench.serving_run import PROMISE, Serving, prompt_of, serve
+from tiny_llm_kit.lab.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, behind_a_long_one, mixed
+from tiny_llm_kit.lab.bench.workloads import decode_heavy as heavy
 from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.see import week_2_day_7
-from tiny_llm_kit.solution import resolve_serving
+from tiny_llm_kit.runtime.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.bench import provenance, reports, roofline_report
-from tiny_llm_kit.bench.roofline import Plan, fastest_product, measure, work
-from tiny_llm_kit.bench.roofline_report import Roof, points, roof
-from tiny_llm_kit.bench.shapes import RandomCheckpoint, shape
-from tiny_llm_kit.book import roofline_screen, screens
 from tiny_llm_kit.commands import bench_roofline as command
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.course.book import roofline_screen, screens
+from tiny_llm_kit.lab.bench import provenance, reports, roofline_report
+from tiny_llm_kit.lab.bench.roofline import Plan, fastest_product, measure, work
+from tiny_llm_kit.lab.bench.roofline_report import Roof, points, roof
+from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
 from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.port import Port
 
 BACKENDS = installed_backends()
 

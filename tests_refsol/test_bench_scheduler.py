@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.bench import provenance, reports
-from tiny_llm_kit.bench.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, Plan, measure
-from tiny_llm_kit.bench.scheduler_report import growth, targets
-from tiny_llm_kit.book import screens
 from tiny_llm_kit.commands import bench_scheduler as command
-from tiny_llm_kit.solution import resolve_serving
+from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.lab.bench import provenance, reports
+from tiny_llm_kit.lab.bench.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, Plan, measure
+from tiny_llm_kit.lab.bench.scheduler_report import growth, targets
+from tiny_llm_kit.runtime.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 

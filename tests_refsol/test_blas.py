@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tiny_llm_kit import blas
 from tiny_llm_kit.repo import SOURCES, installed_backends
+from tiny_llm_kit.runtime import blas
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def test_the_first_library_that_is_there_is_loaded_globally(on_linux):
 PROGRAM = """
 import json, sys
 import numpy as np
-from tiny_llm_kit import blas
+from tiny_llm_kit.runtime import blas
 outcome = blas.preload() if sys.argv[1] == "mlx" else None
 rng = np.random.default_rng(0)
 x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((64, 300), (300, 200)))
 report = {"outcome": outcome}
 from importlib import import_module
-kits = {name: import_module("tiny_llm_kit.backend_" + name) for name in sys.argv[1:]}
+kits = {name: import_module("tiny_llm_kit.runtime.backend_" + name) for name in sys.argv[1:]}
 for name, kit in kits.items():
     product = kit.to_numpy(kit.to_array(x) @ kit.to_array(w))
     report[name] = product.tobytes().hex()

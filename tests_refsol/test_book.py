@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from tiny_llm_kit.book import screens
-from tiny_llm_kit.book.links import check_site
 from tiny_llm_kit.commands.book import find_mdbook
+from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.course.book.links import check_site
 from tiny_llm_kit.repo import BOOK, ROOT, installed_backends
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.fake_serving import ByteTokenizer
-from tiny_llm_kit.grading.goldens import Case, random_checkpoint
-from tiny_llm_kit.model_config import ModelConfig
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_ref.serving import Request
 
 HKV, D, CONTEXT, CHUNK, LIMIT = 2, 64, 3000, 4, 4000

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.book.screens import COLUMNS
-from tiny_llm_kit.see import chunk_costs
+from tiny_llm_kit.course.book.screens import COLUMNS
+from tiny_llm_kit.course.see import chunk_costs
 
 
 @pytest.fixture

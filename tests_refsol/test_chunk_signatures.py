@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from tiny_llm_kit.backend_torch import record
-from tiny_llm_kit.grading.fake_serving import ByteTokenizer
-from tiny_llm_kit.grading.goldens import random_checkpoint
-from tiny_llm_kit.port import Port
-from tiny_llm_kit.see.week_2_day_7_graphs import CASE, CHUNK, LIMIT, POLICIES, keys_read, run, whole_steps
+from tiny_llm_kit.course.grading.goldens import random_checkpoint
+from tiny_llm_kit.course.see.week_2_day_7_graphs import (
+    CASE,
+    CHUNK,
+    LIMIT,
+    POLICIES,
+    keys_read,
+    run,
+    whole_steps,
+)
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.runtime.backend_torch import record
+from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams
 
 V = CASE.config.vocab_size

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import tiny_llm_kit
-from tiny_llm_kit.batch_board import Board
-from tiny_llm_kit.batch_view import Lines
-from tiny_llm_kit.grading.fake_serving import ByteTokenizer, FakeModel
-from tiny_llm_kit.latency import Trace
+from tiny_llm_kit.lab.batch.board import Board
+from tiny_llm_kit.lab.batch.view import Lines
+from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
+from tiny_llm_kit.lab.latency import Trace
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams
 
 MAX_SEQ_LEN = 24

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from tiny_llm_kit import terminal
-from tiny_llm_kit.arguments import day_argument, task_argument, whole_number
 from tiny_llm_kit.commands import book, eval_tiny_model, test_all
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.repo import MODELS, installed_backends
+from tiny_llm_kit.runtime.arguments import day_argument, task_argument, whole_number
 
 
 def run(command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:

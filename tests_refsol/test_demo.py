@@ -12,17 +12,17 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.bench.idle_model import PacedModel
 from tiny_llm_kit.commands import demo as command
-from tiny_llm_kit.demo import knobs, prompts, report, stream, sync
-from tiny_llm_kit.demo.job import Job, Knobs
-from tiny_llm_kit.demo.policies import POLICIES
-from tiny_llm_kit.demo.prompts import Asked
-from tiny_llm_kit.demo.view import Board, Lines, Pieces
-from tiny_llm_kit.detokenizer import StreamDetokenizer
+from tiny_llm_kit.lab.bench.idle_model import PacedModel
+from tiny_llm_kit.lab.demo import knobs, prompts, report, stream, sync
+from tiny_llm_kit.lab.demo.job import Job, Knobs
+from tiny_llm_kit.lab.demo.policies import POLICIES
+from tiny_llm_kit.lab.demo.prompts import Asked
+from tiny_llm_kit.lab.demo.view import Board, Lines, Pieces
+from tiny_llm_kit.model.detokenizer import StreamDetokenizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT, installed_backends
-from tiny_llm_kit.solution import resolve_serving
-from tiny_llm_kit.tokenizer import load_tokenizer
+from tiny_llm_kit.runtime.solution import resolve_serving
 
 NAMES = resolve_serving("ref")
 UNCHUNKED, CHUNKED, PAUSING = POLICIES

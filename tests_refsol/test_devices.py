@@ -7,9 +7,9 @@ one value that may travel is the token id at the end of a step, and reading it f
 import pytest
 import torch
 
-from tiny_llm_kit.checkpoint import Checkpoint
-from tiny_llm_kit.grading.goldens import CASES, random_weights
-from tiny_llm_kit.solution import resolve
+from tiny_llm_kit.course.grading.goldens import CASES, random_weights
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.runtime.solution import resolve
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit import blas, repo
+from tiny_llm_kit import repo
 from tiny_llm_kit.commands import doctor
-from tiny_llm_kit.doctor import checks
-from tiny_llm_kit.doctor.checks import Check
+from tiny_llm_kit.course.doctor import checks
+from tiny_llm_kit.course.doctor.checks import Check
+from tiny_llm_kit.runtime import blas
 from tiny_llm_kit.torch_build import Facts
 
 LINUX = Facts(pinned="2.13.0", installed="2.13.0+cpu")

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from tiny_llm_kit.course import mutants, prefix
 from tiny_llm_kit.course.address import Day, Task
+from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.mutants import Mutant, judge
 from tiny_llm_kit.course.tree import reference_files
-from tiny_llm_kit.grading import assert_close
 from tiny_llm_kit.repo import installed_backends
 
 PORT = installed_backends()[0]
@@ -26,7 +26,7 @@ def grade(tmp_path, test: str) -> subprocess.CompletedProcess:
         "-m",
         "pytest",
         "-p",
-        "tiny_llm_kit.grading.plugin",
+        "tiny_llm_kit.course.grading.plugin",
         "-q",
         str(tmp_path / "test_it.py"),
     ]

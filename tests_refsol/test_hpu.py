@@ -192,7 +192,7 @@ def test_the_day_tests_pass_on_the_imitated_device():
     """
     of_memory = ("does_not_copy_heads", "in_memory", "never_holds_the_matrix", "no_copy_of_the_cache")
     of_memory += ("drops_tokens_before_the_head",)
-    options = ["-p", "tiny_llm_kit.grading.plugin", "-p", "no:cacheprovider", "-q", "-x"]
+    options = ["-p", "tiny_llm_kit.course.grading.plugin", "-p", "no:cacheprovider", "-q", "-x"]
     options += [
         "--solution=ref",
         "--backends=torch",

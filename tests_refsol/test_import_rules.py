@@ -61,7 +61,7 @@ def test_each_port_works_with_the_other_library_blocked(port):
     program = f"""
 import sys
 sys.modules[{other!r}] = None
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.runtime.port import Port
 b = Port("tiny_llm_ref", {port!r}, "cpu")
 print(b.numpy(b.softmax(b.array([[0.0, 0.0]]), -1)))
 """

@@ -6,10 +6,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading.goldens import Case, random_checkpoint
-from tiny_llm_kit.model_config import ModelConfig
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.port import Port
 
 CONFIG = ModelConfig(
     hidden_size=32,
@@ -77,7 +77,7 @@ def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
     """Over 2,000 tokens, one by one: active memory is the cache's, which is the next multiple of 256 long."""
     import mlx.core as mx
 
-    from tiny_llm_kit.port import Port
+    from tiny_llm_kit.runtime.port import Port
 
     b = Port("tiny_llm_ref", "mlx", "cpu")
     model = model_of(b)
@@ -100,7 +100,7 @@ def test_mlx_materialize_computes_what_is_lazy():
     """After a step whose logits nobody reads the new keys are a promise; materialize() keeps it, once for all."""
     import mlx.core as mx
 
-    from tiny_llm_kit.port import Port
+    from tiny_llm_kit.runtime.port import Port
 
     b = Port("tiny_llm_ref", "mlx", "cpu")
     model = model_of(b)
@@ -118,7 +118,7 @@ def test_mlx_materialize_computes_what_is_lazy():
 @pytest.mark.port("torch")
 def test_torch_allocates_once():
     """The memory of a cache is there from the first token on: same place, same size, behind every later token."""
-    from tiny_llm_kit.port import Port
+    from tiny_llm_kit.runtime.port import Port
 
     b = Port("tiny_llm_ref", "torch", "cpu")
     model = model_of(b)

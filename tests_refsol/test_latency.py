@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.latency import Trace, figures, percentile
+from tiny_llm_kit.lab.latency import Trace, figures, percentile
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import mlx.core as mx
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.book.screens import COLUMNS
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.port import Port
-from tiny_llm_kit.see import chunk_costs
+from tiny_llm_kit.course.book.screens import COLUMNS
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.see import chunk_costs
+from tiny_llm_kit.runtime.port import Port
 
 
 @pytest.fixture(scope="module")

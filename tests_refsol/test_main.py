@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit import loading
-from tiny_llm_kit.chat import Conversation, MessageTooLong
 from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.course.address import Task
 from tiny_llm_kit.course.learner import State
-from tiny_llm_kit.engine import Engine, Meter
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS, installed_backends
-from tiny_llm_kit.tokenizer import load_tokenizer
+from tiny_llm_kit.runtime import loading
+from tiny_llm_kit.runtime.chat import Conversation, MessageTooLong
+from tiny_llm_kit.runtime.engine import Engine, Meter
+from tiny_llm_kit.runtime.port import Port
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
 FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading import assert_close
-from tiny_llm_kit.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.model_runner import ModelRunner
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
+from tiny_llm_kit.runtime.model_runner import ModelRunner
+from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import SamplingParams
 
 VOCAB = 5

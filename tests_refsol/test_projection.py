@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from tiny_llm_kit.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.port import Port
+from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
 from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.port import Port
 
 
 @pytest.mark.parametrize("backend", installed_backends())

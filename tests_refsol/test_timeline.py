@@ -15,21 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tiny_llm_kit.book import timeline_screen
-from tiny_llm_kit.book.links import read_page
 from tiny_llm_kit.commands import timeline as command
+from tiny_llm_kit.course.book import timeline_screen
+from tiny_llm_kit.course.book.links import read_page
+from tiny_llm_kit.lab.simulated_model import Cost, Costs, SimulatedModel, SimulatedTokenizer
+from tiny_llm_kit.lab.timeline import chrome, page, terminal
+from tiny_llm_kit.lab.timeline.figures import Figure, figures
+from tiny_llm_kit.lab.timeline.fit import fit, line
+from tiny_llm_kit.lab.timeline.plain_batches import PlainBatch
+from tiny_llm_kit.lab.timeline.recorder import Recorder
+from tiny_llm_kit.lab.timeline.simulation import every_size, simulate
+from tiny_llm_kit.lab.timeline.trace import WHOLE, Trace
+from tiny_llm_kit.lab.timeline.words import described
+from tiny_llm_kit.lab.timeline.workload import NoEnd, Workload
 from tiny_llm_kit.repo import BOOK, installed_backends
-from tiny_llm_kit.simulated_model import Cost, Costs, SimulatedModel, SimulatedTokenizer
-from tiny_llm_kit.solution import resolve_serving
-from tiny_llm_kit.timeline import chrome, page, terminal
-from tiny_llm_kit.timeline.figures import Figure, figures
-from tiny_llm_kit.timeline.fit import fit, line
-from tiny_llm_kit.timeline.plain_batches import PlainBatch
-from tiny_llm_kit.timeline.recorder import Recorder
-from tiny_llm_kit.timeline.simulation import every_size, simulate
-from tiny_llm_kit.timeline.trace import WHOLE, Trace
-from tiny_llm_kit.timeline.words import described
-from tiny_llm_kit.timeline.workload import NoEnd, Workload
+from tiny_llm_kit.runtime.solution import resolve_serving
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.

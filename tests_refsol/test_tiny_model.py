@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tiny_llm_kit.evaluation import exact_answers, generates_exactly
-from tiny_llm_kit.evaluation_cases import Suite, make_suites, read_material
-from tiny_llm_kit.questions import read_corpus
+from tiny_llm_kit.lab.evaluation import exact_answers, generates_exactly
+from tiny_llm_kit.lab.evaluation_cases import Suite, make_suites, read_material
+from tiny_llm_kit.lab.questions import read_corpus
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.tokenizer import load_tokenizer
 
 # Training, and transformers as a judge, both need torch.
 pytestmark = pytest.mark.port("torch")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.questions import read_corpus, read_questions
+from tiny_llm_kit.lab.questions import read_corpus, read_questions
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.tokenizer import load_tokenizer
 
 MODEL, TRAIN = MODELS / "tiny-qwen3", MODELS / "train"
 QUESTIONS = read_corpus(TRAIN)

@@ -29,7 +29,7 @@ from loop import train
 from new_model import new_model
 from replace_folder import replacing
 from rows import LOOKUPS, Material, batches
-from tiny_llm_kit.questions import ABSENT_NAME, Question, read_corpus
+from tiny_llm_kit.lab.questions import ABSENT_NAME, Question, read_corpus
 from training_log import TrainingLog
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from phrasing import vary
-from tiny_llm_kit.questions import ABSENT_NAME, Question
+from tiny_llm_kit.lab.questions import ABSENT_NAME, Question
 
 LOOKUPS = (
     "What is {}?", "What is the value of {}?", "Value of {}?", "Look up {}.", "Tell me {}.", "{}?", "And {}?",

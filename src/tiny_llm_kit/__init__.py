@@ -9,6 +9,6 @@ def __getattr__(name: str):
     """`tiny_llm_kit.load`, imported at its first use: `doctor` must start where nothing is installed yet."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .loading import load
+    from ..runtime.loading import load
 
     return load

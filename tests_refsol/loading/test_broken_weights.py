@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tiny_llm_kit.checkpoint import load_checkpoint
-from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.model.checkpoint import load_checkpoint
+from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.repo import installed_backends
 
 BROKEN = []  # (a function that breaks a correct folder, what the reader then says of it)

@@ -3,8 +3,8 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tiny_llm_kit.model_files import CheckpointError
-from tiny_llm_kit.tokenizer import load_tokenizer
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 
 CONVERSATION = [
     {"role": "system", "content": "Be short & <kind>."},

@@ -6,9 +6,9 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from tiny_llm_kit.checkpoint import Checkpoint, load_checkpoint
-from tiny_llm_kit.model_config import ModelConfig
-from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.model.checkpoint import Checkpoint, load_checkpoint
+from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.repo import installed_backends
 
 BACKENDS = installed_backends()
@@ -19,7 +19,7 @@ SHAPE = {
 
 
 def numpy_weights(checkpoint: Checkpoint, backend: str) -> dict[str, np.ndarray]:
-    to_numpy = import_module(f"tiny_llm_kit.backend_{backend}").to_numpy
+    to_numpy = import_module(f"tiny_llm_kit.runtime.backend_{backend}").to_numpy
     return {name: to_numpy(array) for name, array in checkpoint.weights.items()}
 
 

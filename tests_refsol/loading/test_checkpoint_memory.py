@@ -17,9 +17,9 @@ TENSORS = 20
 # A thread samples it every millisecond, as a peak is over when loading ends.
 PROGRAM = """
 import sys, threading, time
-from tiny_llm_kit.checkpoint import load_checkpoint
-from tiny_llm_kit.port import Port
-from tiny_llm_kit.quantization import Packing
+from tiny_llm_kit.model.checkpoint import load_checkpoint
+from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.model.quantization import Packing
 
 def anonymous():
     with open("/proc/self/status") as status:

@@ -7,10 +7,10 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
-from tiny_llm_kit import hub
-from tiny_llm_kit.hub import model_folder
-from tiny_llm_kit.model_files import CheckpointError
-from tiny_llm_kit.safetensors_folder import weight_files
+from tiny_llm_kit.model import hub
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.hub import model_folder
+from tiny_llm_kit.model.safetensors_folder import weight_files
 
 COMMIT = "0" * 40
 ON_THE_HUB = [

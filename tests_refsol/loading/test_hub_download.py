@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from tiny_llm_kit.hub import model_folder
-from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.hub import model_folder
 
 COMMIT = "0" * 40
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.model_config import ARCHITECTURES, ModelConfig, Quantization, read_config
-from tiny_llm_kit.model_files import CheckpointError
-from tiny_llm_kit.rope_scaling import KINDS
+from tiny_llm_kit.model.config import ARCHITECTURES, ModelConfig, Quantization, read_config
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.rope_scaling import KINDS
 
 BAD_FIELDS = {
     "unknown architecture": (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tiny_llm_kit.checkpoint import load_checkpoint
-from tiny_llm_kit.model_files import CheckpointError
+from tiny_llm_kit.model.checkpoint import load_checkpoint
+from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.repo import installed_backends
 
 BACKENDS = installed_backends()
@@ -18,7 +18,9 @@ NAME = "model.layers.0.mlp.gate_proj"
 def load(folder, backend: str, dtype: str = "float32") -> np.ndarray:
     checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype)
     assert all(not name.endswith((".scales", ".biases")) for name in checkpoint.weights)
-    return import_module(f"tiny_llm_kit.backend_{backend}").to_numpy(checkpoint.weights[f"{NAME}.weight"])
+    return import_module(f"tiny_llm_kit.runtime.backend_{backend}").to_numpy(
+        checkpoint.weights[f"{NAME}.weight"]
+    )
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Bpe
 from tokenizers import processors
 
-from tiny_llm_kit.model_files import CheckpointError
-from tiny_llm_kit.tokenizer import Tokenizer, load_tokenizer
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.tokenizer import Tokenizer, load_tokenizer
 
 fuzz = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text(

@@ -10,32 +10,32 @@ from typing import Any
 
 from rich.console import Console
 
-from ..arguments import (
+from ..course.address import Day
+from ..course.blank import ends_at_a_blank
+from ..interrupt import interrupts_kept
+from ..lab.batch.report import print_report
+from ..lab.batch.view import Board, Lines, LiveTable
+from ..lab.bench.provenance import provenance
+from ..lab.latency import Trace
+from ..lab.prompts import QUESTIONS, read_prompts
+from ..lab.timeline import chrome
+from ..lab.timeline.plain_batches import PlainBatch
+from ..lab.timeline.recorder import Recorder
+from ..lab.timeline.trace import WHOLE
+from ..lab.timeline.trace import Trace as TimelineTrace
+from ..model.files import CheckpointError
+from ..model.tokenizer import Tokenizer
+from ..runtime.arguments import (
     add_model_arguments,
     add_sampling_arguments,
     stop_argument,
     text_argument,
     whole_number,
 )
-from ..batch_report import print_report
-from ..batch_view import Board, Lines, LiveTable
-from ..bench.provenance import provenance
-from ..course.address import Day
-from ..interrupt import interrupts_kept
-from ..latency import Trace
-from ..loading import choose_backend, load
-from ..model_files import CheckpointError
-from ..model_runner import ModelRunner
-from ..prompts import QUESTIONS, read_prompts
-from ..solution import resolve_serving
+from ..runtime.loading import choose_backend, load
+from ..runtime.model_runner import ModelRunner
+from ..runtime.solution import resolve_serving
 from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters, write_file
-from ..timeline import chrome
-from ..timeline.plain_batches import PlainBatch
-from ..timeline.recorder import Recorder
-from ..timeline.trace import WHOLE
-from ..timeline.trace import Trace as TimelineTrace
-from ..tokenizer import Tokenizer
-from .blank import ends_at_a_blank
 
 BATCHING = Day(2, 6)
 PREFILL_STEP = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall

@@ -6,18 +6,18 @@ from typing import Any
 
 from rich.console import Console
 
-from ..arguments import DEVICES, DTYPES, model_argument, whole_number
-from ..bench.chunked_prefill import Plan, measure
-from ..bench.kept import keep
-from ..bench.reports import show
-from ..bench.serving_run import Serving
-from ..bench.shapes import SHAPES, RandomCheckpoint, shape
 from ..course.address import Day
-from ..loading import choose_backend, load
-from ..port import Port
-from ..solution import SOLUTIONS, resolve_serving
+from ..course.blank import ends_at_a_blank
+from ..lab.bench.chunked_prefill import Plan, measure
+from ..lab.bench.kept import keep
+from ..lab.bench.reports import show
+from ..lab.bench.serving_run import Serving
+from ..lab.bench.shapes import SHAPES, RandomCheckpoint, shape
+from ..runtime.arguments import DEVICES, DTYPES, model_argument, whole_number
+from ..runtime.loading import choose_backend, load
+from ..runtime.port import Port
+from ..runtime.solution import SOLUTIONS, resolve_serving
 from ..terminal import fail
-from .blank import ends_at_a_blank
 
 
 def chunk_argument(text: str) -> int | None:

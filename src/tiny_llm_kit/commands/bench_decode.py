@@ -1,7 +1,7 @@
 """`pdm run bench-decode`: tokens a second of a batch in decode, beside peers on the same weights."""
 
-from ..bench.command import bench_main
-from ..bench.contest import measure_decode
+from ..lab.bench.command import bench_main
+from ..lab.bench.contest import measure_decode
 
 
 def main(argv: list[str] | None = None) -> None:

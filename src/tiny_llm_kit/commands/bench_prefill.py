@@ -1,7 +1,7 @@
 """`pdm run bench-prefill`: tokens a second of a prompt, beside peers on the same weights."""
 
-from ..bench.command import bench_main
-from ..bench.contest import measure_prefill
+from ..lab.bench.command import bench_main
+from ..lab.bench.contest import measure_prefill
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -6,17 +6,17 @@ import os
 from rich.console import Console
 from rich.progress import track
 
-from ..arguments import DEVICES, DTYPES, whole_number
-from ..bench.kept import keep
-from ..bench.reports import show
-from ..bench.roofline import Plan, measure
-from ..bench.shapes import SHAPES
 from ..course.address import Day
-from ..loading import choose_backend
-from ..port import Port
-from ..solution import SOLUTIONS
+from ..course.blank import ends_at_a_blank
+from ..lab.bench.kept import keep
+from ..lab.bench.reports import show
+from ..lab.bench.roofline import Plan, measure
+from ..lab.bench.shapes import SHAPES
+from ..runtime.arguments import DEVICES, DTYPES, whole_number
+from ..runtime.loading import choose_backend
+from ..runtime.port import Port
+from ..runtime.solution import SOLUTIONS
 from ..terminal import fail
-from .blank import ends_at_a_blank
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,13 +5,13 @@ import argparse
 from rich.console import Console
 from rich.progress import track
 
-from ..arguments import whole_number
-from ..bench.kept import keep
-from ..bench.reports import show
-from ..bench.scheduler import Plan, measure
 from ..course.address import Day
-from ..solution import SOLUTIONS, resolve_serving
-from .blank import ends_at_a_blank
+from ..course.blank import ends_at_a_blank
+from ..lab.bench.kept import keep
+from ..lab.bench.reports import show
+from ..lab.bench.scheduler import Plan, measure
+from ..runtime.arguments import whole_number
+from ..runtime.solution import SOLUTIONS, resolve_serving
 
 
 def parser() -> argparse.ArgumentParser:

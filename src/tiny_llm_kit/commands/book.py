@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.progress import track
 
-from ..arguments import whole_number
-from ..book.links import check_site
+from ..course.book.links import check_site
 from ..repo import BOOK, ROOT, installed_backends
+from ..runtime.arguments import whole_number
 from ..terminal import fail, replace_unknown_characters
 
 SITE = BOOK / "book"
@@ -104,7 +104,7 @@ def check() -> int:
 
 def capture(check_only: bool) -> int:
     """Draw the screens again, or only compare them with those in the book."""
-    from ..book import screens  # runs the reference, which building the book does not need
+    from ..course.book import screens  # runs the reference, which building the book does not need
 
     try:
         if not check_only:
@@ -124,7 +124,7 @@ def capture(check_only: bool) -> int:
 
 def measure() -> int:
     """Measure again what a step costs, here and now; the widget and its picture then show this machine."""
-    from ..book import screens, widget  # runs the reference
+    from ..course.book import screens, widget  # runs the reference
 
     try:
         widget.measure(installed_backends()[-1], ROUNDS, lambda rounds: track(rounds, "rounds"))

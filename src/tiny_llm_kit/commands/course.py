@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from ..arguments import day_argument, task_argument, whole_number
 from ..course import stubs
 from ..course.address import Day, Task
 from ..course.check import problems_of_stubs
@@ -15,6 +14,7 @@ from ..course.hints import chapter_of, hints
 from ..course.learner import reset, skip, states
 from ..course.tree import tasks
 from ..repo import PORTS, ROOT, installed_backends, learner_port, ports_of, set_learner_port
+from ..runtime.arguments import day_argument, task_argument, whole_number
 from ..terminal import fail, replace_unknown_characters
 
 console = Console(highlight=False)

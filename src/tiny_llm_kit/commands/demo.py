@@ -8,19 +8,19 @@ from typing import Any
 
 from rich.console import Console
 
-from ..arguments import add_model_arguments, whole_number
 from ..course.address import Day
-from ..demo import knobs, report, stream, sync
-from ..demo.job import Job, Knobs
-from ..demo.outcome import Outcome
-from ..demo.policies import POLICIES, Policy
-from ..demo.prompts import requests
-from ..demo.view import Pieces, choose_view
+from ..course.blank import ends_at_a_blank
 from ..interrupt import interrupts_kept
-from ..loading import choose_backend, load
-from ..solution import resolve_serving
+from ..lab.demo import knobs, report, stream, sync
+from ..lab.demo.job import Job, Knobs
+from ..lab.demo.outcome import Outcome
+from ..lab.demo.policies import POLICIES, Policy
+from ..lab.demo.prompts import requests
+from ..lab.demo.view import Pieces, choose_view
+from ..runtime.arguments import add_model_arguments, whole_number
+from ..runtime.loading import choose_backend, load
+from ..runtime.solution import resolve_serving
 from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters
-from .blank import ends_at_a_blank
 
 CHOICES = {"1": "sync", "2": "async"}
 UNUSED = (Day(1, 7), Day(2, 2), Day(2, 3), Day(2, 4), Day(2, 5))  # greedy answers of plain weights do without

@@ -5,7 +5,7 @@ import argparse
 import importlib.util
 import sys
 
-from ..doctor.checks import CHECKS, Check, run
+from ..course.doctor.checks import CHECKS, Check, run
 
 MARKS = {"ok": "ok", "warn": "note", "missing": "MISSING"}
 STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}

@@ -16,20 +16,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..arguments import model_argument, whole_number
-from ..checkpoint import load_checkpoint
 from ..course.address import parse_day
-from ..evaluation import Logits, exact_answers, generates_exactly, misses_allowed
-from ..evaluation_cases import Case, Suite, make_suites, read_material
-from ..hub import model_folder
-from ..model_files import CheckpointError
-from ..port import Port
-from ..quantization import QUANTIZATIONS, Packing
+from ..course.blank import ends_at_a_blank
+from ..lab.evaluation import Logits, exact_answers, generates_exactly, misses_allowed
+from ..lab.evaluation_cases import Case, Suite, make_suites, read_material
+from ..model.checkpoint import load_checkpoint
+from ..model.files import CheckpointError
+from ..model.hub import model_folder
+from ..model.quantization import QUANTIZATIONS, Packing
+from ..model.tokenizer import load_tokenizer
 from ..repo import MODELS, installed_backends, ports_of
-from ..solution import SOLUTIONS
+from ..runtime.arguments import model_argument, whole_number
+from ..runtime.port import Port
+from ..runtime.solution import SOLUTIONS
 from ..terminal import fail
-from ..tokenizer import load_tokenizer
-from .blank import ends_at_a_blank
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 ORACLE = "transformers"
@@ -88,7 +88,7 @@ def oracle_logits(dtype: str, model: str) -> Logits:
     """The same function from Hugging Face transformers."""
     from transformers import AutoModelForCausalLM
 
-    from .. import backend_torch
+    from ..runtime import backend_torch
 
     network = AutoModelForCausalLM.from_pretrained(
         model_folder(model), dtype=backend_torch.DTYPES[DTYPES[dtype]]

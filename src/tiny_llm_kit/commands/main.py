@@ -2,16 +2,16 @@
 
 import argparse
 
-from ..arguments import add_model_arguments, add_sampling_arguments, text_argument
-from ..chat import chat
 from ..course.address import Day
-from ..engine import Engine
-from ..loading import LOADERS, PACKED_WEIGHTS, choose_backend, choose_loader, load_network
-from ..model_files import CheckpointError
-from ..port import Port
-from ..solution import SOLUTIONS
+from ..course.blank import ends_at_a_blank
+from ..model.files import CheckpointError
+from ..runtime.arguments import add_model_arguments, add_sampling_arguments, text_argument
+from ..runtime.chat import chat
+from ..runtime.engine import Engine
+from ..runtime.loading import LOADERS, PACKED_WEIGHTS, choose_backend, choose_loader, load_network
+from ..runtime.port import Port
+from ..runtime.solution import SOLUTIONS
 from ..terminal import ends_quietly, fail, replace_unknown_characters
-from .blank import ends_at_a_blank
 
 PROMPT = "What is chunked prefill?"
 SAMPLER = Day(1, 7)  # nobody needs it for a greedy answer

@@ -5,19 +5,19 @@ from importlib import import_module
 
 from rich.console import Console
 
-from ..arguments import DEVICES, day_argument
 from ..course.address import Day
-from ..port import Port
+from ..course.blank import ends_at_a_blank
 from ..repo import learner_port, ports_of
-from ..solution import SOLUTIONS
+from ..runtime.arguments import DEVICES, day_argument
+from ..runtime.port import Port
+from ..runtime.solution import SOLUTIONS
 from ..terminal import fail, replace_unknown_characters
-from .blank import ends_at_a_blank
 
 
 def screen(day: Day, part: str = ""):
-    """The module that draws a day, `tiny_llm_kit.see.week_W_day_D`, or what one of its options shows."""
+    """The module that draws a day, `tiny_llm_kit.course.see.week_W_day_D`, or what one of its options shows."""
     try:
-        return import_module(f"tiny_llm_kit.see.week_{day.week}_day_{day.day}{part}")
+        return import_module(f"tiny_llm_kit.course.see.week_{day.week}_day_{day.day}{part}")
     except ModuleNotFoundError:
         raise SystemExit(f"day {day} has no {'screen of its graphs' if part else 'screen'}") from None
 

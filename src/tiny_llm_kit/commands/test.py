@@ -3,8 +3,8 @@
 import sys
 
 from ..course.address import Day
+from ..course.grading.run import files_of, parser, run, selected_days
 from ..course.learner import states
-from ..grading.run import files_of, parser, run, selected_days
 from ..repo import learner_port, ports_of
 from ..terminal import fail
 

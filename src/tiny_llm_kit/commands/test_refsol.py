@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ..grading.run import files_of, parser, run, selected_days
+from ..course.grading.run import files_of, parser, run, selected_days
 from ..repo import PORTS, ROOT, TESTS, install_line, installed_backends, ports_of
 from ..terminal import fail
 

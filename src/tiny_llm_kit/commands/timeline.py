@@ -6,23 +6,23 @@ from types import ModuleType
 
 from rich.console import Console
 
-from ..arguments import DEVICES, whole_number
-from ..batch_text import counted
-from ..bench.provenance import provenance
 from ..course.address import Day
-from ..loading import choose_backend, load
-from ..model_runner import ModelRunner
+from ..course.blank import ends_at_a_blank
+from ..lab.bench.provenance import provenance
+from ..lab.text import counted
+from ..lab.timeline import chrome, page, terminal
+from ..lab.timeline.figures import figures
+from ..lab.timeline.fit import fit
+from ..lab.timeline.simulation import every_size, simulate
+from ..lab.timeline.trace import WHOLE, Trace
+from ..lab.timeline.workload import NoEnd, Workload, serve
+from ..model.tokenizer import Tokenizer
 from ..repo import PORTS
-from ..solution import SOLUTIONS, resolve_serving
+from ..runtime.arguments import DEVICES, whole_number
+from ..runtime.loading import choose_backend, load
+from ..runtime.model_runner import ModelRunner
+from ..runtime.solution import SOLUTIONS, resolve_serving
 from ..terminal import ends_quietly, fail, replace_unknown_characters, write_file
-from ..timeline import chrome, page, terminal
-from ..timeline.figures import figures
-from ..timeline.fit import fit
-from ..timeline.simulation import every_size, simulate
-from ..timeline.trace import WHOLE, Trace
-from ..timeline.workload import NoEnd, Workload, serve
-from ..tokenizer import Tokenizer
-from .blank import ends_at_a_blank
 
 CHUNKED_PREFILL = Day(2, 7)
 MODEL = "tiny-qwen3"

@@ -27,7 +27,7 @@ class _Recorder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item, call):
-        from ..grading.plugin import task_of
+        from .grading.plugin import task_of
 
         report = yield
         if report.failed or report.when == "call":
@@ -54,7 +54,7 @@ def run_days(
     arguments += [f"--task={task}" for task in tasks] + ["-x"] * stop
     # pytest's hunt for unraisable exceptions collects all garbage of the process twice a run: half of a mutant's time.
     arguments += ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
-    arguments += ["-p", "tiny_llm_kit.grading.plugin"]
+    arguments += ["-p", "tiny_llm_kit.course.grading.plugin"]
     arguments += [f"--solution={solution}", f"--backends={backend}"]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):

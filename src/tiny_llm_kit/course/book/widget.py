@@ -1,0 +1,74 @@
+"""The live widget of Week 2 Day 7, seen from Python: its scripts, what its steps cost, its picture without JavaScript.
+
+The widget is plain JavaScript in `book/src/widgets`, loaded by the one page that includes it. Here its pure files run
+in an engine, so that the schedule can be tested, and the picture in the page is what the page would draw.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...lab.bench import step_cost
+from ...lab.bench.provenance import is_sealed, save
+from ...repo import BOOK
+from ...runtime.port import Port
+
+FOLDER = BOOK / "src" / "widgets"
+SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")
+COST = "chunked-prefill-cost"
+# What the picture in the page shows, before anybody has moved a slider.
+SCENE = {"promptTokens": 2048, "chunk": 128, "decodes": 4, "answerTokens": 32, "context": 256}
+WIDTH = 620
+
+
+@contextmanager
+def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str], Any]]:
+    """An engine that knows the widget's pure files: call it with an expression, get its value.
+
+    Args:
+        changed: by a file's name, the text that takes its place; for tests.
+
+    Raises:
+        RuntimeError: there is no engine.
+    """
+    try:
+        from py_mini_racer import MiniRacer
+    except ImportError:
+        raise RuntimeError("mini-racer is missing, which runs the widget's scripts: `pdm install`") from None
+    texts = {name: (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS}
+    with MiniRacer() as engine:
+        for text in {**texts, **(changed or {})}.values():
+            engine.eval(text)
+        yield lambda expression: json.loads(engine.eval(f"JSON.stringify({expression})"))
+
+
+def cost() -> dict[str, Any]:
+    """What a step costs, as it was measured.
+
+    Raises:
+        RuntimeError: the file is not what was sealed.
+    """
+    measured = json.loads((FOLDER / f"{COST}.json").read_text(encoding="utf-8"))
+    if not is_sealed(measured):
+        raise RuntimeError(f"{COST}.json was changed after it was sealed: `pdm run book measure`")
+    return measured
+
+
+def picture() -> str:
+    """The SVG of the page for readers without JavaScript."""
+    scene = json.dumps({**SCENE, "cost": cost()})
+    with scripts() as run:
+        return run(
+            f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {WIDTH}, 'chunk-widget')"
+        )
+
+
+def measure(backend: str, rounds: int, progress: Callable = iter) -> None:
+    """Measures what a step costs on this machine, and keeps it for the page.
+
+    Raises:
+        ValueError: the machine was too busy for a line.
+    """
+    port = Port("tiny_llm_ref", backend, device="cpu")
+    save(step_cost.measure(port, rounds, progress=progress), COST, FOLDER)

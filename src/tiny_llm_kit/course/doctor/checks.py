@@ -1,0 +1,219 @@
+"""The checks of `pdm run doctor`: each looks at one thing and knows the line that repairs it."""
+
+import importlib.metadata
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from ... import repo
+from ...commands import setup_torch
+from ...runtime import blas
+from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
+from . import probe
+
+PYTHONS = [(3, minor) for minor in range(10, 14)]
+# A few steps of bf16 at the size of the numbers that hpu.self_check works on.
+BF16_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found. "missing" is for what the course needs; "warn" for what it can do without."""
+
+    name: str
+    status: Literal["ok", "warn", "missing"]
+    detail: str
+    fix: str = ""
+
+
+@cache
+def facts() -> Facts:
+    return setup_torch.gather()
+
+
+def check_python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] in PYTHONS:
+        return Check("Python", "ok", version)
+    fix = "install Python 3.10 to 3.13, then `pdm use -f 3.12 && pdm install`"
+    return Check("Python", "missing", f"{version}; the course runs on 3.10 to 3.13", fix)
+
+
+def check_machine() -> Check:
+    system, machine = facts().system, facts().machine
+    if is_intel_mac(system, machine):
+        return Check("machine", "missing", f"{system} {machine}: {INTEL_MAC}", "use Apple silicon or Linux")
+    if system == "Windows":
+        return Check("machine", "warn", f"{system} {machine}: the torch port alone (MLX has no wheel here)")
+    return Check("machine", "ok", f"{system} {machine}")
+
+
+def check_environment() -> Check:
+    """The project's own environment, and the PDM that made it."""
+    if sys.prefix == sys.base_prefix:
+        fix = "run it as `pdm run doctor`, after `pdm install`"
+        return Check("environment", "warn", f"{sys.prefix} is not an environment of its own", fix)
+    if shutil.which("pdm") is None:
+        return Check(
+            "environment", "warn", f"{sys.prefix}, but no pdm on the PATH", 'pip install "pdm[locked]"'
+        )
+    return Check("environment", "ok", sys.prefix)
+
+
+def check_packages() -> Check:
+    """Everything that `pdm install` installs, except MLX, which has its own line."""
+    try:
+        requirements = importlib.metadata.requires("tiny-llm") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Check("packages", "missing", "the course itself is not installed here", "pdm install")
+    names = [re.match(r"[\w.-]+", line)[0] for line in requirements if "extra ==" not in line]
+    absent = [name for name in names if name != "mlx" and setup_torch.version_of(name) is None]
+    if absent:
+        return Check("packages", "missing", f"absent: {', '.join(absent)}", "pdm install")
+    return Check("packages", "ok", f"all {len(set(names) - {'mlx'})} are installed")
+
+
+@cache
+def ask(backend: str) -> dict:
+    return probe.ask(backend)
+
+
+def check_mlx() -> Check:
+    version = setup_torch.version_of("mlx")
+    if version:
+        return _working("MLX", version, "mlx", "pdm install")
+    if is_intel_mac(facts().system, facts().machine) or facts().system == "Windows":
+        return Check("MLX", "warn", "there is no MLX for this machine; the torch port is the whole course")
+    return Check("MLX", "warn", "not installed: no MLX port", "pdm install")
+
+
+def check_torch() -> Check:
+    if facts().installed:
+        return _working("torch", facts().installed, "torch", "pdm run setup-torch")
+    return Check("torch", "warn", "not installed: no torch port", "pdm run setup-torch")
+
+
+def _working(name: str, version: str, backend: str, fix: str) -> Check:
+    """A port that is installed, asked for its device."""
+    try:
+        found = ask(backend)
+    except Exception as error:
+        return Check(name, "missing", f"{version} is installed but does not work: {error}", fix)
+    where = f"{version} on {found['device']}, {found['dtype']} by default"
+    return Check(
+        name, "ok", f"{where}; the vendor's build" if backend == "torch" and facts().is_vendors else where
+    )
+
+
+def check_gaudi() -> Check:
+    """The plug-in, its mode, and every fused function against its twin. The course also runs without a Gaudi."""
+    habana = facts().habana
+    if not habana and not facts().gaudi:
+        return Check("Gaudi", "ok", "none on this machine")
+    if not habana or not facts().installed:
+        return Check("Gaudi", "warn", "its plug-in and its torch are not both visible from here", GAUDI_FIX)
+    plug_in = f"habana-torch-plugin {habana}, {shutil.which('hl-smi') or 'no hl-smi'}"
+    try:
+        found = ask("torch")["hpu"]
+    except Exception as error:
+        return Check("Gaudi", "warn", f"{plug_in}; torch does not work: {error}", "see the line on torch")
+    if not found["available"]:
+        return Check("Gaudi", "warn", f"{plug_in}; {found['reason']}", _gaudi_line(found["reason"]))
+    mode = "lazy" if found["lazy"] else "eager"
+    return _fused(f"{plug_in}; {found['reason']}, {mode} mode", found["errors"])
+
+
+def _gaudi_line(reason: str) -> str:
+    if "does not load" in reason:
+        return (
+            "take plug-in and torch from one Gaudi release, as its container has them; unset PT_HPU_LAZY_MODE"
+        )
+    return "start the container with `--runtime=habana`; `hl-smi` must list a card"
+
+
+def _fused(detail: str, errors: list[tuple[str, float]]) -> Check:
+    differences = ", ".join(f"{name} {error:.4f}" for name, error in errors)
+    detail = f"{detail}; fused functions against their twins: {differences}"
+    if max(error for _, error in errors) <= BF16_TOLERANCE:
+        return Check("Gaudi", "ok", detail)
+    return Check("Gaudi", "warn", detail, "report this line and the Gaudi release: the twins are right")
+
+
+def check_blas() -> Check:
+    """What MLX multiplies with on a CPU under Linux, and how much faster OpenBLAS makes it."""
+    if facts().system != "Linux" or setup_torch.version_of("mlx") is None:
+        return Check("BLAS", "ok", "nothing to do: it matters for MLX on Linux")
+    try:
+        now, without = ask("mlx"), probe.ask("mlx", **{blas.SWITCH: "0"})
+    except Exception as error:
+        return Check("BLAS", "warn", f"MLX does not work: {error}", "see the line on MLX")
+    speeds = f"float32, 256 rows: {now['gflops']:.0f} GFLOP/s in MLX"
+    if now["blas"] == "loaded":
+        return Check("BLAS", "ok", f"OpenBLAS, {speeds}; {without['gflops']:.0f} without it")
+    if now["blas"] == "off":
+        return Check("BLAS", "warn", f"OpenBLAS is turned off, {speeds}", f"unset {blas.SWITCH}")
+    return Check("BLAS", "warn", f"no OpenBLAS, {speeds}", _openblas_line())
+
+
+def _openblas_line() -> str:
+    """The install line of this distribution, or all that are known."""
+    lines = [line for tool, line in blas.INSTALL_LINES.items() if shutil.which(tool)]
+    return " or ".join(lines or blas.INSTALL_LINES.values())
+
+
+def check_mdbook() -> Check:
+    from ...commands.book import find_mdbook
+
+    program = find_mdbook()
+    if program is None:
+        return Check("mdbook", "warn", "absent: `pdm run book` cannot show the book", "pdm install")
+    return Check("mdbook", "ok", program)
+
+
+def check_model() -> Check:
+    """A shipped model has a config, a tokenizer and weights."""
+    folders = [file.parent for file in sorted(repo.MODELS.glob("*/config.json"))]
+    whole = [f for f in folders if (f / "tokenizer.json").exists() and list(f.glob("*.safetensors"))]
+    if whole:
+        return Check("shipped model", "ok", ", ".join(folder.name for folder in whole))
+    return Check("shipped model", "missing", f"none in {repo.MODELS}", "git checkout -- models")
+
+
+def check_port() -> Check:
+    """The port that the learner works on needs its library."""
+    port = repo.learner_port()
+    absent = [name for name in repo.ports_of(port) if name not in repo.installed_backends()]
+    if not absent:
+        return Check("your port", "ok", f"{port} (`pdm run course port` changes it)")
+    fix = "pdm run setup-torch" if absent == ["torch"] else "pdm install"
+    return Check("your port", "missing", f"{port}, but {', '.join(absent)} is not installed", fix)
+
+
+CHECKS: list[Callable[[], Check]] = [
+    check_python,
+    check_machine,
+    check_environment,
+    check_packages,
+    check_mlx,
+    check_torch,
+    check_gaudi,
+    check_blas,
+    check_mdbook,
+    check_model,
+    check_port,
+]
+
+
+def run(check: Callable[[], Check]) -> Check:
+    """The check's result; one that fails itself is a finding and no crash."""
+    name = check.__name__.removeprefix("check_")
+    try:
+        return check()
+    except SystemExit as error:
+        return Check(name, "missing", str(error), "see the detail")
+    except Exception as error:
+        return Check(name, "missing", f"could not be checked: {type(error).__name__}: {error}", "pdm install")

@@ -1,0 +1,59 @@
+"""Asks one port about itself, in a process of its own, and prints the answer as one line of JSON.
+
+A process of its own, because a broken array library may end its process, because two speeds of one library need two,
+and because neither library should be imported where the other is used.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+ROWS, WIDTH = 256, 1024  # a prefill of 256 tokens through one square weight
+SECONDS = 0.3
+
+
+def ask(backend: str, **environment: str) -> dict:
+    """The answer of a fresh process about a port.
+
+    Raises:
+        RuntimeError: the process failed; the message is the last line that it printed.
+    """
+    command = [sys.executable, "-m", __name__, backend]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"]
+        raise RuntimeError(lines[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(backend: str) -> dict:
+    """The port's device and type; of MLX its float32 speed on the CPU, of torch what it knows of Gaudi."""
+    from ...runtime.blas import preload
+    from ...runtime.port import Port
+
+    loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well
+    port = Port("ref", backend)
+    found = {"device": port.device, "dtype": port.float_dtype}
+    if backend == "mlx":
+        return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
+    errors = port.hpu.self_check() if port.hpu.available() else []
+    return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}}
+
+
+def speed(port) -> float:
+    """GFLOP/s of a float32 matrix product of 256 rows: the best of a few in 0.3 seconds."""
+    import numpy as np  # here: the doctor imports this file where nothing is installed yet
+
+    x, w = (port.array(np.ones((rows, WIDTH), np.float32)) for rows in (ROWS, WIDTH))
+    best, end = float("inf"), time.perf_counter() + SECONDS
+    while time.perf_counter() < end or best == float("inf"):
+        start = time.perf_counter()
+        port.numpy(port.linear(x, w))
+        best = min(best, time.perf_counter() - start)
+    return 2 * ROWS * WIDTH * WIDTH / best / 1e9
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(sys.argv[1])))

@@ -1,0 +1,152 @@
+"""Goldens: what Hugging Face's transformers computed once, on random weights that NumPy makes again from a seed.
+
+Only inputs and outputs are stored, in `tests/goldens/`, with their provenance beside them; the command that makes
+them is `tests_refsol/make_goldens.py`. So a day test compares with transformers without needing it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...model.checkpoint import Checkpoint
+from ...model.config import ModelConfig
+from ...repo import ROOT
+
+FOLDER = ROOT / "tests" / "goldens"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small Qwen3 that no real checkpoint resembles, so that no default and no coincidence of sizes helps.
+
+    Args:
+        config: its shape.
+        seed: of its weights and inputs.
+        rows, tokens: B and L of the inputs.
+    """
+
+    config: ModelConfig
+    seed: int
+    rows: int
+    tokens: int
+
+
+# Query heads per key head: 1, 3 and 8. Hq · D is never E, theta and eps are never the defaults of a class.
+CASES = {
+    "tied-1": Case(
+        ModelConfig(
+            hidden_size=20,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            head_dim=8,
+            intermediate_size=28,
+            vocab_size=41,
+            max_position_embeddings=64,
+            rms_norm_eps=1e-2,
+            rope_theta=500.0,
+            tie_word_embeddings=True,
+        ),
+        seed=11,
+        rows=2,
+        tokens=7,
+    ),
+    "untied-3": Case(
+        ModelConfig(
+            hidden_size=36,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            head_dim=10,
+            intermediate_size=52,
+            vocab_size=53,
+            max_position_embeddings=48,
+            rms_norm_eps=3e-2,
+            rope_theta=100.0,
+            tie_word_embeddings=False,
+        ),
+        seed=12,
+        rows=3,
+        tokens=11,
+    ),
+    "tied-8": Case(
+        ModelConfig(
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            num_key_value_heads=1,
+            head_dim=6,
+            intermediate_size=44,
+            vocab_size=67,
+            max_position_embeddings=32,
+            rms_norm_eps=1e-3,
+            rope_theta=2000.0,
+            tie_word_embeddings=True,
+        ),
+        seed=13,
+        rows=1,
+        tokens=5,
+    ),
+}
+
+
+def golden(name: str) -> dict[str, np.ndarray]:
+    """The stored arrays of a case, float32 but for the ids.
+
+    inputs: (B, L) token ids. logits: (B, L, V) of the whole model for them.
+    x: (B, L, E), a stream. attention, block: (B, L, E), what layer 0's attention and the whole of layer 0 make of
+    x, behind the causal mask.
+    """
+    with np.load(FOLDER / f"{name}.npz") as arrays:
+        return dict(arrays)
+
+
+def random_weights(case: Case) -> dict[str, np.ndarray]:
+    """Float32 weights by Hugging Face name. Matrices keep sizes as they are; norms are far enough from 1 to matter."""
+    # RandomState and not default_rng: NumPy promises that its stream never changes.
+    random = np.random.RandomState(case.seed)
+    weights = {}
+    for name, shape in _shapes(case.config):
+        normal = random.standard_normal(shape)
+        weight = 1 + 0.3 * normal if len(shape) == 1 else normal / np.sqrt(shape[-1])
+        weights[name] = weight.astype(np.float32)
+    return weights
+
+
+def random_inputs(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """(B, L) token ids and (B, L, E) stream of a case."""
+    random = np.random.RandomState(case.seed + 1000)
+    inputs = random.randint(0, case.config.vocab_size, (case.rows, case.tokens))
+    stream = 0.3 + random.standard_normal((case.rows, case.tokens, case.config.hidden_size))
+    return inputs, stream.astype(np.float32)
+
+
+def random_checkpoint(b, case: Case, dtype: str = "float32") -> Checkpoint:
+    """The case's weights on the port `b`."""
+    weights = {name: b.array(weight, dtype) for name, weight in random_weights(case).items()}
+    return Checkpoint(case.config, weights)
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    E, F, V, D = config.hidden_size, config.intermediate_size, config.vocab_size, config.head_dim
+    q_rows, kv_rows = config.num_attention_heads * D, config.num_key_value_heads * D
+    yield "model.embed_tokens.weight", (V, E)
+    for layer in range(config.num_hidden_layers):
+        for name, shape in (
+            ("input_layernorm", (E,)),
+            ("self_attn.q_proj", (q_rows, E)),
+            ("self_attn.k_proj", (kv_rows, E)),
+            ("self_attn.v_proj", (kv_rows, E)),
+            ("self_attn.q_norm", (D,)),
+            ("self_attn.k_norm", (D,)),
+            ("self_attn.o_proj", (E, q_rows)),
+            ("post_attention_layernorm", (E,)),
+            ("mlp.gate_proj", (F, E)),
+            ("mlp.up_proj", (F, E)),
+            ("mlp.down_proj", (E, F)),
+        ):
+            yield f"model.layers.{layer}.{name}.weight", shape
+    yield "model.norm.weight", (E,)
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", (V, E)

@@ -1,0 +1,192 @@
+"""The pytest plugin of the course: fixtures `b` and `s`, task marks, blank holes, no silent skips.
+
+`pdm run test` and `pdm run test-refsol` load it and pass its options.
+"""
+
+import zlib
+from collections import Counter
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from ...repo import installed_backends
+from ...runtime.port import Port
+from ...runtime.solution import SOLUTIONS, resolve_serving
+from ..address import Day, Task, parse_task, task_of_label
+from ..progress import record_results
+from ..tree import tasks_of_part
+
+# Without its last phase, which traces every line to explain a failure: a day of blank stubs took minutes by it.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+settings.register_profile(
+    "course",
+    derandomize=True,
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=PHASES,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no wrong solution
+)
+settings.load_profile("course")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiny-llm")
+    group.addoption("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose code is tested")
+    group.addoption("--backends", default=",".join(installed_backends()), help="mlx, torch or mlx,torch")
+    group.addoption(
+        "--device", default="cpu", help="where the arrays live; CPU is what the tolerances assume"
+    )
+    group.addoption(
+        "--record", action="store_true", help="remember which tasks are green, for `course status`"
+    )
+    group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Grader(config), "tiny-llm-grader")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "b" in metafunc.fixturenames:
+        metafunc.parametrize("b", metafunc.config.getoption("backends").split(","), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def b(request: pytest.FixtureRequest) -> Port:
+    """The names under test on one backend, with `b.array(numpy)` and `b.numpy(array)`."""
+    option = request.config.getoption
+    return Port(SOLUTIONS[option("solution")], request.param, option("device"))
+
+
+@pytest.fixture(scope="session")
+def s(request: pytest.FixtureRequest):
+    """The policy under test, `serving`: it knows no arrays and runs once."""
+    return resolve_serving(SOLUTIONS[request.config.getoption("solution")])
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random inputs that are the same in every run and on every backend."""
+    return np.random.default_rng(zlib.crc32(request.function.__name__.encode()))
+
+
+def task_of(item: pytest.Item) -> Task | None:
+    """The task that a test grades."""
+    mark = item.get_closest_marker("task")
+    return mark and parse_task(mark.args[0])
+
+
+def devices() -> set[str]:
+    """Every device of every installed backend, for example {"cpu", "gpu"}."""
+    return {
+        d
+        for name in installed_backends()
+        for d in import_module(f"tiny_llm_kit.runtime.backend_{name}").devices()
+    }
+
+
+class Grader:
+    """Watches one session: which tasks passed, which holes were blank, what was not tested."""
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+        self.outcomes: dict[tuple[str, Task], bool] = {}
+        self.blanks: Counter[str] = Counter()
+        self.skipped: list[str] = []
+        self.untested: list[tuple[str, str]] = []
+        self.of_serving = tasks_of_part("serving")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._keep_wanted(items)
+        self._set_aside_what_needs_more(items)
+
+    def _keep_wanted(self, items: list[pytest.Item]) -> None:
+        wanted = {parse_task(text) for text in self.config.getoption("tasks")}
+        if wanted:
+            unwanted = [item for item in items if task_of(item) not in wanted]
+            self.config.hook.pytest_deselected(items=unwanted)
+            items[:] = [item for item in items if task_of(item) in wanted]
+
+    def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
+        """A test for a device or a port that is not here is neither passed nor skipped: it is named at the end."""
+        present = {"device": devices(), "port": set(installed_backends())}
+        needs = [(item, _missing(item, present)) for item in items]
+        self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
+        if self.untested:
+            self.config.hook.pytest_deselected(items=[item for item, missing in needs if missing])
+            items[:] = [item for item, missing in needs if not missing]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        blank = _blank_hole(call)
+        if blank:
+            report.blank = blank
+            report.longrepr = f"blank: {blank}"
+        if report.failed or report.when == "call":
+            self._note(item, passed=report.passed)
+        if report.skipped:
+            self.skipped.append(item.nodeid)
+        return report
+
+    def _note(self, item: pytest.Item, passed: bool) -> None:
+        task = task_of(item)
+        if task is not None:
+            # A task of the policy is judged as a whole, also by its tests that run a port's model.
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            port = "serving" if task in self.of_serving else params.get("b", "serving")
+            key = (port, task)
+            self.outcomes[key] = self.outcomes.get(key, True) and passed
+
+    def pytest_report_teststatus(self, report):
+        if getattr(report, "blank", None):
+            self.blanks[report.blank] += 1
+            return "blank", "_", "BLANK"
+        return None
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.config.getoption("record"):
+            record_results(self.outcomes)
+        if self.skipped and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        option = self.config.getoption
+        terminalreporter.write_line(
+            f"tested: src/{SOLUTIONS[option('solution')]}, ports: {option('backends')}, device: {option('device')}"
+        )
+        for label in sorted(self.blanks):
+            terminalreporter.write_line(
+                f"blank: {label} ({self.blanks[label]} tests wait for it)", yellow=True
+            )
+        earlier = self._blank_days_before()
+        if earlier:
+            terminalreporter.write_line(
+                f"earlier days are blank: fill them, or `pdm run course skip --through {earlier[-1]}`",
+                yellow=True,
+            )
+        for nodeid, missing in self.untested:
+            terminalreporter.write_line(f"not tested on this machine (needs {missing}): {nodeid}")
+        for nodeid in self.skipped:
+            terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
+
+    def _blank_days_before(self) -> list[Day]:
+        """Days that were not asked for, but whose blanks the tests ran into."""
+        asked = {task.of_day for _, task in self.outcomes}
+        return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
+
+
+def _missing(item: pytest.Item, present: dict[str, set[str]]) -> str | None:
+    """The device or port that a test needs and that is not here."""
+    needed = [(kind, mark.args[0]) for kind in present for mark in item.iter_markers(kind)]
+    return next((name for kind, name in needed if name not in present[kind]), None)
+
+
+def _blank_hole(call: pytest.CallInfo) -> str | None:
+    """The address in the message of a blank hole's NotImplementedError."""
+    error = call.excinfo and call.excinfo.value
+    if isinstance(error, NotImplementedError) and error.args and task_of_label(str(error.args[0])):
+        return str(error.args[0])
+    return None

@@ -1,0 +1,95 @@
+"""Turns `--week --day --task --backend` into one pytest run; shared by `test` and `test-refsol`."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from ...repo import PORTS, ROOT
+from ...runtime.arguments import DEVICES
+from ...runtime.port import Port
+from ...runtime.solution import SOLUTIONS
+from ...terminal import fail, replace_unknown_characters
+from ..address import Day, Task
+from ..tree import day_tests, days, tasks
+
+
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The options that both commands have; what it does not know goes to pytest."""
+    made = argparse.ArgumentParser(
+        prog=prog, description=description, epilog="more arguments go to pytest, after --"
+    )
+    made.add_argument("--week", type=int)
+    made.add_argument("--day", type=int)
+    made.add_argument("--task", type=int)
+    made.add_argument("--backend", choices=[*PORTS, "all"])
+    made.add_argument("--device", default="cpu", choices=DEVICES)
+    return made
+
+
+def selected_days(week: int | None, day: int | None, task: int | None) -> list[Day]:
+    """The days that the options name; empty when they name none.
+
+    Raises:
+        SystemExit: 2, with one line, for a day or a task that the course does not have.
+    """
+    if week is None and (day is not None or task is not None):
+        fail("--day and --task need --week")
+    if day is None and task is not None:
+        fail("--task needs --day")
+    found = [d for d in days() if week is not None and d.week == week and day in (None, d.day)]
+    if week is not None and not found:
+        wanted = f"week {week}" + (f" day {day}" if day is not None else "")
+        fail(f"the course has no {wanted}; its days are {', '.join(map(str, days()))}")
+    if task is not None and Task(week, day, task) not in tasks():
+        numbers = [str(t.number) for t in tasks() if t.of_day == found[0]]
+        fail(f"day {found[0]} has no task {task}; its tasks are {', '.join(numbers)}")
+    return found
+
+
+def run(
+    solution: str,
+    backends: list[str],
+    paths: list[Path],
+    options: argparse.Namespace,
+    pytest_arguments: list[str],
+    extra: tuple[str, ...] = (),
+) -> int:
+    """Runs pytest on `paths` and returns the exit code; no test selected is an error."""
+    replace_unknown_characters()
+    for backend in backends:
+        check_port(solution, backend, options.device)
+    arguments = [
+        *map(str, paths),
+        "-p",
+        "tiny_llm_kit.course.grading.plugin",
+        f"--rootdir={ROOT}",
+        f"-c{ROOT}/pyproject.toml",
+    ]
+    arguments += [
+        f"--solution={solution}",
+        f"--backends={','.join(backends)}",
+        f"--device={options.device}",
+        *extra,
+    ]
+    if options.task is not None:
+        arguments.append(f"--task={options.week}.{options.day}.{options.task}")
+    status = pytest.main([*arguments, "-q", *(text for text in pytest_arguments if text != "--")])
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+        fail("no test was selected, and nothing tested is not a pass")
+    return int(status)
+
+
+def check_port(solution: str, backend: str, device: str) -> None:
+    """One line now, and not one error a test, when a port is missing, has no such device, or cannot be imported."""
+    try:
+        Port(SOLUTIONS[solution], backend, device)
+    except ValueError as error:
+        fail(str(error))
+
+
+def files_of(chosen: list[Day]) -> list[Path]:
+    missing = [day for day in chosen if not day_tests(day)]
+    if missing:
+        fail(f"day {missing[0]} has no tests: tests/test_{missing[0].slug}.py is missing")
+    return [file for day in chosen for file in day_tests(day)]

@@ -1,0 +1,121 @@
+"""What chunks cost in memory, for the screen of Day 2.7: activations against chunk size, and forgetting to evaluate.
+
+Activations are what a chunk holds while it runs, beside the weights and the cache.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from rich.console import Console
+
+from ...model.checkpoint import load_checkpoint
+
+MODEL = "tiny-qwen3"
+CONTEXT = 1024
+SIZES = (32, 64, 128, 256, 512, CONTEXT)
+LAZY_CHUNK, LAZY_LENGTHS = 32, (128, 256, 512)
+WIDTH = 30  # of the longest bar
+# What differs from run to run, and from port to port: for `MEASURED` of the screen.
+MEASURED = (r" *\d+\.\d MiB *█*▏?", r" *\d+\.\d ×")
+
+
+class Chunks:
+    """A prompt of random tokens, and the chunks of it that a model runs.
+
+    Args:
+        attention: which one the model has.
+        layers: how many of its layers run; what one has held is free when the next one runs.
+        tokens: of the prompt.
+    """
+
+    def __init__(self, b, checkpoint, attention: str, tokens: int, layers: int | None = None):
+        self.b, self.model = b, b.Qwen3ModelWeek2(checkpoint, attention=attention)
+        self.model.layers = self.model.layers[:layers]
+        self.ids = np.random.default_rng(0).integers(0, checkpoint.config.vocab_size, size=tokens)
+        self.caches = self.model.create_kv_cache(tokens)
+
+    def run(self, start: int, size: int, keep: int = 0):
+        """One chunk; logits of the last `keep` tokens."""
+        piece, places = self.ids[None, start : start + size], np.arange(start, start + size)
+        return self.model(self.b.array(piece), self.b.array(places), self.caches, logits_to_keep=keep)
+
+    def prefill(self, size: int, materialize: bool = True):
+        """The whole prompt in chunks of `size`, into fresh caches; logits of its last token."""
+        last = len(self.ids) - size
+        self.caches = self.model.create_kv_cache(len(self.ids))
+        for start in range(0, last, size):
+            self.run(start, size)
+            if materialize:
+                self.materialize()
+        return self.run(last, size, keep=1)
+
+    def materialize(self) -> None:
+        for cache in self.caches:
+            cache.materialize()
+
+
+def activation_bytes(b, attention: str, sizes: Iterable[int], context: int) -> dict[int, int]:
+    """By size: the most bytes that a prompt's last chunk held, behind which `context` tokens end."""
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    chunks = Chunks(b, checkpoint, attention, context, layers=1)
+    chunks.prefill(64)
+    chunks.materialize()
+
+    def last(size: int):
+        for cache in chunks.caches:
+            cache.rewind(size)
+        return chunks.run(context - size, size, keep=1)
+
+    return {size: b.peak_bytes(lambda size=size: last(size)) for size in sizes}
+
+
+def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
+    """The most bytes that a prefill in chunks held: with `materialize()` between two chunks, and without.
+
+    Here the cache is counted: it is made on the way.
+    """
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    chunks = Chunks(b, checkpoint, "device", tokens)
+
+    def prefill(materialize: bool):
+        logits = chunks.prefill(size, materialize)
+        b.kit.evaluate(logits)
+        chunks.caches = []
+        return logits
+
+    return b.peak_bytes(lambda: prefill(True)), b.peak_bytes(lambda: prefill(False))
+
+
+def show_activation_memory(b, console: Console) -> None:
+    """What the last chunk of a prompt held at its peak, for every chunk size and two kinds of attention."""
+    console.print(
+        f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of {MODEL},"
+    )
+    console.print("beside the weights and the cache, with simple attention and with the device's:\n")
+    console.print(f"{'chunk':>8}{'':10}{'peak':>13}", style="bold")
+    simple, device = (activation_bytes(b, name, SIZES, CONTEXT) for name in ("simple", "device"))
+    longest = max([*simple.values(), *device.values()])
+    for size in SIZES:
+        for name, held in (("simple", simple[size]), ("device", device[size])):
+            label = ("none" if size == CONTEXT else size) if name == "simple" else ""
+            console.print(f"{label:>8}  {name:<8}{_mebibytes(held)}  {_bar(held, longest)}")
+
+
+def show_lazy_chunks(b, console: Console) -> None:
+    """MLX alone: what a prefill held at its peak if nobody evaluates the caches between two chunks."""
+    console.print(
+        f"{MODEL}, chunks of {LAZY_CHUNK} tokens: what a prefill held at its peak, the cache included,"
+    )
+    console.print("with materialize() after every chunk, and without: then all wait for the last one.\n")
+    console.print(f"{'prompt':>8}{'with':>13}{'without':>13}", style="bold")
+    for tokens in LAZY_LENGTHS:
+        computed, lazy = lazy_bytes(b, LAZY_CHUNK, tokens)
+        console.print(f"{tokens:>8}{_mebibytes(computed)}{_mebibytes(lazy)}{lazy / computed:>8.1f} ×")
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:9.1f} MiB"
+
+
+def _bar(count: int, longest: int) -> str:
+    return "█" * round(WIDTH * count / longest) or "▏"

@@ -1,0 +1,83 @@
+"""The screen of Day 1.5: where a model's numbers are, what they weigh, and what your model says next."""
+
+from math import prod
+
+import numpy as np
+from rich.console import Console
+
+from ...model.checkpoint import Checkpoint, load_checkpoint
+from ...model.config import ModelConfig
+from ...model.tokenizer import load_tokenizer
+
+SHIPPED = "tiny-qwen3"
+QUESTION = "What is chunked prefill?"
+# As its config.json on the hub says.
+QWEN3_06B = ModelConfig(
+    hidden_size=1024,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    intermediate_size=3072,
+    vocab_size=151936,
+    max_position_embeddings=40960,
+    rms_norm_eps=1e-6,
+    rope_theta=1000000.0,
+    tie_word_embeddings=True,
+)
+
+
+def show(b, console: Console) -> None:
+    """Counts the numbers of the shipped model and of Qwen3-0.6B, then asks the shipped one for the next token."""
+    checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "float32")
+    counted = sum(prod(array.shape) for array in checkpoint.weights.values())
+    console.print(
+        f"tiny-qwen3, shipped with the course: {len(checkpoint.weights)} arrays, {counted:,} numbers\n"
+    )
+    _table(console, parameters(checkpoint.config))
+    console.print("\nQwen3-0.6B, the same layers, more and wider:\n")
+    _table(console, parameters(QWEN3_06B))
+    _next_tokens(b, checkpoint, console)
+
+
+def parameters(config: ModelConfig) -> dict[str, int]:
+    """How many numbers each part of a model holds."""
+    E, V, L = config.hidden_size, config.vocab_size, config.num_hidden_layers
+    heads = config.num_attention_heads + config.num_key_value_heads
+    return {
+        "embedding": V * E,
+        "attention": L * 2 * heads * config.head_dim * E,  # wq and wo have Hq·D·E each, wk and wv Hkv·D·E
+        "MLP": L * 3 * config.intermediate_size * E,
+        "norms": L * (2 * E + 2 * config.head_dim) + E,
+        "head": 0 if config.tie_word_embeddings else V * E,
+    }
+
+
+def _table(console: Console, parts: dict[str, int]) -> None:
+    console.print(f"{'part':>12}{'numbers':>16}{'share':>9}{'in bf16':>14}{'in float32':>14}", style="bold")
+    total = sum(parts.values())
+    for name, count in {**parts, "all": total}.items():
+        share = f"{100 * count / total:.1f} %"
+        note = "   tied: none" if name == "head" and not count else ""
+        console.print(f"{name:>12}{count:>16,}{share:>9}{_mib(2 * count):>14}{_mib(4 * count):>14}{note}")
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.2f} MiB"
+
+
+def _next_tokens(b, checkpoint: Checkpoint, console: Console) -> None:
+    tokenizer = load_tokenizer(SHIPPED)
+    chat = [{"role": "user", "content": QUESTION}]
+    ids = tokenizer.encode(tokenizer.apply_chat_template(chat, add_generation_prompt=True))
+    logits = b.numpy(b.Qwen3ModelWeek1(checkpoint)(b.array([ids])))
+    console.print(f'\n"{QUESTION}" is {len(ids)} tokens with the chat template around it.')
+    console.print(f"Your model's logits are {logits.shape}: behind each token, a score for every next one.")
+    console.print("Behind the last one, the best are:\n")
+    last = logits[0, -1].astype(np.float64)
+    weights = np.exp(last - last.max())
+    for id in np.argsort(-last)[:3]:
+        text = repr(tokenizer.decode([int(id)]))
+        console.print(
+            f"{text:>16}  logit {last[id]:5.1f}   probability {100 * weights[id] / weights.sum():5.1f} %"
+        )

@@ -1,0 +1,51 @@
+"""The screen of Day 1.6: the shipped model answers, and every call of the model is one line.
+
+The model is wrapped, so that the length of each input is seen; what the lines show is the learner's own loop.
+"""
+
+from rich.console import Console
+from rich.text import Text
+
+from ...model.checkpoint import load_checkpoint
+from ...model.tokenizer import load_tokenizer
+
+MODEL = "tiny-qwen3"
+QUESTION = "What is temperature?"
+
+
+def show(b, console: Console) -> None:
+    """Asks one question and draws what each token of the answer cost."""
+    tokenizer = load_tokenizer(MODEL)
+    model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    lengths: list[int] = []
+    pieces: list[str] = []
+
+    def watched(inputs):
+        lengths.append(inputs.shape[-1])
+        return model(inputs)
+
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}])
+    answer = b.simple_generate(watched, tokenizer, prompt, on_text=pieces.append)
+    console.print(
+        Text.assemble(("question  ", "dim"), QUESTION, ("\nanswer    ", "dim"), (answer, "bold"), "\n")
+    )
+    console.print(Text("call  tokens sent: the prompt ░, the answer so far █", style="dim"))
+    for call, length in enumerate(lengths):
+        console.print(_line(call, length, lengths[0], pieces))
+    console.print(_bill(lengths))
+
+
+def _line(call: int, length: int, prompt: int, pieces: list[str]) -> Text:
+    bar = ("░" * prompt, "blue"), ("█" * (length - prompt), "yellow")
+    result = f"{pieces[call]!r}" if call < len(pieces) else "the end token: stop"
+    return Text.assemble(f"{call + 1:4}  {length:3} ", *bar, ("  → ", "dim"), (result, "bold"))
+
+
+def _bill(lengths: list[int]) -> Text:
+    """What the calls cost together, and what they would with a cache."""
+    shapes = len(set(lengths))
+    return Text(
+        f"\n{len(lengths)} calls computed {lengths[0]} + {lengths[1]} + … + {lengths[-1]} = {sum(lengths)} tokens;"
+        f" a cache computes each once: {lengths[-1]}.\n"
+        f"They had {shapes} different shapes: a graph compiler would compile {shapes} times."
+    )

@@ -1,0 +1,154 @@
+"""The screen of Day 2.1: what one more token costs, the longer the text is, without a cache and with one.
+
+The second part, for the torch port alone, counts what a compiler for fixed shapes would have to compile.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from ...model.checkpoint import load_checkpoint
+
+MODEL = "tiny-qwen3"
+CONTEXTS = (16, 64, 256, 1024)
+ROUNDS = 3
+BAR = 30  # cells of the longest bar
+PROMPT, TOKENS = 5, 200
+MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
+
+
+def show(b, console: Console) -> None:
+    """Times one token behind texts of several lengths, on the learner's two models."""
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    console.print(
+        f"One more token of {MODEL}. Without a cache all tokens are computed again,\n"
+        "with the cache only the new one.\n"
+    )
+    times = _costs(b, checkpoint)
+    longest = max(again for again, _ in times.values())
+    for context, (again, cached) in times.items():
+        console.print(_line(f"{context:5} tokens", "again", again, longest, "blue"))
+        console.print(_line("", "cache", cached, longest, "yellow"))
+    console.print(_summary(times))
+    console.print(_memory(checkpoint.config))
+
+
+def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
+    """By context: the median seconds of one more token without and with the cache.
+
+    One after the other, round by round, so that a busy moment of the machine meets them all.
+    """
+    week_1, week_2 = b.Qwen3ModelWeek1(checkpoint), b.Qwen3ModelWeek2(checkpoint)
+    runs = {context: _runs(b, week_1, week_2, context) for context in CONTEXTS}
+    seconds = {context: ([], []) for context in CONTEXTS}
+    for _ in range(ROUNDS):
+        for context, (again, cached) in runs.items():
+            seconds[context][0].append(_seconds(b, again))
+            seconds[context][1].extend(_seconds(b, cached) for _ in range(3))
+    return {context: (median(again), median(cached)) for context, (again, cached) in seconds.items()}
+
+
+def _runs(b, week_1, week_2, context: int) -> tuple[Callable, Callable]:
+    """Two ways to the logits of one more token; each has run once."""
+    ids = np.random.default_rng(0).integers(0, week_1.config.vocab_size, size=(1, context))
+    text, token = b.array(ids), b.array(ids[:, -1:])
+    caches = week_2.create_kv_cache(context)
+    b.numpy(week_2(text, 0, caches, logits_to_keep=1))
+
+    def again():
+        return week_1(text)[:, -1]
+
+    def cached():
+        for cache in caches:
+            cache.rewind(1)
+        return week_2(token, context - 1, caches, logits_to_keep=1)
+
+    for run in (again, cached):
+        b.numpy(run())
+    return again, cached
+
+
+def _seconds(b, run: Callable) -> float:
+    start = time.perf_counter()
+    b.numpy(run())
+    return time.perf_counter() - start
+
+
+def _line(context: str, name: str, seconds: float, longest: float, colour: str) -> Text:
+    figures = f"{context:12}  {name} {1000 * seconds:8.1f} ms {1 / seconds:8.1f} tok/s  "
+    return Text.assemble(figures, ("█" * max(1, round(BAR * seconds / longest)), colour))
+
+
+def _summary(times: dict[int, tuple[float, float]]) -> str:
+    (again, cached), (again_long, cached_long) = times[CONTEXTS[0]], times[CONTEXTS[-1]]
+    return (
+        f"\nAt {CONTEXTS[-1]} tokens one more costs {again_long / again:.1f} × as much as at {CONTEXTS[0]} "
+        f"without the cache,\nand {cached_long / cached:.1f} × with it."
+    )
+
+
+def _memory(config) -> str:
+    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return (
+        f"The price is memory: {config.num_hidden_layers} layers × {config.num_key_value_heads} K/V heads × "
+        f"{config.head_dim} × 2 (key and value)\n= {numbers:,} numbers a token."
+    )
+
+
+class ConcatenatingCache:
+    """What a cache is in most first versions: the new keys are put behind the old ones, in a new array.
+
+    Right in every number. It is here to be counted.
+    """
+
+    def __init__(self, concatenate: Callable):
+        self.concatenate, self.offset, self.keys, self.values = concatenate, 0, None, None
+
+    def span(self, L: int) -> int:
+        return self.offset + L
+
+    def make_mask(self, L: int, dtype, *, positions=None) -> str | None:
+        return None if L == 1 else "causal"
+
+    def update_and_fetch(self, key, value, mask_length=None, mask=None, *, positions=None):
+        if self.offset:
+            key, value = (
+                self.concatenate([old, new], 2) for old, new in ((self.keys, key), (self.values, value))
+            )
+        self.keys, self.values, self.offset = key, value, self.offset + positions.shape[-1]
+        return key, value, self.offset, mask
+
+
+def show_torch(b, console: Console) -> None:
+    """Decodes with both caches and counts the different programs that torch was asked for."""
+    model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    model.layers = model.layers[:1]  # all layers ask for the same
+    console.print(f"\n{TOKENS} tokens, one by one. A compiler for fixed shapes would make:\n")
+    for name, caches in (
+        ("by concatenation", [ConcatenatingCache(b.kit.concatenate)]),
+        ("by index", model.create_kv_cache(PROMPT + TOKENS)),
+    ):
+        programs, reads = signatures(b, model, caches, TOKENS)
+        count = f"{programs:4} program{'s' if programs > 1 else ''}"
+        console.print(Text.assemble(f"  a cache {name:16}", (f"  {count:15}", "bold"), f"{reads} host reads"))
+
+
+def signatures(b, model, caches, tokens: int) -> tuple[int, int]:
+    """(different signatures, host reads) of so many decode steps behind a short prompt.
+
+    Positions are numbers in an array, as a Gaudi wants them: as Python's numbers they would be part of the program.
+    """
+    prompt = b.array(np.arange(PROMPT))
+    model(prompt[None], prompt, caches, logits_to_keep=0)
+    found, reads = set(), 0
+    for position in range(PROMPT, PROMPT + tokens):
+        step = partial(model, b.array([[position % 7]]), b.array([position]), caches, logits_to_keep=1)
+        recording = b.kit.record(step)
+        found.add(recording.signature)
+        reads += len(recording.host_reads)
+    return len(found), reads

@@ -1,0 +1,96 @@
+"""The screen of Day 2.2: a ruler and its marks, what each format costs, and how many bytes a token has to read."""
+
+from dataclasses import replace
+
+import numpy as np
+from rich.console import Console
+
+from ...model.checkpoint import load_checkpoint
+from ...model.config import ModelConfig
+from .week_1_day_5 import QWEN3_06B, SHIPPED, parameters
+
+MATRIX = "model.layers.0.mlp.down_proj.weight"
+FORMATS = ((128, 8), (64, 8), (32, 8), (128, 4), (64, 4), (32, 4))
+GROUP_SIZE, BITS = 32, 4
+SHOWN = 8  # numbers of a group
+BANDWIDTH = 100e9  # bytes per second; an assumption, of the size that laptops with fast memory have
+# As their config.json on the hub says.
+MODELS = {
+    "Qwen3-0.6B": QWEN3_06B,
+    "Qwen3-4B": replace(
+        QWEN3_06B, hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, intermediate_size=9728
+    ),
+    "Qwen3-8B": replace(
+        QWEN3_06B,
+        hidden_size=4096,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        intermediate_size=12288,
+        tie_word_embeddings=False,
+    ),
+}
+
+
+def show(b, console: Console) -> None:
+    """Packs a matrix of the shipped model, then counts bytes."""
+    w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
+    console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
+    _group(b, w, console)
+    console.print("\nThe whole matrix, 192 × 512, with scales and biases in bf16:\n")
+    _formats(b, w, console)
+    console.print("\nWhat a token reads: every layer and the head, once. The head stays in bf16; the layers'")
+    console.print("matrices have groups of 64 in 8 bits and of 32 in 4 bits. Tokens per second are at most")
+    console.print(f"bandwidth / bytes; here the bandwidth is {BANDWIDTH / 1e9:.0f} GB/s, an assumption.\n")
+    _roofline(console)
+
+
+def _group(b, w, console: Console) -> None:
+    words, scales, biases = b.quantize_weights(w, GROUP_SIZE, BITS)
+    scale, bias = float(b.numpy(scales)[0, 0]), float(b.numpy(biases)[0, 0])
+    q = b.numpy(b.unpack_numbers(words, BITS))[0, :SHOWN]
+    back = b.numpy(b.dequantize_weights(words, scales, biases, GROUP_SIZE, BITS))[0, :SHOWN]
+    exact = b.numpy(w)[0, :SHOWN]
+    word = b.numpy(words)[0, 0]
+    console.print(
+        f"  scale {scale:.5f}, bias {bias:.5f}: 0 is mark {-bias / scale:.0f}. Their word is {word:08x}.\n"
+    )
+    _row(console, "w", exact, ".4f")
+    _row(console, "q", q, "d")
+    _row(console, "q · scale + bias", back, ".4f")
+    _row(console, "error / scale", np.abs(exact - back) / abs(scale), ".2f")
+
+
+def _row(console: Console, name: str, values, form: str) -> None:
+    console.print(f"{name:>20}" + "".join(f"{value + 0:>8{form}}" for value in values))
+
+
+def _formats(b, w, console: Console) -> None:
+    header = f"{'bits':>6}{'group':>8}{'bits a weight':>16}{'worst error':>15}{'mean error':>14}"
+    console.print(header + f"{'share of |w|':>16}", style="bold")
+    exact = b.numpy(w).astype(np.float64)
+    for group_size, bits in FORMATS:
+        parts = b.quantize_weights(w, group_size, bits)
+        error = np.abs(b.numpy(b.dequantize_weights(*parts, group_size, bits)) - exact)
+        stored = bits + 2 * 16 / group_size
+        share = error.mean() / np.abs(exact).mean()
+        console.print(
+            f"{bits:>6}{group_size:>8}{stored:>16.2f}{error.max():>15.5f}{error.mean():>14.6f}{100 * share:>14.2f} %"
+        )
+
+
+def _roofline(console: Console) -> None:
+    columns = "".join(f"{name:>22}" for name in ("bf16", "8 bits", "4 bits"))
+    console.print(f"{'':>12}{columns}", style="bold")
+    for name, config in MODELS.items():
+        sizes = [bytes_per_token(config, bits) for bits in (16, 8 + 32 / 64, 4 + 32 / 32)]
+        cells = (f"{size / 1e9:>9.2f} GB {BANDWIDTH / size:>6.0f} /s" for size in sizes)
+        console.print(f"{name:>12}" + "".join(cells))
+
+
+def bytes_per_token(config: ModelConfig, bits: float) -> float:
+    """What a decode step reads, with `bits` for each weight of the layers' matrices and bf16 for the rest."""
+    parts = parameters(config)
+    head = (
+        config.vocab_size * config.hidden_size
+    )  # a tied table is read whole as the head; of the embedding one row is
+    return (parts["attention"] + parts["MLP"]) * bits / 8 + 2 * (head + parts["norms"])

@@ -1,0 +1,102 @@
+"""The screen of Day 2.3: your packed product against the plain one, and the shipped model in few bits.
+
+Seconds are the machine's: medians of runs in turns, over several matrices, so that none waits in a cache.
+"""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+from rich.console import Console
+
+from ...model.checkpoint import load_checkpoint
+from ...model.quantization import GROUP_SIZES, Packing
+from ...model.tokenizer import load_tokenizer
+from .week_1_day_5 import QUESTION, SHIPPED
+
+MEASURED = (r" *[\d.]+(?= (?:ms|GB/s|×|%))",)
+SHAPE = (2048, 1024)
+MATRICES = 12
+ROUNDS = 15
+
+
+def show(b, console: Console) -> None:
+    """Packs the shipped model and asks it."""
+    console.print("The shipped model in bf16, the matrices of its layers packed:\n")
+    _model(b, console)
+
+
+def show_mlx(b, console: Console) -> None:
+    """Times products of 1 and 16 rows."""
+    O, I = SHAPE
+    console.print(f"x @ W.T, {MATRICES} matrices W of {O} × {I} in turns, {b.name}, {b.float_dtype}\n")
+    _products(b, console)
+    console.print("× is the speed of the plain product of as many rows.")
+    console.print(f"NumPy adds up an array of 256 MiB at {_read_speed():.1f} GB/s here, on one thread.")
+
+
+show_torch = show_mlx  # each port has a kernel of its own, so each has figures of its own
+
+
+def _products(b, console: Console) -> None:
+    rng = np.random.default_rng(0)
+    plain = [b.array(rng.normal(size=SHAPE), b.float_dtype) for _ in range(MATRICES)]
+    kinds = {"plain": (plain, b.linear)}
+    for bits in (8, 4):
+        packed = [b.prepare_weights(b.pack_weights(w, GROUP_SIZES[bits], bits)) for w in plain]
+        kinds[f"{bits} bits"] = (packed, b.quantized_linear)
+    console.print(f"{'':>8}{'weights':>12}{'1 row':>12}{'read at':>16}{'':>8}{'16 rows':>14}", style="bold")
+    few, many = (_times(b, kinds, rows) for rows in (1, 16))
+    for name, (weights, _) in kinds.items():
+        size = sum(w.nbytes for w in weights)
+        console.print(
+            f"{name:>8}{size / 1e6:>9.1f} MB{1e3 * few[name]:>9.2f} ms{size / few[name] / 1e9:>11.1f} GB/s"
+            f"{few['plain'] / few[name]:>7.2f} ×{1e3 * many[name]:>10.2f} ms{many['plain'] / many[name]:>7.2f} ×"
+        )
+    console.print()
+
+
+def _read_speed() -> float:
+    """GB/s of the simplest reader: no decode step of one thread is faster."""
+    array = np.ones(2**26, np.float32)
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        array.sum()
+        seconds.append(time.perf_counter() - start)
+    return array.nbytes / median(seconds) / 1e9
+
+
+def _times(b, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[str, float]:
+    """Seconds of one pass over all matrices, the kinds in turns; the first round, which compiles, does not count."""
+    x = b.array(np.random.default_rng(1).normal(size=(rows, SHAPE[1])), b.float_dtype)
+    seconds = {name: [] for name in kinds}
+    for _ in range(1 + ROUNDS):
+        for name, (weights, multiply) in kinds.items():
+            start = time.perf_counter()
+            for w in weights:
+                b.kit.evaluate(multiply(x, w))
+            b.kit.synchronize(b.device)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: median(values[1:]) for name, values in seconds.items()}
+
+
+def _model(b, console: Console) -> None:
+    tokenizer = load_tokenizer(SHIPPED)
+    ids = tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}]))
+    console.print(
+        f"{'':>8}{'layers':>14}{'bits a weight':>16}{'all weights':>16}{'logits moved by':>18}", style="bold"
+    )
+    plain = None
+    for bits in (None, 8, 4):
+        checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16", Packing(b, bits))
+        model = b.Qwen3ModelWeek2(checkpoint)
+        logits = b.numpy(model(b.array([ids]), 0, model.create_kv_cache()))[0, -1]
+        plain = logits if plain is None else plain
+        layers = [w for name, w in checkpoint.weights.items() if ".layers." in name and len(w.shape) == 2]
+        size, numbers = sum(w.nbytes for w in layers), sum(w.shape[0] * w.shape[1] for w in layers)
+        total = sum(w.nbytes for w in checkpoint.weights.values())
+        moved = np.abs(logits - plain).mean() / np.abs(plain).mean()
+        name, change = ("bf16", "") if bits is None else (f"{bits} bits", f"{100 * moved:.0f} %")
+        console.print(f"{name:>8}{size:>14,}{8 * size / numbers:>16.2f}{total:>16,}{change:>18}")

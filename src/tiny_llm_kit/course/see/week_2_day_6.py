@@ -1,0 +1,161 @@
+"""The screen of Day 2.6: which request was in which slot at each step, and the same requests in static batches.
+
+The clock counts the steps of the model, so the events of the learner's own code say what happened in which step.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...model.checkpoint import load_checkpoint
+from ...model.tokenizer import load_tokenizer
+from ...runtime.solution import resolve_serving
+
+MODEL = "tiny-qwen3"
+SLOTS, MAX_SEQ_LEN = 3, 64
+# A question, and what is special about its request.
+QUESTIONS = (
+    ("What is RoPE?", {}),
+    ("What is a KV cache?", {"max_tokens": 4}),
+    ("Thank you", {}),
+    ("What is a logit?", {}),
+    ("Which day is about RoPE?", {}),
+    ("What is vLLM?", {"stop": "."}),
+    ("Which day is about sampling?", {}),
+    ("What is attention?", {}),
+)
+STYLES = {"-": "dim", "·": "red"}
+
+
+class CountedRunner:
+    """A runner that counts its steps; the count is the clock of the events."""
+
+    def __init__(self, runner):
+        self.runner, self.steps = runner, 0
+
+    def __getattr__(self, name: str):
+        return getattr(self.runner, name)
+
+    def step(self, *arguments, **options):
+        self.steps += 1
+        return self.runner.step(*arguments, **options)
+
+    def clock(self) -> int:
+        return self.steps
+
+
+@dataclass
+class Run:
+    """What one way of serving did: its requests, its events, and how many steps it took."""
+
+    name: str
+    requests: list
+    events: list
+    steps: int
+
+
+def show(b, console: Console) -> None:
+    """Serves the questions twice and draws the slots over the steps of the model."""
+    s = resolve_serving(b.solution.__name__.partition(".")[0])
+    tokenizer = load_tokenizer(MODEL)
+    runner = b.runner(b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype)))
+    runs = [_run(s, runner, tokenizer, *way) for way in (("continuous", _continuous), ("static", _static))]
+    _answers(console, runs[0].requests)
+    console.print(f"\n{SLOTS} slots; a column is one step of the model.")
+    console.print("A  the prompt of A, which gives its first token      a  one more token of A's answer")
+    console.print("-  waits while another prompt is computed            ·  idle\n")
+    for run, title in zip(
+        runs, ("a free slot is filled at once", "a batch waits for its longest answer"), strict=True
+    ):
+        console.print(f"{run.name}: {title}", style="bold")
+        for slot, cells in enumerate(_grid(run)):
+            console.print(Text.assemble((f"slot {slot} ", "dim"), *((c, STYLES.get(c, "")) for c in cells)))
+        console.print()
+    _bill(console, runs)
+
+
+def _run(s, runner, tokenizer, name: str, serve) -> Run:
+    counted, events = CountedRunner(runner), []
+    requests = [_request(s, counted, tokenizer, i, *case) for i, case in enumerate(QUESTIONS)]
+    serve(s, counted, tokenizer, requests, events.append)
+    return Run(name, requests, events, counted.steps)
+
+
+def _request(s, model, tokenizer, index: int, question: str, special: dict):
+    return s.Request(
+        model,
+        tokenizer,
+        tokenizer.apply_chat_template([{"role": "user", "content": question}]),
+        prompt_idx=index,
+        max_seq_len=MAX_SEQ_LEN,
+        sampling=s.SamplingParams(max_tokens=special.get("max_tokens")),
+        stop=special.get("stop"),
+    )
+
+
+def _continuous(s, model, tokenizer, requests: list, on_event) -> None:
+    s.batch_generate(model, tokenizer, requests, MAX_SEQ_LEN, SLOTS, clock=model.clock, on_event=on_event)
+
+
+def _static(s, model, tokenizer, requests: list, on_event) -> None:
+    """Fills all slots, then decodes until the last of them has ended."""
+    batch = s.Batch(model, SLOTS, MAX_SEQ_LEN, clock=model.clock, on_event=on_event)
+    waiting = deque(requests)
+    while waiting:
+        while waiting and batch.free_slot is not None:
+            batch.admit(waiting.popleft())
+        while batch.running:
+            batch.decode()
+            batch.remove_ended()
+    batch.close()
+
+
+def _grid(run: Run) -> list[list[str]]:
+    """A row a slot, a letter a step."""
+    grid = [["·"] * run.steps for _ in range(SLOTS)]
+    for request in run.requests:
+        mine = [event for event in run.events if event.request is request and event.kind == "token"]
+        slot = next((event.slot for event in mine if event.slot is not None), None)
+        if slot is None:  # it ended with its first token
+            continue
+        columns = [event.time - 1 for event in mine]
+        letter = _letter(request)
+        grid[slot][columns[0] : columns[-1] + 1] = "-" * (columns[-1] + 1 - columns[0])
+        for column in columns:
+            grid[slot][column] = letter.lower()
+        grid[slot][columns[0]] = letter
+    return grid
+
+
+def _letter(request) -> str:
+    return chr(ord("A") + request.prompt_idx)
+
+
+def _answers(console: Console, requests: list) -> None:
+    table = Table("", "question", "asked for", "tokens", "ended by", "answer", box=None, pad_edge=False)
+    for request, (question, special) in zip(requests, QUESTIONS, strict=True):
+        asked = ", ".join(f"{name}={value!r}" for name, value in special.items())
+        text = request.text if len(request.text) <= 22 else request.text[:21] + "…"
+        table.add_row(
+            _letter(request), question, asked, str(len(request.tokens)), request.finish_reason, Text(text)
+        )
+    console.print(table)
+
+
+def _bill(console: Console, runs: list[Run]) -> None:
+    table = Table(
+        "", "steps", "prompts", "decodes", "tokens", "waited", "idle", "used", box=None, pad_edge=False
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for run in runs:
+        cells = "".join(map("".join, _grid(run)))
+        prompts = sum(event.kind == "prefill" for event in run.events)
+        waited, idle = cells.count("-"), cells.count("·")
+        used = len(cells) - waited - idle
+        counts = (run.steps, prompts, run.steps - prompts, used, waited, idle)
+        table.add_row(run.name, *map(str, counts), f"{used / len(cells):.0%}")
+    console.print(table)

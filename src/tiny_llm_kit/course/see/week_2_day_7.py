@@ -1,0 +1,143 @@
+"""The screen of Day 2.7: two timelines of the same requests, the stalls predicted and counted, and what chunks cost.
+
+The learner's own scheduler runs twice on a model that does nothing, whose clock moves one unit a token: both timelines
+are exact. Then it serves the shipped model, and the clock is a real one.
+"""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from ...lab.bench.chunked_prefill import shown, sweep
+from ...lab.bench.chunked_prefill_report import median, percent
+from ...lab.bench.idle_model import PacedModel
+from ...lab.bench.serving_run import PROMISE, UNCHUNKED, EndlessTokenizer, Serving, serve
+from ...lab.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, decode_heavy
+from ...model.checkpoint import load_checkpoint
+from ...runtime.solution import resolve_serving
+from .chunk_costs import MEASURED as OF_MEMORY
+from .chunk_costs import show_activation_memory, show_lazy_chunks
+
+SHOWN_ON = "torch"
+MEASURED = (*OF_MEMORY, r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
+MODEL = "tiny-qwen3"
+STEPS = (32, 128, 512, None)
+# Of the drawing: a chunk, the long prompt, and the tokens of each answer.
+CHUNK, PROMPT, ANSWER = 4, 22, 9
+# Of the measured table: three that run, a long prompt, and a short one behind it.
+MEASURED_WORKLOAD = Workload(
+    "measured",
+    "3 requests decode; a prompt of 1,024 tokens arrives, and one of 8 right behind it",
+    (*(Asked(RUNNING, 16, 48),) * 3, Asked(LONG, 1024, 4, arrives=8), Asked(SHORT, 8, 4, arrives=8)),
+    5,
+)
+ROUNDS = 2
+FIGURES = ("ttft_long", "ttft_short", "tbt_p99", "longest_gap", "total")
+
+
+@dataclass
+class Drawn:
+    """A request's line: what it did in every unit of time."""
+
+    letter: str
+    cells: list[str]
+
+
+def show(b, console: Console) -> None:
+    """Draws a small run before and after, counts the stalls of a long one, then measures."""
+    names = resolve_serving(b.solution.__name__.partition(".")[0])
+    console.print("A and B decode. C arrives with a prompt of 22 tokens. A column is the time of one token.")
+    console.print(
+        "C  its prompt      a b c  a new token      ·  waits, as agreed: one chunk      !  stalls\n"
+    )
+    for title, chunk in (
+        ("before: the whole prompt in one step", UNCHUNKED),
+        (f"after: chunks of {CHUNK}", CHUNK),
+    ):
+        console.print(title, style="bold")
+        for line in _timeline(names, chunk):
+            console.print(line)
+        console.print()
+    _stalls(names, console)
+    _measured(b, names, console)
+    console.print()
+    show_activation_memory(b, console)
+
+
+def show_mlx(b, console: Console) -> None:
+    """What it costs to forget the evaluation between two chunks."""
+    show_lazy_chunks(b, console)
+
+
+def _timeline(names, chunk: int) -> list[Text]:
+    """One line a request, from the events of the learner's scheduler on a clock that moves one unit a token."""
+    model, events = PacedModel(float), []
+    scheduler = names.ChunkedPrefillScheduler(model, 3, chunk, 64, clock=model.clock, on_event=events.append)
+    for index, (tokens, answer) in enumerate([(1, ANSWER), (1, ANSWER), (PROMPT, 3)]):
+        if index == 2:  # the third one arrives when both others have begun
+            scheduler.step(), scheduler.step(), scheduler.step()
+        limit = names.SamplingParams(max_tokens=answer)
+        request = names.Request(model, EndlessTokenizer(), [7] * tokens, prompt_idx=index, sampling=limit)
+        scheduler.add(request)
+    while scheduler.has_work_remaining():
+        scheduler.step()
+    scheduler.close()
+    return [_line(index, events, int(model.now), chunk) for index in range(3)]
+
+
+def _line(index: int, events: list, units: int, chunk: int) -> Text:
+    """A request's cells: its prompt, its tokens, and between two tokens what it waited for."""
+    letter, cells = "ABC"[index], [" "] * units
+    for event in events:
+        if event.request is None or event.request.prompt_idx != index:
+            continue
+        if event.kind == "chunk":
+            cells[int(event.start) : int(event.time)] = letter * event.tokens
+        elif event.kind == "token" and event.slot is not None:
+            cells[int(event.time) - 1] = letter.lower()
+    used = [place for place, cell in enumerate(cells) if cell != " "]
+    waited = 0
+    for place in range(used[0], used[-1]):
+        waited = waited + 1 if cells[place] == " " else 0
+        if waited:
+            cells[place] = "·" if waited <= CHUNK else "!"
+    text = Text(f"{letter}  ", "dim")
+    for cell in cells:
+        text.append(cell, {"!": "bold red", "·": "dim"}.get(cell, ""))
+    text.rstrip()
+    return text
+
+
+def _stalls(names, console: Console) -> None:
+    """The prediction of the chapter, and what the learner's own metrics count."""
+    long = decode_heavy(2048)
+    pieces = -(-2048 // PROMISE)
+    console.print(f"{long.says};")
+    console.print(f"{PROMISE} tokens between two decode steps are promised.")
+    console.print(f"predicted without chunks: ⌈2,048 / {PROMISE}⌉ − 1 = {pieces - 1} stall steps\n")
+    console.print("chunk   stall steps, counted   longest gap, in times of a token", style="bold")
+    for step in STEPS:
+        model = PacedModel(float)
+        figures = serve(Serving(names, model, model.clock), long, step).figures
+        console.print(f"{shown(step):<5}{figures['stall_steps']:>15}{figures['longest_gap']:>26,.0f}")
+    console.print()
+
+
+def _measured(b, names, console: Console) -> None:
+    """Each chunk size on the shipped model, and what it is beside none."""
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    model = b.Qwen3ModelWeek2(checkpoint, attention="device")
+    runner = b.runner(model, chunk_mask=b.chunked_attention_mask)
+    found = sweep(Serving(names, runner), MEASURED_WORKLOAD, STEPS, ROUNDS, lambda text: None)
+    console.print(f"{MODEL}, {b.name} on {b.device}, medians of {ROUNDS} runs:")
+    console.print(f"{MEASURED_WORKLOAD.says}\n")
+    heads = ("TTFT long", "TTFT short", "TBT p99", "longest gap", "total")
+    console.print("chunk " + "".join(f"{head:>14}" for head in heads), style="bold")
+    none = {figure: median(found["runs"]["none"], figure) for figure in FIGURES}
+    for step in STEPS:
+        mine = {figure: median(found["runs"][shown(step)], figure) for figure in FIGURES}
+        console.print(f"{shown(step):<6}" + "".join(f"{1000 * mine[f]:>11,.1f} ms" for f in FIGURES))
+        if step is not None:
+            changes = "".join(f"{percent(mine[f] / none[f] - 1):>14}" for f in FIGURES)
+            console.print(f"{'':<6}{changes}", style="dim")

@@ -1,0 +1,199 @@
+"""`pdm run see 2.7 --graphs`: how many programs prompts of up to 8,192 tokens are to a compiler for fixed shapes.
+
+The torch port runs the chunks of a very small model, and `record` writes down what torch is asked for. MLX has no such
+screen: it compiles nothing unless it is asked to.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ...model.config import ModelConfig
+from ..grading.goldens import Case, random_checkpoint
+
+LIMIT, BLOCK, CHUNK = 8192, 128, 512
+STEPS = tuple(range(BLOCK, CHUNK + 1, BLOCK))
+ANY_BLOCK, ALIGNED = range(0, LIMIT, BLOCK), range(0, LIMIT, CHUNK)
+BATCHES = (1, 2, 4)
+CASE = Case(
+    ModelConfig(
+        hidden_size=4,
+        num_hidden_layers=1,  # all layers ask for the same
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=2,
+        intermediate_size=4,
+        vocab_size=8,
+        max_position_embeddings=LIMIT,
+        rms_norm_eps=1e-6,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+    ),
+    seed=0,
+    rows=1,
+    tokens=1,
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One way to cut and to pad prompts.
+
+    Args:
+        name: a line that says what it does.
+        contexts: how many tokens may stand before a chunk.
+        sizes: what the tokens of a chunk are padded to; the largest is the chunk.
+        reads: how much of the cache a chunk reads: "block", up to its own end; "ours", what the port's cache hands
+            out; "all", also what nobody has written to.
+    """
+
+    name: str
+    contexts: Sequence[int]
+    sizes: Sequence[int]
+    reads: str = "ours"
+
+    @property
+    def product(self) -> tuple[int, int]:
+        """Sizes, and contexts that a program can tell apart: each with each is a program."""
+        return len(self.sizes), 1 if self.reads == "all" else len(self.contexts)
+
+    @property
+    def padding(self) -> float:
+        """Tokens that the last chunk computes for nothing: the mean over all lengths."""
+        rests = range(1, self.sizes[-1] + 1)
+        return sum(next(size for size in self.sizes if size >= rest) - rest for rest in rests) / len(rests)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How a runner is told."""
+        in_steps = tuple(self.sizes) == tuple(range(BLOCK, self.sizes[-1] + 1, BLOCK))
+        return {"prompt_bucket": BLOCK} if in_steps else {"pad_last": "chunk", "chunk_sizes": self.sizes}
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """(context, tokens) of chunks that meet every size behind every context.
+
+        The tokens are a few less than a size, and not always as many less: padding must make them one.
+        """
+        for context in self.contexts:
+            for smaller, size in zip((0, *self.sizes), self.sizes, strict=False):
+                if context + size <= LIMIT:
+                    yield context, size - context // BLOCK % (size - smaller)
+
+
+POLICIES = {
+    "whole": Policy("whole prompts, in steps of 128", (0,), range(BLOCK, LIMIT + 1, BLOCK)),
+    "any block": Policy("chunks of 512 behind any block of 128", ANY_BLOCK, STEPS, "block"),
+    "aligned": Policy("chunks of 512 behind multiples of 512", ALIGNED, STEPS),
+    "ladder": Policy("  the last one on the ladder 128, 256, 512", ALIGNED, (128, 256, 512)),
+    "padded": Policy("  the last one padded to 512", ALIGNED, (512,)),
+    "static": Policy("  and the whole cache is read, always", ALIGNED, (512,), "all"),
+}
+
+
+class RecordedLayer:
+    """A layer that writes down what it asks torch for, and how many keys it reads."""
+
+    def __init__(self, layer, record):
+        self.layer, self.record = layer, record
+        self.programs, self.host_reads, self.keys = set(), 0, 0
+
+    def __call__(self, x, step, cache):
+        out = []
+        self.keys += cache.span(x.shape[1])
+        recording = self.record(lambda: out.append(self.layer(x, step, cache)))
+        self.programs.add(recording.signature)
+        self.host_reads += len(recording.host_reads)
+        return out[0]
+
+
+def cache_of(b, reads: str):
+    """The port's cache, or one that hands out as many keys as `reads` says."""
+
+    class BlockCache(b.TinyKvFullCache):
+        def span(self, L: int) -> int:
+            return self.offset + L
+
+    class StaticCache(b.TinyKvFullCache):
+        def _is_prompt(self, L: int) -> bool:
+            return False
+
+        def span(self, L: int) -> int:
+            return self.max_seq_len
+
+    return {"block": BlockCache, "ours": b.TinyKvFullCache, "all": StaticCache}[reads](LIMIT)
+
+
+def started(b, policy: Policy):
+    """A model, its runner by a policy, and a cache whose arrays were made."""
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention="device")
+    runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **policy.options})
+    cache = cache_of(b, policy.reads)
+    runner.step([[1]], [0], [cache], sample_rows=[])
+    return model, runner, cache
+
+
+def run(b, policy: Policy, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
+    """Runs (context, tokens) chunks by a policy. What stands before a chunk is only counted, and was never computed."""
+    model, runner, cache = started(b, policy)
+    [layer] = model.layers = [RecordedLayer(layer, b.kit.record) for layer in model.layers]
+    for context, tokens in chunks:
+        cache.offset = context
+        runner.step([[1] * tokens], [context], [cache], sample_rows=[0])
+    return layer
+
+
+def whole_steps(b, policy: Policy) -> int:
+    """Programs of steps from the ids to the token; a chunk that ends no prompt skips the head, which is one more."""
+    _, runner, cache = started(b, policy)
+    found = set()
+    for context, tokens in policy.chunks():
+        for rows in ([0], [])[: 1 + (context + policy.sizes[-1] < LIMIT)]:
+            cache.offset = context
+            step = partial(runner.step, [[1] * tokens], [context], [cache], sample_rows=rows)
+            found.add(b.kit.record(step).signature)
+    return len(found)
+
+
+def keys_read(b, policy: Policy, tokens: int) -> int:
+    """How many keys the chunks of one prompt read, all together."""
+    chunk = policy.sizes[-1]
+    return run(b, policy, [(start, min(chunk, tokens - start)) for start in range(0, tokens, chunk)]).keys
+
+
+def show_graphs(b, console: Console) -> None:
+    """Counts every policy's programs beside the arithmetic."""
+    console.print(
+        f"Prompts of up to {LIMIT:,} tokens, one row, attention over the cache up to the chunk's end."
+    )
+    console.print("Programs that a compiler for fixed shapes would make of the layers:\n")
+    console.print(f"{'':43}{'sizes × contexts':>19}{'counted':>9}{'padding':>9}", style="bold")
+    for policy in POLICIES.values():
+        (sizes, contexts), counted = policy.product, len(run(b, policy, policy.chunks()).programs)
+        product = f"{sizes} × {contexts} = {sizes * contexts}"
+        line = Text.assemble(f"{policy.name:43}{product:>19}", (f"{counted:>9}", "bold"))
+        console.print(line.append(f"{policy.padding:>9.1f}"))
+    console.print("\npadding: tokens that the last chunk computes for nothing, the mean over all lengths.")
+    _notes(b, console)
+
+
+def _notes(b, console: Console) -> None:
+    """Why a count is not the product, what was not counted, and what the one program costs."""
+    sizes, contexts = POLICIES["any block"].product
+    beyond = sizes * contexts - len(list(POLICIES["any block"].chunks()))
+    steps = whole_steps(b, POLICIES["padded"])
+    rows = [LIMIT // BLOCK // batch for batch in BATCHES]
+    console.print(f"Behind any block, {beyond} of the {sizes * contexts} would end after token {LIMIT:,}.")
+    console.print(f"Whole steps, padded to 512: {steps}. A chunk that ends no prompt skips the head.")
+    console.print(
+        f"Whole prompts in batches of {', '.join(map(str, BATCHES))}, not counted here: "
+        f"{' + '.join(map(str, rows))} = {sum(rows)}."
+    )
+    for tokens in (CHUNK, LIMIT):
+        whole, needed = (keys_read(b, POLICIES[name], tokens) for name in ("static", "padded"))
+        console.print(
+            f"The one program reads {whole / needed:.1f} × as many keys for a prompt of {tokens:,} tokens."
+        )

@@ -1,0 +1,162 @@
+"""One benchmark: which contestants, which cases, how many threads; and the figures that come out."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...model.quantization import QUANTIZATIONS, Packing
+from ...runtime.port import Port
+from .ours import Ours
+from .provenance import provenance
+from .samples import interleave
+from .shapes import PackedCheckpoint, RandomCheckpoint, shape
+
+OURS = "tiny-llm"
+PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
+
+
+class Contestant(Protocol):
+    """What is timed. Every call returns when the host has read its tokens."""
+
+    def prefill(self, tokens: list[int]) -> None: ...
+
+    def fill(self, rows: int, context: int, steps: int) -> None: ...
+
+    def decode(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Args:
+        config: a name of `SHAPES`.
+        layers: fewer layers than the shape has, or None.
+        dtype: of the weights and the cache.
+        attention: of our model, see `Qwen3ModelWeek2`.
+        quantize: "4bit" or "8bit" adds our engine with packed weights.
+        compare: "transformers", "mlx-lm" or None.
+        threads: each is measured.
+        rounds: samples of each contestant and case.
+        steps: tokens of one sample of decode.
+    """
+
+    config: str = "qwen3-0.6b"
+    layers: int | None = None
+    dtype: str = "bfloat16"
+    attention: str = "device"
+    quantize: str | None = None
+    compare: str | None = None
+    threads: tuple[int, ...] = (1,)
+    rounds: int = 5
+    steps: int = 4
+
+
+def contestants(plan: Plan, port: Port) -> dict[str, Contestant]:
+    """Our engine and its peers, on one set of weights."""
+    checkpoint = RandomCheckpoint(shape(plan.config, plan.layers), port.kit, plan.dtype, port.device)
+    cast: dict[str, Contestant] = {
+        OURS: Ours(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
+    }
+    if plan.quantize:
+        packed = PackedCheckpoint(checkpoint, Packing(port, QUANTIZATIONS[plan.quantize]))
+        model = port.Qwen3ModelWeek2(packed, attention=plan.attention)
+        cast[f"{OURS} {plan.quantize}"] = Ours(port, model)
+    return {**cast, **_peers(plan.compare, port, checkpoint)}
+
+
+def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:
+    if compare and PEERS[compare] != port.name:
+        raise ValueError(
+            f"--compare {compare} runs beside {PEERS[compare]}: choose --backend {PEERS[compare]}"
+        )
+    if compare == "transformers":
+        from .transformers_peer import Transformers
+
+        static = Transformers(checkpoint, "static")
+        dynamic = Transformers(checkpoint, "dynamic", static.model)
+        return {"transformers static": static, "transformers dynamic": dynamic}
+    if compare == "mlx-lm":
+        from .mlx_lm_peer import MlxLm
+
+        return {"mlx-lm": MlxLm(checkpoint)}
+    return {}
+
+
+def measure_decode(
+    plan: Plan, port: Port, rows: Iterable[int], contexts: Iterable[int], progress: Callable
+) -> dict[str, Any]:
+    """Seconds a step of every contestant, for every number of rows, context and threads."""
+    before, cast = provenance(port.device), contestants(plan, port)
+    cases = [(r, c) for r in rows for c in contexts]
+
+    def prepare(case: tuple[int, int]) -> dict[str, Callable]:
+        for contestant in cast.values():
+            contestant.fill(*case, plan.steps)
+        return {name: contestant.decode for name, contestant in cast.items()}
+
+    measured = [
+        {"rows": case[0], "context": case[1], "threads": threads, "seconds": _per(plan.steps, seconds)}
+        for case, threads, seconds in _measure(plan, port, cases, prepare, progress)
+    ]
+    return _result("decode", plan, port, cast, measured, before)
+
+
+def measure_prefill(plan: Plan, port: Port, lengths: Iterable[int], progress: Callable) -> dict[str, Any]:
+    """Seconds of a prompt of every length, for every contestant and number of threads."""
+    before, cast = provenance(port.device), contestants(plan, port)
+    vocabulary = shape(plan.config).vocab_size
+
+    def prepare(length: int) -> dict[str, Callable]:
+        prompt = [7919 * position % vocabulary for position in range(length)]
+        return {name: lambda c=contestant: c.prefill(prompt) for name, contestant in cast.items()}
+
+    measured = [
+        {"rows": 1, "context": length, "threads": threads, "seconds": seconds}
+        for length, threads, seconds in _measure(plan, port, list(lengths), prepare, progress)
+    ]
+    return _result("prefill", plan, port, cast, measured, before)
+
+
+def _measure(plan: Plan, port: Port, cases: list, prepare: Callable, progress: Callable):
+    """(case, threads, seconds by contestant); a case is prepared once for all numbers of threads."""
+    for case in progress(cases):
+        candidates = prepare(case)
+        for threads in plan.threads:
+            port.kit.set_threads(threads)
+            yield case, threads, interleave(candidates, plan.rounds, progress=iter)
+
+
+def _per(steps: int, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {name: [sample / steps for sample in samples] for name, samples in seconds.items()}
+
+
+def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict], before: dict) -> dict[str, Any]:
+    bandwidth = {}
+    for threads in plan.threads:
+        port.kit.set_threads(threads)
+        bandwidth[str(threads)] = port.kit.read_bandwidth(port.device)
+    return {
+        "kind": kind,
+        "backend": port.name,
+        "plan": {**plan.__dict__, "threads": list(plan.threads)},
+        "provenance": before,
+        "read_bandwidth_bytes_per_second": bandwidth,
+        "weight_bytes": {name: weight_bytes(c.model) for name, c in cast.items() if isinstance(c, Ours)},
+        "kv_bytes_per_token": kv_bytes(cast[OURS].model.config, plan),
+        "cases": cases,
+    }
+
+
+def weight_bytes(model: Any) -> int:
+    """Bytes that a step reads of the weights; of an untied embedding table it reads one row, which is nothing."""
+    table = model.embedding.weight
+    head = table if model.w_lm_head is None else model.w_lm_head
+    names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
+    return head.nbytes + sum(getattr(layer, name).nbytes for layer in model.layers for name in names)
+
+
+def kv_bytes(config: Any, plan: Plan) -> int:
+    """Bytes of keys and values that a token keeps in all layers."""
+    size = 4 if plan.dtype == "float32" else 2
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * size

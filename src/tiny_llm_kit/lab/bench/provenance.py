@@ -1,0 +1,82 @@
+"""Where a figure comes from: commit, machine, versions, threads; and a seal that shows when somebody edits it."""
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ...repo import ROOT
+
+RESULTS = ROOT / "benchmark_results"
+PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "mlx-lm", "numpy")
+
+
+def provenance(device: str) -> dict:
+    """What a reader needs to judge a figure, and to repeat it. No name of a person, host or folder."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "changed_since_commit": bool(_git("status", "--porcelain", "--", "src")),
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        },
+        "device": device,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES if _version(name)},
+    }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    """The processor's name, and which of the vector units that matter to these figures it has."""
+    file = Path("/proc/cpuinfo")
+    if not file.exists():
+        return platform.processor()
+    lines = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if ":" in line
+    )
+    flags = set(lines.get("flags", "").split())
+    units = [name for name in ("avx2", "avx512bw", "avx512_bf16", "amx_bf16") if name in flags]
+    return " ".join([lines.get("model name", platform.processor()), *units])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def seal(result: dict) -> dict:
+    """The result with a digest of everything else in it."""
+    return {**result, "seal": _digest(result)}
+
+
+def is_sealed(result: dict) -> bool:
+    """Whether nothing was changed since it was sealed."""
+    return result.get("seal") == _digest({key: value for key, value in result.items() if key != "seal"})
+
+
+def _digest(result: dict) -> str:
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
+
+
+def save(result: dict, name: str, folder: Path = RESULTS) -> Path:
+    """Writes `name`.json, sealed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(seal(result), indent=1) + "\n", encoding="utf-8")
+    return file

@@ -1,0 +1,127 @@
+"""Where decode and prefill stand under the roofs of this machine: a shape's layers, with 1 token a call and with many.
+
+Two roofs: what memory delivers, and what the fastest large product computes. A call reads every weight once, so it
+does more operations a byte the more tokens it has (Williams, Waterman and Patterson, 2009). The head is left out.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...model.config import ModelConfig
+from ...runtime.port import Port
+from .provenance import provenance
+from .samples import interleave
+from .serving_run import prompt_of
+from .shapes import RandomCheckpoint, shape
+
+TOKENS = tuple(2**power for power in range(12))  # 1 to 2,048
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Args:
+        config: a name of `SHAPES`.
+        layers: of it; None is all.
+        dtype: of weights and activations.
+        tokens: of a call, for each call.
+        threads: each is measured.
+        rounds: samples of each call, taken in turns.
+    """
+
+    config: str = "qwen3-0.6b"
+    layers: int | None = 4
+    dtype: str = "float32"
+    tokens: tuple[int, ...] = TOKENS
+    threads: tuple[int, ...] = (1,)
+    rounds: int = 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call must do at least: operations, and bytes that it reads."""
+
+    operations: int
+    bytes: int
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte."""
+        return self.operations / self.bytes
+
+
+def work(config: ModelConfig, tokens: int, itemsize: int) -> Work:
+    """The layers, for a call of so many tokens that sees only itself. A product and a sum are two operations."""
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    weights = config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)
+    pairs = tokens * (tokens + 1) // 2  # of a token and one that it sees: a score, and a share of a value
+    return Work(
+        config.num_hidden_layers * (2 * tokens * weights + 4 * pairs * queries),
+        config.num_hidden_layers * (weights + 2 * tokens * keys) * itemsize,
+    )
+
+
+def measure(plan: Plan, port: Port, progress: Callable[[Iterable], Iterable]) -> dict[str, Any]:
+    """Seconds of every call with every number of threads, and the two roofs of each.
+
+    Raises:
+        ValueError: a call is longer than what the model reads.
+    """
+    before, config = provenance(port.device), shape(plan.config, plan.layers)
+    if max(plan.tokens) > config.max_position_embeddings:
+        longest = config.max_position_embeddings
+        raise ValueError(f"a call of {max(plan.tokens):,} tokens: {plan.config} reads at most {longest:,}")
+    model = port.Qwen3ModelWeek2(
+        RandomCheckpoint(config, port.kit, plan.dtype, port.device), attention="device"
+    )
+    calls = dict(_calls(port, model, plan.tokens))
+    cases, roofs = [], {}
+    for threads in plan.threads:
+        port.kit.set_threads(threads)
+        roofs[str(threads)] = _roofs(port, plan.dtype)
+        seconds = interleave(calls, plan.rounds, progress=progress)
+        cases += [{"tokens": n, "threads": threads, "seconds": seconds[n]} for n in plan.tokens]
+    return {
+        "kind": "roofline",
+        "backend": port.name,
+        "plan": {**plan.__dict__, "tokens": list(plan.tokens), "threads": list(plan.threads)},
+        "provenance": before,
+        "roofs": roofs,
+        "cases": cases,
+    }
+
+
+def _roofs(port: Port, dtype: str) -> dict[str, float]:
+    return {
+        "bytes_per_second": port.kit.read_bandwidth(port.device),
+        "operations_per_second": fastest_product(port, {"float32", dtype}),
+    }
+
+
+def fastest_product(port: Port, kinds: Iterable[str]) -> float:
+    """Where a type has no fast product, ports compute in float32: the roof is that of the fastest type.
+
+    A type that is hopeless in a small product is not tried in a large one, which would take minutes.
+    """
+    size = 2048 if port.device == "cpu" else 8192  # what it takes to keep the device busy
+    small = {kind: port.kit.product_speed(port.device, kind, size // 8) for kind in kinds}
+    hopeful = [kind for kind, speed in small.items() if 4 * speed > max(small.values())]
+    return max(port.kit.product_speed(port.device, kind, size) for kind in hopeful)
+
+
+def _calls(port: Port, model: Any, tokens: Iterable[int]):
+    """By the number of tokens, what computes that many and forgets them again."""
+    runner = port.runner(model)
+    cache = runner.create_kv_cache(max(tokens))
+
+    def run(count: int) -> None:
+        runner.step([prompt_of(count, model.config.vocab_size)], [0], cache, sample_rows=[])
+        for layer in cache:
+            layer.rewind(count)
+
+    for count in tokens:
+        yield count, partial(run, count)

@@ -1,0 +1,151 @@
+"""The demo while it runs: a line for what matters, and on a terminal a table that moves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..batch.board import Tail
+from ..batch.view import LiveTable
+from ..text import one_line, shortened
+from .prompts import Asked
+
+STYLES = {"waits": "dim", "prompt": "yellow", "paused": "magenta", "answers": "cyan", "done": "green"}
+
+
+class Board:
+    """Where every request stands. A listener for a scheduler's events; draws itself with rich.
+
+    Args:
+        asked: what was sent.
+    """
+
+    def __init__(self, asked: Sequence[Asked]):
+        self._asked = asked
+        self._phase = ["waits"] * len(asked)
+        self._request: list[Any] = [None] * len(asked)
+
+    def __call__(self, event: Any) -> None:
+        if event.request is None:
+            return
+        index = event.request.prompt_idx
+        self._request[index] = event.request
+        phases = {
+            "prefill": "prompt",
+            "resume": "prompt",
+            "pause": "paused",
+            "token": "answers",
+            "finish": "done",
+        }
+        self._phase[index] = phases.get(event.kind, self._phase[index])
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, pad_edge=False, expand=True)
+        for heading in ("request", "phase", "prompt", "answer"):
+            table.add_column(heading, no_wrap=True)
+        table.add_column("text", ratio=1, no_wrap=True)
+        for asked, phase, request in zip(self._asked, self._phase, self._request, strict=True):
+            computed = min(request.offset, len(request.prompt_tokens)) if request else 0
+            total = len(request.prompt_tokens) if request else asked.tokens
+            answer = str(len(request.tokens)) if request else "0"
+            text = Tail(request.text if request else "")
+            table.add_row(asked.name, Text(phase, STYLES[phase]), f"{computed}/{total}", answer, text)
+        return table
+
+
+class Lines:
+    """A line for every first token, pause and end, with the seconds since the first request arrived.
+
+    Args:
+        console: where they go.
+        asked: what was sent.
+    """
+
+    SHOWN = 38  # characters of an answer: behind "length, 100 tokens" the line fits into 80
+
+    def __init__(self, console: Console, asked: Sequence[Asked]):
+        self._console, self._asked, self._start = console, asked, None
+        self._began: set[int] = set()
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def __call__(self, event: Any) -> None:
+        self._start = event.time if self._start is None else self._start
+        if event.request is not None and (says := self._says(event)):
+            name = self._asked[event.request.prompt_idx].name
+            line = f"  {event.time - self._start:6.2f} s  {name:<8}  {says}"
+            self._console.print(Text(line), soft_wrap=True)
+
+    def _says(self, event: Any) -> str | None:
+        request = event.request
+        if event.kind == "pause":
+            return f"makes room at {request.offset} of {len(request.prompt_tokens)} tokens"
+        if event.kind == "token" and request.prompt_idx not in self._began:
+            self._began.add(request.prompt_idx)
+            return "first token"
+        if event.kind == "finish":
+            what = one_line(request.error) if request.error else shortened(request.text, self.SHOWN)
+            return f"{request.finish_reason}, {len(request.tokens)} tokens: {what}"
+        return None
+
+
+class Pieces:
+    """Streamed texts, a line for every few words; the table of a terminal shows each piece at once.
+
+    Args:
+        console: where they go.
+        asked: what was sent.
+    """
+
+    LENGTH = 40  # characters of a line, at least
+
+    def __init__(self, console: Console, asked: Sequence[Asked]):
+        self._console, self._asked = console, asked
+        self._held = [""] * len(asked)
+
+    def __call__(self, index: int, piece: str) -> None:
+        self._held[index] += piece
+        if len(self._held[index]) >= self.LENGTH:
+            self.flush(index)
+
+    def flush(self, index: int) -> None:
+        """What is left, when a text has ended."""
+        if self._held[index]:
+            line = f"{'':11}{self._asked[index].name:<8}  > {one_line(self._held[index])}"
+            self._console.print(Text(line), soft_wrap=True)
+        self._held[index] = ""
+
+
+class LinesAndTable:
+    """The lines, and below them a table that moves.
+
+    Args:
+        lines: above.
+        table: below; nothing of it remains.
+    """
+
+    def __init__(self, lines: Lines, table: LiveTable):
+        self._lines, self._table = lines, table
+
+    def __enter__(self) -> "LinesAndTable":
+        self._table.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._table.__exit__(*exception)
+
+    def __call__(self, event: Any) -> None:
+        self._lines(event)
+        self._table(event)
+
+
+def choose_view(console: Console, asked: Sequence[Asked], moves: bool) -> Lines | LinesAndTable:
+    """Lines alone for a file, a pipe, or a terminal that cannot move."""
+    lines = Lines(console, asked)
+    return LinesAndTable(lines, LiveTable(Board(asked), console)) if moves else lines

@@ -1,0 +1,98 @@
+"""The chat template of a model folder: Jinja text that turns messages into the prompt the model was trained on."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .files import CheckpointError, shown
+
+
+class ChatTemplate:
+    """A compiled template, run in Jinja's sandbox: it is a program that came with the weights.
+
+    Args:
+        source: the Jinja text.
+        file: where it was found, for error lines.
+        special_tokens: what templates refer to by name, such as `bos_token`.
+
+    Raises:
+        CheckpointError: the text is not Jinja.
+    """
+
+    def __init__(self, source: str, file: Path, special_tokens: Mapping[str, str]):
+        self._file = file
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise CheckpointError(
+                f"{file}: chat template line {error.lineno}: {shown(error.message)}; download the file again"
+            ) from None
+
+    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        """The prompt for `messages`, each `{"role": …, "content": …}`.
+
+        Raises:
+            CheckpointError: the template refuses the messages, or fails on them.
+        """
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                # Not used here, but templates ask whether they are None, and undefined is not.
+                tools=None,
+                documents=None,
+                **self._special_tokens,
+            )
+        except Exception as error:  # a template is a program: it can fail in any way
+            raise CheckpointError(
+                f"{self._file}: chat template: {type(error).__name__}: {shown(str(error))}; check the messages' roles"
+            ) from None
+
+
+def read_chat_template(
+    folder: Path, tokenizer_config: Mapping, special_tokens: Mapping[str, str]
+) -> ChatTemplate | None:
+    """The folder's template: `chat_template.jinja`, else the `chat_template` of `tokenizer_config.json`, else None."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return ChatTemplate(file.read_text(encoding="utf-8"), file, special_tokens)
+    file = folder / "tokenizer_config.json"
+    source = tokenizer_config.get("chat_template")
+    if isinstance(source, list):
+        source = _default_of(source)
+    if source is not None and not isinstance(source, str):
+        raise CheckpointError(
+            f"{file}: chat_template must be a text or a list with a default; download the file again"
+        )
+    return None if source is None else ChatTemplate(source, file, special_tokens)
+
+
+def _default_of(templates: list) -> object:
+    """Older files hold several templates, each with a name; the plain conversation is called default."""
+    named = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
+    return named.get("default", templates)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The dialect that Hugging Face's templates are written in."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return environment
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    # Jinja's own filter escapes for HTML, which would change what the model reads.
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,134 @@
+"""What the families of models differ in, read from `config.json` by the rules of transformers. Knows no arrays.
+
+All four are one architecture: norms before attention and before a gated MLP, RoPE, grouped heads. Qwen3 norms its
+queries and keys, Qwen2 has biases, Mistral looks through a window; of Llama's biases the file decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .files import require
+
+# Defaults of transformers' classes, for files that leave the field out.
+DEFAULT_WINDOW, DEFAULT_WINDOW_LAYERS = 4096, 28
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+OUTPUT = ("self_attn.o_proj",)
+MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture, as far as it differs from the others.
+
+    Args:
+        head_norms: queries and keys are normed.
+        attention_bias, mlp_bias: always (True), never (False), or as the field of that name says (None).
+        output_bias: the projection behind attention has a bias where the three before it have one.
+        window: which layers may slide: none, all of them, or "some", which the file names.
+        must_give_head_dim: otherwise D is E / H where the file is silent.
+    """
+
+    head_norms: bool = False
+    attention_bias: bool | None = False
+    mlp_bias: bool | None = False
+    output_bias: bool = True
+    window: str = "none"
+    must_give_head_dim: bool = False
+
+    def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
+        """Refuses a bias, or a missing one, that an architecture of this family does not know."""
+        for field, found, fixed in (
+            ("attention_bias", attention_bias, self.attention_bias),
+            ("mlp_bias", mlp_bias, self.mlp_bias),
+        ):
+            require(field, found, fixed in (None, found), str(fixed))
+
+
+FAMILIES = {
+    "Qwen3ForCausalLM": Family(head_norms=True, attention_bias=None, window="some", must_give_head_dim=True),
+    "Qwen2ForCausalLM": Family(attention_bias=True, output_bias=False, window="some"),
+    "LlamaForCausalLM": Family(attention_bias=None, mlp_bias=None),
+    "MistralForCausalLM": Family(window="all"),
+}
+
+
+def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[str, ...]:
+    """The projections with a bias, by Hugging Face name."""
+    attention = QKV + OUTPUT * FAMILIES[architecture].output_bias
+    return attention * attention_bias + MLP * mlp_bias
+
+
+def head_dim_of(architecture: str, data: Mapping[str, Any]) -> object:
+    """D: the file's, or E / H where the family allows it to be left out."""
+    given, E, H = data.get("head_dim"), data.get("hidden_size"), data.get("num_attention_heads")
+    if given is not None or FAMILIES[architecture].must_give_head_dim:
+        return given
+    if type(E) is not int or type(H) is not int or H < 1:
+        return None  # one of the two is refused by its own name
+    require(
+        "hidden_size", E, E % H == 0, f"a multiple of num_attention_heads, {H}, where head_dim is not given"
+    )
+    return E // H
+
+
+def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> object:
+    """Hkv: null is one for each query head. So is nothing in Llama's files, of which the first had no groups."""
+    given = data.get("num_key_value_heads")
+    may_derive = "num_key_value_heads" in data or architecture == "LlamaForCausalLM"
+    return data.get("num_attention_heads") if given is None and may_derive else given
+
+
+def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[str, ...]]:
+    """`sliding_window` and `layer_types` of a model of so many layers: (None, ()) when none slides."""
+    rule = {"none": _no_window, "all": _all_slide, "some": _some_slide}[FAMILIES[architecture].window]
+    window, types = rule(data, layers)
+    is_full = len(types) in (0, layers) and all(kind == "full_attention" for kind in types)
+    return (None, ()) if is_full else (window, types)
+
+
+def _no_window(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
+    window, used = data.get("sliding_window"), data.get("use_sliding_window", True)
+    require("sliding_window", window, window is None or used is False, "null: this architecture has none")
+    _require_full(data)
+    return None, ()
+
+
+def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
+    """Mistral: a window is a window for all layers; null is none."""
+    _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
+    window = data.get("sliding_window", DEFAULT_WINDOW)
+    return window, () if window is None else ("sliding_attention",) * layers
+
+
+def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
+    """Qwen: a switch, and which layers: by name, or all from `max_window_layers` on."""
+    switch = data.get("use_sliding_window", False)
+    require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
+    window = data.get("sliding_window", DEFAULT_WINDOW) if switch else None
+    types = data.get("layer_types")
+    if types is not None:
+        require("layer_types", types, isinstance(types, list), "a list")
+        is_full = all(kind == "full_attention" for kind in types)
+        require("sliding_window", window, window is not None or is_full, "given for layer_types that slide")
+        return window, _words(types)
+    first = data.get("max_window_layers", DEFAULT_WINDOW_LAYERS)
+    require("max_window_layers", first, type(first) is int and first >= 0, "a whole number from 0")
+    full = layers if window is None else min(first, layers)
+    return window, ("full_attention",) * full + ("sliding_attention",) * (layers - full)
+
+
+def _words(types: list) -> tuple[str, ...]:
+    for index, kind in enumerate(types):
+        require(f"layer_types[{index}]", kind, isinstance(kind, str), "a text")
+    return tuple(types)
+
+
+def _require_full(data: Mapping[str, Any]) -> None:
+    types = data.get("layer_types")
+    is_full = types is None or (isinstance(types, list) and all(kind == "full_attention" for kind in types))
+    require("layer_types", types, is_full, "full_attention in every layer: this architecture has no other")
+
+
+def _require_no_field(data: Mapping[str, Any], field: str, wanted: str) -> None:
+    require(field, data.get(field), data.get(field) is None, wanted)

@@ -1,0 +1,87 @@
+"""Where a model's files are: in the repository, in a folder, or on the Hugging Face hub. Reads no weights."""
+
+import os
+import re
+from pathlib import Path
+
+import huggingface_hub  # loads its parts at their first use, so a shipped model does not pay for them
+
+from ..repo import MODELS
+from .files import CheckpointError, shown
+from .safetensors_folder import weight_files
+
+# Only what we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders
+# hold other formats of the same weights, often larger than the model.
+WANTED_FILES = ["*.json", "*.jinja", "model*.safetensors"]
+UNWANTED_FILES = ["*/*"]
+
+
+def shipped_models() -> list[str]:
+    """Names of the models that came with the repository."""
+    return sorted(file.parent.name for file in MODELS.glob("*/config.json"))
+
+
+def model_folder(model: str | os.PathLike[str]) -> Path:
+    """The folder of a model's files.
+
+    Args:
+        model: a shipped name ("tiny-qwen3"), a local folder or a hub id ("Qwen/Qwen3-0.6B"), tried in this
+            order. A hub model is downloaded once, with a progress bar; after that no network is needed.
+
+    Raises:
+        CheckpointError: there is no such model, or it cannot be downloaded.
+    """
+    name = os.fspath(model)
+    if name in shipped_models():
+        return MODELS / name
+    local = Path(os.path.expanduser(name))
+    if local.is_dir():
+        return local
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        return _hub_folder(name)
+    raise CheckpointError(
+        f"model {shown(name)}: no such folder; give a shipped model ({', '.join(shipped_models())}), "
+        "the path of a folder, or a hub id like Qwen/Qwen3-0.6B"
+    )
+
+
+def _hub_folder(hub_id: str) -> Path:
+    # The cache first: the hub's client would ask the network even about a model that is here.
+    return _cached(hub_id) or _downloaded(hub_id)
+
+
+def _cached(hub_id: str) -> Path | None:
+    """The model in the hub's cache, unless a file is missing there: a download may have been interrupted."""
+    try:
+        folder = _snapshot(hub_id, local_files_only=True)
+        weight_files(folder)
+    except (huggingface_hub.errors.LocalEntryNotFoundError, ValueError):
+        return None
+    return folder if all((folder / name).is_file() for name in ("config.json", "tokenizer.json")) else None
+
+
+def _downloaded(hub_id: str) -> Path:
+    try:
+        return _snapshot(hub_id, local_files_only=False)
+    except huggingface_hub.errors.GatedRepoError:
+        problem = f"its owner asks for consent: give it on https://huggingface.co/{hub_id}, then run `hf auth login`"
+    except huggingface_hub.errors.RepositoryNotFoundError:
+        problem = "no folder of that name here, and no such model on the hub: check the spelling"
+    except Exception as error:
+        # Which library speaks HTTP, and so what it raises, differs between versions of the hub's client.
+        problem = (
+            "not on this machine, and not downloaded: connect to the network and unset HF_HUB_OFFLINE, or use a "
+            f"shipped model ({', '.join(shipped_models())}) [{type(error).__name__}: {shown(str(error))}]"
+        )
+    raise CheckpointError(f"model {shown(hub_id)}: {problem}")
+
+
+def _snapshot(hub_id: str, local_files_only: bool) -> Path:
+    return Path(
+        huggingface_hub.snapshot_download(
+            hub_id,
+            allow_patterns=WANTED_FILES,
+            ignore_patterns=UNWANTED_FILES,
+            local_files_only=local_files_only,
+        )
+    )

@@ -1,0 +1,245 @@
+"""RoPEs that turn other than the plain one: their frequencies and attention factor, as transformers computes them.
+
+A model is trained on texts of some length. Each kind changes how fast the pairs of a head turn, so that longer texts
+stay within the angles that the model has seen. All of it happens once, here, in NumPy's float32: what reaches a port
+is D/2 numbers and one factor. The kinds are those of `transformers.modeling_rope_utils`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .files import CheckpointError, require
+
+DEFAULT_THETA = 10000.0  # of transformers' classes, for files that do not say
+LARGEST_FACTOR = 1e9
+# Kinds that exist and are refused, with the reason.
+REFUSED = {
+    "longrope": "its frequencies change with the length of the text, and keys in the cache would have to turn again",
+    "su": "it is an old name of longrope, whose frequencies change with the length of the text",
+    "mrope": "it turns by places in an image, and there are none in a text",
+    "proportional": "it turns a part of each head only",
+}
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """A RoPE that is not the plain one.
+
+    Args:
+        rope_type: "linear", "llama3" or "yarn".
+        frequencies: D/2 angles a position, in radians; float32 numbers.
+        attention_factor: on cosines and sines, so that scores grow by its square.
+    """
+
+    rope_type: str
+    frequencies: tuple[float, ...]
+    attention_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the formulae ask of a model: theta, D, its longest text and the longest one of its first training."""
+
+    theta: float
+    head_dim: int
+    longest: int
+    original: int
+
+
+def rope_fields(data: Mapping[str, Any]) -> tuple[dict, object]:
+    """RoPE's fields, `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
+    for field in ("rope_scaling", "rope_parameters"):
+        found = data.get(field)
+        require(field, found, found is None or isinstance(found, dict), "an object")
+    rope = data.get("rope_scaling") or data.get("rope_parameters") or {}
+    return rope, rope.get("rope_theta", data.get("rope_theta", DEFAULT_THETA))
+
+
+def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, Any]) -> RopeScaling | None:
+    """The RoPE of a model, None for the plain one.
+
+    "dynamic" is the plain one too: it differs from `max_position_embeddings` on, and no text here is longer.
+
+    Args:
+        rope: as `rope_fields` returns it.
+        config: has `rope_theta`, `head_dim` and `max_position_embeddings`, checked.
+        data: the whole `config.json`.
+
+    Raises:
+        CheckpointError: a kind that is not computed, or a field of it that is missing, wrong or unknown.
+    """
+    field = "rope_scaling" if data.get("rope_scaling") else "rope_parameters"
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    _check_kind(f"{field}.rope_type", kind)
+    values = {key: value for key, value in rope.items() if key not in EVERYWHERE}
+    _check_whole(field, data.get("partial_rotary_factor"), rope.get("partial_rotary_factor"))
+    unknown = sorted(
+        key for key, value in values.items() if key not in KINDS[kind].keys and value is not None
+    )
+    require(field, unknown, not unknown, f"free of fields that {kind} does not have")
+    for key, check in KINDS[kind].keys.items():
+        check(f"{field}.{key}", values.get(key))
+    if KINDS[kind].compute is None:
+        return None
+    original = data.get("original_max_position_embeddings")
+    if original is None:
+        original = values.get("original_max_position_embeddings")
+    _optional_count("original_max_position_embeddings", original)
+    longest = config.max_position_embeddings
+    sizes = Sizes(config.rope_theta, config.head_dim, longest, original or longest)
+    return _computed(field, kind, sizes, values)
+
+
+def _check_kind(field: str, kind: object) -> None:
+    known = ", ".join(KINDS)
+    reason = REFUSED.get(kind) if isinstance(kind, str) else None
+    wanted = f"{known}: {reason}" if reason else known
+    require(field, kind, isinstance(kind, str) and kind in KINDS, wanted)
+
+
+def _check_whole(field: str, *parts: object) -> None:
+    for part in parts:
+        wanted = "1: a part of a head that does not turn is not supported"
+        require(f"{field}.partial_rotary_factor", part, part is None or part == 1, wanted)
+
+
+def _computed(field: str, kind: str, sizes: Sizes, values: Mapping[str, Any]) -> RopeScaling:
+    try:
+        with np.errstate(all="ignore"):
+            frequencies, factor = KINDS[kind].compute(sizes, values)
+    except (ArithmeticError, ValueError):  # a logarithm of nothing, a division by it
+        frequencies, factor = np.array([np.nan]), 1.0
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise CheckpointError(f"{field}: {kind} of these numbers is not finite")
+    return RopeScaling(kind, tuple(map(float, frequencies)), float(factor))
+
+
+def plain_frequencies(theta: float, head_dim: int) -> np.ndarray:
+    """theta^(-2i/D): (D/2,) in float32."""
+    return (1 / theta ** _exponents(head_dim)).astype(np.float32)
+
+
+def _exponents(head_dim: int) -> np.ndarray:
+    return np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+
+
+def linear(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+    """Every pair turns `factor` times slower: positions lie closer together."""
+    return plain_frequencies(sizes.theta, sizes.head_dim) / np.float32(values["factor"]), 1.0
+
+
+def llama3(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+    """Slow pairs turn `factor` times slower, fast ones as before, and those between by a mixture (Llama 3.1)."""
+    factor, low, high = values["factor"], values["low_freq_factor"], values["high_freq_factor"]
+    frequencies = plain_frequencies(sizes.theta, sizes.head_dim)
+    wavelengths = np.float32(2 * math.pi) / frequencies
+    smooth = (np.float32(sizes.original) / wavelengths - np.float32(low)) / np.float32(high - low)
+    mixed = (1 - smooth) * frequencies / np.float32(factor) + smooth * frequencies
+    slow, fast = wavelengths > sizes.original / low, wavelengths < sizes.original / high
+    return np.where(slow, frequencies / np.float32(factor), np.where(fast, frequencies, mixed)), 1.0
+
+
+def yarn(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+    """From as before to slower between two pairs, which are named by how often they turn in the original text.
+
+    The scores are sharpened a little as well, by `attention_factor` (Peng et al., 2023).
+    """
+    factor = values["factor"]
+    low = _pair_that_turns(values.get("beta_fast") or 32, sizes)
+    high = _pair_that_turns(values.get("beta_slow") or 1, sizes)
+    if values.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, sizes.head_dim - 1)
+    high += 0.001 * (low == high)
+    ramp = np.arange(sizes.head_dim // 2, dtype=np.float32) - np.float32(low)
+    as_before = 1 - np.clip(ramp / np.float32(high - low), 0, 1)
+    powers = (sizes.theta ** _exponents(sizes.head_dim)).astype(np.float32)
+    slower = 1 / (np.float32(factor) * powers)
+    return slower * (1 - as_before) + 1 / powers * as_before, _yarn_attention(factor, values)
+
+
+def _pair_that_turns(times: float, sizes: Sizes) -> float:
+    """The pair that makes so many full turns in the original text; not a whole number."""
+    turns = math.log(sizes.original / (times * 2 * math.pi))
+    return sizes.head_dim * turns / (2 * math.log(sizes.theta))
+
+
+def _yarn_attention(factor: float, values: Mapping[str, Any]) -> float:
+    def sharpness(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    given = values.get("attention_factor")
+    if given is not None:
+        return given
+    both = values.get("mscale"), values.get("mscale_all_dim")
+    return sharpness(both[0]) / sharpness(both[1]) if all(both) else sharpness(1)
+
+
+def _number(field: str, value: object, least: float, wanted: str) -> None:
+    is_number = type(value) in (int, float) and least <= value <= LARGEST_FACTOR
+    require(field, value, is_number, wanted)
+
+
+def _factor(field: str, value: object) -> None:
+    _number(field, value, 1, "a number from 1 on")
+
+
+def _positive(field: str, value: object) -> None:
+    _number(field, value, 1e-9, "a positive number")
+
+
+def _optional_number(field: str, value: object) -> None:
+    if value is not None:
+        _number(field, value, 0, "a number from 0 on")
+
+
+def _optional_count(field: str, value: object) -> None:
+    is_count = value is None or (type(value) is int and 1 <= value <= LARGEST_FACTOR)
+    require(field, value, is_count, "a whole number of tokens")
+
+
+def _optional_switch(field: str, value: object) -> None:
+    require(field, value, value is None or isinstance(value, bool), "a bool")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a RoPE is computed (None: it is the plain one), and how each of its fields is checked."""
+
+    compute: Callable[[Sizes, Mapping[str, Any]], tuple[np.ndarray, float]] | None
+    keys: Mapping[str, Callable[[str, object], None]]
+
+
+# "finetuned" is a note in some files and changes nothing.
+EVERYWHERE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+KINDS = {
+    "default": Kind(None, {}),
+    "dynamic": Kind(None, {"factor": _factor}),
+    "linear": Kind(linear, {"factor": _factor}),
+    "llama3": Kind(
+        llama3,
+        {
+            "factor": _factor,
+            "low_freq_factor": _positive,
+            "high_freq_factor": _positive,
+            "original_max_position_embeddings": _optional_count,
+        },
+    ),
+    "yarn": Kind(
+        yarn,
+        {
+            "factor": _factor,
+            "original_max_position_embeddings": _optional_count,
+            "attention_factor": _optional_number,
+            "beta_fast": _optional_number,
+            "beta_slow": _optional_number,
+            "mscale": _optional_number,
+            "mscale_all_dim": _optional_number,
+            "truncate": _optional_switch,
+        },
+    ),
+}

@@ -1,0 +1,182 @@
+"""Text to token ids and back, from the `tokenizer.json` of a model folder."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders
+
+from .chat_template import ChatTemplate, read_chat_template
+from .detokenizer import StreamDetokenizer, bytes_of_piece, bytes_of_token
+from .files import CheckpointError, read_optional_json, shown
+from .hub import model_folder
+
+# The decoder of a tokenizer that was converted from SentencePiece; some do without the last step.
+PIECES = [
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]
+
+
+class Tokenizer:
+    """A BPE tokenizer with its chat template: byte-level, or of SentencePiece with bytes to fall back on.
+
+    Args:
+        bpe: the tokenizer of the `tokenizers` library.
+        eos_token_ids: every id that ends a text.
+        chat_template: None if the model has none.
+    """
+
+    def __init__(
+        self,
+        bpe: tokenizers.Tokenizer,
+        eos_token_ids: Iterable[int] = (),
+        chat_template: ChatTemplate | None = None,
+    ):
+        self._bpe = bpe
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self._chat_template = chat_template
+        self._begin = bpe.encode("").ids[:1]  # what the tokenizer puts before every text
+        steps = decoder_steps(bpe)
+        self._has_pieces, self._drops_space = steps[:3] == PIECES[:3], steps == PIECES
+        added = bpe.get_added_tokens_decoder()
+        self._special_ids = frozenset(id for id, token in added.items() if token.special)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are, added ones included; a model's embedding may have more rows."""
+        return self._bpe.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text. Special tokens written out in the text, as a chat template does, become themselves."""
+        # Half a surrogate pair (bytes on a command line, JSON of a client) is no text: U+FFFD, as in decoding.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        plain = self._bpe.encode(text, add_special_tokens=False).ids
+        # A template has put everything in place already; a second begin-of-text would be noise to the model.
+        is_rendered = plain[: len(self._begin)] == self._begin
+        return plain if is_rendered else self._bpe.encode(text).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; special tokens are left out."""
+        if not self._has_pieces:
+            return self._bpe.decode(list(ids), skip_special_tokens=True)
+        # The library gives up a whole run of bytes where one is broken, also the characters that are whole.
+        stream = self.detokenizer()
+        return "".join([*map(stream.add, ids), stream.finish()])
+
+    def detokenizer(self) -> StreamDetokenizer:
+        """A fresh decoder for one stream of tokens."""
+        return StreamDetokenizer(self._bytes_of, self._drops_space)
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt for a conversation of `{"role": …, "content": …}`, ready for `encode`.
+
+        Raises:
+            CheckpointError: there is no template, or it fails on these messages.
+        """
+        if self._chat_template is None:
+            raise CheckpointError(
+                "tokenizer_config.json: no chat_template, and no chat_template.jinja beside it; "
+                "give a plain prompt or choose a chat model"
+            )
+        return self._chat_template.render(messages, add_generation_prompt)
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        if token_id in self._special_ids:
+            return b""
+        token = self._bpe.id_to_token(token_id)
+        # None: a row of the embedding that no token uses.
+        if token is None:
+            return b""
+        return bytes_of_piece(token) if self._has_pieces else bytes_of_token(token)
+
+
+def decoder_steps(bpe: tokenizers.Tokenizer) -> list[dict]:
+    """How the library turns tokens into text, step by step, as `tokenizer.json` has it."""
+    decoder = json.loads(bpe.decoder.__getstate__()) if bpe.decoder is not None else {}
+    return decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
+
+
+def load_tokenizer(model: str | PathLike[str]) -> Tokenizer:
+    """The tokenizer of a shipped model, a folder or a hub id (see `hub.model_folder`).
+
+    Raises:
+        CheckpointError: `tokenizer.json` is absent, damaged or of another kind; or a file beside it contradicts it.
+    """
+    folder = model_folder(model)
+    bpe = _read_bpe(folder / "tokenizer.json")
+    settings = read_optional_json(folder / "tokenizer_config.json")
+    special_tokens = _special_tokens(settings)
+    _check_vocabulary(folder, bpe)
+    return Tokenizer(
+        bpe,
+        eos_token_ids=_eos_token_ids(folder, bpe, special_tokens.get("eos_token")),
+        chat_template=read_chat_template(folder, settings, special_tokens),
+    )
+
+
+def _read_bpe(file: Path) -> tokenizers.Tokenizer:
+    if not file.is_file():
+        raise CheckpointError(f"{file}: not found; check the path, or download the model again")
+    try:
+        bpe = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise CheckpointError(f"{file}: {shown(str(error))}; download the file again") from None
+    if decoder_steps(bpe) not in (PIECES, PIECES[:3]) and not isinstance(bpe.decoder, decoders.ByteLevel):
+        raise CheckpointError(
+            f"{file}: decoder must be ByteLevel, as in Qwen and Llama 3, or that of Llama 2 and Mistral (Replace, "
+            "ByteFallback, Fuse, Strip); choose a model with such a tokenizer"
+        )
+    return bpe
+
+
+def _special_tokens(settings: Mapping) -> dict[str, str]:
+    """`bos_token`, `eos_token`, … of `tokenizer_config.json`: each a text, or an object that has it as `content`."""
+    found = {name: value for name, value in settings.items() if name.endswith("_token")}
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value for name, value in found.items()
+    }
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
+    """An id past the embedding's last row would fail much later, or on a GPU read foreign memory."""
+    largest = max(bpe.get_vocab(with_added_tokens=True).values(), default=0)
+    rows = read_optional_json(folder / "config.json").get("vocab_size")
+    if isinstance(rows, int) and largest >= rows:
+        raise CheckpointError(
+            f"{folder / 'tokenizer.json'}: has token ids up to {largest}, but vocab_size of config.json is {rows}; "
+            "one of the two is of another model: download both again"
+        )
+
+
+def _eos_token_ids(folder: Path, bpe: tokenizers.Tokenizer, eos_token: str | None) -> set[int]:
+    """Every end that a file of the folder knows. They differ: a chat model also ends its turn, not only its text."""
+    ids = set()
+    for file in (folder / "generation_config.json", folder / "config.json"):
+        value = read_optional_json(file).get("eos_token_id")
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(id) is int and id >= 0 for id in values):
+            raise CheckpointError(
+                f"{file}: eos_token_id {shown(value)} must be an id or a list of ids; correct it"
+            )
+        ids.update(values)
+    if eos_token is not None:
+        id = bpe.token_to_id(eos_token)
+        if id is None:
+            raise CheckpointError(
+                f"{folder / 'tokenizer_config.json'}: eos_token {shown(eos_token)} is not in tokenizer.json; "
+                "download both again"
+            )
+        ids.add(id)
+    return ids

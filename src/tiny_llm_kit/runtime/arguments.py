@@ -1,0 +1,91 @@
+"""Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
+
+import argparse
+import os
+from collections.abc import Callable
+
+from ..course.address import Day, Task, parse_day, parse_task
+from ..model.quantization import QUANTIZATIONS
+from ..repo import PORTS
+from .solution import SOLUTIONS
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
+
+
+def day_argument(text: str) -> Day:
+    """A day, as `1.3`."""
+    return _explained(parse_day, text)
+
+
+def task_argument(text: str) -> Task:
+    """A task, as `1.3.2`."""
+    return _explained(parse_task, text)
+
+
+def _explained(parse: Callable, text: str):
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def model_argument(text: str) -> str:
+    """A model's name. An empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder or a hub id")
+    return text
+
+
+def text_argument(text: str) -> str:
+    """A text. Bytes that are no UTF-8 arrive from the shell as halves of characters, which no tokenizer takes."""
+    return os.fsencode(text).decode(errors="replace")
+
+
+def stop_argument(text: str) -> str:
+    """A stop string. An empty one would end every text before it begins."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: every answer would end before it begins")
+    return text_argument(text)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
+    """Whose code runs which model, and where; `solution` is the default."""
+    add = parser.add_argument
+    add(
+        "--solution",
+        default=solution,
+        choices=sorted(SOLUTIONS),
+        help=f"whose code: tiny_llm is yours; default: {solution}",
+    )
+    add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
+    add("--device", default="auto", choices=DEVICES)
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="pack the layers' weights into few bits while loading (Day 2.3)",
+    )
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """How tokens are drawn, and how many."""
+    add = parser.add_argument
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
+    add("--temperature", type=float, default=0.0, help="0 is greedy")
+    add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
+    add("--top-k", type=int, help="with a temperature: draw from so many tokens")
+    add("--seed", type=whole_number(0), default=0, help="of the random draws")
+
+
+def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:
+    """The type of a whole number within these bounds; what the array libraries count with ends at 2⁶³ - 1."""
+
+    def parse(text: str) -> int:
+        digits = text.isdecimal() and len(text) <= len(str(largest))  # Python converts no text of 5000 digits
+        if not digits or not smallest <= int(text) <= largest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {smallest} to {largest}")
+        return int(text)
+
+    return parse
