@@ -6,6 +6,14 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.masks import (
+    FAR_STARTS,
+    MANY,
+    SHORT_TYPES,
+    assert_no_loop,
+    assert_shows,
+    assert_traces,
+)
 from tiny_llm_kit.course.grading.qwen3_layer import attention64, causal64, layer64, recognise
 
 HEADS = [(4, 4), (6, 2), (3, 1), (8, 2)]  # (H, Hkv)
@@ -54,6 +62,22 @@ def test_causal_mask_has_the_wanted_type(b, dtype):
     mask = b.causal_mask(2, 3, b.dtype(dtype))
     assert mask.dtype == b.dtype(dtype), f"the mask must be {dtype}"
     assert_mask(b.numpy(mask), 2, 3)
+
+
+@pytest.mark.task("1.3.1")
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_causal_mask_is_exact_far_into_a_text(b, start, dtype):
+    """13 queries behind 250 keys and more, in bf16 and float16, which have no 257 and no 2,049."""
+    mask = b.numpy(b.causal_mask(MANY, start + MANY, b.dtype(dtype)))
+    idea = f"{MANY} queries, {start + MANY} keys, {dtype}: each sees the keys up to its own position"
+    assert_shows(mask, np.arange(start, start + MANY), idea)
+
+
+@pytest.mark.task("1.3.1")
+def test_causal_mask_is_no_loop(b):
+    """A mask of any size is a comparison of two arrays: no Python for each query or key."""
+    assert_no_loop(lambda n: b.causal_mask(n, n + 3, b.dtype("float32")), "a loop over queries or keys")
 
 
 @pytest.mark.task("1.3.1")
@@ -107,6 +131,20 @@ def test_grouped_attention_adds_any_mask_that_broadcasts(b, rng, shape):
     actual = grouped(b, query, key, value, mask, scale=0.2)
     idea = f"a mask of shape {shape} broadcasts to (B, H, L, S), is added after the scale, and per query head"
     assert_close(actual, attention64(query, key, value, 0.2, mask), idea=idea)
+
+
+@pytest.mark.task("1.3.2")
+def test_grouped_attention_makes_its_mask_where_the_scores_are(b, rng):
+    """mask="causal" works on any device, and needs no number of an array: a compiler can trace the whole."""
+    query, key, value = rng.normal(size=(4, 3, 8)), *rng.normal(size=(2, 2, 5, 8))
+    idea = "the causal mask belongs on the device of the scores, and nothing is read back"
+    made = assert_traces(
+        b,
+        lambda *arrays: b.scaled_dot_product_attention_grouped(*arrays, mask="causal"),
+        *map(b.array, (query, key, value)),
+        idea=idea,
+    )
+    assert tuple(made.shape) == (4, 3, 8), f"3 queries of 4 heads, not {tuple(made.shape)}"
 
 
 @pytest.mark.task("1.3.2")

@@ -8,6 +8,7 @@ import pytest
 
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
 from tiny_llm_kit.course.grading.qwen3_layer import attention64, causal64, layer64, recognise
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
@@ -107,6 +108,23 @@ def test_cache_passes_an_array_mask_on(b, rng):
         mask = b.array(np.zeros((stop - start, cache.span(stop - start))))
         passed = feed(b, cache, pair, start, stop, mask)[3]
         assert passed is mask, "an array is passed on as it is: only a word or None asks the cache for a mask"
+
+
+@pytest.mark.task("2.1.1")
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_the_caches_mask_is_exact_far_into_a_text(b, start, dtype):
+    """13 tokens behind 250 and more, in bf16 and float16, which have no 257 and no 2,049."""
+    cache = b.TinyKvFullCache(start + MANY)
+    for L in (start, MANY):
+        pair = [b.array(np.zeros((1, 1, L, 2)), dtype) for _ in range(2)]
+        key, _, _, mask = cache.update_and_fetch(*pair, L)
+    shown = visible(b, mask, MANY, key.shape[2])
+    expected = visible_keys(np.arange(start, start + MANY), key.shape[2])
+    idea = (
+        f"{MANY} {dtype} tokens behind {start}: positions are integers, and only the finished mask is {dtype}"
+    )
+    assert_close(shown, expected, idea=idea)
 
 
 @pytest.mark.task("2.1.1")
@@ -561,6 +579,77 @@ def test_model_takes_a_mask_of_the_callers_own(b, rng):
     )
     assert_close(two[:, 2:], one[:, 2:], idea=idea)
     assert np.abs(two[:, 1] - one[:, 1]).max() > 1e-2, "token 1 sees itself"
+
+
+FAR_QWEN = type(CASES["tied-1"])(
+    ModelConfig(
+        hidden_size=4,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=2,
+        intermediate_size=4,
+        vocab_size=9,
+        max_position_embeddings=30_100,
+        rms_norm_eps=1e-6,
+        rope_theta=1e4,
+        tie_word_embeddings=True,
+        sliding_window=7,
+        layer_types=("full_attention", "sliding_attention"),
+    ),
+    seed=5,
+    rows=1,
+    tokens=1,
+)
+
+
+def masks_of_step(b, dtype: str, positions: np.ndarray, fill, offset):
+    """Both masks that the layers get, the plain one and the window's, from caches that `fill` has filled."""
+    model, steps = b.Qwen3ModelWeek2(random_checkpoint(b, FAR_QWEN, dtype)), []
+    caches = fill(model)
+    model.layers = [lambda x, step, cache: steps.append(step) or x] * len(model.layers)
+    model(b.array(np.zeros(np.atleast_2d(positions).shape, int)), offset, caches)
+    assert len(steps) == 2 and steps[0] is steps[1], "all layers share one step, made once"
+    return steps[0].mask, steps[0].window_mask
+
+
+@pytest.mark.task("2.1.5")
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_masks_of_a_step_are_exact_far_into_a_text(b, start, dtype):
+    """13 tokens of one request behind 250 and more: all keys up to their own, and through a window the last 7."""
+
+    def fill(model):
+        caches = model.create_kv_cache()
+        for cache in caches:
+            cache.offset = start
+        return caches
+
+    positions = np.arange(start, start + MANY)
+    mask, window = masks_of_step(b, dtype, positions, fill, start)
+    S = window.shape[-1]
+    idea = f"{MANY} {dtype} tokens behind {start}"
+    assert_close(visible(b, mask, MANY, S), visible_keys(positions, S), idea=idea)
+    assert_shows(b.numpy(window), positions, f"{idea}, through a window of 7", window=7)
+
+
+@pytest.mark.task("2.1.5")
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_masks_of_a_batch_are_exact_far_into_a_text(b, start, dtype):
+    """Two rows, one of them far into its text: the mask and the window of each are its own."""
+
+    def fill(model):
+        caches = model.create_batch_cache(2, 30_100)
+        for cache in caches:
+            cache.offsets, cache.active = [start, 3], [True, True]
+        return caches
+
+    positions = np.array([[start], [3]]) + np.arange(MANY)
+    masks = masks_of_step(b, dtype, positions, fill, b.array(positions))
+    for mask, width in zip(masks, (None, 7), strict=True):
+        idea = f"rows at {start} and 3 in {dtype}, window {width}"
+        assert_shows(b.numpy(mask), positions[:, None], idea, window=width)
 
 
 @pytest.mark.task("2.1.5")

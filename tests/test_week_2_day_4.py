@@ -7,6 +7,7 @@ import pytest
 
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.grading.flash import flash64, statistics64
+from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, assert_no_loop, assert_shows, assert_traces
 from tiny_llm_kit.course.grading.qwen3_layer import causal64
 
 HEADS = [(4, 4), (6, 2), (3, 1)]  # (H, Hkv)
@@ -299,6 +300,24 @@ def test_causal_tiles_make_up_the_causal_mask(b, L, S, size):
 
 
 @pytest.mark.task("2.4.4")
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_causal_tiles_are_exact_far_into_a_text(b, start):
+    """A tile on the diagonal, 250 to 30,000 tokens into the text: positions are integers, whatever the scores are."""
+    rows = (start, start + MANY)
+    for shift in (-2, 0, 3):
+        columns = (start + shift, start + shift + MANY)
+        actual = mask_tile(b, "causal", 40_000, 40_000, rows, columns)
+        idea = f"queries {rows}, keys {columns} of 40,000: each sees the keys up to its own position"
+        assert_shows(actual, np.arange(*rows) - columns[0], idea)
+
+
+@pytest.mark.task("2.4.4")
+def test_causal_tiles_are_no_loop(b):
+    """A tile of any size is a comparison of two arrays: no Python for each query or key."""
+    assert_no_loop(lambda n: b.mask_tile("causal", n, n, slice(0, n), slice(0, n)), "a loop over a tile")
+
+
+@pytest.mark.task("2.4.4")
 @pytest.mark.parametrize("shape", [(), *MASKS])
 def test_array_tiles_are_slices(b, rng, shape):
     """A mask of any shape that broadcasts: the tile is what the whole mask has there."""
@@ -367,6 +386,22 @@ def test_tiled_attention_equals_numpy(b, rng, L, S, tile_size, mask):
     if not np.allclose(actual, expected, atol=1e-4):
         idea = recognise_walk(actual, query, key, value, numbers, tile_size, idea)
     assert_tiled(actual, expected, idea)
+
+
+@pytest.mark.task("2.4.5")
+@pytest.mark.parametrize("mask", [None, "causal", "array"])
+def test_tiled_attention_works_where_its_inputs_are(b, rng, mask):
+    """Tiles of the mask are made on the device of the scores, and nothing is read: a compiler can trace the whole."""
+    given = [rng.normal(size=(1, heads, 9, 8)) for heads in (4, 2, 2)] + [rng.normal(size=(9, 9))] * (
+        mask == "array"
+    )
+    made = assert_traces(
+        b,
+        lambda q, k, v, m=mask: b.flash_attention_tiled(q, k, v, mask=m, tile_size=4),
+        *arrays(b, *given),
+        idea="hand the device on to `mask_tile`, and read no number of an array",
+    )
+    assert tuple(made.shape) == (1, 4, 9, 8), f"9 queries of 4 heads, not {tuple(made.shape)}"
 
 
 @pytest.mark.task("2.4.5")

@@ -8,6 +8,7 @@ import pytest
 
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
 from tiny_llm_kit.course.grading.qwen3_layer import attention64
 from tiny_llm_kit.lab.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
 from tiny_llm_kit.model.config import ModelConfig
@@ -173,6 +174,21 @@ def test_update_takes_positions_and_a_mask(b, rng):
             key[slot, :, : keys.shape[1]], keys, idea=f"slot {slot}: `positions` say where tokens stand"
         )
     assert_close(returned, mask, atol=1e-6, idea="a mask that is given passes through")
+
+
+@pytest.mark.task("2.6.1")
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_the_mask_of_a_batch_is_exact_far_into_a_text(b, start, dtype):
+    """Rows at 250 and more and at 3, with 13 more tokens each, in bf16 and float16, which have no 257 and no 2,049."""
+    cache, capacity = b.BatchingKvCache(2, start + MANY), -(-(start + MANY) // 256) * 256
+    cache.keys, cache.values = (b.array(np.zeros((2, 1, capacity, 2)), dtype) for _ in range(2))
+    cache.offsets, cache.active = [start, 3], [True, True]
+    new = [b.array(np.zeros((2, 1, MANY, 2)), dtype) for _ in range(2)]
+    mask = b.numpy(cache.update_and_fetch(*new)[3])
+    positions = np.array([[start], [3]]) + np.arange(MANY)
+    idea = f"rows at {start} and 3 in {dtype}: positions are integers, and only the finished mask is {dtype}"
+    assert_shows(mask, positions[:, None], idea)
 
 
 @pytest.mark.task("2.6.2")

@@ -8,6 +8,14 @@ import pytest
 
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.course.grading.masks import (
+    FAR_STARTS,
+    MANY,
+    SHORT_TYPES,
+    assert_no_loop,
+    assert_shows,
+    assert_traces,
+)
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.model.config import ModelConfig
 
@@ -91,6 +99,49 @@ def test_chunked_prefill_mask_takes_its_start_from_an_array(b):
         assert_close(
             b.numpy(mask), causal_rows(start, 3, 12), atol=0, idea=f"a start of {start}, in an array"
         )
+
+
+@pytest.mark.task("2.7.6")
+@pytest.mark.parametrize("dtype", SHORT_TYPES)
+@pytest.mark.parametrize("start", FAR_STARTS)
+@pytest.mark.parametrize("form", [int, np.array], ids=["number", "array"])
+def test_chunked_prefill_mask_is_exact_far_into_a_prompt(b, start, dtype, form):
+    """Chunks behind 250 tokens and more, in bf16 and float16, which have no 257 and no 2,049."""
+    start_given = start if form is int else b.array(form(start))
+    mask = b.numpy(b.chunked_attention_mask(start_given, MANY, start + MANY + 4, b.dtype(dtype)))
+    idea = f"a chunk of {MANY} behind {start} in {dtype}: each token sees the keys up to its own position"
+    assert_shows(mask, np.arange(start, start + MANY), idea)
+
+
+@pytest.mark.task("2.7.6")
+def test_chunked_prefill_mask_is_no_loop(b):
+    """A mask of any size is a comparison of two arrays: no Python for each token of the chunk, or of the past."""
+    assert_no_loop(lambda n: b.chunked_attention_mask(5, n), "a loop over the chunk")
+    assert_no_loop(lambda n: b.chunked_attention_mask(n, 3), "a loop over the past")
+
+
+@pytest.mark.task("2.7.6")
+def test_chunked_prefill_mask_does_not_read_its_start(b):
+    """The host must not wait for a start in an array; and the mask is made where the start is."""
+    idea = (
+        "a start in an array is compared, never read: no int(), no .item(), no `if`; new arrays on its device"
+    )
+    made = assert_traces(
+        b, lambda start: b.chunked_attention_mask(start, 3, 12), b.array(np.array(4)), idea=idea
+    )
+    assert tuple(made.shape) == (3, 12), f"(L, S) is (3, 12), not {tuple(made.shape)}"
+
+
+@pytest.mark.task("2.7.6")
+def test_chunked_prefill_mask_is_where_it_was_asked_for(b):
+    """A start that is a plain number has no device: the mask is made where the caller says, for the scores there."""
+    made = assert_traces(
+        b,
+        lambda scores: scores + b.chunked_attention_mask(4, 3, **b.kit.like(scores)),
+        b.array(np.zeros((3, 7))),
+        idea="the mask belongs on `device`: make both ranges of positions there",
+    )
+    assert tuple(made.shape) == (3, 7), f"(L, S) is (3, 7), not {tuple(made.shape)}"
 
 
 @pytest.mark.task("2.7.6")

@@ -49,6 +49,83 @@ MUTANTS = [
         both=("if not 0 < L <= S:", "if L < 1 or S < 1:"),
     ),
     Mutant(
+        "1.3.1",
+        "positions in the mask's type: bf16 has no 257, float16 no 2,049",
+        "attention.py",
+        survives="a test with short texts, or in float32",
+        mlx=(
+            "    keys = mx.arange(S)\n",
+            "    keys, queries = mx.arange(S).astype(dtype), queries.astype(dtype)\n",
+        ),
+        torch=(
+            "    keys = torch.arange(S, device=device)\n",
+            "    keys, queries = torch.arange(S, device=device).to(dtype), queries.to(dtype)\n",
+        ),
+    ),
+    Mutant(
+        "1.3.1",
+        "the queries' positions alone in float16, exact up to 2,048",
+        "attention.py",
+        survives="a test with up to 2,048 tokens, in any type",
+        mlx=("mx.arange(S - L, S)[:, None]", "mx.arange(S - L, S).astype(mx.float16)[:, None]"),
+        torch=(
+            "torch.arange(S - L, S, device=device)[:, None]",
+            "torch.arange(S - L, S, device=device).half()[:, None]",
+        ),
+    ),
+    Mutant(
+        "1.3.1",
+        "a loop over the queries, a row of the mask each",
+        "attention.py",
+        survives="a test of the numbers",
+        mlx=(
+            "return mx.where(keys <= queries, 0.0, -mx.inf)",
+            "return mx.stack([mx.where(keys <= S - L + i, 0.0, -mx.inf) for i in range(L)])",
+        ),
+        torch=(
+            "return torch.where(keys <= queries, 0.0, -torch.inf)",
+            "return torch.stack([torch.where(keys <= S - L + i, 0.0, -torch.inf) for i in range(L)])",
+        ),
+    ),
+    Mutant(
+        "1.3.1",
+        "a table of Python numbers, made key by key",
+        "attention.py",
+        survives="a test of the numbers, or of how many operations the library was asked for",
+        mlx=(
+            "return mx.where(keys <= queries, 0.0, -mx.inf)",
+            "return mx.array([[0.0 if j <= S - L + i else -mx.inf for j in range(S)] for i in range(L)])",
+        ),
+        torch=(
+            "return torch.where(keys <= queries, 0.0, -torch.inf)",
+            "table = [[0.0 if j <= S - L + i else -torch.inf for j in range(S)] for i in range(L)]\n"
+            "    return torch.tensor(table, device=device)",
+        ),
+    ),
+    Mutant(
+        "1.3.2",
+        "the causal mask on the default device, wherever the scores are",
+        "attention.py",
+        survives="a test on the CPU",
+        inside="scaled_dot_product_attention_grouped",
+        torch=("causal_mask(L, S, torch.float32, device=scores.device)", "causal_mask(L, S, torch.float32)"),
+    ),
+    Mutant(
+        "1.3.2",
+        "looks for NaN among the weights, which makes the host wait",
+        "attention.py",
+        survives="a test of the numbers",
+        inside="scaled_dot_product_attention_grouped",
+        mlx=(
+            "    weights = softmax(scores, axis=-1)",
+            "    assert not mx.isnan(scores).any().item()\n    weights = softmax(scores, axis=-1)",
+        ),
+        torch=(
+            "    weights = softmax(scores, axis=-1)",
+            "    assert not torch.isnan(scores).any()\n    weights = softmax(scores, axis=-1)",
+        ),
+    ),
+    Mutant(
         "1.3.2",
         "query head h reads K/V head h % Hkv: K and V tiled, not repeated",
         "attention.py",

@@ -222,6 +222,28 @@ MUTANTS = [
         torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", mask if L > 1 else torch.zeros_like(mask)")),
         inside=UPDATE,
     ),
+    Mutant(
+        "2.1.1",
+        "positions of the mask in its type: bf16 has no 257, float16 no 2,049",
+        CACHE,
+        "a test with short texts, or in float32",
+        torch=(
+            "torch.where(keys <= positions.unsqueeze(-1),",
+            "torch.where(keys.to(dtype) <= positions.unsqueeze(-1).to(dtype),",
+        ),
+        inside="length_mask",
+    ),
+    Mutant(
+        "2.1.1",
+        "positions of the mask in float16, exact up to 2,048",
+        CACHE,
+        "a test with up to 2,048 tokens, in any type",
+        torch=(
+            "return length_mask(self._positions(L, positions),",
+            "return length_mask(self._positions(L, positions).half(),",
+        ),
+        inside="TinyKvFullCache.make_mask",
+    ),
     _cache(
         "shares its memory with every other cache",
         "a test with one cache",
@@ -457,6 +479,41 @@ MUTANTS = [
         "a test that never gives a mask",
         "cache, mask)\n",
         'cache, "causal")\n',
+    ),
+    Mutant(
+        "2.1.5",
+        "the window's positions in the mask's type: bf16 has no 257, float16 no 2,049",
+        "window_mask.py",
+        "a test with short texts, or in float32",
+        mlx=(
+            "keys > mx.expand_dims(positions, -1) - window",
+            "keys.astype(dtype) > mx.expand_dims(positions, -1).astype(dtype) - window",
+        ),
+        torch=(
+            "keys > positions.unsqueeze(-1) - window",
+            "keys.to(dtype) > positions.unsqueeze(-1).to(dtype) - window",
+        ),
+    ),
+    Mutant(
+        "2.1.5",
+        "where the window begins in float16, exact up to 2,048",
+        "window_mask.py",
+        "a test with up to 2,048 tokens, in any type",
+        mlx=(
+            "keys > mx.expand_dims(positions, -1) - window",
+            "keys > (mx.expand_dims(positions, -1) - window).astype(mx.float16)",
+        ),
+        torch=("keys > positions.unsqueeze(-1) - window", "keys > (positions.unsqueeze(-1) - window).half()"),
+    ),
+    Mutant(
+        "2.1.5",
+        "the rows of a batch all look through the first row's window",
+        "window_mask.py",
+        "a test with one request, or with rows of one length",
+        both=(
+            "    if positions.ndim == 2:\n",
+            "    if positions.ndim == 2:\n        near = near[:1]\n",
+        ),
     ),
     _generate(
         "sends the prompt again with every token",

@@ -325,6 +325,85 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "2.4.4",
+        "positions in bf16, which has no 257",
+        FILE,
+        survives="a test with short texts",
+        inside="mask_tile",
+        mlx=("keys <= queries,", "keys.astype(mx.bfloat16) <= queries.astype(mx.bfloat16),"),
+        torch=("keys <= queries,", "keys.bfloat16() <= queries.bfloat16(),"),
+    ),
+    Mutant(
+        "2.4.4",
+        "the queries' positions in float16, exact up to 2,048",
+        FILE,
+        survives="a test with up to 2,048 tokens",
+        inside="mask_tile",
+        mlx=("keys <= queries,", "keys <= queries.astype(mx.float16),"),
+        torch=("keys <= queries,", "keys <= queries.half(),"),
+    ),
+    Mutant(
+        "2.4.4",
+        "a loop over the queries of a tile",
+        FILE,
+        survives="every test of numbers",
+        inside="mask_tile",
+        mlx=(
+            "return mx.where(keys <= queries, 0.0, -mx.inf)",
+            "return mx.stack([mx.where(keys <= query, 0.0, -mx.inf) for query in queries])",
+        ),
+        torch=(
+            "return torch.where(keys <= queries, 0.0, -torch.inf)",
+            "return torch.stack([torch.where(keys <= query, 0.0, -torch.inf) for query in queries])",
+        ),
+    ),
+    Mutant(
+        "2.4.4",
+        "a table of Python numbers, made key by key",
+        FILE,
+        survives="every test of numbers",
+        inside="mask_tile",
+        mlx=(
+            "return mx.where(keys <= queries, 0.0, -mx.inf)",
+            "keys, queries = range(columns.start, columns.stop), range(past + rows.start, past + rows.stop)\n"
+            "    return mx.array([[0.0 if key <= query else -mx.inf for key in keys] for query in queries])",
+        ),
+        torch=(
+            "return torch.where(keys <= queries, 0.0, -torch.inf)",
+            "keys, queries = range(columns.start, columns.stop), range(past + rows.start, past + rows.stop)\n"
+            "    table = [[0.0 if key <= query else -torch.inf for key in keys] for query in queries]\n"
+            "    return torch.tensor(table, device=device)",
+        ),
+    ),
+    Mutant(
+        "2.4.5",
+        "tiles of the causal mask on the default device, wherever the scores are",
+        FILE,
+        survives="a test on the CPU",
+        inside="flash_attention_tiled",
+        torch=("rows, columns, device=query.device)", "rows, columns)"),
+    ),
+    Mutant(
+        "2.4.5",
+        "reads every tile of a mask, to leave out those that hide everything",
+        FILE,
+        survives="every test of numbers",
+        inside="flash_attention_tiled",
+        mlx=(
+            "            k, v = key",
+            "            bias = mask_tile(mask, L, S, rows, columns)\n"
+            "            if merged is not None and bias is not None and mx.all(bias == -mx.inf).item():\n"
+            "                continue\n"
+            "            k, v = key",
+        ),
+        torch=(
+            "            tile = attention",
+            "            if merged is not None and bias is not None and torch.all(bias == -torch.inf):\n"
+            "                continue\n"
+            "            tile = attention",
+        ),
+    ),
+    Mutant(
         "2.4.5",
         "the last tile replaces what came before",
         FILE,

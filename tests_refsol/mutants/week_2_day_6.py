@@ -133,6 +133,30 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.1",
+        "positions of the mask in its type: bf16 has no 257, float16 no 2,049",
+        "kv_cache.py",
+        survives="a test with short rows, or in float32",
+        inside="length_mask",
+        mlx=(
+            "mx.where(keys <= mx.expand_dims(positions, -1),",
+            "mx.where(keys.astype(dtype) <= mx.expand_dims(positions, -1).astype(dtype),",
+        ),
+        torch=(
+            "torch.where(keys <= positions.unsqueeze(-1),",
+            "torch.where(keys.to(dtype) <= positions.unsqueeze(-1).to(dtype),",
+        ),
+    ),
+    Mutant(
+        "2.6.1",
+        "positions of the mask in float16, exact up to 2,048",
+        CACHE,
+        survives="a test with up to 2,048 tokens, in any type",
+        inside="BatchingKvCache.make_mask",
+        mlx=("length_mask(positions,", "length_mask(positions.astype(mx.float16),"),
+        torch=("length_mask(positions,", "length_mask(positions.half(),"),
+    ),
+    Mutant(
+        "2.6.1",
         "returns the length of the first row",
         CACHE,
         survives="a test with one request in slot 0",

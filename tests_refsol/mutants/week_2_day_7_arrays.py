@@ -106,6 +106,62 @@ MUTANTS = [
         "a test without `total_length`",
         "{lib}.where(({keys} <= queries) | ({keys} >= chunk_start + chunk_size), 0.0, -{lib}.inf).{cast}(dtype)",
     ),
+    _chunk_mask(
+        "positions in the mask's type: bf16 has no 257, float16 no 2,049",
+        "a test with short prompts, or in float32",
+        "{lib}.where({keys}.{cast}(dtype) <= queries.{cast}(dtype), 0.0, -{lib}.inf).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "the queries' positions in float16, exact up to 2,048",
+        "a test with up to 2,048 tokens, in any type",
+        "{lib}.where({keys} <= queries.{cast}({lib}.float16), 0.0, -{lib}.inf).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "a loop over the tokens of the chunk, a row of the mask each",
+        "a test of the numbers",
+        "{lib}.stack([{lib}.where({keys} <= query, 0.0, -{lib}.inf) for query in queries]).{cast}(dtype)",
+    ),
+    _chunk_mask(
+        "a loop over the keys, a column of the mask each",
+        "a test of the numbers",
+        "{lib}.concatenate([{lib}.where(queries >= key, 0.0, -{lib}.inf) for key in range(S)], -1).{cast}(dtype)",
+    ),
+    _chunk_queries(
+        "reads the start on the host, wherever it is",
+        "a test of the numbers: they are right, and the host waits for the device",
+        "int(chunk_start) + {arange}",
+    ),
+    Mutant(
+        "2.7.6",
+        "checks what the array holds, which is read for it",
+        "chunked_attention_mask.py",
+        "a test of the numbers: they are right, and the host waits for the device",
+        both=(
+            MASK_KEYS,
+            MASK_KEYS
+            + "\n    if chunk_start + chunk_size > S:\n        raise ValueError('the chunk ends behind its keys')",
+        ),
+    ),
+    Mutant(
+        "2.7.6",
+        "makes the mask on the default device, wherever the scores are",
+        "chunked_attention_mask.py",
+        "a test on the CPU",
+        torch=(
+            TORCH_QUERIES + "\n    keys = torch.arange(S, device=device)",
+            TORCH_QUERIES.replace(", device=device", "") + "\n    keys = torch.arange(S)",
+        ),
+    ),
+    Mutant(
+        "2.7.6",
+        "the device of the start, also where the caller names another",
+        "chunked_attention_mask.py",
+        "a test with the start in an array",
+        torch=(
+            TORCH_QUERIES,
+            'device = getattr(chunk_start, "device", None)\n    ' + TORCH_QUERIES,
+        ),
+    ),
     Mutant(
         "2.7.6",
         "ignores total_length",

@@ -140,6 +140,16 @@ def _peak_bytes_once(run: Callable[[], mx.array]) -> int:
     return mx.get_peak_memory() - before
 
 
+def like(array: mx.array) -> dict:
+    """The options that make a new array where `array` is: none, for MLX's devices share their memory."""
+    return {}
+
+
+def trace(function: Callable, *arrays: mx.array):
+    """function(*arrays) as a compiler runs it: shapes and types are known, and reading a number raises."""
+    return mx.compile(function)(*arrays)
+
+
 def open_safetensors(file: Path) -> dict[str, mx.array]:
     """The tensors of a file by name, as they are stored; nothing is read before a tensor is evaluated.
 

@@ -146,6 +146,16 @@ def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
     return max(itertools.accumulate(sizes), default=0)
 
 
+def like(array: torch.Tensor) -> dict:
+    """The options that make a new array where `array` is."""
+    return {"device": array.device}
+
+
+def trace(function: Callable, *arrays: torch.Tensor):
+    """function(*arrays) without numbers: shapes, types and the device are known, and reading a number raises."""
+    return function(*(array.to("meta") for array in arrays))
+
+
 def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file by name, as they are stored: views of the mapped file, read when they are touched."""
     with safe_open(file, framework="pt") as tensors:
