@@ -1,6 +1,7 @@
 """The grader itself: what it says of blanks, skips and comparisons; and that mutants cannot get away unseen."""
 
 import io
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ from rich.console import Console
 from tiny_llm_kit.course import mutants, prefix
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.mutants import Mutant, judge
+from tiny_llm_kit.course.inprocess import with_day_tests
+from tiny_llm_kit.course.mutants import Mutant, Verdict, judge
 from tiny_llm_kit.course.tree import reference_files
 from tiny_llm_kit.repo import installed_backends
 
@@ -68,20 +70,37 @@ def test_assert_close_accepts_what_is_close():
     assert_close([1.0, np.inf, -np.inf], [1.0 + 1e-6, np.inf, -np.inf], idea="the idea")
 
 
-@pytest.mark.parametrize("backend", installed_backends())
-@pytest.mark.parametrize(
-    ("edit", "status"),
-    [
-        (("out = x @ w.T", "out = x @ w.T * 1.0"), "survived"),
-        (("out = x @ w.T", "out = x @ w.T + 1.0"), "killed"),
-        (("out = x @ w.T", "out = x @ w.T.nonsense"), "crashed"),
-        (("no such text", ""), "stale"),
-    ],
-)
-def test_a_mutant_is_judged_by_the_tests_of_its_task(backend, edit, status):
-    assert (
-        judge(Mutant("1.1.2", "an idea", "basics.py", "a weaker test", both=edit), backend).status == status
+def verdicts(mutants: list[Mutant], part: str, backend: str | None = None) -> list[Verdict]:
+    """All of one day, judged in one session of pytest."""
+    days = {mutant.address.of_day for mutant in mutants}
+    return with_day_tests(
+        sorted(days),
+        installed_backends(),
+        "ref",
+        lambda tests: [judge(tests, m, part, backend) for m in mutants],
     )
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_a_mutant_is_judged_by_the_tests_of_its_task(backend):
+    """Each as if it were alone: what one of them has done to the solution is gone before the next one is judged."""
+    edits = {
+        "survived": ("out = x @ w.T", "out = x @ w.T * 1.0"),
+        "killed": ("out = x @ w.T", "out = x @ w.T + 1.0"),
+        "crashed": ("out = x @ w.T", "out = x @ w.T.nonsense"),
+        "stale": ("no such text", ""),
+    }
+    wrong = [Mutant("1.1.2", "an idea", "basics.py", "a weaker test", both=edit) for edit in edits.values()]
+    expected = [*edits, "survived"]
+    assert [verdict.status for verdict in verdicts([*wrong, wrong[0]], backend)] == expected
+
+
+def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
+    """`-k nothing` would select no test, and a mutant that no test kills survives."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing --maxfail=1")
+    wrong = Mutant("1.1.2", "an idea", "basics.py", "any", both=("out = x @ w.T", "out = x @ w.T + 1.0"))
+    assert [verdict.status for verdict in verdicts([wrong], PORT)] == ["killed"]
+    assert os.environ["PYTEST_ADDOPTS"] == "-k nothing --maxfail=1"
 
 
 def test_a_surviving_mutant_fails_the_report(monkeypatch):
@@ -92,20 +111,19 @@ def test_a_surviving_mutant_fails_the_report(monkeypatch):
     assert "0/5 killed" in output.getvalue() and f"survived: 1.1.2 {PORT}: harmless" in output.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("edit", "status"),
-    [
-        (("self.offset += 1", "self.offset += 1 * 1"), "survived"),
-        (("self.offset += 1", "self.offset += 2"), "killed"),
-        (("self.offset += 1", "self.offset.nonsense()"), "crashed"),
-        (("no such text", ""), "stale"),
-    ],
-)
-def test_a_mutant_of_the_policy_is_judged_on_one_port(edit, status):
-    mutant = Mutant("2.6.5", "an idea", "request.py", "a weaker test", serving=edit)
-    assert list(mutant.edits()) == ["serving"], "and on no port for itself"
-    verdict = judge(mutant, "serving", PORT)
-    assert (verdict.status, verdict.part) == (status, "serving")
+def test_a_mutant_of_the_policy_is_judged_on_one_port():
+    edits = {
+        "survived": ("self.offset += 1", "self.offset += 1 * 1"),
+        "killed": ("self.offset += 1", "self.offset += 2"),
+        "crashed": ("self.offset += 1", "self.offset.nonsense()"),
+        "stale": ("no such text", ""),
+    }
+    wrong = [
+        Mutant("2.6.5", "an idea", "request.py", "a weaker test", serving=edit) for edit in edits.values()
+    ]
+    assert {tuple(mutant.edits()) for mutant in wrong} == {("serving",)}, "and on no port for itself"
+    found = verdicts(wrong, "serving", PORT)
+    assert [(verdict.status, verdict.part) for verdict in found] == [(status, "serving") for status in edits]
 
 
 def test_the_report_has_a_column_for_the_policy(monkeypatch):
@@ -114,7 +132,7 @@ def test_the_report_has_a_column_for_the_policy(monkeypatch):
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [wrong] * 5)
     judged = []
     monkeypatch.setattr(
-        mutants, "judge", lambda m, part, backend: judged.append(part) or judge(m, part, backend)
+        mutants, "judge", lambda tests, m, part, port: judged.append(part) or judge(tests, m, part, port)
     )
     output = io.StringIO()
     assert mutants.report_mutants(Console(file=output), Day(2, 6), installed_backends()) == 0
@@ -138,9 +156,9 @@ def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
     monkeypatch.setattr(prefix, "tasks", lambda: [Task(1, 1, 2)])
     assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert f"right {PORT}: day 1.1, with all days up to it solved" in output.getvalue()
-    assert f"wrong {PORT}: day 1.1 blank" in output.getvalue()
-    assert f"wrong {PORT}: task 1.1.2 alone blank" in output.getvalue()
+    assert "right day 1.1, with all days up to it solved" in output.getvalue()
+    assert "wrong day 1.1 blank" in output.getvalue()
+    assert "wrong task 1.1.2 alone blank" in output.getvalue()
 
 
 def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
@@ -150,7 +168,7 @@ def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
     monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
     monkeypatch.setattr(prefix, "tasks", list)
     assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
-    assert f"wrong {PORT}: day 1.1, with all days up to it solved" in output.getvalue()
+    assert "wrong day 1.1, with all days up to it solved" in output.getvalue()
 
 
 def test_no_solution_asks_whether_a_task_is_blank():

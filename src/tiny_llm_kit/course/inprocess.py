@@ -1,14 +1,25 @@
-"""Runs day tests inside this process, on whatever the overlay put in place, and says how each test ended."""
+"""Collects the day tests once, in this process, and runs some of them as often as one likes on what the overlay holds.
+
+Starting pytest and collecting the tests took most of the time of a mutant and of a run of the prefix check.
+"""
 
 import contextlib
 import io
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 
 from .address import Day, Task
+from .grading.plugin import VERDICT, port_of, task_of
 from .tree import day_tests
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -21,14 +32,58 @@ class Outcome:
     message: str
 
 
-class _Recorder:
-    def __init__(self):
+class DayTests(Generic[Result]):
+    """A plugin of its own pytest session that calls `work` instead of running each test once.
+
+    Args:
+        work: is given this object, whose `run` runs tests.
+    """
+
+    def __init__(self, work: "Callable[[DayTests], Result]"):
+        self.work = work
+        self.items: list[pytest.Item] = []
         self.outcomes: dict[str, Outcome] = {}
+        self.output = io.StringIO()
+        self.results: list[Result] = []
+        self.streams = sys.stdout, sys.stderr
+
+    def run(self, of: Day | Task, port: str | None = None, stop: bool = False) -> list[Outcome]:
+        """How the tests of a day or of a task ended.
+
+        Args:
+            port: runs only this port's and the policy's tests; None runs those of every port.
+            stop: ends at the first test that does not pass.
+        """
+        self.outcomes = {}
+        with self._output_kept():
+            for item in self._items(of, port):
+                # Without a next test every fixture ends with this one: none keeps an earlier solution.
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+                if stop and self.outcomes[item.nodeid].status != "passed":
+                    break
+        return list(self.outcomes.values())
+
+    def _items(self, of: Day | Task, port: str | None) -> list[pytest.Item]:
+        chosen = [item for item in self.items if (task_of(item) or ())[: len(of)] == tuple(of)]
+        return [item for item in chosen if port is None or port_of(item) in (None, port)]
+
+    @contextlib.contextmanager
+    def _output_kept(self):
+        with contextlib.redirect_stdout(self.output), contextlib.redirect_stderr(self.output):
+            yield
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:
+            return None  # a file that cannot be collected: pytest's own loop says so
+        # Searches with many examples come last: most wrong solutions are caught before them.
+        self.items = sorted(session.items, key=lambda item: item.get_closest_marker("hypothesis") is not None)
+        with contextlib.redirect_stdout(self.streams[0]), contextlib.redirect_stderr(self.streams[1]):
+            self.results.append(self.work(self))
+        return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item, call):
-        from .grading.plugin import task_of
-
         report = yield
         if report.failed or report.when == "call":
             status = "passed" if report.passed else _how(report, call)
@@ -45,20 +100,29 @@ def _how(report, call) -> str:
     return "failed" if asserted else "crashed"
 
 
-def run_days(
-    days: Iterable[Day], backend: str, solution: str, tasks: Iterable[Task] = (), stop: bool = False
-) -> list[Outcome]:
-    """Runs the tests of `days` (only `tasks`, when given) in this process; `stop` ends at the first that fails."""
-    recorder = _Recorder()
+def with_day_tests(
+    days: Sequence[Day], backends: Sequence[str], solution: str, work: Callable[[DayTests], Result]
+) -> Result:
+    """What `work` returns, called with the tests of `days` on a solution, all collected.
+
+    Raises:
+        RuntimeError: with pytest's output, when the tests cannot be collected or `work` fails.
+    """
+    tests: DayTests[Result] = DayTests(work)
     arguments = [str(file) for day in days for file in day_tests(day)]
-    arguments += [f"--task={task}" for task in tasks] + ["-x"] * stop
-    # pytest's hunt for unraisable exceptions collects all garbage of the process twice a run: half of a mutant's time.
-    arguments += ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
-    arguments += ["-p", "tiny_llm_kit.course.grading.plugin"]
-    arguments += [f"--solution={solution}", f"--backends={backend}"]
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        status = pytest.main(arguments, plugins=[recorder])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not recorder.outcomes:
-        raise RuntimeError(f"the day tests did not run:\n{output.getvalue()}")
-    return list(recorder.outcomes.values())
+    # What costs time in each test and tells nothing here; the hunt for unraisable exceptions collects all garbage.
+    for plugin in ("cacheprovider", "logging", "unraisableexception", "xdist"):
+        arguments += ["-p", f"no:{plugin}"]
+    arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_kit.course.grading.plugin"]
+    arguments += [f"--solution={solution}", f"--backends={','.join(backends)}"]
+    profile = settings.get_current_profile_name()
+    with patch.dict(os.environ), tests._output_kept():
+        os.environ.pop("PYTEST_ADDOPTS", None)  # what a user wants of their own pytest runs
+        settings.load_profile(VERDICT)
+        try:
+            pytest.main(arguments, plugins=[tests])
+        finally:
+            settings.load_profile(profile)
+    if not tests.results:
+        raise RuntimeError(f"the day tests did not run:\n{tests.output.getvalue()}")
+    return tests.results[0]

@@ -11,7 +11,7 @@ from rich.table import Table
 from ..repo import PORTS, ROOT
 from .address import Day, Task, parse_task
 from .holes import functions_of
-from .inprocess import run_days
+from .inprocess import DayTests, with_day_tests
 from .overlay import overlay
 from .tree import PARTS, REFERENCE, days
 
@@ -97,10 +97,11 @@ def _listed_in(file: Path) -> list[Mutant]:
     return module.MUTANTS
 
 
-def judge(mutant: Mutant, part: str, backend: str | None = None) -> Verdict:
+def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None) -> Verdict:
     """Runs the tests of the mutant's own task on it, until the first that fails.
 
     Args:
+        tests: those of its day, among others.
         part: where its edit is.
         backend: which port runs the tests; for an edit in a port always that port.
     """
@@ -108,9 +109,8 @@ def judge(mutant: Mutant, part: str, backend: str | None = None) -> Verdict:
         texts = mutant.mutate(part)
     except ValueError as error:
         return Verdict(mutant, part, "stale", str(error))
-    task = mutant.address
     with overlay("tiny_llm_ref", texts):
-        outcomes = run_days([task.of_day], part if part in PORTS else backend, "ref", [task], stop=True)
+        outcomes = tests.run(mutant.address, part if part in PORTS else backend, stop=True)
     last = outcomes[-1]
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
     return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
@@ -121,7 +121,12 @@ def report_mutants(console: Console, only: Day | None, backends: list[str]) -> i
     chosen = [only] if only else days()
     parts = [*backends, "serving"]
     work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]
-    verdicts = [judge(mutant, part, backends[0]) for mutant, part in track(work, "mutants", console=console)]
+    verdicts = with_day_tests(
+        chosen,
+        backends,
+        "ref",
+        lambda tests: [judge(tests, *one, backends[0]) for one in track(work, "mutants", console=console)],
+    )
     table = Table("day", *parts, box=None, pad_edge=False)
     for day in chosen:
         table.add_row(str(day), *(_score(verdicts, day, part) for part in parts))

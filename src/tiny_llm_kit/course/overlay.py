@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -19,22 +20,38 @@ class _TextLoader(SourceFileLoader):
         self.text = text
 
     def get_code(self, fullname: str):
-        return compile(self.text, self.path, "exec", dont_inherit=True)
+        return _compiled(self.text, self.path)
+
+
+@cache
+def _compiled(text: str, path: str):
+    """Compiles a text once: most files are the same in all the courses that a check makes."""
+    return compile(text, path, "exec", dont_inherit=True)
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, texts: Mapping[Path, str]):
-        self.texts = texts
+    """Finds the modules of `package`, also those that `texts` leave as they are."""
+
+    def __init__(self, package: str, texts: Mapping[Path, str]):
+        self.package, self.texts = package, texts
 
     def find_spec(self, fullname: str, path=None, target=None):
+        if fullname.split(".")[0] != self.package:
+            return None
         base = SOURCES.joinpath(*fullname.split("."))
         for file, packages in ((base / "__init__.py", [str(base)]), (base.with_suffix(".py"), None)):
-            if file in self.texts:
-                loader = _TextLoader(fullname, str(file), self.texts[file])
+            text = self._text(file)
+            if text is not None:
+                loader = _TextLoader(fullname, str(file), text)
                 return spec_from_file_location(
                     fullname, file, loader=loader, submodule_search_locations=packages
                 )
         return None
+
+    def _text(self, file: Path) -> str | None:
+        if file in self.texts:
+            return self.texts[file]
+        return file.read_text(encoding="utf-8") if file.exists() else None
 
 
 def forget(package: str) -> None:
@@ -46,7 +63,7 @@ def forget(package: str) -> None:
 @contextmanager
 def overlay(package: str, texts: Mapping[Path, str]) -> Iterator[None]:
     """Inside, `import package` sees `texts` (by absolute path) in place of the files; outside, the files again."""
-    finder = _Finder(texts)
+    finder = _Finder(package, texts)
     forget(package)
     sys.meta_path.insert(0, finder)
     try:

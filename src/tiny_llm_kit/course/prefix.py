@@ -6,7 +6,7 @@ fails because of a blank of that day. With one task alone blank, each of its own
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,9 +14,9 @@ from rich.progress import track
 
 from .address import Day, Task, task_of_label
 from .cut import cut
-from .inprocess import Outcome, run_days
+from .inprocess import DayTests, Outcome, with_day_tests
 from .overlay import overlay
-from .tree import days, learner_file, reference_files, tasks
+from .tree import days, holes_of, learner_file, reference_files, tasks
 
 SHOWN = 8  # problems of one run that are printed
 
@@ -32,35 +32,44 @@ class Finding:
 
 def course_with(blank: Callable[[Task], bool]) -> dict[Path, str]:
     """The learner's package with some tasks blank and the others solved."""
-    return {learner_file(file): cut(file.read_text(encoding="utf-8"), blank) for file in reference_files()}
+    return {
+        learner_file(file): _cut(file, frozenset(hole.task for hole in holes_of(file) if blank(hole.task)))
+        for file in reference_files()
+    }
 
 
-def _solved_until(last: Day, backend: str) -> Finding:
-    """Days ≤ last solved: the tests of the last one must pass.
+@cache
+def _cut(reference: Path, blank: frozenset[Task]) -> str:
+    """Each file is cut once for each set of its tasks, and most runs of the check share most files."""
+    return cut(reference.read_text(encoding="utf-8"), lambda task: task in blank)
+
+
+def _solved_until(tests: DayTests, day: Day) -> Finding:
+    """Days ≤ `day` solved: the tests of `day` must pass.
 
     Those of earlier days have passed when less was solved: they met no blank, so nothing that they run is new.
     """
-    with overlay("tiny_llm", course_with(lambda task: task.of_day > last)):
-        outcomes = run_days([last], backend, "tiny_llm")
+    with overlay("tiny_llm", course_with(lambda task: task.of_day > day)):
+        outcomes = tests.run(day)
     problems = [f"{o.nodeid}: {o.message.splitlines()[0]}" for o in outcomes if o.status != "passed"]
-    return Finding(f"{backend}: day {last}, with all days up to it solved", len(outcomes), problems)
+    return Finding(f"day {day}, with all days up to it solved", len(outcomes), problems)
 
 
-def _blank_at(day: Day, backend: str) -> Finding:
+def _blank_at(tests: DayTests, day: Day) -> Finding:
     """Days < day solved: each test of `day` must end at a blank of that day, and each task must have tests."""
     with overlay("tiny_llm", course_with(lambda task: task.of_day >= day)):
-        outcomes = run_days([day], backend, "tiny_llm")
+        outcomes = tests.run(day)
     problems = [f"{o.nodeid} does not need its task: {o.status}" for o in outcomes if not _waits_for(o, day)]
-    return Finding(f"{backend}: day {day} blank", len(outcomes), problems)
+    return Finding(f"day {day} blank", len(outcomes), problems)
 
 
-def _blank_alone(task: Task, backend: str) -> Finding:
+def _blank_alone(tests: DayTests, task: Task) -> Finding:
     """Everything solved but one task: a test of it that passes, or stops elsewhere, grades something else."""
     with overlay("tiny_llm", course_with(lambda other: other == task)):
-        outcomes = run_days([task.of_day], backend, "tiny_llm", [task])
+        outcomes = tests.run(task)
     wrong = [o for o in outcomes if (task_of_label(o.message) or [None])[0] != task]
     problems = [f"{o.nodeid} does not need its task: {o.status}" for o in wrong]
-    return Finding(f"{backend}: task {task} alone blank", len(outcomes), problems)
+    return Finding(f"task {task} alone blank", len(outcomes), problems)
 
 
 def _waits_for(outcome: Outcome, day: Day) -> bool:
@@ -68,18 +77,22 @@ def _waits_for(outcome: Outcome, day: Day) -> bool:
     return found is not None and found[0].of_day == day
 
 
-def _runs(backends: list[str]) -> list[Callable[[], Finding]]:
+def _runs() -> list[Callable[[DayTests], Finding]]:
     """Every run of the check."""
-    runs = []
-    for backend in backends:
-        runs += [partial(check, day, backend) for day in days() for check in (_solved_until, _blank_at)]
-        runs += [partial(_blank_alone, task, backend) for task in tasks()]
-    return runs
+    of_days = [partial(check, day=day) for day in days() for check in (_solved_until, _blank_at)]
+    return of_days + [partial(_blank_alone, task=task) for task in tasks()]
 
 
 def report_prefix(console: Console, backends: list[str]) -> int:
-    """Runs the check with a progress bar, prints a line a run and each problem; 1 when there is any."""
-    findings = [run() for run in track(_runs(backends), "prefix check", console=console)]
+    """Runs the check with a progress bar, prints a line a run and each problem; 1 when there is any.
+
+    Each run tests every port at once, and so the policy, which they share, once.
+    """
+
+    def work(tests: DayTests) -> list[Finding]:
+        return [run(tests) for run in track(_runs(), "prefix check", console=console)]
+
+    findings = with_day_tests(days(), backends, "tiny_llm", work)
     for finding in findings:
         mark = "[red]wrong[/]" if finding.problems else "[green]right[/]"
         console.print(f"{mark} {finding.name}: {finding.tests} tests")

@@ -5,6 +5,8 @@
 
 import zlib
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 
 import numpy as np
@@ -29,6 +31,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no wrong solution
 )
 settings.load_profile("course")
+# For those who ask only whether a test fails: the first example that does is enough, and nobody reads the smallest.
+VERDICT = "verdict"
+settings.register_profile(VERDICT, settings.get_profile("course"), phases=(Phase.explicit, Phase.generate))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,6 +83,11 @@ def task_of(item: pytest.Item) -> Task | None:
     return mark and parse_task(mark.args[0])
 
 
+def port_of(item: pytest.Item) -> str | None:
+    """The port that a test runs on; None for a test of the policy, which has none."""
+    return getattr(getattr(item, "callspec", None), "params", {}).get("b")
+
+
 def devices() -> set[str]:
     """Every device of every installed backend, for example {"cpu", "gpu"}."""
     return {
@@ -111,7 +121,7 @@ class Grader:
 
     def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
         """A test for a device or a port that is not here is neither passed nor skipped: it is named at the end."""
-        present = {"device": devices(), "port": set(installed_backends())}
+        present = {"device": cache(devices), "port": cache(lambda: set(installed_backends()))}
         needs = [(item, _missing(item, present)) for item in items]
         self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
         if self.untested:
@@ -135,8 +145,7 @@ class Grader:
         task = task_of(item)
         if task is not None:
             # A task of the policy is judged as a whole, also by its tests that run a port's model.
-            params = getattr(getattr(item, "callspec", None), "params", {})
-            port = "serving" if task in self.of_serving else params.get("b", "serving")
+            port = "serving" if task in self.of_serving else port_of(item) or "serving"
             key = (port, task)
             self.outcomes[key] = self.outcomes.get(key, True) and passed
 
@@ -178,10 +187,10 @@ class Grader:
         return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
 
 
-def _missing(item: pytest.Item, present: dict[str, set[str]]) -> str | None:
-    """The device or port that a test needs and that is not here."""
+def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
+    """The device or port that a test needs and that is not here; nobody looks for devices that no test needs."""
     needed = [(kind, mark.args[0]) for kind in present for mark in item.iter_markers(kind)]
-    return next((name for kind, name in needed if name not in present[kind]), None)
+    return next((name for kind, name in needed if name not in present[kind]()), None)
 
 
 def _blank_hole(call: pytest.CallInfo) -> str | None:
