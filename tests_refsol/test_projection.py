@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.port import Port
 
 
 @pytest.mark.parametrize("backend", installed_backends())

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.runtime.port import require_backend
+from tiny_llm_kit.repo import MODELS, require_backend
 
 SHIPPED = MODELS / "tiny-qwen3"
 

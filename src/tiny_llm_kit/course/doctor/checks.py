@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from ...repo import MODELS
+from ... import repo
+from ...commands import setup_torch
 from ...runtime import blas
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
-from .. import capabilities
-from ..book.mdbook import find_mdbook
-from . import probe, setup_torch
+from . import probe
 
 PYTHONS = [(3, minor) for minor in range(10, 14)]
 # A few steps of bf16 at the size of the numbers that hpu.self_check works on.
@@ -66,16 +65,16 @@ def check_environment() -> Check:
 
 
 def check_packages() -> Check:
-    """Everything that `pdm install` installs, except MLX, which has its own line."""
+    """What `pdm install` installs everywhere. What only some machines need, MLX and its BLAS, has lines of its own."""
     try:
         requirements = importlib.metadata.requires("tiny-llm") or []
     except importlib.metadata.PackageNotFoundError:
         return Check("packages", "missing", "the course itself is not installed here", "pdm install")
-    names = [re.match(r"[\w.-]+", line)[0] for line in requirements if "extra ==" not in line]
-    absent = [name for name in names if name != "mlx" and setup_torch.version_of(name) is None]
+    names = [re.match(r"[\w.-]+", line)[0] for line in requirements if ";" not in line]
+    absent = [name for name in names if setup_torch.version_of(name) is None]
     if absent:
         return Check("packages", "missing", f"absent: {', '.join(absent)}", "pdm install")
-    return Check("packages", "ok", f"all {len(set(names) - {'mlx'})} are installed")
+    return Check("packages", "ok", f"all {len(names)} are installed")
 
 
 @cache
@@ -145,19 +144,32 @@ def _fused(detail: str, errors: list[tuple[str, float]]) -> Check:
 
 
 def check_blas() -> Check:
-    """What MLX multiplies with on a CPU under Linux, and how much faster OpenBLAS makes it."""
+    """What MLX multiplies with on a CPU under Linux, and how much faster than its own BLAS that is."""
     if facts().system != "Linux" or setup_torch.version_of("mlx") is None:
         return Check("BLAS", "ok", "nothing to do: it matters for MLX on Linux")
     try:
         now, without = ask("mlx"), probe.ask("mlx", **{blas.SWITCH: "0"})
     except Exception as error:
         return Check("BLAS", "warn", f"MLX does not work: {error}", "see the line on MLX")
-    speeds = f"float32, 256 rows: {now['gflops']:.0f} GFLOP/s in MLX"
-    if now["blas"] == "loaded":
-        return Check("BLAS", "ok", f"OpenBLAS, {speeds}; {without['gflops']:.0f} without it")
+    speed = f"float32, 256 rows: {now['gflops']:.0f} GFLOP/s in MLX"
+    if now["blas"] == "wheel":
+        return Check("BLAS", "ok", f"OpenBLAS from {blas.WHEEL}, {speed}; {without['gflops']:.0f} without it")
     if now["blas"] == "off":
-        return Check("BLAS", "warn", f"OpenBLAS is turned off, {speeds}", f"unset {blas.SWITCH}")
-    return Check("BLAS", "warn", f"no OpenBLAS, {speeds}", _openblas_line())
+        return Check("BLAS", "warn", f"OpenBLAS is turned off, {speed}", f"unset {blas.SWITCH}")
+    why, fix = _no_copy()
+    if now["blas"] == "distribution":
+        speeds = f"{speed}; {without['gflops']:.0f} without it"
+        return Check("BLAS", "warn", f"the distribution's OpenBLAS, {speeds}; {why}", fix)
+    return Check("BLAS", "warn", f"no OpenBLAS, {speed}; {why}", f"{fix}; or {_openblas_line()}")
+
+
+def _no_copy() -> tuple[str, str]:
+    """Why the fastest BLAS is not in use, and what repairs it."""
+    try:
+        blas.load_copy()
+    except blas.NoCopyError as error:
+        return str(error), error.fix
+    return f"{blas.WHEEL} is ready now", "run it again"
 
 
 def _openblas_line() -> str:
@@ -167,6 +179,8 @@ def _openblas_line() -> str:
 
 
 def check_mdbook() -> Check:
+    from ...commands.book import find_mdbook
+
     program = find_mdbook()
     if program is None:
         return Check("mdbook", "warn", "absent: `pdm run book` cannot show the book", "pdm install")
@@ -175,17 +189,17 @@ def check_mdbook() -> Check:
 
 def check_model() -> Check:
     """A shipped model has a config, a tokenizer and weights."""
-    folders = [file.parent for file in sorted(MODELS.glob("*/config.json"))]
+    folders = [file.parent for file in sorted(repo.MODELS.glob("*/config.json"))]
     whole = [f for f in folders if (f / "tokenizer.json").exists() and list(f.glob("*.safetensors"))]
     if whole:
         return Check("shipped model", "ok", ", ".join(folder.name for folder in whole))
-    return Check("shipped model", "missing", f"none in {MODELS}", "git checkout -- models")
+    return Check("shipped model", "missing", f"none in {repo.MODELS}", "git checkout -- models")
 
 
 def check_port() -> Check:
     """The port that the learner works on needs its library."""
-    port = capabilities.learner_port()
-    absent = [name for name in capabilities.ports_of(port) if name not in capabilities.installed_backends()]
+    port = repo.learner_port()
+    absent = [name for name in repo.ports_of(port) if name not in repo.installed_backends()]
     if not absent:
         return Check("your port", "ok", f"{port} (`pdm run course port` changes it)")
     fix = "pdm run setup-torch" if absent == ["torch"] else "pdm install"

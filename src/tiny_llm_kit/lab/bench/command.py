@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.progress import track
 
 from ...model.quantization import QUANTIZATIONS
-from ...repo import PORTS
+from ...repo import PORTS, installed_backends
 from ...runtime.arguments import DEVICES, whole_number
-from ...runtime.port import SOLUTIONS, Port, installed_backends
+from ...runtime.port import Port
+from ...runtime.solution import SOLUTIONS
 from ...terminal import fail
 from .contest import Plan
 from .kept import keep
