@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.repo import ROOT, installed_backends
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_kit.runtime.port import installed_backends
 
 # Tests of one port alone import its library at the top; where that port is missing they cannot even be collected.
 # test_hpu.py imports torch inside the processes that it starts.

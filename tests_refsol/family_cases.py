@@ -11,10 +11,8 @@ import numpy as np
 import torch
 import transformers
 
-from tiny_llm_kit.model.checkpoint import load_checkpoint
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.port import Port
-from tiny_llm_kit.runtime.solution import resolve_serving
+from tiny_llm_kit.runtime.loading import load_checkpoint
+from tiny_llm_kit.runtime.port import Port, installed_backends, resolve_serving
 
 COMMAND = "pdm run python tests_refsol/family_cases.py"
 PROMPT = 23  # tokens, more than any window below

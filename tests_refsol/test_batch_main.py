@@ -25,8 +25,8 @@ from tiny_llm_kit.lab.batch.board import Board, Tail
 from tiny_llm_kit.lab.batch.view import LiveTable
 from tiny_llm_kit.lab.prompts import QUESTIONS, read_prompts
 from tiny_llm_kit.lab.text import harmless, one_line, shortened
-from tiny_llm_kit.repo import MODELS, installed_backends
-from tiny_llm_kit.runtime.solution import resolve_serving
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 PORT = installed_backends()[-1]
 ENDLESS = ["--temperature", "9", "--max-tokens", "400", "--prompt", "Go", "--prompt", "on"]

@@ -8,8 +8,7 @@ from tiny_llm_kit.commands import bench_decode, bench_prefill
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import contest, provenance, report, samples
 from tiny_llm_kit.lab.bench.contest import Plan, contestants, measure_decode, measure_prefill
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.runtime.port import Port, installed_backends
 
 TINY = Plan(config="tiny-qwen3", layers=1, dtype="float32", rounds=2, steps=2)
 PEERS = {"torch": "transformers"}

@@ -17,8 +17,7 @@ from tiny_llm_kit.lab.bench.idle_model import PacedModel
 from tiny_llm_kit.lab.bench.serving_run import PROMISE, Serving, prompt_of, serve
 from tiny_llm_kit.lab.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, behind_a_long_one, mixed
 from tiny_llm_kit.lab.bench.workloads import decode_heavy as heavy
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.solution import resolve_serving
+from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 NAMES = resolve_serving("ref")
 

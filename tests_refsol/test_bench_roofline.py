@@ -15,8 +15,7 @@ from tiny_llm_kit.lab.bench import provenance, reports, roofline_report
 from tiny_llm_kit.lab.bench.roofline import Plan, fastest_product, measure, work
 from tiny_llm_kit.lab.bench.roofline_report import Roof, points, roof
 from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.runtime.port import Port, installed_backends
 
 BACKENDS = installed_backends()
 

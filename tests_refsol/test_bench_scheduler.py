@@ -12,7 +12,7 @@ from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import provenance, reports
 from tiny_llm_kit.lab.bench.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, Plan, measure
 from tiny_llm_kit.lab.bench.scheduler_report import growth, targets
-from tiny_llm_kit.runtime.solution import resolve_serving
+from tiny_llm_kit.runtime.port import resolve_serving
 
 NAMES = resolve_serving("ref")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.repo import SOURCES, installed_backends
+from tiny_llm_kit.repo import SOURCES
 from tiny_llm_kit.runtime import blas
+from tiny_llm_kit.runtime.port import installed_backends
 
 LINUX = sys.platform.startswith("linux")
 

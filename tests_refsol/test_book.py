@@ -9,10 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from tiny_llm_kit.commands.book import find_mdbook
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.course.book.links import check_site
-from tiny_llm_kit.repo import BOOK, ROOT, installed_backends
+from tiny_llm_kit.course.book.mdbook import find_mdbook
+from tiny_llm_kit.repo import BOOK, ROOT
+from tiny_llm_kit.runtime.port import installed_backends
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import formulas

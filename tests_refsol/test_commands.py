@@ -12,8 +12,11 @@ import pytest
 from tiny_llm_kit import terminal
 from tiny_llm_kit.commands import book, eval_tiny_model, test_all
 from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.repo import MODELS, installed_backends
-from tiny_llm_kit.runtime.arguments import day_argument, task_argument, whole_number
+from tiny_llm_kit.course.arguments import day_argument, task_argument
+from tiny_llm_kit.course.book import mdbook
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.runtime.arguments import whole_number
+from tiny_llm_kit.runtime.port import installed_backends
 
 
 def run(command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -126,7 +129,7 @@ def test_a_busy_port_is_one_line_that_names_another(capsys):
         book.main(["serve", "--port", str(busy.getsockname()[1])])
     errors = capsys.readouterr().err
     assert end.value.code == 2 and errors.count("\n") == 1
-    assert book.is_free(int(re.search(r"--port (\d+)`", errors)[1]))
+    assert mdbook.is_free(int(re.search(r"--port (\d+)`", errors)[1]))
 
 
 # ---- the tiny model

@@ -21,8 +21,8 @@ from tiny_llm_kit.lab.demo.prompts import Asked
 from tiny_llm_kit.lab.demo.view import Board, Lines, Pieces
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import ROOT, installed_backends
-from tiny_llm_kit.runtime.solution import resolve_serving
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 NAMES = resolve_serving("ref")
 UNCHUNKED, CHUNKED, PAUSING = POLICIES

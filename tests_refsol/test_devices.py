@@ -9,7 +9,7 @@ import torch
 
 from tiny_llm_kit.course.grading.goldens import CASES, random_weights
 from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.runtime.solution import resolve
+from tiny_llm_kit.runtime.port import resolve
 
 
 @pytest.fixture

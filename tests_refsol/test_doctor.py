@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit import repo
 from tiny_llm_kit.commands import doctor
+from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.doctor import checks
 from tiny_llm_kit.course.doctor.checks import Check
 from tiny_llm_kit.runtime import blas
@@ -215,7 +215,7 @@ def test_blas_matters_on_linux_with_mlx(machine, distributions):
 
 
 def test_a_missing_model(monkeypatch, tmp_path):
-    monkeypatch.setattr(repo, "MODELS", tmp_path)
+    monkeypatch.setattr(checks, "MODELS", tmp_path)
     assert (checks.check_model().status, checks.check_model().fix) == ("missing", "git checkout -- models")
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (tmp_path / "tiny").mkdir(exist_ok=True)
@@ -232,10 +232,10 @@ def test_a_missing_model(monkeypatch, tmp_path):
     ],
 )
 def test_the_learners_port_needs_its_library(monkeypatch, port, installed, fix):
-    monkeypatch.setattr(repo, "learner_port", lambda: port)
-    monkeypatch.setattr(repo, "installed_backends", lambda: installed)
+    monkeypatch.setattr(capabilities, "learner_port", lambda: port)
+    monkeypatch.setattr(capabilities, "installed_backends", lambda: installed)
     assert (checks.check_port().status, checks.check_port().fix) == ("missing", fix)
-    monkeypatch.setattr(repo, "installed_backends", lambda: ["mlx", "torch"])
+    monkeypatch.setattr(capabilities, "installed_backends", lambda: ["mlx", "torch"])
     assert checks.check_port().status == "ok"
 
 

@@ -15,12 +15,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.model.checkpoint import Checkpoint, load_checkpoint
+from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.engine import Engine
+from tiny_llm_kit.runtime.loading import load_checkpoint
+from tiny_llm_kit.terminal import TerminalSession
 
 family = runpy.run_path(str(ROOT / "tests_refsol" / "family_cases.py"))
 CASES, Case = family["CASES"], family["Case"]
@@ -352,7 +353,7 @@ def test_main_answers_with_such_a_folder(b, saved, capsys, monkeypatch, name):
     small_tokenizer(folder)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     tokenizer = load_tokenizer(folder)
-    engine = Engine(
+    engine = TerminalSession(
         b, b.simple_generate_with_kv_cache, ours(b, folder), tokenizer, None, context=96, max_tokens=9
     )
     command.answer(engine, "A0:9")

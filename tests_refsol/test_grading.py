@@ -15,7 +15,7 @@ from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.inprocess import with_day_tests
 from tiny_llm_kit.course.mutants import Mutant, Verdict, judge
 from tiny_llm_kit.course.tree import reference_files
-from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.port import installed_backends
 
 PORT = installed_backends()[0]
 

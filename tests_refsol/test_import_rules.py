@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tiny_llm_kit.repo import PORTS, SOURCES, installed_backends
+from tiny_llm_kit.repo import PORTS, SOURCES
+from tiny_llm_kit.runtime.port import installed_backends
 
 ARRAYS = {"mlx", "torch"}
 # The only kit files that may import an array library.

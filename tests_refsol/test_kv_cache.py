@@ -8,8 +8,7 @@ import pytest
 
 from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.runtime.port import Port, installed_backends
 
 CONFIG = ModelConfig(
     hidden_size=32,

@@ -3,7 +3,8 @@
 import json
 import re
 
-from tiny_llm_kit.repo import PORTS, installed_backends
+from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.runtime.port import installed_backends
 
 # Any port will do: these tests are about the commands.
 PORT = installed_backends()[-1]

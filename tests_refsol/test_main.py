@@ -12,14 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from tiny_llm_kit.commands import main as command
+from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.address import Task
 from tiny_llm_kit.course.learner import State
 from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import MODELS, installed_backends
+from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.runtime import loading
 from tiny_llm_kit.runtime.chat import Conversation, MessageTooLong
-from tiny_llm_kit.runtime.engine import Engine, Meter
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.terminal import Meter, TerminalSession
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
 FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")
@@ -57,7 +58,7 @@ def ask(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("loader", ["auto", *loading.LOADERS])
+@pytest.mark.parametrize("loader", ["auto", *capabilities.LOADERS])
 def test_every_port_gives_the_same_sentence(loader):
     """The README's command, offline, and without a terminal: one sentence, one line of figures."""
     running = [start("--backend", port, "--loader", loader) for port in installed_backends()]
@@ -156,7 +157,7 @@ def test_a_terminal_that_knows_only_ascii_gets_what_it_can_show():
     assert (process.returncode, errors) == (0, "") and "2 tokens ? TTFT" in out
 
 
-@pytest.mark.parametrize("loader", loading.LOADERS)
+@pytest.mark.parametrize("loader", capabilities.LOADERS)
 def test_a_conversation_is_fed_by_lines_and_ends_at_exit(ask, loader):
     lines = "What is chunked prefill?\n\n  What is a KV cache?  \nexit\nWhat is a token?\n"
     code, out, errors = ask("--backend", PORT, "--chat", "--loader", loader, stdin=lines)
@@ -185,21 +186,25 @@ class OneTokenACharacter:
     """A tokenizer for counting: its template writes one letter for the role, then the message."""
 
     def encode(self, text: str) -> list[int]:
-        return [ord(character) for character in text]
+        return coded(text)
 
     def apply_chat_template(self, messages) -> str:
         return "".join(message["role"][0] + message["content"] for message in messages)
 
 
+def coded(text: str) -> list[int]:
+    return [ord(character) for character in text]
+
+
 def conversation(context: int, max_tokens: int) -> Conversation:
-    return Conversation(Engine(None, None, None, OneTokenACharacter(), None, context, max_tokens))
+    return Conversation(TerminalSession(None, None, None, OneTokenACharacter(), None, context, max_tokens))
 
 
 def test_the_history_goes_through_the_template():
     talk = conversation(context=100, max_tokens=10)
-    assert talk.prompt("one") == ("uone", 0)
+    assert talk.prompt("one") == (coded("uone"), 0)
     talk.keep("yes")
-    assert talk.prompt("two") == ("uoneayesutwo", 0)
+    assert talk.prompt("two") == (coded("uoneayesutwo"), 0)
 
 
 def test_the_oldest_turns_are_dropped_when_the_context_is_full():
@@ -207,14 +212,14 @@ def test_the_oldest_turns_are_dropped_when_the_context_is_full():
     for question in ("aaa", "bbb"):
         talk.prompt(question)
         talk.keep("yes")
-    assert talk.prompt("cc") == ("ubbbayesucc", 1), "only as many turns go as must"
+    assert talk.prompt("cc") == (coded("ubbbayesucc"), 1), "only as many turns go as must"
     talk.keep("a long one")
-    assert talk.prompt("d") == ("ud", 2)
+    assert talk.prompt("d") == (coded("ud"), 2)
 
 
 def test_a_question_that_never_fits_changes_nothing():
     talk = conversation(context=16, max_tokens=400)  # half of the context is kept free, and no more
-    assert talk.prompt("1234567") == ("u1234567", 0)
+    assert talk.prompt("1234567") == (coded("u1234567"), 0)
     talk.keep("yes")
     before = list(talk.messages)
     with pytest.raises(MessageTooLong, match="has 9 tokens with its template, and 8 fit"):
@@ -271,18 +276,18 @@ def test_a_reader_that_goes_away_is_no_traceback():
 def test_the_port_is_the_learners_and_the_reference_takes_what_is_there(
     monkeypatch, solution, theirs, installed, chosen
 ):
-    monkeypatch.setattr(loading, "learner_port", lambda: theirs)
-    monkeypatch.setattr(loading, "installed_backends", lambda: installed)
-    assert loading.choose_backend(solution, "auto") == chosen
-    assert loading.choose_backend(solution, "torch") == "torch"
+    monkeypatch.setattr(capabilities, "learner_port", lambda: theirs)
+    monkeypatch.setattr(capabilities, "installed_backends", lambda: installed)
+    assert capabilities.choose_backend(solution, "auto") == chosen
+    assert capabilities.choose_backend(solution, "torch") == "torch"
 
 
 def test_the_engine_is_the_newest_whose_own_day_is_filled(monkeypatch):
     def chosen(solution: str, *blank_days: tuple[int, int], wanted: str = "auto") -> str:
         found = [State(Task(*day, 1), "mlx", ("f",), "blank") for day in blank_days]
         found += [State(Task(2, 1, 9), "mlx", ("g",), "filled"), State(Task(1, 1, 9), "mlx", ("h",), "green")]
-        monkeypatch.setattr(loading, "states", lambda parts: found if list(parts) == ["mlx"] else [])
-        return loading.choose_loader(solution, "mlx", wanted)
+        monkeypatch.setattr(capabilities, "states", lambda parts: found if list(parts) == ["mlx"] else [])
+        return capabilities.choose_loader(solution, "mlx", wanted)
 
     assert chosen("tiny_llm") == chosen("tiny_llm", (1, 7), (2, 2), (2, 6)) == "week2"
     assert chosen("tiny_llm", (2, 1)) == chosen("tiny_llm", (1, 1), (1, 6), (2, 1)) == "week1"
@@ -298,9 +303,11 @@ def test_a_runner_has_the_mask_of_chunks_once_its_task_is_filled(monkeypatch, po
     """Until then the caches make it; an option of the caller goes first."""
 
     def mask(solution: str, *blank: Task, **options):
-        monkeypatch.setattr(loading, "states", lambda parts: [State(t, port, ("f",), "blank") for t in blank])
-        monkeypatch.setattr(loading, "load_network", lambda made, *_: (fake, None))
-        return loading.load(solution=solution, backend=port, device="cpu", **options)[0].chunk_mask
+        monkeypatch.setattr(
+            capabilities, "states", lambda parts: [State(t, port, ("f",), "blank") for t in blank]
+        )
+        monkeypatch.setattr(loading, "load_network", lambda *_, **__: (fake, None))
+        return capabilities.load(solution=solution, backend=port, device="cpu", **options)[0].chunk_mask
 
     config = SimpleNamespace(max_position_embeddings=9, vocab_size=9)
     fake = SimpleNamespace(num_hidden_layers=1, config=config)
@@ -353,7 +360,7 @@ def test_the_engine_of_week_1_takes_no_packed_weights(ask):
     assert errors == "--quantize 4bit: the engine of week1 reads plain weights: choose --loader week2\n"
 
 
-@pytest.mark.parametrize("loader", loading.LOADERS)
+@pytest.mark.parametrize("loader", capabilities.LOADERS)
 def test_an_answer_ends_where_the_context_does(ask, tmp_path, loader):
     """Of a model that reads 40 tokens: prompt and answer have 40 together, and one prompt of 40 is too long."""
     for file in (MODELS / "tiny-qwen3").iterdir():

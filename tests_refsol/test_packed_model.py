@@ -11,10 +11,10 @@ from tiny_llm_kit.commands.eval_tiny_model import main as evaluate
 from tiny_llm_kit.commands.eval_tiny_model import packed_logits
 from tiny_llm_kit.lab.evaluation import exact_answers
 from tiny_llm_kit.lab.evaluation_cases import make_suites, read_material
-from tiny_llm_kit.model.checkpoint import load_checkpoint
 from tiny_llm_kit.model.quantization import Packing
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.runtime.loading import load_checkpoint
 
 MODEL = MODELS / "tiny-qwen3"
 MATRIX_NUMBERS = 4 * (192 * (4 + 2 + 2) * 64 + 256 * 192 + 3 * 192 * 512)  # of the layers

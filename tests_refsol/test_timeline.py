@@ -28,8 +28,8 @@ from tiny_llm_kit.lab.timeline.simulation import every_size, simulate
 from tiny_llm_kit.lab.timeline.trace import WHOLE, Trace
 from tiny_llm_kit.lab.timeline.words import described
 from tiny_llm_kit.lab.timeline.workload import NoEnd, Workload
-from tiny_llm_kit.repo import BOOK, installed_backends
-from tiny_llm_kit.runtime.solution import resolve_serving
+from tiny_llm_kit.repo import BOOK
+from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.

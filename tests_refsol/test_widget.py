@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tiny_llm_kit.course.book import screens, widget
 from tiny_llm_kit.lab.bench import step_cost
 from tiny_llm_kit.lab.simulated_model import Cost, Costs, SimulatedModel, SimulatedTokenizer
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_ref.serving.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from tiny_llm_ref.serving.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from tiny_llm_ref.serving.events import Event

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiny_llm_kit.repo import MODELS, require_backend
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.runtime.port import require_backend
 
 SHIPPED = MODELS / "tiny-qwen3"
 

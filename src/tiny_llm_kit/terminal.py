@@ -1,12 +1,16 @@
-"""What every command does with its terminal: it prints what the terminal can show, and one line when it must end."""
+"""What commands do with their terminal: print what it can show, stream an answer, end with one line or at Ctrl-C."""
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
@@ -45,3 +49,109 @@ def ends_quietly() -> Iterator[None]:
     except BrokenPipeError:  # what Python writes at its end must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[Callable[[], None]]:
+    """Keeps Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
+
+    A second Ctrl-C does not wait. Where Ctrl-C is ignored, or Python does not have it, nothing changes.
+    """
+    pressed = False
+
+    def keep(number: int, frame: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if not is_ours:
+        yield check
+        return
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass
+class Meter:
+    """Passes the pieces of an answer on and remembers when each came, in seconds since it was made."""
+
+    write: Callable[[str], object]
+    clock: Callable[[], float] = time.perf_counter
+    seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self):
+        self._start = self.clock()
+
+    def __call__(self, piece: str) -> None:
+        self.seconds.append(self.clock() - self._start)
+        self.write(piece)
+
+    def figures(self, max_tokens: int) -> list[str]:
+        """Tokens; time to the first one; how many came per second after it. What was not seen is left out."""
+        # One call a token; one more can follow the last token, with what an unfinished character leaves.
+        tokens = min(len(self.seconds), max_tokens)
+        texts = ["1 token" if tokens == 1 else f"{tokens} tokens"]
+        if tokens:
+            texts.append(f"TTFT {1000 * self.seconds[0]:.0f} ms")
+        if tokens > 1:
+            texts.append(f"{(tokens - 1) / (self.seconds[tokens - 1] - self.seconds[0]):.1f} tokens/s")
+        return texts
+
+
+@dataclass(frozen=True)
+class TerminalSession:
+    """One solution's generator with everything it needs, answering on the terminal.
+
+    Args:
+        port: where it runs: its name and its device.
+        generate: `simple_generate` of the solution, or its twin with a cache.
+        model, tokenizer, sampler: what `generate` takes.
+        context: how many tokens the model reads at most, prompt and answer together.
+        max_tokens: how long an answer may be.
+    """
+
+    port: Any
+    generate: Callable[..., str]
+    model: Any
+    tokenizer: Any
+    sampler: Any
+    context: int
+    max_tokens: int
+
+    def answer(self, prompt: Sequence[int]) -> str:
+        """Streams the answer to standard output, then the line of figures; an interrupted one has both as well.
+
+        Args:
+            prompt: token ids; at least one, and fewer than `context`.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, after what there was has been printed.
+        """
+        limit = min(self.max_tokens, self.context - len(prompt))
+        meter = Meter(_write)
+        options = {"max_tokens": limit, "on_text": meter}
+        try:
+            text = self.generate(self.model, self.tokenizer, prompt, self.sampler, **options)
+        except KeyboardInterrupt:
+            self._close(meter.figures(limit), "interrupted")
+            raise
+        self._close(meter.figures(limit))
+        return text
+
+    def _close(self, figures: list[str], *notes: str) -> None:
+        _write("\n" + " · ".join([*figures, self.port.name, self.port.device, *notes]) + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

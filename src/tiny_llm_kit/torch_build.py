@@ -1,7 +1,7 @@
 """Which torch a machine should have. Decides from facts; looks at nothing itself and changes nothing.
 
 torch is no dependency in the lock file: its build depends on the machine, and a vendor's must never be replaced.
-`commands/setup_torch.py` gathers the facts and carries the decision out; `doctor` prints its lines.
+`course/doctor/setup_torch.py` gathers the facts and carries the decision out; `doctor` prints its lines.
 """
 
 import re

@@ -44,7 +44,8 @@ def quiet_environment(**more: str) -> dict[str, str]:
 def setup_torch(python: Path, change: str = "pass", **environment: str) -> subprocess.CompletedProcess:
     """`setup-torch` in the environment of `python`; `change` is a line of Python that may alter it before."""
     program = (
-        f"import sys; import tiny_llm_kit.commands.setup_torch as command; {change}; sys.exit(command.main())"
+        "import sys; import tiny_llm_kit.course.doctor.setup_torch as command; "
+        f"{change}; sys.exit(command.install())"
     )
     env = quiet_environment(PYTHONPATH=str(SOURCES), **environment)
     return subprocess.run([python, "-c", program], env=env, capture_output=True, text=True, timeout=120)

@@ -6,10 +6,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from tiny_llm_kit.model.checkpoint import Checkpoint, load_checkpoint
+from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.loading import load_checkpoint
+from tiny_llm_kit.runtime.port import installed_backends
 
 BACKENDS = installed_backends()
 SHAPE = {

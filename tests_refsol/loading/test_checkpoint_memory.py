@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.port import installed_backends
 
 MEGABYTE = 2**20
 TENSORS = 20

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tiny_llm_kit.model.checkpoint import load_checkpoint
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.repo import installed_backends
+from tiny_llm_kit.runtime.loading import load_checkpoint
+from tiny_llm_kit.runtime.port import installed_backends
 
 BACKENDS = installed_backends()
 NAME = "model.layers.0.mlp.gate_proj"

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tiny_llm_kit.model.checkpoint import load_checkpoint
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import Packing
-from tiny_llm_kit.repo import installed_backends
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.runtime.loading import load_checkpoint
+from tiny_llm_kit.runtime.port import Port, installed_backends
 
 BACKENDS = installed_backends()
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

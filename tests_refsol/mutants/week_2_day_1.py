@@ -549,7 +549,7 @@ MUTANTS = [
     _generate(
         "makes room for the answer only",
         "a test whose prompt is shorter than what is left of the limit",
-        "len(tokenizer.encode(prompt)) + max_tokens",
+        "len(tokens) + max_tokens",
         "max_tokens",
     ),
     _generate(

@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
-from ..interrupt import interrupts_kept
+from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..lab.batch.report import print_report
 from ..lab.batch.view import Board, Lines, LiveTable
 from ..lab.bench.provenance import provenance
@@ -32,15 +31,19 @@ from ..runtime.arguments import (
     text_argument,
     whole_number,
 )
-from ..runtime.loading import choose_backend, load
 from ..runtime.model_runner import ModelRunner
-from ..runtime.solution import resolve_serving
-from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters, write_file
+from ..runtime.port import resolve_serving
+from ..terminal import (
+    INTERRUPTED,
+    ends_quietly,
+    fail,
+    interrupts_kept,
+    replace_unknown_characters,
+    write_file,
+)
 
 BATCHING = Day(2, 6)
 PREFILL_STEP = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
-SAMPLER = Day(1, 7)  # nobody needs it for greedy answers
-QUANTISATION, FLASH_ATTENTION = (Day(2, 2), Day(2, 3)), (Day(2, 4), Day(2, 5))
 
 
 class CountedSteps:
@@ -240,18 +243,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def unused_days(options: argparse.Namespace) -> list[Day]:
-    """Days before 2.6 that these options do without."""
-    unused = [*FLASH_ATTENTION]
-    if not options.quantize:
-        unused += QUANTISATION
-    return unused if options.temperature else [SAMPLER, *unused]
+def used(options: argparse.Namespace) -> list[str]:
+    """The optional capabilities that the answers need."""
+    return ["sampling"] * bool(options.temperature) + ["quantization"] * bool(options.quantize)
 
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
-    with ends_quietly(), ends_at_a_blank(needs=BATCHING, unused=unused_days(options)):
+    with ends_quietly(), ends_at_a_blank(needs=BATCHING, unused=unused_days(*used(options))):
         code = run(options, Console(highlight=False), choose_view)
     sys.exit(code)
 

@@ -7,16 +7,14 @@ from typing import Any
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
+from ..course.capabilities import choose_backend, ends_at_a_blank, load
 from ..lab.bench.chunked_prefill import Plan, measure
 from ..lab.bench.kept import keep
 from ..lab.bench.reports import show
 from ..lab.bench.serving_run import Serving
 from ..lab.bench.shapes import SHAPES, RandomCheckpoint, shape
 from ..runtime.arguments import DEVICES, DTYPES, model_argument, whole_number
-from ..runtime.loading import choose_backend, load
-from ..runtime.port import Port
-from ..runtime.solution import SOLUTIONS, resolve_serving
+from ..runtime.port import SOLUTIONS, Port, resolve_serving
 from ..terminal import fail
 
 

@@ -7,15 +7,13 @@ from rich.console import Console
 from rich.progress import track
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
+from ..course.capabilities import choose_backend, ends_at_a_blank
 from ..lab.bench.kept import keep
 from ..lab.bench.reports import show
 from ..lab.bench.roofline import Plan, measure
 from ..lab.bench.shapes import SHAPES
 from ..runtime.arguments import DEVICES, DTYPES, whole_number
-from ..runtime.loading import choose_backend
-from ..runtime.port import Port
-from ..runtime.solution import SOLUTIONS
+from ..runtime.port import SOLUTIONS, Port
 from ..terminal import fail
 
 

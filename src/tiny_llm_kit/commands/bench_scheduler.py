@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.progress import track
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
+from ..course.capabilities import ends_at_a_blank
 from ..lab.bench.kept import keep
 from ..lab.bench.reports import show
 from ..lab.bench.scheduler import Plan, measure
 from ..runtime.arguments import whole_number
-from ..runtime.solution import SOLUTIONS, resolve_serving
+from ..runtime.port import SOLUTIONS, resolve_serving
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,24 +1,18 @@
 """`pdm run book`: serve, build and check the book, capture the screens in it, measure for the widget in it."""
 
 import argparse
-import os
-import shlex
-import shutil
-import socket
-import subprocess
 import sys
-import sysconfig
-from pathlib import Path
 
 from rich.progress import track
 
 from ..course.book.links import check_site
-from ..repo import BOOK, ROOT, installed_backends
+from ..course.book.mdbook import PORT, mdbook, serve
+from ..repo import BOOK, ROOT
 from ..runtime.arguments import whole_number
-from ..terminal import fail, replace_unknown_characters
+from ..runtime.port import installed_backends
+from ..terminal import replace_unknown_characters
 
 SITE = BOOK / "book"
-PORT = 3000
 ROUNDS = 9  # of a measurement
 
 
@@ -55,42 +49,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "for the widget of Week 2 Day 7",
     )
     return parser.parse_args(argv)
-
-
-def serve(port: int, in_browser: bool) -> int:
-    if not is_free(port):
-        another = next(filter(is_free, range(PORT, 65536)))
-        fail(f"book: port {port} is taken or forbidden here: `pdm run book serve --port {another}`")
-    return mdbook("serve", "--port", str(port), *["--open"] * in_browser)
-
-
-def is_free(port: int) -> bool:
-    """Whether mdBook, which serves on localhost, could have this port."""
-    family, *_, address = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)[0]
-    try:
-        socket.create_server(address, family=family).close()
-    except OSError:
-        return False
-    return True
-
-
-def mdbook(action: str, *options: str) -> int:
-    """Run mdBook on the book, with this Python for its preprocessor."""
-    program = find_mdbook()
-    if program is None:
-        print("book: mdbook is missing; `pdm install` brings it", file=sys.stderr)
-        return 1
-    command = f"{shlex.quote(Path(sys.executable).as_posix())} preprocess.py"
-    environment = {**os.environ, "MDBOOK_PREPROCESSOR__COURSE__COMMAND": command}
-    try:
-        return subprocess.run([program, action, str(BOOK), *options], env=environment).returncode
-    except KeyboardInterrupt:
-        return 0  # how one ends `serve`
-
-
-def find_mdbook() -> str | None:
-    """The mdBook beside this Python, else one on the PATH."""
-    return shutil.which("mdbook", path=sysconfig.get_path("scripts")) or shutil.which("mdbook")
 
 
 def check() -> int:

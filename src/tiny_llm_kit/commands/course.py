@@ -9,12 +9,15 @@ from rich.table import Table
 
 from ..course import stubs
 from ..course.address import Day, Task
+from ..course.arguments import day_argument, task_argument
+from ..course.capabilities import learner_port, ports_of, set_learner_port
 from ..course.check import problems_of_stubs
 from ..course.hints import chapter_of, hints
 from ..course.learner import reset, skip, states
 from ..course.tree import tasks
-from ..repo import PORTS, ROOT, installed_backends, learner_port, ports_of, set_learner_port
-from ..runtime.arguments import day_argument, task_argument, whole_number
+from ..repo import PORTS, ROOT
+from ..runtime.arguments import whole_number
+from ..runtime.port import installed_backends
 from ..terminal import fail, replace_unknown_characters
 
 console = Console(highlight=False)

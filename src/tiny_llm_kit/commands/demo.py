@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
-from ..interrupt import interrupts_kept
+from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..lab.demo import knobs, report, stream, sync
 from ..lab.demo.job import Job, Knobs
 from ..lab.demo.outcome import Outcome
@@ -18,12 +17,10 @@ from ..lab.demo.policies import POLICIES, Policy
 from ..lab.demo.prompts import requests
 from ..lab.demo.view import Pieces, choose_view
 from ..runtime.arguments import add_model_arguments, whole_number
-from ..runtime.loading import choose_backend, load
-from ..runtime.solution import resolve_serving
-from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters
+from ..runtime.port import resolve_serving
+from ..terminal import INTERRUPTED, ends_quietly, fail, interrupts_kept, replace_unknown_characters
 
 CHOICES = {"1": "sync", "2": "async"}
-UNUSED = (Day(1, 7), Day(2, 2), Day(2, 3), Day(2, 4), Day(2, 5))  # greedy answers of plain weights do without
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,7 +112,7 @@ def main(argv: list[str] | None = None) -> None:
     options.backend = choose_backend(options.solution, options.backend)
     replace_unknown_characters()
     console = Console(highlight=False)
-    with ends_quietly(), ends_at_a_blank(needs=Day(2, 7), unused=UNUSED):
+    with ends_quietly(), ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
         try:
             options.demo = choose_demo(options.demo, sys.stdin.isatty() and sys.stdout.isatty())
         except EOFError:

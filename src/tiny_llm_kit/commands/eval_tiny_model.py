@@ -17,24 +17,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..course.address import parse_day
-from ..course.blank import ends_at_a_blank
+from ..course.capabilities import ends_at_a_blank, needed_day, ports_of
 from ..lab.evaluation import Logits, exact_answers, generates_exactly, misses_allowed
 from ..lab.evaluation_cases import Case, Suite, make_suites, read_material
-from ..model.checkpoint import load_checkpoint
 from ..model.files import CheckpointError
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, Packing
 from ..model.tokenizer import load_tokenizer
-from ..repo import MODELS, installed_backends, ports_of
+from ..repo import MODELS
 from ..runtime.arguments import model_argument, whole_number
-from ..runtime.port import Port
-from ..runtime.solution import SOLUTIONS
+from ..runtime.loading import load_checkpoint
+from ..runtime.port import SOLUTIONS, Port, installed_backends
 from ..terminal import fail
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 ORACLE = "transformers"
 WEEK_1_MODEL = parse_day("1.5")  # the day whose code is evaluated
-PACKED_MODEL = parse_day("2.3")  # with --quantize
 OTHER_CASES = 20  # cases a suite on every run but the first
 GENERATED = 20  # cases that are also decoded step by step
 
@@ -221,7 +219,7 @@ def run_all(options: argparse.Namespace, console: Console) -> list[Run]:
         count = options.cases if not runs else min(options.cases, OTHER_CASES)
         name = " ".join(filter(None, (backend, dtype, options.quantize)))
         run = Run(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
-        with ends_at_a_blank(needs=PACKED_MODEL if options.quantize else WEEK_1_MODEL):
+        with ends_at_a_blank(needs=needed_day("quantization") if options.quantize else WEEK_1_MODEL):
             logits = _make_logits(options, backend, dtype)
             with _context(options, backend):
                 evaluate(logits, run, console)

@@ -1,66 +1,68 @@
 """`pdm run main`: a solution answers a question, or holds a conversation, on one port."""
 
 import argparse
+from typing import Any
 
-from ..course.address import Day
-from ..course.blank import ends_at_a_blank
+from ..course.capabilities import (
+    LOADERS,
+    choose_backend,
+    choose_loader,
+    ends_at_a_blank,
+    load_options,
+    needed_day,
+    unused_days,
+)
 from ..model.files import CheckpointError
 from ..runtime.arguments import add_model_arguments, add_sampling_arguments, text_argument
-from ..runtime.chat import chat
-from ..runtime.engine import Engine
-from ..runtime.loading import LOADERS, PACKED_WEIGHTS, choose_backend, choose_loader, load_network
-from ..runtime.port import Port
-from ..runtime.solution import SOLUTIONS
-from ..terminal import ends_quietly, fail, replace_unknown_characters
+from ..terminal import TerminalSession, ends_quietly, fail, replace_unknown_characters
 
 PROMPT = "What is chunked prefill?"
-SAMPLER = Day(1, 7)  # nobody needs it for a greedy answer
 
 
-def load_engine(options: argparse.Namespace) -> Engine:
-    """Everything that can be wrong with the options or with the model's files ends here, in one line."""
-    try:
-        port = Port(SOLUTIONS[options.solution], options.backend, options.device, options.dtype)
-    except ValueError as error:  # no such device here
-        fail(error)
+def open_session(options: argparse.Namespace) -> TerminalSession:
+    """The model, ready to answer.
+
+    Raises:
+        ValueError: an option is out of range, there is no such device, or the model's files are unusable.
+    """
+    from ..runtime.loading import ENGINES, load_network
+    from ..runtime.port import Port
+
+    port = Port(options.solution, options.backend, options.device, options.dtype)
     port.seed(options.seed)
-    try:
-        network, tokenizer = load_network(port, options.model, options.loader, options.quantize)
-    except (CheckpointError, ValueError) as error:
-        fail(error)
-    return Engine(
+    loaded = load_options(options.solution, options.backend)
+    del loaded["chunk_mask"]  # a single prompt is computed whole
+    network, tokenizer = load_network(port, options.model, options.loader, options.quantize, **loaded)
+    greedy = options.temperature == 0
+    return TerminalSession(
         port=port,
-        generate=getattr(port, LOADERS[options.loader].generate),
+        generate=getattr(port, ENGINES[options.loader].generate),
         model=network,
         tokenizer=tokenizer,
-        sampler=_sampler(port, options),
+        sampler=None if greedy else port.make_sampler(options.temperature, options.top_p, options.top_k),
         context=network.config.max_position_embeddings,
         max_tokens=options.max_tokens,
     )
 
 
-def _sampler(port: Port, options: argparse.Namespace):
-    if options.temperature == 0:
-        return None
-    try:
-        return port.make_sampler(options.temperature, options.top_p, options.top_k)
-    except ValueError as error:
-        fail(error)
-
-
-def answer(engine: Engine, question: str) -> None:
-    """One question, one answer."""
-    messages = [{"role": "user", "content": question}]
-    has_template = engine.tokenizer.has_chat_template
-    prompt = engine.tokenizer.apply_chat_template(messages) if has_template else question
-    count = engine.count(prompt)
-    if count == 0:
+def answer(session: TerminalSession, question: str) -> None:
+    """One question, one answer. From here on the prompt is token ids."""
+    ids = encoded(session.tokenizer, question)
+    if not ids:
         fail("the prompt is empty: give the model at least one token to continue")
-    if count >= engine.context:
+    if len(ids) >= session.context:
         fail(
-            f"the prompt has {count} tokens, but the model reads {engine.context} with its answer: shorten it"
+            f"the prompt has {len(ids)} tokens, but the model reads {session.context} with its answer: shorten it"
         )
-    engine.answer(prompt)
+    session.answer(ids)
+
+
+def encoded(tokenizer: Any, question: str) -> list[int]:
+    """The question as the model was trained to read it; a model without a template continues the plain text."""
+    messages = [{"role": "user", "content": question}]
+    return tokenizer.encode(
+        tokenizer.apply_chat_template(messages) if tokenizer.has_chat_template else question
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -84,29 +86,35 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
     if options.quantize and options.loader == "auto":
-        options.loader = next(reversed(LOADERS))  # the one that takes packed weights, whatever is blank in it
+        options.loader = LOADERS[-1]  # the one that takes packed weights, whatever is blank in it
     options.loader = choose_loader(options.solution, options.backend, options.loader)
     return options
 
 
 def run(options: argparse.Namespace) -> None:
-    engine = load_engine(options)
+    try:
+        session = open_session(options)
+    except ValueError as error:  # an option out of range, no such device, files that are unusable
+        fail(error)
     if options.chat:
-        chat(engine, options.prompt)
+        from ..runtime.chat import chat
+
+        chat(session, options.prompt)
     else:
-        answer(engine, PROMPT if options.prompt is None else options.prompt)
+        answer(session, PROMPT if options.prompt is None else options.prompt)
 
 
-def days(options: argparse.Namespace) -> dict:
-    """What `ends_at_a_blank` has to know: the last day that the answer needs, and which one it does without."""
-    last = PACKED_WEIGHTS if options.quantize else LOADERS[options.loader].last_day
-    return {"needs": last, "unused": [SAMPLER]} if options.temperature == 0 else {"needs": max(last, SAMPLER)}
+def used(options: argparse.Namespace) -> list[str]:
+    """The capabilities that the answer needs."""
+    sampling = ["sampling"] if options.temperature else []
+    return [options.loader, *sampling, *(["quantization"] if options.quantize else [])]
 
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
-    with ends_quietly(), ends_at_a_blank(**days(options)):
+    capabilities = used(options)
+    with ends_quietly(), ends_at_a_blank(needed_day(*capabilities), unused_days(*capabilities)):
         try:
             run(options)
         except CheckpointError as error:  # a chat template that fails on the messages

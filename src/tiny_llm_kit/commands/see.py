@@ -6,11 +6,10 @@ from importlib import import_module
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
-from ..repo import learner_port, ports_of
-from ..runtime.arguments import DEVICES, day_argument
-from ..runtime.port import Port
-from ..runtime.solution import SOLUTIONS
+from ..course.arguments import day_argument
+from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
+from ..runtime.arguments import DEVICES
+from ..runtime.port import SOLUTIONS, Port
 from ..terminal import fail, replace_unknown_characters
 
 

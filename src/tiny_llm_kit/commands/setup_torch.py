@@ -1,129 +1,14 @@
-"""`pdm run setup-torch`: installs the torch build that this machine wants, and says which and why.
-
-Standard library only: it runs before torch is there. `torch_build.choose` decides; this file gathers the facts and
-runs pip, which PDM leaves out of the environments that it makes.
-"""
+"""`pdm run setup-torch`: installs the torch build that this machine wants, and says which and why."""
 
 import argparse
-import importlib
-import importlib.metadata
-import importlib.util
-import platform
-import re
-import shutil
-import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import Literal
 
-from ..repo import ROOT
-from ..torch_build import CPU_INDEX, Facts, choose, pinned_version
-
-# A machine that cannot reach PyTorch's index finds out in seconds: one try of 5.
-IMPATIENT = ("--timeout", "5", "--retries", "0")
-
-
-def gather() -> Facts:
-    """What there is on this machine, without importing torch and without a network."""
-    return Facts(
-        pinned=pinned_version(ROOT / "pyproject.toml"),
-        system=platform.system(),
-        machine=platform.machine(),
-        installed=torch_version(),
-        outside=torch_is_outside(),
-        habana=version_of("habana-torch-plugin"),
-        gaudi=shutil.which("hl-smi") is not None or Path("/sys/module/habanalabs").exists(),
-        nvidia=nvidia_answers(),
-    )
-
-
-def version_of(distribution: str) -> str | None:
-    """The version of an installed distribution, without importing it."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def torch_version() -> str | None:
-    """The version of the torch that an import would find; "unknown" for a build without metadata."""
-    return version_of("torch") or ("unknown" if torch_folder() else None)
-
-
-def torch_folder() -> Path | None:
-    """Where the torch that an import would find lies."""
-    spec = importlib.util.find_spec("torch")
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def torch_is_outside() -> bool:
-    """Whether that torch is not this environment's own: system site packages, PYTHONPATH, a user's folder."""
-    folder = torch_folder()
-    return folder is not None and Path(sys.prefix) not in folder.parents
-
-
-def nvidia_answers() -> bool:
-    """Whether an NVIDIA driver is there; on some systems the tool is the only sign of it."""
-    tool = shutil.which("nvidia-smi")
-    return Path("/proc/driver/nvidia/version").exists() or (tool is not None and _succeeds([tool, "-L"], 10))
-
-
-def pip_command() -> list[str]:
-    """A pip that installs into this environment: its own, else a fresh one, else one from outside."""
-    own = [sys.executable, "-m", "pip"]
-    if importlib.util.find_spec("pip") or _succeeds([sys.executable, "-m", "ensurepip"], 120):
-        return own
-    outer = shutil.which("pip3") or shutil.which("pip")
-    if outer is None:
-        raise SystemExit(
-            "setup-torch: there is no pip: install python3-pip, then run `pdm run setup-torch` again"
-        )
-    return [outer, "--python", sys.executable]
-
-
-def _succeeds(command: list[str], timeout: float) -> bool:
-    """Whether a quiet command ends well within `timeout` seconds."""
-    try:
-        return subprocess.run(command, capture_output=True, timeout=timeout).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-def find_cpu_source(pip: list[str], pinned: str) -> Literal["configured", "pytorch", None]:
-    """Who offers the CPU build: pip as it is configured is asked first, then PyTorch's index."""
-    if f"{pinned}+cpu" in _offered(pip):
-        return "configured"
-    if f"{pinned}+cpu" in _offered(pip, "--extra-index-url", CPU_INDEX, *IMPATIENT):
-        return "pytorch"
-    return None
-
-
-def _offered(pip: list[str], *options: str) -> list[str]:
-    """The versions of torch that pip could install here; nothing is downloaded."""
-    answer = subprocess.run([*pip, "index", "versions", "torch", *options], capture_output=True, text=True)
-    line = re.search(r"^Available versions: (.*)$", answer.stdout, re.MULTILINE)
-    return line[1].split(", ") if line else []
+from ..course.doctor.setup_torch import install
 
 
 def main(argv: list[str] | None = None) -> int:
     argparse.ArgumentParser(prog="pdm run setup-torch", description=__doc__).parse_args(argv)
-    facts = gather()
-    decision = choose(facts)
-    if decision.action != "install":
-        print(f"setup-torch: {decision.why}")
-        return 0 if decision.action == "keep" else 1
-    pip = pip_command()
-    if facts.wants_cpu_build:
-        decision = choose(replace(facts, cpu_source=find_cpu_source(pip, facts.pinned)))
-    print(f"setup-torch: installing {decision.requirement[0]}, {decision.why}", flush=True)
-    if subprocess.run([*pip, "install", *decision.requirement]).returncode != 0:
-        fix = "with a network, or with an index that has it in pip's configuration, run `pdm run setup-torch` again"
-        print(f"setup-torch: not installed, pip says why above: {fix}", file=sys.stderr)
-        return 1
-    importlib.invalidate_caches()
-    print(f"setup-torch: torch {torch_version()} is installed")
-    return 0
+    return install()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 import sys
 
 from ..course.address import Day
+from ..course.capabilities import learner_port, ports_of
 from ..course.grading.run import files_of, parser, run, selected_days
 from ..course.learner import states
-from ..repo import learner_port, ports_of
 from ..terminal import fail
 
 

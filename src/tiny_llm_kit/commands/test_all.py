@@ -7,7 +7,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ..repo import ROOT, installed_backends
+from ..repo import ROOT
+from ..runtime.port import installed_backends
 
 Check = tuple[str, list[str]]
 

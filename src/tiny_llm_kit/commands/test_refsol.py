@@ -3,8 +3,10 @@
 import os
 import sys
 
+from ..course.capabilities import ports_of
 from ..course.grading.run import files_of, parser, run, selected_days
-from ..repo import PORTS, ROOT, TESTS, install_line, installed_backends, ports_of
+from ..repo import PORTS, ROOT, TESTS
+from ..runtime.port import install_line, installed_backends
 from ..terminal import fail
 
 

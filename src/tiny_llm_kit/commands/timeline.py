@@ -7,7 +7,7 @@ from types import ModuleType
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.blank import ends_at_a_blank
+from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..lab.bench.provenance import provenance
 from ..lab.text import counted
 from ..lab.timeline import chrome, page, terminal
@@ -19,21 +19,18 @@ from ..lab.timeline.workload import NoEnd, Workload, serve
 from ..model.tokenizer import Tokenizer
 from ..repo import PORTS
 from ..runtime.arguments import DEVICES, whole_number
-from ..runtime.loading import choose_backend, load
 from ..runtime.model_runner import ModelRunner
-from ..runtime.solution import SOLUTIONS, resolve_serving
+from ..runtime.port import SOLUTIONS, resolve_serving
 from ..terminal import ends_quietly, fail, replace_unknown_characters, write_file
 
 CHUNKED_PREFILL = Day(2, 7)
 MODEL = "tiny-qwen3"
-# Days before 2.7 that nobody needs here: the sampler, quantisation and flash attention.
-UNUSED = [Day(1, 7), Day(2, 2), Day(2, 3), Day(2, 4), Day(2, 5)]
 
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
-    with ends_quietly(), ends_at_a_blank(needs=CHUNKED_PREFILL, unused=UNUSED):
+    with ends_quietly(), ends_at_a_blank(needs=CHUNKED_PREFILL, unused=unused_days()):
         try:
             run(options, make_console())
         except NoEnd as problem:

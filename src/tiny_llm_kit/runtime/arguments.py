@@ -4,30 +4,12 @@ import argparse
 import os
 from collections.abc import Callable
 
-from ..course.address import Day, Task, parse_day, parse_task
 from ..model.quantization import QUANTIZATIONS
 from ..repo import PORTS
-from .solution import SOLUTIONS
+from .port import SOLUTIONS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
-
-
-def day_argument(text: str) -> Day:
-    """A day, as `1.3`."""
-    return _explained(parse_day, text)
-
-
-def task_argument(text: str) -> Task:
-    """A task, as `1.3.2`."""
-    return _explained(parse_task, text)
-
-
-def _explained(parse: Callable, text: str):
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def model_argument(text: str) -> str:

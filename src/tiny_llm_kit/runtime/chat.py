@@ -2,7 +2,7 @@
 
 import sys
 
-from .engine import Engine
+from ..terminal import TerminalSession
 
 GOODBYES = ("exit", "quit")
 
@@ -15,31 +15,32 @@ class Conversation:
     """The messages so far, always question and answer in turn.
 
     Args:
-        engine: counts tokens, and knows how many the model reads.
+        session: whose tokenizer counts, and which knows how many tokens the model reads.
     """
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, session: TerminalSession):
+        self._session = session
         self.messages: list[dict[str, str]] = []
 
-    def prompt(self, question: str) -> tuple[str, int]:
-        """The prompt that ends with `question`, and how many of the oldest turns were dropped to make room.
+    def prompt(self, question: str) -> tuple[list[int], int]:
+        """The ids of the prompt that ends with `question`, and how many of the oldest turns were dropped to make room.
 
         Raises:
             MessageTooLong: the conversation is as it was.
         """
         # Half of the context at most is kept free, so that a large --max-tokens does not forbid every history.
-        reserve = min(self._engine.max_tokens, self._engine.context // 2)
+        reserve = min(self._session.max_tokens, self._session.context // 2)
         messages = [*self.messages, {"role": "user", "content": question}]
         for dropped in range(len(messages) // 2 + 1):
             kept = messages[2 * dropped :]
-            text = self._engine.tokenizer.apply_chat_template(kept)
-            count = self._engine.count(text)
-            if count + reserve <= self._engine.context:
+            tokenizer = self._session.tokenizer
+            ids = tokenizer.encode(tokenizer.apply_chat_template(kept))
+            if len(ids) + reserve <= self._session.context:
                 self.messages = kept
-                return text, dropped
+                return ids, dropped
         raise MessageTooLong(
-            f"this message has {count} tokens with its template, and {self._engine.context - reserve} fit: shorten it"
+            f"this message has {len(ids)} tokens with its template, and {self._session.context - reserve} fit: "
+            "shorten it"
         )
 
     def keep(self, answer: str) -> None:
@@ -47,19 +48,19 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": answer})
 
 
-def chat(engine: Engine, first: str | None = None) -> None:
+def chat(session: TerminalSession, first: str | None = None) -> None:
     """Asks and answers until `exit`, `quit` or the end of the input. `first` is a question to begin with."""
-    conversation = Conversation(engine)
+    conversation = Conversation(session)
     if _at_a_terminal():
         print("Ctrl-D or exit ends the conversation.")
     question = _read() if first is None else first
     while question is not None:
         if question:
-            _turn(engine, conversation, question)
+            _turn(session, conversation, question)
         question = _read()
 
 
-def _turn(engine: Engine, conversation: Conversation, question: str) -> None:
+def _turn(session: TerminalSession, conversation: Conversation, question: str) -> None:
     try:
         prompt, dropped = conversation.prompt(question)
     except MessageTooLong as error:
@@ -67,8 +68,8 @@ def _turn(engine: Engine, conversation: Conversation, question: str) -> None:
         return
     if dropped:
         turns = "the oldest turn" if dropped == 1 else f"the {dropped} oldest turns"
-        print(f"({turns} dropped: the model reads {engine.context} tokens)")
-    conversation.keep(engine.answer(prompt))
+        print(f"({turns} dropped: the model reads {session.context} tokens)")
+    conversation.keep(session.answer(prompt))
 
 
 def _at_a_terminal() -> bool:

@@ -1,128 +1,78 @@
-"""From the options of a command to a model that runs: which port, which week's engine, the weights, the tokenizer."""
+"""From the name of a model to one that runs: its weights on a device, a week's engine, the runner, the tokenizer.
 
+Loading takes plain arguments. What a learner's code can do so far is the course's business (`course/capabilities.py`).
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ..course.address import Day, Task
-from ..course.learner import states
-from ..model.checkpoint import load_checkpoint
+from safetensors import SafetensorError
+
+from ..model.checkpoint import Checkpoint
+from ..model.config import ModelConfig, read_config
+from ..model.files import CheckpointError, shown
+from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, Packing
+from ..model.quantized_tensors import check_packing, parts
+from ..model.safetensors_folder import TensorInfo, read_headers
 from ..model.tokenizer import Tokenizer, load_tokenizer
-from ..repo import installed_backends, learner_port, ports_of
 from .model_runner import ModelRunner
 from .port import Port
-from .solution import SOLUTIONS
 
 
 @dataclass(frozen=True)
-class Loader:
-    """The engine of one week.
+class Engine:
+    """The names of one week's engine in a solution.
 
     Args:
-        model: the name of its model.
-        generate: the name of its generator for one prompt.
-        last_day: the last day whose code a greedy answer needs.
+        model: its model.
+        generate: its generator for one prompt.
         has_caches: whether the model can be given to a runner, which serves many prompts.
     """
 
     model: str
     generate: str
-    last_day: Day
     has_caches: bool
 
 
 # The newest last.
-LOADERS = {
-    "week1": Loader("Qwen3ModelWeek1", "simple_generate", Day(1, 6), has_caches=False),
-    "week2": Loader("Qwen3ModelWeek2", "simple_generate_with_kv_cache", Day(2, 1), has_caches=True),
+ENGINES = {
+    "week1": Engine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
+    "week2": Engine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
 }
-
-
-PACKED_WEIGHTS, FUSED_ATTENTION = Day(2, 3), Day(2, 5)
-CHUNK_MASK = Task(2, 7, 6)
-
-
-def choose_backend(solution: str, wanted: str) -> str:
-    """`auto` is the learner's port; the reference takes any other that is installed, where that one is not."""
-    if wanted != "auto":
-        return wanted
-    port, installed = ports_of(learner_port())[0], installed_backends()
-    must_be_theirs = SOLUTIONS[solution] == "tiny_llm" or port in installed or not installed
-    return port if must_be_theirs else installed[0]
-
-
-def choose_loader(solution: str, backend: str, wanted: str) -> str:
-    """`auto` is the newest engine whose own day is filled: of the learner's code, until Day 2.1, that of Week 1."""
-    if wanted != "auto":
-        return wanted
-    blank = blank_days(solution, backend)
-    return next(
-        (name for name in reversed(LOADERS) if LOADERS[name].last_day not in blank), next(iter(LOADERS))
-    )
-
-
-def blank_days(solution: str, backend: str) -> set[Day]:
-    """The days of which a task is blank; of the reference, none."""
-    return {task.of_day for task in blank_tasks(solution, backend)}
-
-
-def blank_tasks(solution: str, backend: str) -> set[Task]:
-    """The tasks that are blank; of the reference, none."""
-    if SOLUTIONS[solution] != "tiny_llm":
-        return set()
-    return {state.task for state in states([backend]) if state.status == "blank"}
-
-
-def load_network(
-    port: Port, model: str | PathLike[str], loader: str, quantize: str | None = None
-) -> tuple[Any, Tokenizer]:
-    """A week's model with its weights on the port's device, and the tokenizer that belongs to it.
-
-    Of Week 2 on, packed weights stay packed once Day 2.3 is filled, and attention is the device's once Day 2.5 is.
-
-    Raises:
-        CheckpointError: the model's files are unusable, or not here.
-        ValueError: `quantize`, and an engine that reads plain weights only.
-    """
-    week = LOADERS[loader]
-    if quantize and not week.has_caches:
-        raise ValueError(
-            f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
-        )
-    blank = blank_days(port.solution.__name__.split(".")[0], port.name)
-    keeps_packed = week.has_caches and (quantize or PACKED_WEIGHTS not in blank)
-    packing = Packing(port, QUANTIZATIONS.get(quantize)) if keeps_packed else None
-    tokenizer = load_tokenizer(model)
-    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, packing)
-    fused = {"attention": "device"} if week.has_caches and FUSED_ATTENTION not in blank else {}
-    return getattr(port, week.model)(weights, **fused), tokenizer
 
 
 def load(
     model: str | PathLike[str] = "tiny-qwen3",
     *,
     solution: str = "ref",
-    backend: str = "auto",
+    backend: str,
     device: str = "auto",
     dtype: str = "auto",
     loader: str = "auto",
     quantize: str | None = None,
+    keep_quantized: bool = True,
+    attention: str = "device",
+    chunk_mask: bool = True,
     seed: int = 0,
     **options: Any,
 ) -> tuple[ModelRunner, Tokenizer]:
     """A model ready to be served: what schedulers, `Request` and `batch_generate` take.
 
-    The mask of a prompt's chunks is the solution's own once Task 2.7.6 is filled; until then, the cache's.
-
     Args:
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
         solution: "ref" or "tiny_llm", whose code runs.
-        backend: "mlx" or "torch"; "auto" is the learner's port, see `choose_backend`.
+        backend: "mlx" or "torch".
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         loader: "week2"; "auto" is the newest one.
-        quantize: "4bit" or "8bit": packs the layers' weights at load; None leaves them as they are.
+        quantize, keep_quantized, attention: see `load_network`.
+        chunk_mask: whether the mask of a prompt's chunks is the solution's own; else it is the cache's.
         seed: of the random draws.
         options: of the runner, as `ModelRunner` has them.
 
@@ -130,13 +80,161 @@ def load(
         CheckpointError: the model's files are unusable, or not here.
         ValueError: no such device here, or the engine of that week keeps no cache.
     """
-    loader = next(reversed(LOADERS)) if loader == "auto" else loader
-    if not (loader in LOADERS and LOADERS[loader].has_caches):
-        with_caches = ", ".join(name for name in LOADERS if LOADERS[name].has_caches)
+    loader = next(reversed(ENGINES)) if loader == "auto" else loader
+    if not (loader in ENGINES and ENGINES[loader].has_caches):
+        with_caches = ", ".join(name for name in ENGINES if ENGINES[name].has_caches)
         raise ValueError(f"loader {loader!r}: a runner needs an engine with caches: {with_caches}")
-    port = Port(SOLUTIONS[solution], choose_backend(solution, backend), device, dtype)
+    port = Port(solution, backend, device, dtype)
     port.seed(seed)
-    network, tokenizer = load_network(port, model, loader, quantize)
-    if CHUNK_MASK not in blank_tasks(solution, port.name):
+    network, tokenizer = load_network(
+        port, model, loader, quantize, keep_quantized=keep_quantized, attention=attention
+    )
+    if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
+
+
+def load_network(
+    port: Port,
+    model: str | PathLike[str],
+    loader: str,
+    quantize: str | None = None,
+    *,
+    keep_quantized: bool = True,
+    attention: str = "device",
+) -> tuple[Any, Tokenizer]:
+    """A week's model with its weights on the port's device, and the tokenizer that belongs to it.
+
+    Args:
+        quantize: "4bit" or "8bit": packs the layers' weights at load; None leaves them as they are.
+        keep_quantized: whether weights that are stored in few bits stay so; else they are dequantized.
+        attention: of `Qwen3ModelWeek2`: "simple", "tiled" or "device". The engine of Week 1 has one only.
+
+    Raises:
+        CheckpointError: the model's files are unusable, or not here.
+        ValueError: `quantize`, and an engine that reads plain weights only.
+    """
+    week = ENGINES[loader]
+    if quantize and not week.has_caches:
+        raise ValueError(
+            f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
+        )
+    keeps = week.has_caches and (quantize or keep_quantized)
+    packing = Packing(port, QUANTIZATIONS.get(quantize)) if keeps else None
+    tokenizer = load_tokenizer(model)
+    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, packing)
+    options = {"attention": attention} if week.has_caches and attention != "simple" else {}
+    return getattr(port, week.model)(weights, **options), tokenizer
+
+
+def load_checkpoint(
+    model: str | PathLike[str],
+    backend: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    packing: Packing | None = None,
+) -> Checkpoint:
+    """Reads a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
+
+    Args:
+        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        backend: "mlx" or "torch". On a Gaudi, resolve the solution first: its hpu.py must precede torch.
+        device: "auto", "cpu", "gpu", "cuda" or "hpu".
+        dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
+        packing: how packed weights stay packed, and whether plain ones are packed now; None dequantises.
+
+    Raises:
+        CheckpointError: the folder is unusable, or packed in other bits than `packing` asks for; every header is
+            checked before the first weight is read.
+        ValueError: no such device or dtype here.
+    """
+    kit = import_module(f"tiny_llm_kit.runtime.backend_{backend}")
+    device = kit.pick_device(device)
+    dtype = kit.default_dtype(device) if dtype == "auto" else dtype
+    if dtype not in kit.DTYPES:
+        raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(kit.DTYPES)}")
+    folder = model_folder(model)
+    config = read_config(folder)
+    headers = read_headers(folder)
+    names = _weight_names(headers, config)
+    _check_bits(folder, config, packing)
+    weights = _read_weights(kit, headers, names, config, device, dtype, packing)
+    return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
+
+
+def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
+    names = check_packing(headers, config.quantization)
+    if config.tie_word_embeddings:
+        # Some files keep a copy of the tied head, which is the largest tensor of a small model.
+        names = [name for name in names if name != "lm_head.weight"]
+    return list(names)
+
+
+def _check_bits(folder: Path, config: ModelConfig, packing: Packing | None) -> None:
+    if packing and packing.bits and config.quantization and packing.bits != config.quantization.bits:
+        raise CheckpointError(
+            f"{folder}: its weights have {config.quantization.bits} bits already: leave --quantize out, or take the "
+            "model that they were made from"
+        )
+
+
+def _read_weights(
+    kit: ModuleType,
+    headers: Mapping[str, TensorInfo],
+    names: list[str],
+    config: ModelConfig,
+    device: str,
+    dtype: str,
+    packing: Packing | None,
+) -> dict[str, Any]:
+    """One weight after the other, so that only one is in memory both as it is stored and as it is wanted."""
+    stored = {}
+    for file in {info.file: None for info in headers.values()}:
+        stored.update(_open(kit, file))
+    weights = {}
+    for name in _with_progress(names) if packing and packing.bits else names:
+        if headers[name].dtype == "U32":
+            packed = [stored.pop(part) for part in parts(name)]
+            weights[name] = _packed_weight(kit, name, packed, config, device, dtype, packing)
+        elif packing and packing.applies_to(name, headers[name].shape):
+            weights[name] = packing.pack(name, kit.place(stored.pop(name), dtype, "cpu"), config)
+        else:
+            weights[name] = kit.place(stored.pop(name), dtype, device)
+    return weights
+
+
+def _packed_weight(
+    kit: ModuleType,
+    name: str,
+    packed: list,
+    config: ModelConfig,
+    device: str,
+    dtype: str,
+    packing: Packing | None,
+) -> Any:
+    """Words, scales and biases as the solution holds them, or as one array."""
+    if packing:
+        words, scales, biases = packed
+        kept = kit.place(words, None, "cpu"), kit.place(scales, dtype, "cpu"), kit.place(biases, dtype, "cpu")
+        return packing.keep(name, kept, config)
+    quantization = config.quantization
+    array = kit.dequantize(*packed, quantization.group_size, quantization.bits, device)
+    return kit.place(array, dtype, device)
+
+
+def _with_progress(names: list[str]) -> Iterable[str]:
+    """The names, with a bar on a terminal: packing takes longer than reading."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    return track(names, "packing weights", console=console, transient=True, disable=quiet)
+
+
+def _open(kit: ModuleType, file: Path) -> dict[str, Any]:
+    try:
+        return kit.open_safetensors(file)
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+        # The library's reader may refuse what passed our checks, for example metadata of the wrong type.
+        raise CheckpointError(f"{file}: {shown(str(error))}; download the file again") from None

@@ -1,12 +1,120 @@
-"""One port of one solution: the object `b` of the day tests and of the screens."""
+"""One port of one solution: whether it is installed here, its code by name, and the way of arrays in and out.
 
+Kit code reaches a solution by name, never by import: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of
+the day tests and of the screens.
+"""
+
+from __future__ import annotations
+
+import platform
+import traceback
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-import numpy as np
+from ..repo import PORTS, SOURCES
+from ..torch_build import INTEL_MAC, is_intel_mac
+from .blas import preload
 
-from .model_runner import ModelRunner
-from .solution import resolve
+if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
+    import numpy as np
+
+    from .model_runner import ModelRunner
+
+SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
+
+
+def installed_backends() -> list[str]:
+    """The ports whose array library can be imported here; finding out imports neither."""
+    return [name for name in PORTS if find_spec(name) is not None]
+
+
+def has_mlx_wheels() -> bool:
+    """MLX is built for Apple silicon and for Linux, not for Windows or Intel Macs."""
+    return platform.system() == "Linux" or (platform.system(), platform.machine()) == ("Darwin", "arm64")
+
+
+def default_port() -> str:
+    """mlx on a Mac, else torch where it is installed, else mlx; torch where MLX has no build."""
+    if not has_mlx_wheels():
+        return "torch"
+    if platform.system() == "Darwin" or "torch" not in installed_backends():
+        return "mlx"
+    return "torch"
+
+
+def install_line(port: str) -> str:
+    """How a port that is missing gets here, or why it cannot."""
+    if is_intel_mac(platform.system(), platform.machine()):
+        return INTEL_MAC
+    if port == "torch":
+        return "run `pdm run setup-torch`"
+    if has_mlx_wheels():
+        return "run `pdm install`"
+    return "MLX has no build for this system: `pdm run course port torch` chooses the other port"
+
+
+def require_backend(name: str) -> None:
+    """Ends the command with one line when a port is asked for that is not installed."""
+    if name not in installed_backends():
+        raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
+
+
+def resolve(solution: str, backend: str) -> ModuleType:
+    """The package of one port of one solution, for example `tiny_llm_ref.mlx_backend`."""
+    require_backend(backend)
+    if backend == "mlx":
+        preload()  # the solution is what imports mlx first: after that it is too late
+    return _checked(f"{SOLUTIONS[solution]}.{backend}_backend")
+
+
+def resolve_serving(solution: str) -> ModuleType:
+    """The package of a solution's policy, `<solution>.serving`: it knows no array library."""
+    return _checked(f"{SOLUTIONS[solution]}.serving")
+
+
+def _checked(name: str) -> ModuleType:
+    """Imports `name` and proves that it came from this repository: what is graded is what was edited."""
+    module = _imported(name)
+    expected = SOURCES.joinpath(*name.split("."), "__init__.py")
+    if module.__file__ is None or Path(module.__file__).resolve() != expected:
+        raise SystemExit(
+            f"{name} was imported from {module.__file__} and not from {expected.parent}: "
+            "another copy is installed in this environment; run `pdm install` again"
+        )
+    return module
+
+
+def _imported(name: str) -> ModuleType:
+    """A learner's file that cannot be imported ends the command with one line; the reference's own raises."""
+    try:
+        return import_module(name)
+    except Exception as error:
+        if name.split(".")[0] != "tiny_llm":
+            raise
+        file, line = _where(error)
+        raise SystemExit(
+            f"{file}, line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}. Mend it, or put the day "
+            "back with `pdm run course reset --week W --day D --whole-files`, which keeps a copy"
+        ) from None
+
+
+def _where(error: Exception) -> tuple[str, int]:
+    """The last place in the repository's sources that an error names."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return _short(error.filename), error.lineno or 0
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(SOURCES)
+    ]
+    return _short(frames[-1].filename), frames[-1].lineno or 0
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(SOURCES.parent)) if path.is_relative_to(SOURCES) else file
 
 
 class Port:
@@ -57,6 +165,8 @@ class Port:
 
     def runner(self, model, **options) -> ModelRunner:
         """A model of this port as what the policy runs; options as `ModelRunner` has them."""
+        from .model_runner import ModelRunner
+
         shapes = {"prompt_bucket": 128, "chunk_sizes": (128, 256, 512)} if self.device == "hpu" else {}
         options = {"sampler": self.make_sampler, **shapes, **options}
         return ModelRunner(model, self.kit, self.device, **options)

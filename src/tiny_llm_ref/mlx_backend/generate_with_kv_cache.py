@@ -1,18 +1,18 @@
 """From a prompt to a text with a cache: the prompt is computed once, and then each new token alone (Week 2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
-from .generate import Sampler, simple_generate
+from .generate import Sampler, prompt_ids, simple_generate
 from .qwen3_week2 import Qwen3ModelWeek2
 
 
 def simple_generate_with_kv_cache(
     model: Qwen3ModelWeek2,
     tokenizer: Any,
-    prompt: str,
+    prompt: str | Sequence[int],
     sampler: Sampler | None = None,
     *,
     max_tokens: int = 256,
@@ -30,9 +30,10 @@ def simple_generate_with_kv_cache(
     Raises:
         ValueError: the prompt has no token, or `max_tokens` is not positive.
     """
+    tokens = prompt_ids(tokenizer, prompt)
     # TASK 2.1.6: Day 1.6's loop sends all tokens each time; hand the model only those that no cache holds yet.
     # The caches are released on every way out: an end token, the limit, an exception, Ctrl-C.
-    cache = model.create_kv_cache(max_seq_len=len(tokenizer.encode(prompt)) + max_tokens)
+    cache = model.create_kv_cache(max_seq_len=len(tokens) + max_tokens)
 
     def new_tokens_only(inputs: mx.array) -> mx.array:
         offset = cache[0].offset
@@ -40,7 +41,7 @@ def simple_generate_with_kv_cache(
 
     try:
         return simple_generate(
-            new_tokens_only, tokenizer, prompt, sampler, max_tokens=max_tokens, on_text=on_text
+            new_tokens_only, tokenizer, tokens, sampler, max_tokens=max_tokens, on_text=on_text
         )
     finally:
         for layer_cache in cache:

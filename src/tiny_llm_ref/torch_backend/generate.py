@@ -1,6 +1,6 @@
 """From a prompt to a text, one token after another, the whole text computed again for every token (Week 1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,10 +26,15 @@ def next_token(model: Model, tokens: list[int], sampler: Sampler | None = None) 
     return ids.item()  # the one number of this step that travels from the device to Python
 
 
+def prompt_ids(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:
+    """The ids of a prompt, which may be ids already. Given."""
+    return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+
 def simple_generate(
     model: Model,
     tokenizer: Any,
-    prompt: str,
+    prompt: str | Sequence[int],
     sampler: Sampler | None = None,
     *,
     max_tokens: int = 256,
@@ -41,7 +46,7 @@ def simple_generate(
         model: ids (1, L) -> logits (1, L, V).
         tokenizer: `encode(text)` -> ids, `eos_token_ids`, and `detokenizer()`, which turns a stream of ids into pieces:
             `add(id)` -> the text that this id completes, `finish()` -> what is left at the end.
-        prompt: plain text, encoded as it is; a chat template is the caller's business.
+        prompt: plain text, encoded as it is; or its ids. A chat template is the caller's business.
         sampler: see `next_token`.
         max_tokens: at most so many new tokens.
         on_text: called with the piece of each token as soon as it is there. A piece may be empty, but is never half a
@@ -53,7 +58,7 @@ def simple_generate(
     Raises:
         ValueError: the prompt has no token, or `max_tokens` is not positive.
     """
-    tokens = tokenizer.encode(prompt)
+    tokens = prompt_ids(tokenizer, prompt)
     if not tokens:
         raise ValueError("the prompt is empty: a model needs at least one token to continue")
     if max_tokens < 1:

@@ -28,8 +28,8 @@ from rich.text import Text
 
 from ...lab.bench import reports
 from ...lab.bench.provenance import RESULTS, is_sealed
-from ...repo import BOOK, ROOT, installed_backends
-from ...runtime.port import Port
+from ...repo import BOOK, ROOT
+from ...runtime.port import Port, installed_backends
 from .. import see
 from . import batch_screen, roofline_screen, timeline_screen, widget
 

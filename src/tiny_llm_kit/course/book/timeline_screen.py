@@ -10,7 +10,7 @@ from ...lab.timeline.simulation import simulate
 from ...lab.timeline.trace import WHOLE, Lane, Span, Trace
 from ...lab.timeline.words import duration
 from ...lab.timeline.workload import Workload
-from ...runtime.solution import resolve_serving
+from ...runtime.port import resolve_serving
 
 COMMAND = "pdm run timeline --simulate"
 WIDTH, LEFT, RIGHT = 480, 58, 472  # of the drawing, and where its time axis begins and ends

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from ... import repo
-from ...commands import setup_torch
+from ...repo import MODELS
 from ...runtime import blas
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
-from . import probe
+from .. import capabilities
+from ..book.mdbook import find_mdbook
+from . import probe, setup_torch
 
 PYTHONS = [(3, minor) for minor in range(10, 14)]
 # A few steps of bf16 at the size of the numbers that hpu.self_check works on.
@@ -179,8 +180,6 @@ def _openblas_line() -> str:
 
 
 def check_mdbook() -> Check:
-    from ...commands.book import find_mdbook
-
     program = find_mdbook()
     if program is None:
         return Check("mdbook", "warn", "absent: `pdm run book` cannot show the book", "pdm install")
@@ -189,17 +188,17 @@ def check_mdbook() -> Check:
 
 def check_model() -> Check:
     """A shipped model has a config, a tokenizer and weights."""
-    folders = [file.parent for file in sorted(repo.MODELS.glob("*/config.json"))]
+    folders = [file.parent for file in sorted(MODELS.glob("*/config.json"))]
     whole = [f for f in folders if (f / "tokenizer.json").exists() and list(f.glob("*.safetensors"))]
     if whole:
         return Check("shipped model", "ok", ", ".join(folder.name for folder in whole))
-    return Check("shipped model", "missing", f"none in {repo.MODELS}", "git checkout -- models")
+    return Check("shipped model", "missing", f"none in {MODELS}", "git checkout -- models")
 
 
 def check_port() -> Check:
     """The port that the learner works on needs its library."""
-    port = repo.learner_port()
-    absent = [name for name in repo.ports_of(port) if name not in repo.installed_backends()]
+    port = capabilities.learner_port()
+    absent = [name for name in capabilities.ports_of(port) if name not in capabilities.installed_backends()]
     if not absent:
         return Check("your port", "ok", f"{port} (`pdm run course port` changes it)")
     fix = "pdm run setup-torch" if absent == ["torch"] else "pdm install"

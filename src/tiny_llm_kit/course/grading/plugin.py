@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from ...repo import installed_backends
-from ...runtime.port import Port
-from ...runtime.solution import SOLUTIONS, resolve_serving
+from ...runtime.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import tasks_of_part

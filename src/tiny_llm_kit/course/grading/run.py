@@ -7,8 +7,7 @@ import pytest
 
 from ...repo import PORTS, ROOT
 from ...runtime.arguments import DEVICES
-from ...runtime.port import Port
-from ...runtime.solution import SOLUTIONS
+from ...runtime.port import SOLUTIONS, Port
 from ...terminal import fail, replace_unknown_characters
 from ..address import Day, Task
 from ..tree import day_tests, days, tasks

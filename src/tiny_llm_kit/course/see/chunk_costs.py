@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from rich.console import Console
 
-from ...model.checkpoint import load_checkpoint
+from ...runtime.loading import load_checkpoint
 
 MODEL = "tiny-qwen3"
 CONTEXT = 1024

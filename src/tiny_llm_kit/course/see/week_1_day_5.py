@@ -5,9 +5,10 @@ from math import prod
 import numpy as np
 from rich.console import Console
 
-from ...model.checkpoint import Checkpoint, load_checkpoint
+from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.tokenizer import load_tokenizer
+from ...runtime.loading import load_checkpoint
 
 SHIPPED = "tiny-qwen3"
 QUESTION = "What is chunked prefill?"

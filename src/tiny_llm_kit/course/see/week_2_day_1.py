@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ...model.checkpoint import load_checkpoint
+from ...runtime.loading import load_checkpoint
 
 MODEL = "tiny-qwen3"
 CONTEXTS = (16, 64, 256, 1024)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from ...model.checkpoint import load_checkpoint
 from ...model.config import ModelConfig
+from ...runtime.loading import load_checkpoint
 from .week_1_day_5 import QWEN3_06B, SHIPPED, parameters
 
 MATRIX = "model.layers.0.mlp.down_proj.weight"

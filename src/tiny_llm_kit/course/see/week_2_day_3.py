@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 from rich.console import Console
 
-from ...model.checkpoint import load_checkpoint
 from ...model.quantization import GROUP_SIZES, Packing
 from ...model.tokenizer import load_tokenizer
+from ...runtime.loading import load_checkpoint
 from .week_1_day_5 import QUESTION, SHIPPED
 
 MEASURED = (r" *[\d.]+(?= (?:ms|GB/s|×|%))",)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...model.checkpoint import load_checkpoint
 from ...model.tokenizer import load_tokenizer
-from ...runtime.solution import resolve_serving
+from ...runtime.loading import load_checkpoint
+from ...runtime.port import resolve_serving
 
 MODEL = "tiny-qwen3"
 SLOTS, MAX_SEQ_LEN = 3, 64

@@ -14,8 +14,8 @@ from ...lab.bench.chunked_prefill_report import median, percent
 from ...lab.bench.idle_model import PacedModel
 from ...lab.bench.serving_run import PROMISE, UNCHUNKED, EndlessTokenizer, Serving, serve
 from ...lab.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, decode_heavy
-from ...model.checkpoint import load_checkpoint
-from ...runtime.solution import resolve_serving
+from ...runtime.loading import load_checkpoint
+from ...runtime.port import resolve_serving
 from .chunk_costs import MEASURED as OF_MEMORY
 from .chunk_costs import show_activation_memory, show_lazy_chunks
 

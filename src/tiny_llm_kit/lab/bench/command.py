@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.progress import track
 
 from ...model.quantization import QUANTIZATIONS
-from ...repo import PORTS, installed_backends
+from ...repo import PORTS
 from ...runtime.arguments import DEVICES, whole_number
-from ...runtime.port import Port
-from ...runtime.solution import SOLUTIONS
+from ...runtime.port import SOLUTIONS, Port, installed_backends
 from ...terminal import fail
 from .contest import Plan
 from .kept import keep

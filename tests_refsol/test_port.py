@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_kit import repo
+from tiny_llm_kit.runtime import port as ports
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,10 @@ from tiny_llm_kit import repo
     ],
 )
 def test_the_default_port_fits_the_machine(monkeypatch, system, machine, installed, port):
-    monkeypatch.setattr(repo.platform, "system", lambda: system)
-    monkeypatch.setattr(repo.platform, "machine", lambda: machine)
-    monkeypatch.setattr(repo, "installed_backends", lambda: installed)
-    assert repo.default_port() == port
+    monkeypatch.setattr(ports.platform, "system", lambda: system)
+    monkeypatch.setattr(ports.platform, "machine", lambda: machine)
+    monkeypatch.setattr(ports, "installed_backends", lambda: installed)
+    assert ports.default_port() == port
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_the_default_port_fits_the_machine(monkeypatch, system, machine, install
     ],
 )
 def test_a_missing_port_says_how_to_get_it(monkeypatch, system, machine, backend, line):
-    monkeypatch.setattr(repo.platform, "system", lambda: system)
-    monkeypatch.setattr(repo.platform, "machine", lambda: machine)
-    monkeypatch.setattr(repo, "installed_backends", list)
+    monkeypatch.setattr(ports.platform, "system", lambda: system)
+    monkeypatch.setattr(ports.platform, "machine", lambda: machine)
+    monkeypatch.setattr(ports, "installed_backends", list)
     with pytest.raises(SystemExit, match=line):
-        repo.require_backend(backend)
+        ports.require_backend(backend)

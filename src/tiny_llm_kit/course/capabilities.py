@@ -1,0 +1,175 @@
+"""What the learner's code can do so far, and on which port: what a command has to know before it loads a model.
+
+One table says which days a capability needs. Loading takes it as plain arguments (`load`); the commands take from it
+the blank days that they can do without (`unused_days`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..repo import PORTS, PRIVATE, SETTINGS
+from ..runtime.port import SOLUTIONS, default_port, installed_backends
+from .address import Day, Task, task_of_label
+from .tree import PARTS
+
+if TYPE_CHECKING:
+    from ..model.tokenizer import Tokenizer
+    from ..runtime.model_runner import ModelRunner
+
+# Capability -> the days or tasks that it is written in. The last of them switches it on.
+CAPABILITIES: dict[str, tuple[Day | Task, ...]] = {
+    "week1": (Day(1, 6),),  # simple_generate
+    "week2": (Day(2, 1),),  # a cache
+    "sampling": (Day(1, 7),),
+    "quantization": (Day(2, 2), Day(2, 3)),
+    "device attention": (Day(2, 4), Day(2, 5)),
+    "chunk mask": (Task(2, 7, 6),),
+}
+LOADERS = ("week1", "week2")  # the newest last
+
+
+def learner_port() -> str:
+    """The port this learner works on: `mlx`, `torch` or `both`."""
+    if not SETTINGS.exists():
+        return default_port()
+    try:
+        port = json.loads(SETTINGS.read_text(encoding="utf-8"))["port"]
+        if port not in (*PORTS, "both"):
+            raise ValueError(port)
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit(f"{SETTINGS}: not a settings file; delete it to start with the defaults") from None
+    return port
+
+
+def set_learner_port(port: str) -> None:
+    PRIVATE.mkdir(exist_ok=True)
+    SETTINGS.write_text(json.dumps({"port": port}) + "\n", encoding="utf-8")
+
+
+def ports_of(choice: str) -> list[str]:
+    """`mlx`, `torch`, or both for `both`; `all` means every port installed here."""
+    if choice == "all":
+        return installed_backends()
+    return list(PORTS) if choice == "both" else [choice]
+
+
+def choose_backend(solution: str, wanted: str) -> str:
+    """`auto` is the learner's port; the reference takes any other that is installed, where that one is not."""
+    if wanted != "auto":
+        return wanted
+    port, installed = ports_of(learner_port())[0], installed_backends()
+    must_be_theirs = SOLUTIONS[solution] == "tiny_llm" or port in installed or not installed
+    return port if must_be_theirs else installed[0]
+
+
+def blank_tasks(solution: str, backend: str) -> set[Task]:
+    """The tasks that are blank; of the reference, none."""
+    if SOLUTIONS[solution] != "tiny_llm":
+        return set()
+    return {state.task for state in states([backend]) if state.status == "blank"}
+
+
+def states(parts: Collection[str]) -> list:
+    """See `learner.states`, which parses the learner's files: imported where one is asked for."""
+    from . import learner
+
+    return learner.states(parts)
+
+
+def has(capability: str, blank: Collection[Task]) -> bool:
+    """Whether the last day, or the task, of a capability has no blank."""
+    last = CAPABILITIES[capability][-1]
+    return not any(last in (task, task.of_day) for task in blank)
+
+
+def choose_loader(solution: str, backend: str, wanted: str) -> str:
+    """`auto` is the newest engine whose own day is filled: of the learner's code, until Day 2.1, that of Week 1."""
+    if wanted != "auto":
+        return wanted
+    blank = blank_tasks(solution, backend)
+    return next((name for name in reversed(LOADERS) if has(name, blank)), LOADERS[0])
+
+
+def load_options(solution: str, backend: str) -> dict[str, Any]:
+    """How `runtime.loading.load` loads for this solution: what is blank is left out."""
+    blank = blank_tasks(solution, backend)
+    return {
+        "keep_quantized": has("quantization", blank),
+        "attention": "device" if has("device attention", blank) else "simple",
+        "chunk_mask": has("chunk mask", blank),
+    }
+
+
+def load(
+    model: str | PathLike[str] = "tiny-qwen3", *, solution: str = "ref", backend: str = "auto", **options: Any
+) -> tuple[ModelRunner, Tokenizer]:
+    """A model ready to be served by a solution, as far as that is filled. `tiny_llm_kit.load`.
+
+    Args:
+        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        solution: "ref" or "tiny_llm", whose code runs.
+        backend: "mlx" or "torch"; "auto" is the learner's port, see `choose_backend`.
+        options: see `runtime.loading.load`.
+
+    Raises:
+        CheckpointError: the model's files are unusable, or not here.
+        ValueError: no such device here.
+    """
+    from ..runtime import loading
+
+    backend = choose_backend(solution, backend)
+    options = {**load_options(solution, backend), **options}
+    return loading.load(model, solution=solution, backend=backend, **options)
+
+
+def needed_day(*capabilities: str) -> Day:
+    """The last day of these capabilities: to fill up to there is enough."""
+    return max(Day(*address[:2]) for name in capabilities for address in CAPABILITIES[name])
+
+
+def unused_days(*used: str) -> list[Day]:
+    """Days that a command does without, whatever is blank in them: those of the capabilities it can switch off."""
+    optional = {"sampling", "quantization", "device attention"} - set(used)
+    return [day for name in CAPABILITIES if name in optional for day in CAPABILITIES[name]]
+
+
+@contextmanager
+def ends_at_a_blank(needs: Day, unused: Collection[Day] = ()) -> Iterator[None]:
+    """The command ends with one line: the first blank task, how to fill all it needs, how to see the reference.
+
+    Args:
+        needs: the last day whose code the command runs.
+        unused: earlier days that it does without; one may be blank and yet is not what stopped it.
+    """
+    try:
+        yield
+    except NotImplementedError as blank:
+        found = task_of_label(str(blank))
+        if found is None:
+            raise
+        fills, first = max(needs, found[0].of_day), _first_blank(_part_of(blank), unused)
+        sys.exit(
+            f"blank: {first or blank}. Its chapter is in `pdm run book`; `pdm run course skip "
+            f"--through {fills}` fills all that this command needs; `--solution ref` shows the reference instead"
+        )
+
+
+def _part_of(blank: NotImplementedError) -> str | None:
+    """ "mlx", "torch" or "serving": the part of the solution whose file raised."""
+    folder = Path(traceback.extract_tb(blank.__traceback__)[-1].filename).parent.name
+    return {name: part for part, name in PARTS.items()}.get(folder)
+
+
+def _first_blank(part: str | None, unused: Collection[Day]) -> str | None:
+    """The address of the earliest blank: a later one may be what stopped the command."""
+    blanks = [state for state in states([part] if part else []) if state.status == "blank"]
+    blanks = [state for state in blanks if state.task.of_day not in unused]
+    return blanks[0].task.label(blanks[0].names[0]) if blanks else None
