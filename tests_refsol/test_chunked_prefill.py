@@ -253,17 +253,17 @@ class Slowest:
     def __init__(self, size: int | None = None):
         self.size, self.seen = size, []
 
-    def observe(self, chunk_size: int, seconds: float, context: int = 0) -> None:
-        self.seen.append((chunk_size, seconds, context))
+    def observe(self, chunk_size: int, seconds: float) -> None:
+        self.seen.append((chunk_size, seconds))
 
-    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float, context: int = 0) -> int:
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         return self.size or base_chunk_size
 
 
 def test_a_chunker_chooses_every_chunk_and_hears_what_it_cost():
     chunker = Slowest(2)
     run = Mix([(5, 2, None, "interactive", 0)], 1, {"prefill_step": 8, "chunker": chunker}).serve()
-    assert chunker.seen == [(2, 2.0, 0), (2, 2.0, 2), (1, 1.0, 4)]
+    assert chunker.seen == [(2, 2.0), (2, 2.0), (1, 1.0)]
     run.check_memory()
 
 

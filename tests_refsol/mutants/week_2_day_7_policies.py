@@ -2,12 +2,17 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-SIZE, CHUNKER, COST = "chunk_size.py", "adaptive_chunker.py", "cost_line.py"
+SIZE, CHUNKER = "chunk_size.py", "adaptive_chunker.py"
 METRICS, SWEEP, PRIORITY = "chunked_prefill_metrics.py", "sweep.py", "priority_scheduler.py"
 CLIP = "largest_size(sizes, min(available_memory, max(wanted, sizes[0])))"
 BATCH_TURN = "if len(self.batch) and (self._passed >= self.patience or not len(self.interactive)):"
-FORGET = """            self._recent = {other: seen for other, seen in self._recent.items() if other <= size}
+FORGET = """            self._recent = {size: seen for size, seen in self._recent.items() if size <= self._size}
 """
+IGNORE = """        if chunk_size not in self.sizes:
+            return
+"""
+NEIGHBOURS = "self.sizes[max(rung - 1, 0)], self.sizes[min(rung + 1, len(self.sizes) - 1)]"
+BASE = "largest_size(self.sizes, base_chunk_size) or self.sizes[0]"
 
 MUTANTS = [
     Mutant(
@@ -87,22 +92,48 @@ MUTANTS = [
         serving=("if active_decode_requests == 0 and sequence_length > available_memory:", "if False:"),
     ),
     Mutant(
-        "2.7.5",
-        "a context costs the same for a chunk of any size",
-        COST,
-        survives="a test of one token, or without context",
-        serving=("self.c * tokens * context", "self.c * context"),
+        "2.7.4",
+        "rounds the share of the slots down to whole per cent",
+        SIZE,
+        survives="a test with five slots",
+        serving=(
+            "5 * active_decode_requests > 4 * batch_size",
+            "100 * active_decode_requests // batch_size > 80",
+        ),
     ),
     Mutant(
-        "2.7.5",
-        "ignores the context: what was seen at the start of a prompt holds for its end",
-        CHUNKER,
-        survives="a test in which every chunk has the same context",
+        "2.7.4",
+        "what needs exactly the memory that there is does not fit",
+        SIZE,
+        survives="a test with memory to spare",
+        serving=("sequence_length > available_memory:", "sequence_length >= available_memory:"),
+    ),
+    Mutant(
+        "2.7.4",
+        "the end of a prompt that fits exactly waits for ever",
+        SIZE,
+        survives="a test with memory to spare",
         serving=(
-            "self.translate(self.typical(size, context), size, context)",
-            "self.typical(size, context).seconds",
+            "if sequence_length <= available_memory < sizes[0]:",
+            "if sequence_length < available_memory < sizes[0]:",
         ),
-        inside="AdaptiveChunker.predict",
+    ),
+    Mutant(
+        "2.7.4",
+        "the end of a prompt is no size of the ladder, though the smallest fits exactly",
+        SIZE,
+        survives="a test with less memory than the smallest size",
+        serving=(
+            "if sequence_length <= available_memory < sizes[0]:",
+            "if sequence_length <= available_memory <= sizes[0]:",
+        ),
+    ),
+    Mutant(
+        "2.7.4",
+        "a size that needs exactly the memory that there is does not fit",
+        SIZE,
+        survives="a test with memory to spare",
+        serving=("min(available_memory, max(", "min(available_memory - 1, max("),
     ),
     Mutant(
         "2.7.5",
@@ -113,10 +144,140 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
+        "the largest size also for a few that wait",
+        CHUNKER,
+        survives="a test with most slots waiting",
+        serving=("if decode_pressure == 0:", "if decode_pressure < 0.1:"),
+    ),
+    Mutant(
+        "2.7.5",
+        "the choice for an idle moment is remembered: the next chunk that somebody waits for begins there",
+        CHUNKER,
+        survives="a test in which somebody always waits",
+        serving=(
+            "            return self.sizes[-1]\n        if self._size",
+            "            self._size = self.sizes[-1]\n            return self._size\n        if self._size",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "begins one rung below the largest size when only idle chunks were observed",
+        CHUNKER,
+        survives="a test whose first chunk has waiting requests",
+        serving=(
+            "if self._size and self._recent:\n",
+            "if self._recent:\n            self._size = self._size or self.sizes[-1]\n",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "without history the largest size, while requests wait",
+        CHUNKER,
+        survives="a test that begins with the largest size",
+        serving=(BASE, "self.sizes[-1]"),
+    ),
+    Mutant(
+        "2.7.5",
+        "without history the next larger size, when the base is between two",
+        CHUNKER,
+        survives="a test with bases of the ladder",
+        serving=(BASE, "next((size for size in self.sizes if size >= base_chunk_size), self.sizes[-1])"),
+    ),
+    Mutant(
+        "2.7.5",
+        "steps up from its first choice before anything was observed",
+        CHUNKER,
+        survives="a test with one choice",
+        serving=("if self._size and self._recent:", "if self._size:"),
+    ),
+    Mutant(
+        "2.7.5",
+        "does not record what it chose: every step is one from the first choice",
+        CHUNKER,
+        survives="a test of one step",
+        serving=("            self._size = self.next_size()\n", "            return self.next_size()\n"),
+    ),
+    Mutant(
+        "2.7.5",
+        "goes on from the chunk that was computed last, also by an idle moment",
+        CHUNKER,
+        survives="a test in which somebody always waits",
+        serving=(
+            "        self._chunks += 1\n",
+            "        self._chunks += 1\n        self._size = chunk_size\n",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "jumps down to the smallest size",
+        CHUNKER,
+        survives="a test of where it settles, with a little patience",
+        serving=(NEIGHBOURS, "self.sizes[0], self.sizes[min(rung + 1, len(self.sizes) - 1)]"),
+    ),
+    Mutant(
+        "2.7.5",
+        "jumps up to the largest size",
+        CHUNKER,
+        survives="a test in which the largest size keeps the target",
+        serving=(NEIGHBOURS, "self.sizes[max(rung - 1, 0)], self.sizes[-1]"),
+    ),
+    Mutant(
+        "2.7.5",
+        "goes up by two rungs at once while it has seen nothing slow",
+        CHUNKER,
+        survives="a test that looks at the size at the end alone",
+        serving=(
+            "            return above\n",
+            "            return self.sizes[min(rung + 2, len(self.sizes) - 1)] if not seen_above else above\n",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "falls from the smallest size to the largest",
+        CHUNKER,
+        survives="a test with a size under the target",
+        serving=("max(rung - 1, 0)", "rung - 1"),
+    ),
+    Mutant(
+        "2.7.5",
+        "leaves a size before it has seen one chunk of it",
+        CHUNKER,
+        survives="a test of long prompts",
+        serving=(
+            "        if not seen:\n            return self._size\n",
+            "        if not seen:\n            return above\n",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
         "believes the slowest chunk: one accident, and the size is given up",
         CHUNKER,
         survives="a test with 20 % of noise",
-        serving=("return seen[(len(seen) - 1) // 2]", "return seen[-1]"),
+        serving=("if median_low(seen) > self", "if max(seen) > self"),
+    ),
+    Mutant(
+        "2.7.5",
+        "believes the newest chunk alone",
+        CHUNKER,
+        survives="a test without accidents",
+        serving=("if median_low(seen) > self", "if seen[-1] > self"),
+    ),
+    Mutant(
+        "2.7.5",
+        "takes the slower one of two: the first chunk, which compiled, is believed",
+        CHUNKER,
+        survives="a test of where it settles, with an accident at the start",
+        serving=("if median_low(seen) > self", "if sorted(seen)[len(seen) // 2] > self"),
+    ),
+    Mutant(
+        "2.7.5",
+        "takes the slower one of two on the way up",
+        CHUNKER,
+        survives="a test in which somebody always waits",
+        serving=(
+            "median_low(seen_above) <= UP",
+            "sorted(seen_above)[len(seen_above) // 2] <= UP",
+        ),
     ),
     Mutant(
         "2.7.5",
@@ -127,68 +288,38 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
+        "remembers five chunks of a size, and follows a change after three",
+        CHUNKER,
+        survives="a test of where it settles",
+        serving=("deque(maxlen=RECENT)", "deque(maxlen=RECENT + 2)"),
+    ),
+    Mutant(
+        "2.7.5",
         "never tries a larger size again, though the machine became faster",
+        CHUNKER,
+        survives="a test on a machine that becomes slower",
+        serving=("self.is_faster(chunk_size) or ", ""),
+    ),
+    Mutant(
+        "2.7.5",
+        "forgets nothing when the machine has become faster, only the time since",
         CHUNKER,
         survives="a test on a machine that becomes slower",
         serving=(FORGET, ""),
     ),
     Mutant(
         "2.7.5",
-        "tries a larger size after every good chunk: up and down, and every second gap is too long",
+        "forgets every size, also the one that it runs at",
         CHUNKER,
         survives="a test that looks at the size at the end alone",
-        serving=(
-            "is_known = len(self._recent.get(above, ())) > 1 or above == self._last",
-            "is_known = above == self._last",
-        ),
+        serving=("if size <= self._size}", "if size < 0}"),
     ),
     Mutant(
         "2.7.5",
-        "tries a size again right after it was too slow",
+        "does not forget what was slow: a machine that became faster once is faster for ever",
         CHUNKER,
-        survives="a test of where it settles",
-        serving=(
-            "is_known = len(self._recent.get(above, ())) > 1 or above == self._last",
-            "is_known = len(self._recent.get(above, ())) > 1",
-        ),
-    ),
-    Mutant(
-        "2.7.9",
-        "a short batch prompt that leaves ends the wait of the oldest one",
-        PRIORITY,
-        survives="a test in which nothing leaves by its length",
-        serving=(
-            "            shorter = self.batch.shorter_than(tokens)\n",
-            "            shorter = self.batch.shorter_than(tokens)\n            self._passed *= shorter is None\n",
-        ),
-    ),
-    Mutant(
-        "2.7.5",
-        "never tries what it has not seen: it stays at the size that it began with",
-        CHUNKER,
-        survives="a test that begins with the largest size",
-        serving=("return above if is_good and not is_known else size", "return size"),
-    ),
-    Mutant(
-        "2.7.5",
-        "gives a size up for ever after its first chunk, which was compiled",
-        CHUNKER,
-        survives="a test without an accident at the start",
-        serving=("self._recent.get(above, ())) > 1", "self._recent.get(above, ())) > 0"),
-    ),
-    Mutant(
-        "2.7.5",
-        "goes up to what keeps the target by a hair",
-        CHUNKER,
-        survives="a test whose sizes are all far from the target",
-        serving=("share = UP if size > self._chosen else 1", "share = 1"),
-    ),
-    Mutant(
-        "2.7.5",
-        "no chunk at all when even the smallest is too slow",
-        CHUNKER,
-        survives="a test with a size under the target",
-        serving=("default=self.sizes[0]", "default=0"),
+        survives="a test of the first size after the change",
+        serving=("self._slowest, self._chunks = {}, 0", "self._chunks = 0"),
     ),
     Mutant(
         "2.7.5",
@@ -199,70 +330,126 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
+        "tries larger sizes again after 501 chunks",
+        CHUNKER,
+        survives="a test that only asks whether they are tried again",
+        serving=("self._chunks >= AGAIN", "self._chunks > AGAIN"),
+    ),
+    Mutant(
+        "2.7.5",
+        "does not count anew: after 500 chunks it tries larger sizes after each",
+        CHUNKER,
+        survives="a test of 400 chunks",
+        serving=("self._slowest, self._chunks = {}, 0", "self._slowest = {}"),
+    ),
+    Mutant(
+        "2.7.5",
+        "tries a larger size after every good chunk: up and down, and every second gap is too long",
+        CHUNKER,
+        survives="a test that looks at the size at the end alone",
+        serving=(
+            "if len(seen_above) < 2 or median_low(seen_above) <= UP * self.decode_latency_target:",
+            "if True:",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "gives a size up for ever after its first chunk, which was compiled",
+        CHUNKER,
+        survives="a test without an accident at the start",
+        serving=("len(seen_above) < 2", "len(seen_above) < 1"),
+    ),
+    Mutant(
+        "2.7.5",
+        "tries a size a third time, though it was too slow twice",
+        CHUNKER,
+        survives="a test of where it settles",
+        serving=("len(seen_above) < 2", "len(seen_above) < 3"),
+    ),
+    Mutant(
+        "2.7.5",
+        "tries a size again right after it was too slow",
+        CHUNKER,
+        survives="a test of where it settles",
+        serving=("if median_low(seen) > self", "if len(seen) > 1 and median_low(seen) > self"),
+    ),
+    Mutant(
+        "2.7.5",
+        "never tries what it has not seen: it stays at the size that it began with",
+        CHUNKER,
+        survives="a test that begins with the largest size",
+        serving=(
+            "len(seen_above) < 2 or median_low(seen_above) <=",
+            "seen_above and median_low(seen_above) <=",
+        ),
+    ),
+    Mutant(
+        "2.7.5",
+        "goes up to what keeps the target by a hair",
+        CHUNKER,
+        survives="a test whose sizes are all far from the target",
+        serving=("<= UP * self.decode_latency_target", "<= self.decode_latency_target"),
+    ),
+    Mutant(
+        "2.7.5",
+        "exactly 90 % of the target is too slow to go up",
+        CHUNKER,
+        survives="a test whose sizes are all far from the target",
+        serving=("<= UP * self.decode_latency_target", "< UP * self.decode_latency_target"),
+    ),
+    Mutant(
+        "2.7.5",
+        "a chunk that takes exactly the target is too slow",
+        CHUNKER,
+        survives="a test whose sizes are all far from the target",
+        serving=("> self.decode_latency_target", ">= self.decode_latency_target"),
+    ),
+    Mutant(
+        "2.7.5",
+        "takes a size that is over the target by less than half",
+        CHUNKER,
+        survives="a test with sizes that cost much less or much more than the target",
+        serving=("> self.decode_latency_target", "> 1.5 * self.decode_latency_target"),
+    ),
+    Mutant(
+        "2.7.5",
+        "goes down from 90 % of the target on, to where it may go up again",
+        CHUNKER,
+        survives="a test whose sizes are all far from the target",
+        serving=("> self.decode_latency_target", "> UP * self.decode_latency_target"),
+    ),
+    Mutant(
+        "2.7.5",
         "never takes the smallest size",
         CHUNKER,
         survives="a test with several sizes under the target",
-        serving=("default=self.sizes[0]", "default=self.sizes[min(1, len(self.sizes) - 1)]"),
+        serving=("self.sizes[max(rung - 1, 0)]", "self.sizes[max(rung - 1, min(1, len(self.sizes) - 1))]"),
     ),
     Mutant(
         "2.7.5",
-        "without history the largest size, while requests wait",
-        CHUNKER,
-        survives="a test that begins with the largest size",
-        serving=("largest_size(self.sizes, base_chunk_size) or self.sizes[0]", "self.sizes[-1]"),
-    ),
-    Mutant(
-        "2.7.5",
-        "takes the largest size that is over the target by less than half",
-        CHUNKER,
-        survives="a test with sizes that cost much less or much more than the target",
-        serving=("<= share * self.decode_latency_target", "<= 1.5 * share * self.decode_latency_target"),
-    ),
-    Mutant(
-        "2.7.5",
-        "learns nothing from the ends of prompts",
-        CHUNKER,
-        survives="a test of long prompts",
-        serving=(
-            "        size = next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])",
-            "        if chunk_size not in self.sizes:\n            return\n        size = chunk_size",
-        ),
-    ),
-    Mutant(
-        "2.7.5",
-        "the end of a prompt counts for the next smaller size",
-        CHUNKER,
-        survives="a test in which all chunks of a size are of that size",
-        serving=(
-            "next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])",
-            "max((size for size in self.sizes if size <= chunk_size), default=self.sizes[0])",
-        ),
-    ),
-    Mutant(
-        "2.7.5",
-        "a chunk above the ladder has a size of its own",
-        CHUNKER,
-        survives="a test whose chunks are all of the ladder",
-        serving=("if size >= chunk_size), self.sizes[-1])", "if size >= chunk_size), chunk_size)"),
-    ),
-    Mutant(
-        "2.7.5",
-        "a chunk above the ladder cost what one of the largest size costs",
+        "the end of a prompt counts for the next larger size, with what a part of it cost",
         CHUNKER,
         survives="a test whose chunks are all of the ladder",
         serving=(
-            "seen.append(Observation(chunk_size, ",
-            "seen.append(Observation(min(chunk_size, self.sizes[-1]), ",
+            IGNORE,
+            "        chunk_size = next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])\n",
         ),
     ),
     Mutant(
         "2.7.5",
-        "takes the median of the seconds, though one chunk was far inside of a prompt",
+        "the end of a prompt counts for the next smaller size, with what more than it cost",
         CHUNKER,
-        survives="a test in which every chunk has the same context",
+        survives="a test whose chunks are all of the ladder",
+        serving=(IGNORE, "        chunk_size = largest_size(self.sizes, chunk_size) or self.sizes[0]\n"),
+    ),
+    Mutant(
+        "2.7.5",
+        "a chunk above the ladder counts for its largest size",
+        CHUNKER,
+        survives="a test whose chunks are all of the ladder",
         serving=(
-            "sorted(self._recent[size], key=lambda o: self.translate(o, size, context))",
-            "sorted(self._recent[size], key=lambda o: o.seconds)",
+            "if chunk_size not in self.sizes:",
+            "chunk_size = min(chunk_size, self.sizes[-1])\n        if chunk_size not in self.sizes:",
         ),
     ),
     Mutant(
@@ -395,6 +582,99 @@ MUTANTS = [
         inside="ChunkedPrefillMetrics.record_decode_step",
     ),
     Mutant(
+        "2.7.7",
+        "the seconds of decode are not counted: prefill by decode is always infinite",
+        METRICS,
+        survives="a test without decodes",
+        serving=("        self.decode_seconds += decode_time\n", ""),
+    ),
+    Mutant(
+        "2.7.7",
+        "decode steps are not counted: chunks by steps are always infinite",
+        METRICS,
+        survives="a test without decodes",
+        serving=("        self.decode_steps += 1\n", ""),
+    ),
+    Mutant(
+        "2.7.7",
+        "a step counts for one request, however many it serves",
+        METRICS,
+        survives="a test with one running request",
+        serving=("self.decode_requests_served += requests", "self.decode_requests_served += 1"),
+    ),
+    Mutant(
+        "2.7.7",
+        "divides by seconds that are 0: decode steps on a clock that stood still",
+        METRICS,
+        survives="a test of nothing, and of steps that take time",
+        serving=("if self.decode_seconds else math.inf", "if self.decode_steps else math.inf"),
+    ),
+    Mutant(
+        "2.7.7",
+        "divides by nearly nothing instead of saying that it is infinite",
+        METRICS,
+        survives="a test with decodes",
+        serving=(
+            "self.prefill_seconds / self.decode_seconds if self.decode_seconds else math.inf",
+            "self.prefill_seconds / max(self.decode_seconds, 1e-9)",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "decode steps without any chunk have an infinite ratio",
+        METRICS,
+        survives="a test of chunks without decode steps",
+        serving=(
+            "/ self.decode_steps if self.decode_steps else math.inf",
+            "/ self.decode_steps if self.decode_steps and self.prefill_chunks_processed else math.inf",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "the ratio of seconds is the one of steps",
+        METRICS,
+        survives="a test in which all take the same time",
+        serving=(
+            "self.prefill_seconds / self.decode_seconds if self.decode_seconds",
+            "self.prefill_chunks_processed / self.decode_steps if self.decode_seconds",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "an average over no chunk divides by zero",
+        METRICS,
+        survives="a test with chunks",
+        serving=(
+            "self._chunk_sum / self._chunk_weight if self._chunk_weight else 0.0",
+            "self._chunk_sum / self._chunk_weight",
+        ),
+    ),
+    Mutant(
+        "2.7.7",
+        "the longest gap stays 0",
+        METRICS,
+        survives="a test of one gap of 0",
+        serving=("self.longest_gap = max(", "self.longest_gap = min("),
+    ),
+    Mutant(
+        "2.7.7",
+        "requests that arrive are not counted",
+        METRICS,
+        survives="a test of latencies alone",
+        serving=("        self.requests += 1\n", ""),
+    ),
+    Mutant(
+        "2.7.7",
+        "a request of one token has a TPOT of 0",
+        METRICS,
+        survives="a test of requests with two tokens and more",
+        serving=(
+            "        elif request_id in self._arrived:\n",
+            "        else:\n            self.tpot[request_id] = 0.0\n"
+            "        if not count and request_id in self._arrived:\n",
+        ),
+    ),
+    Mutant(
         "2.7.8",
         "the same order in every round: the first size always pays for the warm-up",
         SWEEP,
@@ -434,6 +714,53 @@ MUTANTS = [
         SWEEP,
         survives="a test in which half is saved",
         serving=("else 1 - gap", "else gap"),
+    ),
+    Mutant(
+        "2.7.8",
+        "rows from the smallest step to the largest",
+        SWEEP,
+        survives="a test whose steps are in that order",
+        serving=(
+            "    return list(rows.values())",
+            "    return sorted(rows.values(), key=lambda row: (row['step'] is None, row['step'] or 0))",
+        ),
+    ),
+    Mutant(
+        "2.7.8",
+        "rows in the order of the last round",
+        SWEEP,
+        survives="a test of one round",
+        serving=("for step in steps}\n    whole", "for step in [*steps[first:], *steps[:first]]}\n    whole"),
+    ),
+    Mutant(
+        "2.7.8",
+        "whole prompts first, as what the others are compared with",
+        SWEEP,
+        survives="a test that begins with whole prompts",
+        serving=(
+            "    return list(rows.values())",
+            "    return sorted(rows.values(), key=lambda row: row['step'] is not None)",
+        ),
+    ),
+    Mutant(
+        "2.7.8",
+        "the best size first",
+        SWEEP,
+        survives="a test whose steps are from the best to the worst",
+        serving=(
+            "    return list(rows.values())",
+            "    return sorted(rows.values(), key=lambda row: -row['total_ms'])",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "a short batch prompt that leaves ends the wait of the oldest one",
+        PRIORITY,
+        survives="a test in which nothing leaves by its length",
+        serving=(
+            "            shorter = self.batch.shorter_than(tokens)\n",
+            "            shorter = self.batch.shorter_than(tokens)\n            self._passed *= shorter is None\n",
+        ),
     ),
     Mutant(
         "2.7.9",

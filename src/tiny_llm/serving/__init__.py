@@ -9,7 +9,6 @@ from .chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
-from .cost_line import CostLine, fit_cost_line
 from .events import Event
 from .model import BatchCache, ServingModel, TinyKvCache
 from .priority_scheduler import PriorityScheduler
@@ -27,7 +26,6 @@ __all__ = [
     "ChunkedPrefillMetrics",
     "ChunkedPrefillScheduler",
     "Completion",
-    "CostLine",
     "Event",
     "FifoQueue",
     "PriorityScheduler",
@@ -39,7 +37,6 @@ __all__ = [
     "TinyKvCache",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
-    "fit_cost_line",
     "next_chunk",
     "percentile",
     "select_optimal_chunk_size",

@@ -1,24 +1,31 @@
-"""A chunk size from what chunks have cost on this machine, for a promise: no chunk takes longer than the target."""
+"""Adaptive chunk size: the largest one whose chunks have taken no longer than a target on this machine."""
 
 import math
 from collections import deque
 from collections.abc import Sequence
+from statistics import median_low
 
 from .chunk_size import SIZES, check_sizes, largest_size
-from .cost_line import CostLine, Observation, fit_cost_line
 
-RECENT = 3  # chunks of a size: the median of three forgets in two steps, and does not believe one accident
-UP = 0.9  # a larger size than the last must keep this share of the target, so that near it nothing goes up and down
-FASTER = 2 / 3  # of what a size did cost: noise of 20 % does not do that, the machine has changed
-AGAIN = 500  # chunks after which larger sizes are tried again: too few to be seen in the p99 of the gaps
+# Chunks per size: their median ignores one accident, and follows a change after two chunks.
+RECENT = 3
+# Of the target, to go up: a size at 75 % of it passes with 20 % of noise; one just below it would come and go.
+UP = 0.9
+# Of the slowest median: 20 % of noise does not get below it (0.8 / 1.2), a machine that is twice as fast does.
+FASTER = 2 / 3
+# Chunks: what is too slow is tried twice in so many, too rarely to show in the p99 of the gaps.
+AGAIN = 500
 
 
 class AdaptiveChunker:
-    """Chooses the largest chunk size that keeps running requests waiting for no longer than the target.
+    """Moves along a ladder of chunk sizes to the largest one that keeps waiting requests no longer than the target.
 
-    It remembers the last chunks of every size, and fits a cost line to all of them for the sizes and the contexts that
-    it has not seen. A size is given up when two chunks of it were too slow: one may be an accident, such as the first
-    chunk, which compiles. It is tried again when the machine has become faster, and else once in AGAIN chunks.
+    What a size costs is the median of its last three chunks, or the faster of two: one slow chunk may be an accident,
+    such as the first, which compiles. The size moves by one rung. A size above counts as unknown, and is tried, until
+    two of its chunks are remembered. Sizes above are forgotten when the machine has become faster, and after 500
+    chunks.
+
+    It knows nothing of context: as a prompt grows its chunks cost more, and the size goes down as the medians go up.
 
     Args:
         decode_latency_target: seconds that a chunk may take while requests wait for their next token.
@@ -32,118 +39,87 @@ class AdaptiveChunker:
         if not 0 < decode_latency_target < math.inf:
             raise ValueError(f"decode_latency_target is {decode_latency_target}: give seconds above 0")
         self.decode_latency_target, self.sizes = decode_latency_target, check_sizes(sizes)
-        self.line = CostLine(0.0, 0.0)  # of all chunks that are remembered
-        self._recent: dict[int, deque[Observation]] = {}  # by size
-        self._slowest: dict[int, Observation] = {}  # the same, since larger sizes were forgotten
+        self._size = 0  # the last one chosen while requests waited; 0 before the first
+        self._recent: dict[int, deque[float]] = {}  # seconds of the last chunks, per size
+        self._slowest: dict[
+            int, float
+        ] = {}  # the largest median, per size, since larger sizes were forgotten
         self._chunks = 0  # since then
-        self._last = self._chosen = self.sizes[-1]  # the size of the last chunk, and the last one chosen
 
-    def observe(self, chunk_size: int, seconds: float, context: int = 0) -> None:
-        """Learns what a chunk has cost.
+    def observe(self, chunk_size: int, seconds: float) -> None:
+        """Remembers what a chunk has cost.
 
         Args:
-            chunk_size: its tokens; the end of a prompt, of no size of the ladder, counts for the next larger size, and
-                a chunk above the ladder for its largest.
+            chunk_size: its tokens. A chunk of no size of the ladder, such as the end of a prompt, is ignored: a part
+                of a chunk does not cost that part of its time.
             seconds: how long it took.
-            context: tokens of the prompt before it.
 
         Raises:
             ValueError: a number is out of range.
         """
-        if chunk_size < 1 or context < 0 or not 0 <= seconds < math.inf:
-            raise ValueError(f"a chunk of {chunk_size} tokens behind {context} in {seconds} seconds is none")
-        # TASK 2.7.5: it is the newest of its size, and the oldest of more than RECENT is forgotten.
-        # No cost is 0, whatever the clock says. If the machine became faster, or long ago, larger sizes are unknown.
-        size = next((size for size in self.sizes if size >= chunk_size), self.sizes[-1])
-        seen = self._recent.setdefault(size, deque(maxlen=RECENT))
-        seen.append(Observation(chunk_size, max(seconds, 1e-9), context))
-        self._last = size
-        self.line = fit_cost_line(o for seen in self._recent.values() for o in seen)
+        if chunk_size < 1 or not 0 <= seconds < math.inf:
+            raise ValueError(
+                f"chunk_size {chunk_size}, seconds {seconds}: give at least 1 token and 0 seconds, not infinite"
+            )
+        # TASK 2.7.5: keep it as one of the last RECENT of its size, and count it.
+        # If this size has become faster, or after AGAIN chunks, forget the sizes above the chosen one and start again.
+        if chunk_size not in self.sizes:
+            return
+        self._recent.setdefault(chunk_size, deque(maxlen=RECENT)).append(seconds)
         self._chunks += 1
-        if chunk_size == size and (self.is_faster(size, context) or self._chunks >= AGAIN):
-            self._recent = {other: seen for other, seen in self._recent.items() if other <= size}
+        if self.is_faster(chunk_size) or self._chunks >= AGAIN:
+            self._recent = {size: seen for size, seen in self._recent.items() if size <= self._size}
             self._slowest, self._chunks = {}, 0
 
-    # GIVEN: how much noise there may be, and what a line cannot do.
-    def is_faster(self, size: int, context: int) -> bool:
-        """Whether larger sizes, which were too slow, should be tried again: a chunk of this one has become cheaper."""
-        # Cheaper than it was by more than noise; and it was too slow itself, or now even a chunk of the next size must
-        # be fast enough: twice the tokens never cost more than twice as much.
-        newest = self.typical(size, context)
-        slowest = self._slowest.setdefault(size, newest)
-        cost, before = (self.translate(o, size, context) for o in (newest, slowest))
-        if cost > before:
-            self._slowest[size] = newest
-        above = next((other for other in self.sizes if other > size), size)
-        target = self.decode_latency_target
-        return cost <= FASTER * before and (before > target >= cost or cost * above / size <= target)
+    # GIVEN: how much noise there may be.
+    def is_faster(self, size: int) -> bool:
+        """Whether chunks of this size, the chosen one, cost clearly less than they once did."""
+        typical = median_low(self._recent[size])
+        self._slowest[size] = max(typical, self._slowest.get(size, 0.0))
+        return size == self._size and typical < FASTER * self._slowest[size]
 
-    def predict(self, size: int, context: int) -> float:
-        """Seconds of a chunk of this size behind so many tokens: by the chunks of this size, else by the cost line."""
-        # TASK 2.7.5: what was seen there says more than the line, which knows neither tiles nor regimes.
-        if size not in self._recent:
-            return self.line.seconds(size, context)
-        return self.translate(self.typical(size, context), size, context)
-
-    def typical(self, size: int, context: int) -> Observation:
-        """The last chunk of this size that was neither fast nor slow: the median of three, the faster one of two."""
-        # TASK 2.7.5: in the order of what they would have cost here.
-        seen = sorted(self._recent[size], key=lambda o: self.translate(o, size, context))
-        return seen[(len(seen) - 1) // 2]
-
-    # GIVEN: the line knows the ratio, the observation knows the cost.
-    def translate(self, observation: Observation, size: int, context: int) -> float:
-        """What an observed chunk would have cost at another size and behind another context, by the cost line."""
-        tokens, seconds, before = observation
-        if (tokens, before) == (size, context):
-            return seconds
-        return seconds * self.line.seconds(size, context) / max(self.line.seconds(tokens, before), 1e-12)
-
-    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float, context: int = 0) -> int:
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
         """The size of the next chunk, always one of the ladder.
 
         Args:
-            base_chunk_size: what to begin with before anything was observed.
+            base_chunk_size: what to begin with, in tokens; between two sizes it is the smaller one.
             decode_pressure: the share of slots, from 0 to 1, that wait for their next token.
-            context: tokens of the prompt before the chunk.
 
         Returns:
-            With nothing decoding the largest size: nobody waits. Without history the base. Else the largest size that
-            is predicted to keep the target, or one that was not tried yet just above it; the smallest if none is.
+            With nothing decoding the largest size, which is not remembered as chosen. The base for the first chunk that
+            requests wait for, and as long as nothing was observed. Then the size of `next_size`.
 
         Raises:
             ValueError: a number is out of range.
         """
-        if base_chunk_size < 1 or context < 0 or not 0 <= decode_pressure <= 1:
+        if base_chunk_size < 1 or not 0 <= decode_pressure <= 1:
             raise ValueError(
-                f"base_chunk_size {base_chunk_size}, decode_pressure {decode_pressure}, context {context}:"
-                " give at least 1, a share from 0 to 1, and at least 0"
+                f"base_chunk_size {base_chunk_size}, decode_pressure {decode_pressure}:"
+                " give at least 1 token, and a share from 0 to 1"
             )
-        # TASK 2.7.5: the cases in the order of the docstring.
-        # Up it goes by one size, and only to one that was not seen, or once and too slow: that may be an accident.
+        # TASK 2.7.5: the cases in the order of the docstring. Remember the choice as `_size`.
         if decode_pressure == 0:
             return self.sizes[-1]
-        if not self._recent:
-            self._chosen = largest_size(self.sizes, base_chunk_size) or self.sizes[0]
+        if self._size and self._recent:
+            self._size = self.next_size()
         else:
-            self._chosen = self.untried(self.largest_under_target(context), context)
-        return self._chosen
+            self._size = largest_size(self.sizes, base_chunk_size) or self.sizes[0]
+        return self._size
 
-    def largest_under_target(self, context: int) -> int:
-        """The largest size up to the largest one seen whose predicted cost is under the target; else the smallest."""
+    def next_size(self) -> int:
+        """The chosen size, or the one below or above it on the ladder.
 
-        # TASK 2.7.5: a size above the last one chosen has to be clearly under it.
-        def is_under(size: int) -> bool:
-            share = UP if size > self._chosen else 1
-            return self.predict(size, context) <= share * self.decode_latency_target
-
-        known = [size for size in self.sizes if size <= max(self._recent)]
-        return max(filter(is_under, known), default=self.sizes[0])
-
-    def untried(self, size: int, context: int) -> int:
-        """The next larger size, if this one was seen to be fast enough and too little is known of that; else this."""
-        # TASK 2.7.5: not right after it was tried: a chunk that waits is a gap, and two in a row are a long one.
-        above = next((other for other in self.sizes if other > size), size)
-        is_good = size in self._recent and self.predict(size, context) <= self.decode_latency_target
-        is_known = len(self._recent.get(above, ())) > 1 or above == self._last
-        return above if is_good and not is_known else size
+        Down when its median is above the target. Else up when the size above was seen fewer than two times, or its
+        median is at most UP of the target. It stays when it was not observed yet, and at the ends of the ladder.
+        """
+        # TASK 2.7.5: `median_low` is the faster one of two.
+        rung = self.sizes.index(self._size)
+        below, above = self.sizes[max(rung - 1, 0)], self.sizes[min(rung + 1, len(self.sizes) - 1)]
+        seen, seen_above = self._recent.get(self._size, ()), self._recent.get(above, ())
+        if not seen:
+            return self._size
+        if median_low(seen) > self.decode_latency_target:
+            return below
+        if len(seen_above) < 2 or median_low(seen_above) <= UP * self.decode_latency_target:
+            return above
+        return self._size

@@ -20,9 +20,9 @@ class Chunker(Protocol):
 
     sizes: tuple[int, ...]
 
-    def observe(self, chunk_size: int, seconds: float, context: int = 0) -> None: ...
+    def observe(self, chunk_size: int, seconds: float) -> None: ...
 
-    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float, context: int = 0) -> int: ...
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int: ...
 
 
 class ChunkedPrefillScheduler:
@@ -231,7 +231,7 @@ class ChunkedPrefillScheduler:
         )
         if not base and not running:
             base = self.chunker.sizes[0]  # nobody will end, so waiting would be for ever
-        return base and self.chunker.select_chunk_size(base, running / slots, request.offset)
+        return base and self.chunker.select_chunk_size(base, running / slots)
 
     def room(self, request: Request) -> int:
         """Tokens that the caches may still take: there are the slots, and one prompt more. Given."""
@@ -321,7 +321,7 @@ class ChunkedPrefillScheduler:
     def _hear(self, event: Event) -> None:
         """Passes an event on: to the chunker what a chunk has cost, to the metrics and to `on_event` everything."""
         if self.chunker is not None and event.kind == "chunk":
-            self.chunker.observe(event.tokens, event.seconds, event.context)
+            self.chunker.observe(event.tokens, event.seconds)
         if self.metrics is not None:
             self.metrics.hear(event)
         if self.on_event is not None:
