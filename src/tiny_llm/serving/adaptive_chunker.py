@@ -41,10 +41,9 @@ class AdaptiveChunker:
         self.decode_latency_target, self.sizes = decode_latency_target, check_sizes(sizes)
         self._size = 0  # the last one chosen while requests waited; 0 before the first
         self._recent: dict[int, deque[float]] = {}  # seconds of the last chunks, per size
-        self._slowest: dict[
-            int, float
-        ] = {}  # the largest median, per size, since larger sizes were forgotten
-        self._chunks = 0  # since then
+        # Since larger sizes were forgotten: the largest median of each size, and how many chunks there were.
+        self._slowest: dict[int, float] = {}
+        self._chunks = 0
 
     def observe(self, chunk_size: int, seconds: float) -> None:
         """Remembers what a chunk has cost.
