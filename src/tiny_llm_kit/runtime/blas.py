@@ -31,7 +31,7 @@ INSTALL_LINES = {
     "dnf": "dnf install openblas-threads",
 }
 INSTALL_WHEELS = "pdm install"
-CHOOSE_CACHE = "set XDG_CACHE_HOME to a folder that can be written and from which libraries may be loaded"
+CHOOSE_CACHE = "set XDG_CACHE_HOME to a folder with room for 25 MB, from which libraries may be loaded"
 
 Outcome = Literal["wheel", "distribution", "absent", "off", "too late", "not needed"]
 
@@ -123,7 +123,7 @@ def _make_copy(original: Path, stem: Path) -> Path:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
-            raise NoCopyError(f"patchelf failed: {last[0]}", INSTALL_WHEELS)
+            raise NoCopyError(f"patchelf failed: {last[0]}", CHOOSE_CACHE)
         return copy.replace(_named(stem, copy))
 
 

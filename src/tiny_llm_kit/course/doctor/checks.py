@@ -152,14 +152,14 @@ def check_blas() -> Check:
         now, without = ask("mlx"), probe.ask("mlx", **{blas.SWITCH: "0"})
     except Exception as error:
         return Check("BLAS", "warn", f"MLX does not work: {error}", "see the line on MLX")
-    speed = f"float32, 256 rows: {now['gflops']:.0f} GFLOP/s in MLX"
+    speed = f"float32, 256 rows: {now['gflops']:.3g} GFLOP/s in MLX"
     if now["blas"] == "wheel":
-        return Check("BLAS", "ok", f"OpenBLAS from {blas.WHEEL}, {speed}; {without['gflops']:.0f} without it")
+        return Check("BLAS", "ok", f"OpenBLAS from {blas.WHEEL}, {speed}; {without['gflops']:.3g} without it")
     if now["blas"] == "off":
         return Check("BLAS", "warn", f"OpenBLAS is turned off, {speed}", f"unset {blas.SWITCH}")
     why, fix = _no_copy()
     if now["blas"] == "distribution":
-        speeds = f"{speed}; {without['gflops']:.0f} without it"
+        speeds = f"{speed}; {without['gflops']:.3g} without it"
         return Check("BLAS", "warn", f"the distribution's OpenBLAS, {speeds}; {why}", fix)
     return Check("BLAS", "warn", f"no OpenBLAS, {speed}; {why}", f"{fix}; or {_openblas_line()}")
 
