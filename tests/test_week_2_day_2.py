@@ -12,7 +12,7 @@ FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)
 OR_EARLIER = "; or more is wrong, as an earlier failure says"
 
 
-def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
     """Words of 32 bits: the first number of a word is in its lowest bits."""
     neighbours = numbers.astype(np.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)
     return np.bitwise_or.reduce(neighbours << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
@@ -42,7 +42,7 @@ def exact(group_size: int, bits: int, rng, rows: int = 7, groups: int = 3):
 
 
 def words_of(b, numbers: np.ndarray, bits: int):
-    return b.array(packed(numbers, bits))
+    return b.array(as_words(numbers, bits))
 
 
 def typed(b, values: np.ndarray, dtype: str) -> np.ndarray:
@@ -53,34 +53,34 @@ def typed(b, values: np.ndarray, dtype: str) -> np.ndarray:
 @pytest.mark.task("2.2.1")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_pack_puts_the_first_number_lowest(b, rng, bits, batch):
+def test_a_word_holds_the_first_number_lowest(b, rng, bits, batch):
     """32 / bits neighbours share a word; the first one has its lowest bits, and the highest bit is no sign."""
     numbers = rng.integers(0, 2**bits, size=(*batch, 24))
     numbers[..., -1] = 2**bits - 1
-    words = b.numpy(b.pack_numbers(b.array(numbers), bits))
+    words = b.numpy(b.numbers_to_words(b.array(numbers), bits))
     assert words.dtype == np.uint32, f"a word is uint32, not {words.dtype}"
     idea = "number i of a word is shifted by i · bits: the first one is in the lowest bits"
-    assert_close(words, packed(numbers, bits), atol=0, rtol=0, idea=idea)
+    assert_close(words, as_words(numbers, bits), atol=0, rtol=0, idea=idea)
 
 
 @pytest.mark.task("2.2.1")
 @pytest.mark.parametrize("bits", [4, 8])
-def test_pack_takes_numbers_of_a_floating_type(b, rng, bits):
-    """What comes out of rounding is a float; it is packed all the same."""
+def test_words_are_made_of_numbers_of_a_floating_type_too(b, rng, bits):
+    """What comes out of rounding is a float; it goes into a word all the same."""
     numbers = rng.integers(0, 2**bits, size=(3, 16))
-    words = b.numpy(b.pack_numbers(b.array(numbers, "float32"), bits))
-    idea = "whole numbers in float32 are packed as whole numbers" + OR_EARLIER
-    assert_close(words, packed(numbers, bits), atol=0, rtol=0, idea=idea)
+    words = b.numpy(b.numbers_to_words(b.array(numbers, "float32"), bits))
+    idea = "whole numbers in float32 become words as whole numbers" + OR_EARLIER
+    assert_close(words, as_words(numbers, bits), atol=0, rtol=0, idea=idea)
 
 
 @pytest.mark.task("2.2.1")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_unpack_gives_the_numbers_back(b, rng, bits, batch):
+def test_words_give_the_numbers_back(b, rng, bits, batch):
     """Every number from 0 to 2^bits - 1, in its order; the largest is 15 or 255, and none is negative."""
     numbers = rng.integers(0, 2**bits, size=(*batch, 24))
     numbers[..., ::3] = 2**bits - 1
-    actual = b.numpy(b.unpack_numbers(words_of(b, numbers, bits), bits))
+    actual = b.numpy(b.words_to_numbers(words_of(b, numbers, bits), bits))
     assert np.issubdtype(actual.dtype, np.integer), (
         f"the numbers are whole, in an integer type, not {actual.dtype}"
     )
@@ -103,7 +103,7 @@ def assert_quantized(b, w: np.ndarray, group_size: int, bits: int, dtype: str, i
     words = b.numpy(weight)
     assert words.dtype == np.uint32, f"the words are uint32, not {words.dtype}"
     idea = "words: q is the nearest whole number to (w - bias) / scale, from 0 to 2^bits - 1" + OR_EARLIER
-    assert_close(words, packed(numbers, bits), **exactly, idea=idea)
+    assert_close(words, as_words(numbers, bits), **exactly, idea=idea)
 
 
 @pytest.mark.task("2.2.2")
@@ -190,11 +190,11 @@ def test_dequantize_takes_any_leading_axes(b, rng):
     """One row, or rows that a batch of tokens picked: (..., I · bits / 32) words become (..., I)."""
     numbers, scales, biases, w = exact(32, 4, rng, rows=6)
     for shape in ((6,), (2, 3), (1, 6)):
-        parts = [part.reshape(*shape, -1) for part in (packed(numbers, 4), scales, biases)]
+        parts = [part.reshape(*shape, -1) for part in (as_words(numbers, 4), scales, biases)]
         actual = b.numpy(b.dequantize_weights(*map(b.array, parts), 32, 4))
         idea = f"words with the leading axes {shape} keep them" + OR_EARLIER
         assert_close(actual, w.reshape(*shape, -1), atol=0, rtol=0, idea=idea)
-    one = [part[2] for part in (packed(numbers, 4), scales, biases)]
+    one = [part[2] for part in (as_words(numbers, 4), scales, biases)]
     actual = b.numpy(b.dequantize_weights(*map(b.array, one), 32, 4))
     assert_close(actual, w[2], atol=0, rtol=0, idea="a row alone has no leading axis" + OR_EARLIER)
 

@@ -1,4 +1,4 @@
-"""Week 2 Day 3: packed weights on the device's own kernel, and in a model. Oracle: NumPy in float64.
+"""Week 2 Day 3: quantised weights on the device's own kernel, and in a model. Oracle: NumPy in float64.
 
 A kernel may compute in bf16 whatever it is given, as torch's int4 product does on a CPU: tolerances are those of bf16.
 """
@@ -16,7 +16,7 @@ BF16 = 2**-6  # of the largest output: products of numbers that were rounded to 
 OR_EARLIER = "; or more is wrong, as an earlier failure says"
 
 
-def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
     """Words of 32 bits: the first number of a word is in its lowest bits."""
     neighbours = numbers.astype(np.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)
     return np.bitwise_or.reduce(neighbours << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
@@ -29,7 +29,7 @@ def parts_of(b, rng, rows: int, groups: int, group_size: int, bits: int, dtype: 
         rng.uniform(0.5, 1.5, size=(rows, groups)) * rng.choice([-1, 1], size=(rows, groups)) * 2.0**-bits
     )
     biases = -scales * rng.integers(0, 2**bits, size=scales.shape)
-    arrays = b.array(packed(numbers, bits)), b.array(scales, dtype), b.array(biases, dtype)
+    arrays = b.array(as_words(numbers, bits)), b.array(scales, dtype), b.array(biases, dtype)
     scales, biases = (b.numpy(part).astype(np.float64)[..., None] for part in arrays[1:])
     w = numbers.reshape(rows, groups, -1) * scales + biases
     return arrays, w.reshape(rows, -1)
@@ -49,7 +49,7 @@ def test_device_product_of_large_biases_is_exact(b):
     numbers = np.tile(np.arange(16), (16, 2))
     for bias in (-8.0, 0.0, -1000.0):
         words, scales, biases = (
-            b.array(packed(numbers, 4)),
+            b.array(as_words(numbers, 4)),
             b.array(np.ones((16, 1))),
             b.array(np.full((16, 1), bias)),
         )
@@ -103,7 +103,7 @@ def test_device_product_computes_its_constants_in_float32(b):
     numbers, scale = np.tile(np.arange(16), (16, 2)), 1 + 2**-8
     parts = b.array(np.full((16, 1), scale)), b.array(np.full((16, 1), -7 * scale))
     actual = b.numpy(
-        b.quantized_matmul_device(*parts, 32, 4, b.array(np.eye(32)), b.array(packed(numbers, 4)), True)
+        b.quantized_matmul_device(*parts, 32, 4, b.array(np.eye(32)), b.array(as_words(numbers, 4)), True)
     )
     idea = "bias + 8 · scale nearly cancels: compute it in float32, and round the result" + OR_EARLIER
     assert_close(actual, (numbers - 7).T * scale, atol=4e-3, rtol=2**-7, idea=idea)
@@ -215,7 +215,7 @@ def test_quantized_linear_takes_tiles_for_many_rows(b, rng):
 def test_quantized_linear_keeps_its_promise(b, rng, group_size, bits):
     """An output is off by at most Σ |x| times the scale of its group: no number is further than one scale away."""
     w, x = rng.normal(size=(24, 256)), rng.normal(size=(5, 256))
-    weights = b.pack_weights(b.array(w), group_size, bits)
+    weights = b.quantize_matrix(b.array(w), group_size, bits)
     actual = b.numpy(b.quantized_linear(b.array(x), b.prepare_weights(weights)))
     scales = np.abs(b.numpy(weights.scales)).astype(np.float64)
     bound = np.abs(x).reshape(5, -1, group_size).sum(-1) @ scales.T
@@ -227,7 +227,7 @@ def test_quantized_linear_keeps_its_promise(b, rng, group_size, bits):
     )
 
 
-# Sizes that packing likes; no real checkpoint resembles it.
+# Sizes that fit every group; no real checkpoint resembles it.
 SMALL = Case(
     ModelConfig(
         hidden_size=64,
@@ -250,25 +250,25 @@ SMALL = Case(
 
 @pytest.mark.task("2.3.3")
 @pytest.mark.parametrize("bits", [4, 8])
-def test_model_takes_packed_weights(b, rng, bits):
-    """Every matrix packed, embedding and head too: the logits are those of the matrices that the words stand for."""
-    plain, dense, packed_ones = {}, {}, {}
+def test_model_takes_quantized_weights(b, rng, bits):
+    """Every matrix quantised, embedding and head too: the logits are those of the matrices that the words stand for."""
+    plain, dense, quantized_ones = {}, {}, {}
     for name, w in random_weights(SMALL).items():
-        dense[name] = packed_ones[name] = plain[name] = b.array(w)
+        dense[name] = quantized_ones[name] = plain[name] = b.array(w)
         if w.ndim == 2:
-            weights = b.pack_weights(plain[name], 32, bits)
+            weights = b.quantize_matrix(plain[name], 32, bits)
             parts = weights.weight, weights.scales, weights.biases
             dense[name] = b.dequantize_weights(*parts, 32, bits)
-            packed_ones[name] = b.prepare_weights(weights, "words" if "embed" in name else "kernel")
+            quantized_ones[name] = b.prepare_weights(weights, "words" if "embed" in name else "kernel")
     ids = b.array(rng.integers(0, 72, size=(2, 5)))
 
     def logits(weights):
         model = b.Qwen3ModelWeek2(Checkpoint(SMALL.config, weights))
         return b.numpy(model(ids, 0, model.create_kv_cache()))
 
-    actual, same, exact = logits(packed_ones), logits(dense), logits(plain)
+    actual, same, exact = logits(quantized_ones), logits(dense), logits(plain)
     size = np.abs(same).max()
-    idea = "a model of packed weights computes what a model of the dequantised ones does"
+    idea = "a model of quantised weights computes what a model of the dequantised ones does"
     assert_close(actual, same, atol=0.05 * size, rtol=0, idea=idea)
     share = np.abs(same - exact).mean() / np.abs(exact).mean()
     assert share < {4: 0.3, 8: 0.02}[bits], f"{bits} bits moved the logits by {share:.1%}" + OR_EARLIER

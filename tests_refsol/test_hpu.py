@@ -307,15 +307,15 @@ def test_there_are_no_zero_points_where_a_group_has_none():
 
 
 def test_a_matrix_for_uint4_multiplies_as_its_words_do():
-    from tiny_llm_ref.torch_backend import dequantize_weights, quantize_weights, unpack_numbers
+    from tiny_llm_ref.torch_backend import dequantize_weights, quantize_weights, words_to_numbers
 
     words, scales, biases = quantize_weights(normal(24, 128).bfloat16(), 64, 4)
-    matrix = hpu.uint4_matrix(unpack_numbers(words, 4), scales, biases, "cpu")
+    matrix = hpu.uint4_matrix(words_to_numbers(words, 4), scales, biases, "cpu")
     assert matrix.shape == (24, 128) and matrix.nbytes == 24 * 128 // 2 + 24 * 2 * 2 + 24 * 2 // 2
     expected = dequantize_weights(words, scales, biases, 64, 4)
     x = torch.eye(128)
     np.testing.assert_allclose(matrix(x).numpy(), expected.float().T.numpy(), atol=0.02)
-    assert hpu.uint4_matrix(unpack_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
+    assert hpu.uint4_matrix(words_to_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
 
 
 def test_the_self_check_of_a_twin_against_itself_is_exact():

@@ -1,44 +1,44 @@
-"""torch's int4 kernel behind packed weights: where it is used, and what CUDA's would be given (not run on CUDA)."""
+"""torch's int4 kernel behind quantised weights: where it is used, and what CUDA's would be given (not run on CUDA)."""
 
 import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tiny_llm_ref.torch_backend import pack_weights, prepare_weights, quantized_linear, unpack_numbers
+from tiny_llm_ref.torch_backend import prepare_weights, quantize_matrix, quantized_linear, words_to_numbers
 from tiny_llm_ref.torch_backend import quantized_weights as module
 
 
-def packed(rows: int = 40, columns: int = 256, bits: int = 4):
+def quantized(rows: int = 40, columns: int = 256, bits: int = 4):
     generator = torch.Generator().manual_seed(rows + columns)
-    return pack_weights(torch.randn(rows, columns, generator=generator), 64, bits)
+    return quantize_matrix(torch.randn(rows, columns, generator=generator), 64, bits)
 
 
 def test_a_cpu_with_vectors_uses_the_kernel_and_others_their_tiles(monkeypatch):
     for capability, has_kernel in (("AVX512", True), ("AVX2", True), ("DEFAULT", False), ("NO AVX", False)):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
-        assert (prepare_weights(packed()).prepared is not None) == has_kernel, capability
-        assert prepare_weights(packed(bits=8)).prepared is None
-        assert quantized_linear(torch.ones(2, 256), prepare_weights(packed())).shape == (2, 40)
+        assert (prepare_weights(quantized()).prepared is not None) == has_kernel, capability
+        assert prepare_weights(quantized(bits=8)).prepared is None
+        assert quantized_linear(torch.ones(2, 256), prepare_weights(quantized())).shape == (2, 40)
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
 def test_rows_are_padded_to_what_the_kernel_takes(rows):
-    matrix = module._Int4Matrix.of(packed(rows), "cpu")
-    assert matrix.packed.shape[0] % 16 == 0 and matrix.shape == (rows, 256)
+    matrix = module._Int4Matrix.of(quantized(rows), "cpu")
+    assert matrix.words.shape[0] % 16 == 0 and matrix.shape == (rows, 256)
     assert matrix(torch.ones(3, 256)).shape == (3, rows)
 
 
 @pytest.mark.parametrize("columns", [64, 256])
 def test_cuda_is_given_pairs_of_numbers_the_first_one_high(monkeypatch, columns):
-    """The call that packs for CUDA, seen from outside: uint8 (O, I / 2), and blocks that divide the columns."""
+    """The call that lays out for CUDA, seen from outside: uint8 (O, I / 2), and blocks that divide the columns."""
     calls = []
     monkeypatch.setattr(torch, "_convert_weight_to_int4pack", lambda *call: calls.append(call) or call[0])
     monkeypatch.setattr(module, "_on_cuda", lambda tensor: True)
-    w = packed(columns=columns)
+    w = quantized(columns=columns)
     matrix = module._Int4Matrix.of(w, "cpu")
     ((pairs, blocks),) = calls
-    numbers = unpack_numbers(w.weight, 4).numpy()
+    numbers = words_to_numbers(w.weight, 4).numpy()
     expected = np.zeros((48, columns // 2), np.uint8)
     expected[:40] = numbers[:, ::2] * 16 + numbers[:, 1::2]
     assert pairs.dtype == torch.uint8 and blocks in (2, 4, 8) and columns % (16 * blocks) == 0
@@ -60,6 +60,6 @@ def test_cudas_operators_accept_these_shapes(columns):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_words_stay_on_their_device_and_nothing_is_read(bits):
     """On `meta` every read of a value raises, and so does an operator whose inputs live on two devices."""
-    w = prepare_weights(packed(bits=bits), device="meta")
+    w = prepare_weights(quantized(bits=bits), device="meta")
     assert w.prepared is None and w.device.type == "meta"
     assert quantized_linear(torch.ones(3, 256, device="meta"), w).device.type == "meta"

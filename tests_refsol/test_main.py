@@ -338,13 +338,13 @@ def test_the_engines_are_those_of_their_weeks(ask, monkeypatch):
 
 @pytest.mark.parametrize("port", installed_backends())
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])
-def test_packed_weights_answer_as_the_plain_ones_do(ask, port, bits):
+def test_quantized_weights_answer_as_the_plain_ones_do(ask, port, bits):
     code, out, _ = ask("--backend", port, "--quantize", bits, "--prompt", "What is chunked prefill?")
     assert code == 0 and SENTENCE.match(out), out
 
 
 @pytest.mark.parametrize("port", installed_backends())
-def test_what_is_packed_are_the_layers_and_attention_is_the_devices(port):
+def test_what_is_quantized_are_the_layers_and_attention_is_the_devices(port):
     b = Port("tiny_llm_ref", port, "cpu")
     network, _ = loading.load_network(b, "tiny-qwen3", "week2", "4bit")
     plain, _ = loading.load_network(b, "tiny-qwen3", "week2")
@@ -354,7 +354,7 @@ def test_what_is_packed_are_the_layers_and_attention_is_the_devices(port):
     assert network.layers[0].attend is b.flash_attention_device
 
 
-def test_the_engine_of_week_1_takes_no_packed_weights(ask):
+def test_the_engine_of_week_1_takes_no_quantized_weights(ask):
     code, out, errors = ask("--backend", PORT, "--loader", "week1", "--quantize", "4bit")
     assert (code, out) == (2, "")
     assert errors == "--quantize 4bit: the engine of week1 reads plain weights: choose --loader week2\n"

@@ -1,4 +1,4 @@
-"""Packed weights as a product: MLX's own quantiser as a second oracle, error lines, the dispatchers, what is held."""
+"""Quantised weights as a product: MLX's own quantiser as a second oracle, error lines, dispatchers, what is held."""
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ def test_every_port_quantises_as_mlx_does(b, matrix, group_size, bits, dtype):
         assert_close(b.numpy(actual), mlx.numpy(expected), **EXACT, idea=f"MLX has other {name}")
 
 
-def packed(b, rng, rows=40, columns=128, group_size=64, bits=4, dtype="float32"):
-    return b.pack_weights(b.array(rng.normal(size=(rows, columns)), dtype), group_size, bits)
+def quantized(b, rng, rows=40, columns=128, group_size=64, bits=4, dtype="float32"):
+    return b.quantize_matrix(b.array(rng.normal(size=(rows, columns)), dtype), group_size, bits)
 
 
 def dense(b, w) -> np.ndarray:
@@ -51,7 +51,7 @@ def dense(b, w) -> np.ndarray:
         (100, 32, 4, "rows of 100 numbers cannot be cut into groups of 32"),
     ],
 )
-def test_what_cannot_be_packed_is_one_line(b, columns, group_size, bits, message):
+def test_what_cannot_be_quantized_is_one_line(b, columns, group_size, bits, message):
     with pytest.raises(ValueError) as caught:
         b.quantize_weights(b.array(np.ones((2, columns))), group_size, bits)
     assert str(caught.value) == message
@@ -59,7 +59,7 @@ def test_what_cannot_be_packed_is_one_line(b, columns, group_size, bits, message
 
 @pytest.mark.parametrize("function", ["quantized_matmul_tiled", "quantized_matmul_device"])
 def test_what_cannot_be_multiplied_is_one_line(b, rng, function):
-    w, multiply = packed(b, rng), getattr(b, function)
+    w, multiply = quantized(b, rng), getattr(b, function)
     a = b.array(np.ones((2, 128)))
     for arguments, message in (
         ((w.scales, w.biases, 64, 4, a, w.weight), r"a has 128 columns, and W \(40, 128\) needs 40"),
@@ -76,13 +76,13 @@ def test_what_cannot_be_multiplied_is_one_line(b, rng, function):
 
 @pytest.mark.parametrize("path", ["tiled", "device"])
 def test_the_dispatcher_takes_either_path(b, rng, path):
-    w, a = packed(b, rng), rng.normal(size=(3, 128))
+    w, a = quantized(b, rng), rng.normal(size=(3, 128))
     actual = b.quantized_matmul(w.scales, w.biases, 64, 4, b.array(a), w.weight, True, path=path)
     assert_close(b.numpy(actual), a @ dense(b, w).T, atol=0.3, idea=path)
 
 
 def test_the_dispatcher_is_tiled_by_default_and_knows_no_other(b, rng):
-    w, a = packed(b, rng), b.array(np.eye(128))
+    w, a = quantized(b, rng), b.array(np.eye(128))
     arguments = (w.scales, w.biases, 64, 4, a, w.weight, True)
     actual = b.numpy(b.quantized_matmul(*arguments))
     assert_close(actual, dense(b, w).T, atol=1e-5, idea="tiles compute in float32")
@@ -91,7 +91,7 @@ def test_the_dispatcher_is_tiled_by_default_and_knows_no_other(b, rng):
 
 
 def test_a_projection_goes_by_the_kind_of_weight(b, rng):
-    w, x, bias = packed(b, rng), rng.normal(size=(3, 128)), rng.normal(size=40)
+    w, x, bias = quantized(b, rng), rng.normal(size=(3, 128)), rng.normal(size=40)
     expected = x @ dense(b, w).T + bias
     for weight in (w, b.prepare_weights(w), b.array(dense(b, w))):
         actual = b.solution.projection.project(b.array(x), weight, b.array(bias))
@@ -100,8 +100,8 @@ def test_a_projection_goes_by_the_kind_of_weight(b, rng):
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("form", ["words", "both"])
-def test_a_packed_table_hands_out_rows_and_scores(b, rng, bits, form):
-    w = packed(b, rng, bits=bits)
+def test_a_quantized_table_hands_out_rows_and_scores(b, rng, bits, form):
+    w = quantized(b, rng, bits=bits)
     table, ids, x = dense(b, w), np.array([[0, 39, 7], [7, 7, 1]]), rng.normal(size=(2, 3, 128))
     embedding = b.embedding_of(40, 128, b.prepare_weights(w, form))
     assert_close(b.numpy(embedding(b.array(ids))), table[ids], **EXACT, idea="rows of the table")
@@ -109,7 +109,7 @@ def test_a_packed_table_hands_out_rows_and_scores(b, rng, bits, form):
 
 
 def test_a_table_that_does_not_fit_is_one_line(b, rng):
-    w = packed(b, rng)
+    w = quantized(b, rng)
     with pytest.raises(ValueError, match=r"the table has shape \(40, 128\), expected \(41, 128\)"):
         b.embedding_of(41, 128, w)
     without_words = b.QuantizedWeights(None, None, None, 64, 4, b.array(np.ones((40, 128))))
@@ -121,7 +121,7 @@ def test_a_table_that_does_not_fit_is_one_line(b, rng):
 def test_forms_hold_what_they_say(b, rng):
     """ "words" costs what it did, "both" costs at most twice that, and 8 bits have one form."""
     for bits in (4, 8):
-        w = packed(b, rng, rows=48, bits=bits, dtype="bfloat16")
+        w = quantized(b, rng, rows=48, bits=bits, dtype="bfloat16")
         sizes = {form: b.prepare_weights(w, form).nbytes for form in ("kernel", "words", "both")}
         assert sizes["kernel"] == sizes["words"] == w.nbytes
         assert sizes["both"] in (w.nbytes, *([2 * w.nbytes] if bits == 4 else []))

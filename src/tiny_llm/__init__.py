@@ -1,1 +1,1 @@
-"""The reference solution: one package a port, and `serving`, the policy that both share."""
+"""The serving engine of the course: one package a port, and `serving`, the policy that both share."""

@@ -17,11 +17,11 @@ if hpu.available():
     report["errors"] = dict(hpu.self_check("hpu"))
     x, table = b.array(np.ones((1, 2, 3, 4)), "bfloat16"), b.array(np.ones((2, 4)), "float32")
     report["rotated"] = str(hpu.apply_rope(x, table, table).dtype)
-    # Packed weights in a linear layer: those that have whole zeros, and those that do not, which stay words.
+    # Quantised weights in a linear layer: those that have whole zeros, and those that do not, which stay words.
     for name, shift in (("uint4", 0.0), ("words", 5.0)):
         w = np.random.default_rng(0).normal(size=(24, 128)) + shift
-        packed = b.pack_weights(torch.tensor(w, dtype=torch.float32), 64, 4)
-        weights = b.prepare_weights(packed, device="hpu")
+        quantized = b.quantize_matrix(torch.tensor(w, dtype=torch.float32), 64, 4)
+        weights = b.prepare_weights(quantized, device="hpu")
         ones = b.array(np.eye(128), "bfloat16")
         difference = b.numpy(b.quantized_linear(ones, weights)) - w.T
         report[f"{name} linear"] = [
@@ -29,7 +29,7 @@ if hpu.available():
             str(weights.device),
             float(abs(difference).max()),
         ]
-        report[f"{name} scale"] = float(packed.scales.abs().max())
+        report[f"{name} scale"] = float(quantized.scales.abs().max())
 
 from habana_frameworks import record  # noqa: E402
 

@@ -157,10 +157,10 @@ def integer_weights(folder, edit):
 
 
 @broken(
-    "{weights}: tensor 'model.norm.weight' is packed (U32), but config.json has no quantization; download "
+    "{weights}: tensor 'model.norm.weight' is quantised (U32), but config.json has no quantization; download "
     "both files again"
 )
-def packed_without_quantization(folder, edit):
+def words_without_quantization(folder, edit):
     save_file({"model.norm.weight": np.ones(32, np.uint32)}, folder / "model.safetensors")
 
 

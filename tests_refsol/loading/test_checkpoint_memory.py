@@ -19,7 +19,7 @@ PROGRAM = """
 import sys, threading, time
 from tiny_llm_kit.model.checkpoint import load_checkpoint
 from tiny_llm_kit.runtime.port import Port
-from tiny_llm_kit.model.quantization import Packing
+from tiny_llm_kit.model.quantization import WeightQuantizer
 
 def anonymous():
     with open("/proc/self/status") as status:
@@ -32,11 +32,11 @@ def sample():
 
 folder, backend, dtype, *bits = sys.argv[1:]
 port = Port("ref", backend, "cpu")
-packing = Packing(port, int(bits[0])) if bits else None
+quantizer = WeightQuantizer(port, int(bits[0])) if bits else None
 samples, done = [anonymous()], threading.Event()
 sampler = threading.Thread(target=sample)
 sampler.start()
-checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype, packing=packing)
+checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype, quantizer=quantizer)
 samples.append(anonymous())
 done.set()
 sampler.join()
@@ -91,7 +91,7 @@ if sys.platform == "linux":
         assert peak < {"torch": 20, "mlx": 1.1 * 200}[backend]
 
     @pytest.mark.parametrize("backend", installed_backends())
-    def test_packing_unpacks_one_matrix_at_a_time(folder, backend):
+    def test_quantizing_dequantises_one_matrix_at_a_time(folder, backend):
         """200 MB in bf16 become 62 MB; beside them one matrix takes 4 bytes a number for a moment: 20 MB."""
         write_zeros(folder / "model.safetensors", "BF16", 200)
         peak = peak_of_loading(folder, backend, "bfloat16", "4")

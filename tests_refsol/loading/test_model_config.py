@@ -131,11 +131,11 @@ BAD_FIELDS = {
         {"quantization_config": {"quant_method": "fp8"}},
         "quantization_config.quant_method is 'fp8' and must be MLX's affine: take the bf16 weights instead",
     ),
-    "packing of another width": (
+    "quantization of another width": (
         {"quantization": {"group_size": 64, "bits": 3}},
         "quantization.bits is 3 and must be 4 or 8",
     ),
-    "packing that differs by layer": (
+    "quantization that differs by layer": (
         {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}}},
         "quantization is ['lm_head'] and must be one group_size and bits for the whole model",
     ),
@@ -212,7 +212,7 @@ def test_no_number_of_a_rope_crashes_the_reader(folder, data):
 
 
 @pytest.mark.parametrize("field", ["quantization", "quantization_config"])
-def test_packing_of_mlx(folder, edit, field):
+def test_quantization_of_mlx(folder, edit, field):
     edit("config.json", **{field: {"group_size": 64, "bits": 4, "mode": "affine"}})
     assert read_config(folder).quantization == Quantization(group_size=64, bits=4)
 

@@ -5,7 +5,7 @@ from tiny_llm_kit.course.mutants import Mutant
 FILE = "quantize.py"
 
 
-def _pack(idea: str, survives: str, inside: str, **edits) -> Mutant:
+def _words(idea: str, survives: str, inside: str, **edits) -> Mutant:
     return Mutant("2.2.1", idea, FILE, survives, inside=inside, **edits)
 
 
@@ -22,20 +22,20 @@ def _tiled(idea: str, survives: str, **edits) -> Mutant:
 
 
 MUTANTS = [
-    _pack(
+    _words(
         "the first number in the highest bits",
-        "a test that packs and unpacks",
-        "pack_numbers",
+        "a test that puts numbers into words and takes them out again",
+        "numbers_to_words",
         mlx=("mx.arange(0, 32, bits, dtype=mx.uint32)", "mx.arange(32 - bits, -1, -bits).astype(mx.uint32)"),
         torch=(
             "torch.arange(0, 32, bits, device=numbers.device)",
             "torch.arange(32 - bits, -1, -bits, device=numbers.device)",
         ),
     ),
-    _pack(
+    _words(
         "takes numbers that are W apart into a word, not neighbours",
         "a test of rows with one word",
-        "pack_numbers",
+        "numbers_to_words",
         mlx=(
             "numbers.astype(mx.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)",
             "numbers.astype(mx.uint32).reshape(*numbers.shape[:-1], 32 // bits, -1).swapaxes(-1, -2)",
@@ -45,17 +45,17 @@ MUTANTS = [
             "numbers.long().reshape(*numbers.shape[:-1], 32 // bits, -1).swapaxes(-1, -2)",
         ),
     ),
-    _pack(
+    _words(
         "the two halves of each byte exchanged",
-        "a test that packs and unpacks, or one with 8 bits",
-        "pack_numbers",
+        "a test that puts numbers into words and takes them out again, or one with 8 bits",
+        "numbers_to_words",
         mlx=("neighbours << shifts", "neighbours << (shifts ^ (4 if bits == 4 else 0))"),
         torch=("neighbours << shifts", "neighbours << (shifts ^ (4 if bits == 4 else 0))"),
     ),
-    _pack(
+    _words(
         "the highest number of a word comes out with a sign",
         "a test of small numbers",
-        "unpack_numbers",
+        "words_to_numbers",
         mlx=(
             "((words[..., None] >> shifts) & (2**bits - 1))",
             "mx.where(shifts == 32 - bits, words.view(mx.int32)[..., None] >> shifts.astype(mx.int32), "
@@ -67,10 +67,10 @@ MUTANTS = [
             "(words.view(torch.int32).unsqueeze(-1) >> shifts) & (2**bits - 1))",
         ),
     ),
-    _pack(
+    _words(
         "numbers from -8 to 7",
         "a test of numbers below 8",
-        "unpack_numbers",
+        "words_to_numbers",
         mlx=(
             "return ((words[..., None] >> shifts) & (2**bits - 1)).flatten(-2)",
             "q = ((words[..., None] >> shifts) & (2**bits - 1)).flatten(-2).astype(mx.int32)\n"
@@ -82,10 +82,10 @@ MUTANTS = [
             "    return torch.where(q < 2 ** (bits - 1), q, q - 2**bits)",
         ),
     ),
-    _pack(
+    _words(
         "always masks four bits",
         "a test with 4 bits",
-        "unpack_numbers",
+        "words_to_numbers",
         mlx=("(2**bits - 1)", "15"),
         torch=("return words.view(torch.uint8)", "return words.view(torch.uint8) & 15"),
     ),

@@ -5,7 +5,7 @@ from tiny_llm_kit.course.mutants import Mutant
 FILE = "quantized_weights.py"
 KERNEL = "return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b, group_size=group_size, bits=bits)"
 TABLE = "table = torch.stack([scales, biases + 8 * scales], dim=-1)"
-PACKED = "w = QuantizedWeights(b, scales, biases, group_size, bits)"
+HELD = "w = QuantizedWeights(b, scales, biases, group_size, bits)"
 COUNT = "parts = (self.weight, self.scales, self.biases, self.prepared)"
 TILED = "quantized_matmul_tiled(*parts, transpose_b=True)"
 DEVICE = "quantized_matmul_device(*parts, transpose_b=True)"
@@ -98,9 +98,9 @@ MUTANTS = [
             "    scales, biases = scales[:, first], biases[:, first]\n    " + KERNEL,
         ),
         torch=(
-            PACKED,
+            HELD,
             "first = torch.arange(scales.shape[1]) // 2 * 2 if group_size == 32 else slice(None)\n"
-            "    scales, biases = scales[:, first], biases[:, first]\n    " + PACKED,
+            "    scales, biases = scales[:, first], biases[:, first]\n    " + HELD,
         ),
     ),
     _nbytes(
@@ -110,7 +110,7 @@ MUTANTS = [
         "parts = (self.weight, self.prepared)",
     ),
     _nbytes(
-        "counts one byte a number, as if they were not packed",
+        "counts one byte a number, as if a word held one",
         "a test of 8 bits without scales",
         COUNT,
         "return self.shape[0] * self.shape[1] if self.weight is not None else self.prepared.nbytes\n        "

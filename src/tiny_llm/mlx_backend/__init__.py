@@ -26,15 +26,15 @@ from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
 from .projection import project
 from .quantize import (
     dequantize_weights,
-    pack_numbers,
+    numbers_to_words,
     quantize_weights,
     quantized_matmul_tiled,
-    unpack_numbers,
+    words_to_numbers,
 )
 from .quantized_weights import (
     QuantizedWeights,
-    pack_weights,
     prepare_weights,
+    quantize_matrix,
     quantized_linear,
     quantized_matmul,
     quantized_matmul_device,
@@ -82,10 +82,10 @@ __all__ = [
     "make_sampler",
     "mask_tile",
     "merge_attention",
-    "pack_numbers",
-    "pack_weights",
+    "numbers_to_words",
     "prepare_weights",
     "project",
+    "quantize_matrix",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul",
@@ -97,5 +97,5 @@ __all__ = [
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
-    "unpack_numbers",
+    "words_to_numbers",
 ]

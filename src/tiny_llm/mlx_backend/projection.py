@@ -14,7 +14,7 @@ def project(x: mx.array, w: Weights, bias: mx.array | None = None) -> mx.array:
 
     Args:
         x: (..., I).
-        w: (O, I); packed ones take `quantized_linear`, and one with a bias brings its own.
+        w: (O, I); quantised ones take `quantized_linear`, and one with a bias brings its own.
         bias: (O,) or None.
 
     Returns:

@@ -2,11 +2,11 @@
 
 import mlx.core as mx
 
-TILE_ROWS = 128  # rows of a packed matrix that are numbers at the same time
+TILE_ROWS = 128  # rows of a quantised matrix that are numbers at the same time
 SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
 
 
-def pack_numbers(numbers: mx.array, bits: int) -> mx.array:
+def numbers_to_words(numbers: mx.array, bits: int) -> mx.array:
     """Puts 32 / bits neighbours of a row into one word; the first one takes the lowest bits.
 
     Args:
@@ -17,11 +17,11 @@ def pack_numbers(numbers: mx.array, bits: int) -> mx.array:
         (..., I · bits / 32) words, uint32.
     """
     # TASK 2.2.1: shift the neighbours apart, so that none covers another, and join them.
-    raise NotImplementedError("week 2 day 2 task 1: pack_numbers")
+    raise NotImplementedError("week 2 day 2 task 1: numbers_to_words")
 
 
-def unpack_numbers(words: mx.array, bits: int) -> mx.array:
-    """The inverse of `pack_numbers`.
+def words_to_numbers(words: mx.array, bits: int) -> mx.array:
+    """The inverse of `numbers_to_words`.
 
     Args:
         words: (..., W) words, uint32.
@@ -31,7 +31,7 @@ def unpack_numbers(words: mx.array, bits: int) -> mx.array:
         (..., W · 32 / bits) whole numbers from 0 to 2^bits - 1, in an integer type.
     """
     # TASK 2.2.1: shift each of them to the lowest bits, and let nothing else through.
-    raise NotImplementedError("week 2 day 2 task 1: unpack_numbers")
+    raise NotImplementedError("week 2 day 2 task 1: words_to_numbers")
 
 
 def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> tuple[mx.array, mx.array, mx.array]:
@@ -60,7 +60,7 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> tuple[
 def dequantize_weights(
     weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
 ) -> mx.array:
-    """q · scale + bias for every number of a packed matrix.
+    """q · scale + bias for every number of a quantised matrix.
 
     Args:
         weight: (..., I · bits / 32) words, uint32.
@@ -74,8 +74,8 @@ def dequantize_weights(
     Raises:
         ValueError: another group size, other bits, or the three shapes do not fit.
     """
-    check_packed(weight, scales, biases, group_size, bits)
-    # TASK 2.2.3: unpack, cut into the groups, and give each its scale and its bias.
+    check_quantized(weight, scales, biases, group_size, bits)
+    # TASK 2.2.3: numbers from words, cut into the groups; give each group its scale and its bias.
     # 15 · scale may be infinite in float16 where the sum is not.
     raise NotImplementedError("week 2 day 2 task 3: dequantize_weights")
 
@@ -89,7 +89,7 @@ def quantized_matmul_tiled(
     b: mx.array,
     transpose_b: bool = False,
 ) -> mx.array:
-    """a @ W or a @ Wᵀ for a packed (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
+    """a @ W or a @ Wᵀ for a quantised (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
 
     Args:
         scales, biases: (O, I / group_size).
@@ -114,7 +114,7 @@ def quantized_matmul_tiled(
 
 
 def check_groups(columns: int, group_size: int, bits: int) -> None:
-    """Given. ValueError: rows of `columns` numbers cannot be packed so."""
+    """Given. ValueError: rows of `columns` numbers cannot be quantised so."""
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits} and must be 4 or 8")
     if group_size not in (32, 64, 128):
@@ -123,8 +123,8 @@ def check_groups(columns: int, group_size: int, bits: int) -> None:
         raise ValueError(f"rows of {columns} numbers cannot be cut into groups of {group_size}")
 
 
-def check_packed(weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:
-    """Given. ValueError: the three parts of a packed matrix do not belong together."""
+def check_quantized(weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:
+    """Given. ValueError: the three parts of a quantised matrix do not belong together."""
     columns = scales.shape[-1] * group_size
     check_groups(columns, group_size, bits)
     if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
@@ -141,8 +141,8 @@ def check_product(
     b: mx.array,
     transpose_b: bool,
 ) -> None:
-    """Given. ValueError: the packed matrix is none, or `a` cannot be multiplied by it."""
-    check_packed(b, scales, biases, group_size, bits)
+    """Given. ValueError: `b` is no quantised matrix, or `a` cannot be multiplied by it."""
+    check_quantized(b, scales, biases, group_size, bits)
     outputs, inputs = scales.shape[0], scales.shape[1] * group_size
     wanted = inputs if transpose_b else outputs
     if a.shape[-1] != wanted:

@@ -1,4 +1,4 @@
-"""The product with packed weights as the device does it best, and the weight that a model holds for it."""
+"""The product with quantised weights as the device does it best, and the weight that a model holds for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .quantize import check_product, quantize_weights, quantized_matmul_tiled
 
 # From so many rows of x on, a CPU is faster in tiles: measured on one, where each row costs the kernel the same again.
 MANY_ROWS = 8
-PACKED_ROWS = 512  # rows that are packed at the same time
+SLICE_ROWS = 512  # rows that are quantised at the same time
 FORMS = ("kernel", "words", "both")
 
 
@@ -52,21 +52,21 @@ class QuantizedWeights:
         return self.scales.dtype if self.scales is not None else self.prepared.dtype
 
 
-def pack_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
+def quantize_matrix(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
     """`quantize_weights` as one object. Some rows at a time: on its way, a number takes up to 50 bytes. Given."""
-    starts = range(0, w.shape[0], PACKED_ROWS)
-    slices = [quantize_weights(w[start : start + PACKED_ROWS], group_size, bits) for start in starts]
+    starts = range(0, w.shape[0], SLICE_ROWS)
+    slices = [quantize_weights(w[start : start + SLICE_ROWS], group_size, bits) for start in starts]
     parts = (mx.concatenate(part) for part in zip(*slices, strict=True))
     return QuantizedWeights(*parts, group_size, bits)
 
 
 def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeights:
-    """Turns a packed matrix into what the device's kernel reads: once, at load. Given.
+    """Turns a quantised matrix into what the device's kernel reads: once, at load. Given.
 
     MLX's kernels read the words as they are, so that every form is the same.
 
     Args:
-        w: as `pack_weights` or a checkpoint gives it.
+        w: as `quantize_matrix` or a checkpoint gives it.
         form: "kernel", "words" or "both": what is held afterwards.
 
     Raises:
@@ -105,7 +105,7 @@ def quantized_matmul_device(
     b: mx.array,
     transpose_b: bool = False,
 ) -> mx.array:
-    """`quantized_matmul_tiled` by the device's own kernel, which unpacks numbers as it multiplies them.
+    """`quantized_matmul_tiled` by the device's own kernel, which dequantises as it multiplies.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.
@@ -122,7 +122,7 @@ def quantized_matmul_device(
 
 
 def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = None) -> mx.array:
-    """A linear layer whose weights are packed: `x @ W.T + bias`.
+    """A linear layer whose weights are quantised: `x @ W.T + bias`.
 
     Args:
         x: (..., I) inputs.
@@ -159,7 +159,7 @@ def quantized_matmul(
     *,
     path: str = "tiled",
 ) -> mx.array:
-    """a @ W or a @ Wᵀ for a packed matrix W, by the path of Day 2 ("tiled") or of Day 3 ("device"). Given.
+    """a @ W or a @ Wᵀ for a quantised matrix W, by the path of Day 2 ("tiled") or of Day 3 ("device"). Given.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.

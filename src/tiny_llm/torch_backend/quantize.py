@@ -2,11 +2,11 @@
 
 import torch
 
-TILE_ROWS = 128  # rows of a packed matrix that are numbers at the same time
+TILE_ROWS = 128  # rows of a quantised matrix that are numbers at the same time
 SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
 
 
-def pack_numbers(numbers: torch.Tensor, bits: int) -> torch.Tensor:
+def numbers_to_words(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     """Puts 32 / bits neighbours of a row into one word; the first one takes the lowest bits.
 
     Args:
@@ -18,11 +18,11 @@ def pack_numbers(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     """
     # TASK 2.2.1: shift the neighbours apart, so that none covers another, and join them.
     # torch shifts no uint32: join in int64, where the highest bit is no sign.
-    raise NotImplementedError("week 2 day 2 task 1: pack_numbers")
+    raise NotImplementedError("week 2 day 2 task 1: numbers_to_words")
 
 
-def unpack_numbers(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """The inverse of `pack_numbers`.
+def words_to_numbers(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """The inverse of `numbers_to_words`.
 
     Args:
         words: (..., W) words, uint32.
@@ -34,7 +34,7 @@ def unpack_numbers(words: torch.Tensor, bits: int) -> torch.Tensor:
     # TASK 2.2.1: shift each of them to the lowest bits, and let nothing else through.
     # torch shifts no uint32: view the words as int32, and mask the sign that comes in from above.
     # On a CPU, 8 bits are bytes already, the lowest one first: seven times faster here.
-    raise NotImplementedError("week 2 day 2 task 1: unpack_numbers")
+    raise NotImplementedError("week 2 day 2 task 1: words_to_numbers")
 
 
 def quantize_weights(
@@ -65,7 +65,7 @@ def quantize_weights(
 def dequantize_weights(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int
 ) -> torch.Tensor:
-    """q · scale + bias for every number of a packed matrix.
+    """q · scale + bias for every number of a quantised matrix.
 
     Args:
         weight: (..., I · bits / 32) words, uint32.
@@ -79,8 +79,8 @@ def dequantize_weights(
     Raises:
         ValueError: another group size, other bits, or the three shapes do not fit.
     """
-    check_packed(weight, scales, biases, group_size, bits)
-    # TASK 2.2.3: unpack, cut into the groups, and give each its scale and its bias.
+    check_quantized(weight, scales, biases, group_size, bits)
+    # TASK 2.2.3: numbers from words, cut into the groups; give each group its scale and its bias.
     # 15 · scale may be infinite in float16 where the sum is not.
     raise NotImplementedError("week 2 day 2 task 3: dequantize_weights")
 
@@ -94,7 +94,7 @@ def quantized_matmul_tiled(
     b: torch.Tensor,
     transpose_b: bool = False,
 ) -> torch.Tensor:
-    """a @ W or a @ Wᵀ for a packed (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
+    """a @ W or a @ Wᵀ for a quantised (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
 
     Args:
         scales, biases: (O, I / group_size).
@@ -118,7 +118,7 @@ def quantized_matmul_tiled(
 
 
 def check_groups(columns: int, group_size: int, bits: int) -> None:
-    """Given. ValueError: rows of `columns` numbers cannot be packed so."""
+    """Given. ValueError: rows of `columns` numbers cannot be quantised so."""
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits} and must be 4 or 8")
     if group_size not in (32, 64, 128):
@@ -127,10 +127,10 @@ def check_groups(columns: int, group_size: int, bits: int) -> None:
         raise ValueError(f"rows of {columns} numbers cannot be cut into groups of {group_size}")
 
 
-def check_packed(
+def check_quantized(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int
 ) -> None:
-    """Given. ValueError: the three parts of a packed matrix do not belong together."""
+    """Given. ValueError: the three parts of a quantised matrix do not belong together."""
     columns = scales.shape[-1] * group_size
     check_groups(columns, group_size, bits)
     if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
@@ -147,8 +147,8 @@ def check_product(
     b: torch.Tensor,
     transpose_b: bool,
 ) -> None:
-    """Given. ValueError: the packed matrix is none, or `a` cannot be multiplied by it."""
-    check_packed(b, scales, biases, group_size, bits)
+    """Given. ValueError: `b` is no quantised matrix, or `a` cannot be multiplied by it."""
+    check_quantized(b, scales, biases, group_size, bits)
     outputs, inputs = scales.shape[0], scales.shape[1] * group_size
     wanted = inputs if transpose_b else outputs
     if a.shape[-1] != wanted:

@@ -1,4 +1,4 @@
-"""The product with packed weights as the device does it best, and the weight that a model holds for it."""
+"""The product with quantised weights as the device does it best, and the weight that a model holds for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from . import hpu
-from .quantize import check_product, quantize_weights, quantized_matmul_tiled, unpack_numbers
+from .quantize import check_product, quantize_weights, quantized_matmul_tiled, words_to_numbers
 
 # From so many rows of x on, a CPU is faster in tiles than in the int4 kernel, in float32 on the one that we measured.
 MANY_ROWS = 128
-PACKED_ROWS = 512  # rows that are packed at the same time
+SLICE_ROWS = 512  # rows that are quantised at the same time
 FORMS = ("kernel", "words", "both")
 
 
@@ -59,10 +59,10 @@ class QuantizedWeights:
         return self.scales.device if self.scales is not None else self.prepared.device
 
 
-def pack_weights(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
+def quantize_matrix(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
     """`quantize_weights` as one object. Some rows at a time: on its way, a number takes up to 50 bytes. Given."""
-    starts = range(0, w.shape[0], PACKED_ROWS)
-    slices = [quantize_weights(w[start : start + PACKED_ROWS], group_size, bits) for start in starts]
+    starts = range(0, w.shape[0], SLICE_ROWS)
+    slices = [quantize_weights(w[start : start + SLICE_ROWS], group_size, bits) for start in starts]
     parts = (torch.cat(part) for part in zip(*slices, strict=True))
     return QuantizedWeights(*parts, group_size, bits)
 
@@ -70,13 +70,13 @@ def pack_weights(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> Quanti
 def prepare_weights(
     w: QuantizedWeights, form: str = "kernel", *, device: torch.device | str | None = None
 ) -> QuantizedWeights:
-    """Turns a packed matrix into what the device's kernel reads: once, at load. Given.
+    """Turns a quantised matrix into what the device's kernel reads: once, at load. Given.
 
     4 bits have a kernel on CPUs with AVX2 or AVX-512, on CUDA from compute capability 8.0 on, and an operator on Gaudi
     (the last two were not run by us). Everything else keeps its words, and is moved only.
 
     Args:
-        w: as `pack_weights` or a checkpoint gives it, on the CPU.
+        w: as `quantize_matrix` or a checkpoint gives it, on the CPU.
         form: what is held afterwards. "kernel": the kernel's form in place of the words, where there is a kernel.
             "words": for picking rows. "both": for products of many rows on a CPU as well, which go in tiles then; it
             is a second copy of the weight, 4 more bits a number, and of its scales and biases.
@@ -106,9 +106,9 @@ def _prepared(
     """The form of a kernel for 4 bits; None where the device has none, or cannot express this matrix."""
     kind = str(device).partition(":")[0]
     if w.weight.device.type == "hpu":
-        return None  # there already, as words: packing is for load, on the CPU, and would read the device
+        return None  # there already, as words: the kernel's form is made at load, on the CPU, and would read the device
     if kind == "hpu":
-        return hpu.uint4_matrix(unpack_numbers(w.weight, 4), w.scales, w.biases, device)
+        return hpu.uint4_matrix(words_to_numbers(w.weight, 4), w.scales, w.biases, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
     return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
 
@@ -132,14 +132,14 @@ class _Int4Matrix:
     """A matrix (O, I) of 4 bits in the layout of torch's int4 kernel, which multiplies in bf16. Given.
 
     Args:
-        packed: the numbers as the kernel of this device keeps them; O is padded to a multiple of 16.
+        words: the numbers as the kernel of this device keeps them; O is padded to a multiple of 16.
         table: (I / group_size, O padded, 2), bf16, from `kernel_constants`.
         group_size: numbers that share a scale and a zero.
         shape: (O, I).
-        dtype: the type of the matrix before it was packed.
+        dtype: the type of the matrix before it was quantised.
     """
 
-    packed: torch.Tensor
+    words: torch.Tensor
     table: torch.Tensor
     group_size: int
     shape: tuple[int, int]
@@ -147,31 +147,31 @@ class _Int4Matrix:
 
     @classmethod
     def of(cls, w: QuantizedWeights, device: torch.device | str) -> "_Int4Matrix":
-        """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
+        """Takes the numbers out of the words, so that for a moment each number of this one matrix takes 4 bytes."""
         padding = -w.shape[0] % 16
-        numbers = F.pad(unpack_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
+        numbers = F.pad(words_to_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
         table = F.pad(kernel_constants(w.scales, w.biases, torch.bfloat16), (0, 0, 0, padding)).to(device)
         if _on_cuda(numbers):
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
             # The last argument is how many blocks of 16 columns lie together: 2, 4 or 8 of them.
-            packed = torch._convert_weight_to_int4pack(pairs, 8 if w.shape[1] % 128 == 0 else 2)
+            words = torch._convert_weight_to_int4pack(pairs, 8 if w.shape[1] % 128 == 0 else 2)
         else:
-            packed = torch._convert_weight_to_int4pack_for_cpu(numbers, 1)
-        return cls(packed, table, w.group_size, w.shape, w.dtype)
+            words = torch._convert_weight_to_int4pack_for_cpu(numbers, 1)
+        return cls(words, table, w.group_size, w.shape, w.dtype)
 
     @property
     def nbytes(self) -> int:
-        return self.packed.nbytes + self.table.nbytes
+        return self.words.nbytes + self.table.nbytes
 
     @property
     def device(self) -> torch.device:
-        return self.packed.device
+        return self.words.device
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x @ Wᵀ, (..., I) to (..., O), in x's type; x and the product are rounded to bf16."""
         multiply = torch._weight_int4pack_mm if _on_cuda(x) else torch._weight_int4pack_mm_for_cpu
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
-        out = multiply(rows, self.packed, self.group_size, self.table)[:, : self.shape[0]]
+        out = multiply(rows, self.words, self.group_size, self.table)[:, : self.shape[0]]
         return out.reshape(*x.shape[:-1], self.shape[0]).to(x.dtype)
 
 
@@ -199,7 +199,7 @@ def quantized_matmul_device(
     b: torch.Tensor,
     transpose_b: bool = False,
 ) -> torch.Tensor:
-    """`quantized_matmul_tiled` by the device's own kernel, which unpacks numbers as it multiplies them.
+    """`quantized_matmul_tiled` by the device's own kernel, which dequantises as it multiplies.
 
     The kernel is torch's int4 product x @ Wᵀ. It has its own layout, which this call makes anew every time: a model
     holds what `prepare_weights` makes. It computes in bf16, whatever a's type. torch's int8 kernel knows no groups:
@@ -220,7 +220,7 @@ def quantized_matmul_device(
 
 
 def quantized_linear(x: torch.Tensor, w: QuantizedWeights, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """A linear layer whose weights are packed: `x @ W.T + bias`.
+    """A linear layer whose weights are quantised: `x @ W.T + bias`.
 
     Args:
         x: (..., I) inputs.
@@ -257,7 +257,7 @@ def quantized_matmul(
     *,
     path: str = "tiled",
 ) -> torch.Tensor:
-    """a @ W or a @ Wᵀ for a packed matrix W, by the path of Day 2 ("tiled") or of Day 3 ("device"). Given.
+    """a @ W or a @ Wᵀ for a quantised matrix W, by the path of Day 2 ("tiled") or of Day 3 ("device"). Given.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.

@@ -22,7 +22,7 @@ from ..lab.evaluation import Logits, exact_answers, generates_exactly, misses_al
 from ..lab.evaluation_cases import Case, Suite, make_suites, read_material
 from ..model.files import CheckpointError
 from ..model.hub import model_folder
-from ..model.quantization import QUANTIZATIONS, Packing
+from ..model.quantization import QUANTIZATIONS, WeightQuantizer
 from ..model.tokenizer import load_tokenizer
 from ..repo import MODELS
 from ..runtime.arguments import model_argument, whole_number
@@ -69,11 +69,11 @@ def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logi
     return lambda ids: port.numpy(network(port.array(ids)))
 
 
-def packed_logits(solution: str, backend: str, dtype: str, model: str, bits: int) -> Logits:
-    """The same function from the Week 2 model, whose layers' weights are packed at load."""
+def quantized_logits(solution: str, backend: str, dtype: str, model: str, bits: int) -> Logits:
+    """The same function from the Week 2 model, whose layers' weights are quantised at load."""
     port = Port(solution, backend, dtype=DTYPES[dtype])
-    packing = Packing(port, bits)
-    checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, packing)
+    quantizer = WeightQuantizer(port, bits)
+    checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, quantizer)
     network = port.Qwen3ModelWeek2(checkpoint)
 
     def logits(ids: list[list[int]]) -> np.ndarray:
@@ -187,7 +187,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=model_argument, default="tiny-qwen3")
     parser.add_argument(
-        "--quantize", choices=QUANTIZATIONS, help="pack the layers' weights; the Week 2 model then answers"
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="quantise the layers' weights; the Week 2 model then answers",
     )
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -199,7 +201,7 @@ def _make_logits(options: argparse.Namespace, backend: str, dtype: str) -> Logit
         return oracle_logits(dtype, options.model)
     if options.quantize:
         bits = QUANTIZATIONS[options.quantize]
-        return packed_logits(options.solution, backend, dtype, options.model, bits)
+        return quantized_logits(options.solution, backend, dtype, options.model, bits)
     return solution_logits(options.solution, backend, dtype, options.model)
 
 

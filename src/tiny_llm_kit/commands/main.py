@@ -86,7 +86,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
     if options.quantize and options.loader == "auto":
-        options.loader = LOADERS[-1]  # the one that takes packed weights, whatever is blank in it
+        options.loader = LOADERS[-1]  # the one that takes quantised weights, whatever is blank in it
     options.loader = choose_loader(options.solution, options.backend, options.loader)
     return options
 

@@ -16,7 +16,7 @@ class Checkpoint:
     Args:
         config: the shape of the model; `config.tie_word_embeddings` says that the head is the embedding.
         weights: name -> array of this port, all of one type and on one device; where the checkpoint was loaded with
-            a `Packing`, also `QuantizedWeights` of the solution. A test may pass a dict.
+            a `WeightQuantizer`, also `QuantizedWeights` of the solution. A test may pass a dict.
         folder: where the weights came from, for error lines.
         files: name -> file name in `folder`, for error lines.
     """

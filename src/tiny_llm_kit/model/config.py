@@ -22,7 +22,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """How an MLX checkpoint packs a weight: `bits` per number, one scale and bias per `group_size` numbers."""
+    """The quantisation of an MLX checkpoint: `bits` per number, one scale and bias per `group_size` numbers."""
 
     group_size: int
     bits: int
@@ -186,16 +186,16 @@ def _architecture(data: dict) -> object:
 
 
 def _quantization(data: dict) -> Quantization | None:
-    """mlx-lm's packing; its files repeat it under the name that transformers uses for every other method."""
+    """mlx-lm's quantisation; its files repeat it under the name that transformers uses for every other method."""
     field = "quantization" if "quantization" in data else "quantization_config"
-    packing = data.get(field)
-    if packing is None:
+    found = data.get(field)
+    if found is None:
         return None
-    require(field, packing, isinstance(packing, dict), "an object")
-    method = packing.get("quant_method", packing.get("mode", "affine"))
+    require(field, found, isinstance(found, dict), "an object")
+    method = found.get("quant_method", found.get("mode", "affine"))
     require(
         f"{field}.quant_method", method, method == "affine", "MLX's affine: take the bf16 weights instead"
     )
-    others = sorted(packing.keys() - {"group_size", "bits", "mode"})
+    others = sorted(found.keys() - {"group_size", "bits", "mode"})
     require(field, others, not others, "one group_size and bits for the whole model")
-    return Quantization(group_size=packing.get("group_size"), bits=packing.get("bits"))
+    return Quantization(group_size=found.get("group_size"), bits=found.get("bits"))

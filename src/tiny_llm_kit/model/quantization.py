@@ -13,19 +13,19 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
-class Packing:
-    """How a solution holds packed weights.
+class WeightQuantizer:
+    """How a solution holds quantised weights.
 
     Args:
         port: the solution on a backend; its Days 2.2 and 2.3 do the work.
-        bits: what plain matrices are packed in at load; None keeps them as they are.
+        bits: to how many bits plain matrices are quantised at load; None keeps them as they are.
     """
 
     port: Any
     bits: int | None = None
 
     def applies_to(self, name: str, shape: Sequence[int]) -> bool:
-        """Whether a plain weight is packed at load: the matrices of the layers, where a row is a number of groups.
+        """Whether a plain weight is quantised at load: the matrices of the layers, where a row is a number of groups.
 
         Norms are few numbers. The embedding, which may be the head as well, and the head stay too: with the table in
         4 bits the shipped model answers 62 % of the training questions, and 99 % without.
@@ -33,16 +33,16 @@ class Packing:
         in_a_layer = name.startswith("model.layers.") and len(shape) == 2
         return self.bits is not None and in_a_layer and shape[1] % GROUP_SIZES[self.bits] == 0
 
-    def pack(self, name: str, array: Any, config: ModelConfig) -> Any:
-        """A plain matrix, packed and then brought into the device's form."""
+    def quantize(self, name: str, array: Any, config: ModelConfig) -> Any:
+        """A plain matrix, quantised and then brought into the device's form."""
         group_size = GROUP_SIZES[self.bits]
-        return self._prepared(name, self.port.pack_weights(array, group_size, self.bits), config)
+        return self._prepared(name, self.port.quantize_matrix(array, group_size, self.bits), config)
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig) -> Any:
         """Words, scales and biases of a checkpoint, brought into the device's form."""
-        packing: Quantization = config.quantization
+        stored: Quantization = config.quantization
         return self._prepared(
-            name, self.port.QuantizedWeights(*parts, packing.group_size, packing.bits), config
+            name, self.port.QuantizedWeights(*parts, stored.group_size, stored.bits), config
         )
 
     def _prepared(self, name: str, weights: Any, config: ModelConfig) -> Any:

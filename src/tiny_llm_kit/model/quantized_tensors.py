@@ -1,7 +1,7 @@
-"""Weights as mlx-lm packs them: `name.weight` in U32 words, with `name.scales` and `name.biases` beside it.
+"""Quantised weights as mlx-lm stores them: `name.weight` in U32 words, with `name.scales` and `name.biases` beside it.
 
 A number is `scale * q + bias`, one scale and bias for each `group_size` columns of a row. Knows no arrays:
-checks the headers, and names the three parts of a packed weight.
+checks the headers, and names the three parts of a quantised weight.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ def parts(name: str) -> tuple[str, str, str]:
     return name, f"{stem}.scales", f"{stem}.biases"
 
 
-def check_packing(
+def check_quantized_parts(
     tensors: Mapping[str, TensorInfo], quantization: Quantization | None
 ) -> dict[str, TensorInfo]:
-    """The tensors of a model that are weights, packed or not, without the scales and biases of packed ones.
+    """The tensors of a model that are weights, quantised or not, without the scales and biases of quantised ones.
 
     Raises:
-        CheckpointError: a packed weight has no scales or biases, or their shapes do not fit config.json.
+        CheckpointError: a quantised weight has no scales or biases, or their shapes do not fit config.json.
     """
-    packed = [name for name, info in tensors.items() if info.dtype == "U32"]
-    for name in packed:
+    quantized = [name for name, info in tensors.items() if info.dtype == "U32"]
+    for name in quantized:
         _check_one(name, tensors, quantization)
-    companions = {part for name in packed for part in parts(name)[1:]}
+    companions = {part for name in quantized for part in parts(name)[1:]}
     return {name: info for name, info in tensors.items() if name not in companions}
 
 
@@ -36,19 +36,19 @@ def _check_one(name: str, tensors: Mapping[str, TensorInfo], quantization: Quant
     file = tensors[name].file
     if quantization is None:
         raise CheckpointError(
-            f"{file}: tensor {shown(name)} is packed (U32), but config.json has no quantization; "
+            f"{file}: tensor {shown(name)} is quantised (U32), but config.json has no quantization; "
             "download both files again"
         )
     for part in parts(name)[1:]:
         if part not in tensors or tensors[part].dtype == "U32":
             raise CheckpointError(
-                f"{file}: packed tensor {shown(name)} needs {shown(part)} as floats; download the model again"
+                f"{file}: quantised tensor {shown(name)} needs {shown(part)} as floats; download the model again"
             )
     weight, scales, biases = (tensors[part].shape for part in parts(name))
     groups = weight[-1] * 32 // quantization.bits / quantization.group_size if weight else 0
     if len(weight) != 2 or scales != (weight[0], groups) or biases != scales:
         raise CheckpointError(
-            f"{file}: packed tensor {shown(name)} {list(weight)} does not fit its scales {list(scales)} and biases "
+            f"{file}: quantised tensor {shown(name)} {list(weight)} does not fit its scales {list(scales)} and biases "
             f"{list(biases)} at quantization.bits {quantization.bits} and group_size {quantization.group_size}; "
             "download the model again"
         )

@@ -13,7 +13,12 @@ from pathlib import Path
 from .files import CheckpointError, parse_json, read_json, shown
 
 INDEX = "model.safetensors.index.json"
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}  # U32 holds the packed numbers of MLX's 4 and 8 bits
+ITEM_BYTES = {
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+}  # U32: words that hold the numbers of MLX's 4 and 8 bits
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 

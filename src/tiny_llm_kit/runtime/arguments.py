@@ -47,7 +47,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     add(
         "--quantize",
         choices=QUANTIZATIONS,
-        help="pack the layers' weights into few bits while loading (Day 2.3)",
+        help="quantise the layers' weights to few bits while loading (Day 2.3)",
     )
 
 

@@ -167,7 +167,7 @@ def place(array: mx.array, dtype: str | None, device: str) -> mx.array:
 
 
 def prepare(prepare_weights: Callable, weights, form: str, device: str):
-    """A solution's packed matrix in the form of the device, evaluated now as in `place`."""
+    """A solution's quantised matrix in the form of the device, evaluated now as in `place`."""
     weights = prepare_weights(weights, form)
     mx.eval(weights.weight, weights.scales, weights.biases)
     return weights
@@ -176,6 +176,6 @@ def prepare(prepare_weights: Callable, weights, form: str, device: str):
 def dequantize(
     weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int, device: str
 ) -> mx.array:
-    """Unpacks U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I]."""
+    """Dequantises U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I]."""
     scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
     return mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits)

@@ -168,16 +168,16 @@ def place(array: torch.Tensor, dtype: str | None, device: str) -> torch.Tensor:
 
 
 def prepare(prepare_weights: Callable, weights, form: str, device: str):
-    """A solution's packed matrix in the form of `device`; until here it is on the CPU."""
+    """A solution's quantised matrix in the form of `device`; until here it is on the CPU."""
     return prepare_weights(weights, form, device=device)
 
 
 def dequantize(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int, device: str
 ) -> torch.Tensor:
-    """Unpacks U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
+    """Dequantises U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
 
-    The first number of a word is in its lowest bits. It is the packed words that travel to the device.
+    The first number of a word is in its lowest bits. It is the words that travel to the device.
     """
     # torch shifts no unsigned words; the sign that a signed shift brings in is masked away.
     words = weight.view(torch.int32).to(device).unsqueeze(-1)

@@ -17,8 +17,8 @@ from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
 from ..model.files import CheckpointError, shown
 from ..model.hub import model_folder
-from ..model.quantization import QUANTIZATIONS, Packing
-from ..model.quantized_tensors import check_packing, parts
+from ..model.quantization import QUANTIZATIONS, WeightQuantizer
+from ..model.quantized_tensors import check_quantized_parts, parts
 from ..model.safetensors_folder import TensorInfo, read_headers
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .model_runner import ModelRunner
@@ -106,7 +106,7 @@ def load_network(
     """A week's model with its weights on the port's device, and the tokenizer that belongs to it.
 
     Args:
-        quantize: "4bit" or "8bit": packs the layers' weights at load; None leaves them as they are.
+        quantize: "4bit" or "8bit": quantises the layers' weights at load; None leaves them as they are.
         keep_quantized: whether weights that are stored in few bits stay so; else they are dequantized.
         attention: of `Qwen3ModelWeek2`: "simple", "tiled" or "device". The engine of Week 1 has one only.
 
@@ -120,9 +120,9 @@ def load_network(
             f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
     keeps = week.has_caches and (quantize or keep_quantized)
-    packing = Packing(port, QUANTIZATIONS.get(quantize)) if keeps else None
+    quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize)) if keeps else None
     tokenizer = load_tokenizer(model)
-    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, packing)
+    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer)
     options = {"attention": attention} if week.has_caches and attention != "simple" else {}
     return getattr(port, week.model)(weights, **options), tokenizer
 
@@ -132,7 +132,7 @@ def load_checkpoint(
     backend: str,
     device: str = "auto",
     dtype: str = "auto",
-    packing: Packing | None = None,
+    quantizer: WeightQuantizer | None = None,
 ) -> Checkpoint:
     """Reads a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
 
@@ -141,10 +141,10 @@ def load_checkpoint(
         backend: "mlx" or "torch". On a Gaudi, resolve the solution first: its hpu.py must precede torch.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
-        packing: how packed weights stay packed, and whether plain ones are packed now; None dequantises.
+        quantizer: how quantised weights stay so, and whether plain ones are quantised now; None dequantises.
 
     Raises:
-        CheckpointError: the folder is unusable, or packed in other bits than `packing` asks for; every header is
+        CheckpointError: the folder is unusable, or quantised to other bits than `quantizer` asks for; every header is
             checked before the first weight is read.
         ValueError: no such device or dtype here.
     """
@@ -157,21 +157,21 @@ def load_checkpoint(
     config = read_config(folder)
     headers = read_headers(folder)
     names = _weight_names(headers, config)
-    _check_bits(folder, config, packing)
-    weights = _read_weights(kit, headers, names, config, device, dtype, packing)
+    _check_bits(folder, config, quantizer)
+    weights = _read_weights(kit, headers, names, config, device, dtype, quantizer)
     return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
 
 
 def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
-    names = check_packing(headers, config.quantization)
+    names = check_quantized_parts(headers, config.quantization)
     if config.tie_word_embeddings:
         # Some files keep a copy of the tied head, which is the largest tensor of a small model.
         names = [name for name in names if name != "lm_head.weight"]
     return list(names)
 
 
-def _check_bits(folder: Path, config: ModelConfig, packing: Packing | None) -> None:
-    if packing and packing.bits and config.quantization and packing.bits != config.quantization.bits:
+def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | None) -> None:
+    if quantizer and quantizer.bits and config.quantization and quantizer.bits != config.quantization.bits:
         raise CheckpointError(
             f"{folder}: its weights have {config.quantization.bits} bits already: leave --quantize out, or take the "
             "model that they were made from"
@@ -185,51 +185,51 @@ def _read_weights(
     config: ModelConfig,
     device: str,
     dtype: str,
-    packing: Packing | None,
+    quantizer: WeightQuantizer | None,
 ) -> dict[str, Any]:
     """One weight after the other, so that only one is in memory both as it is stored and as it is wanted."""
     stored = {}
     for file in {info.file: None for info in headers.values()}:
         stored.update(_open(kit, file))
     weights = {}
-    for name in _with_progress(names) if packing and packing.bits else names:
+    for name in _with_progress(names) if quantizer and quantizer.bits else names:
         if headers[name].dtype == "U32":
-            packed = [stored.pop(part) for part in parts(name)]
-            weights[name] = _packed_weight(kit, name, packed, config, device, dtype, packing)
-        elif packing and packing.applies_to(name, headers[name].shape):
-            weights[name] = packing.pack(name, kit.place(stored.pop(name), dtype, "cpu"), config)
+            triple = [stored.pop(part) for part in parts(name)]
+            weights[name] = _quantized_weight(kit, name, triple, config, device, dtype, quantizer)
+        elif quantizer and quantizer.applies_to(name, headers[name].shape):
+            weights[name] = quantizer.quantize(name, kit.place(stored.pop(name), dtype, "cpu"), config)
         else:
             weights[name] = kit.place(stored.pop(name), dtype, device)
     return weights
 
 
-def _packed_weight(
+def _quantized_weight(
     kit: ModuleType,
     name: str,
-    packed: list,
+    triple: list,
     config: ModelConfig,
     device: str,
     dtype: str,
-    packing: Packing | None,
+    quantizer: WeightQuantizer | None,
 ) -> Any:
     """Words, scales and biases as the solution holds them, or as one array."""
-    if packing:
-        words, scales, biases = packed
+    if quantizer:
+        words, scales, biases = triple
         kept = kit.place(words, None, "cpu"), kit.place(scales, dtype, "cpu"), kit.place(biases, dtype, "cpu")
-        return packing.keep(name, kept, config)
+        return quantizer.keep(name, kept, config)
     quantization = config.quantization
-    array = kit.dequantize(*packed, quantization.group_size, quantization.bits, device)
+    array = kit.dequantize(*triple, quantization.group_size, quantization.bits, device)
     return kit.place(array, dtype, device)
 
 
 def _with_progress(names: list[str]) -> Iterable[str]:
-    """The names, with a bar on a terminal: packing takes longer than reading."""
+    """The names, with a bar on a terminal: quantising takes longer than reading."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     quiet = not console.is_terminal
-    return track(names, "packing weights", console=console, transient=True, disable=quiet)
+    return track(names, "quantising weights", console=console, transient=True, disable=quiet)
 
 
 def _open(kit: ModuleType, file: Path) -> dict[str, Any]:

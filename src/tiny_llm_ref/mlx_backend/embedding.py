@@ -50,7 +50,7 @@ class Embedding:
 
 
 class QuantizedEmbedding:
-    """`Embedding` for a packed table: only the rows that are asked for become numbers. Given.
+    """`Embedding` for a quantised table: only the rows that are asked for become numbers. Given.
 
     Args:
         vocab_size: V, the number of rows.

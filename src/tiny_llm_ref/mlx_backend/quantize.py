@@ -2,11 +2,11 @@
 
 import mlx.core as mx
 
-TILE_ROWS = 128  # rows of a packed matrix that are numbers at the same time
+TILE_ROWS = 128  # rows of a quantised matrix that are numbers at the same time
 SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
 
 
-def pack_numbers(numbers: mx.array, bits: int) -> mx.array:
+def numbers_to_words(numbers: mx.array, bits: int) -> mx.array:
     """Puts 32 / bits neighbours of a row into one word; the first one takes the lowest bits.
 
     Args:
@@ -22,8 +22,8 @@ def pack_numbers(numbers: mx.array, bits: int) -> mx.array:
     return mx.sum(neighbours << shifts, axis=-1)
 
 
-def unpack_numbers(words: mx.array, bits: int) -> mx.array:
-    """The inverse of `pack_numbers`.
+def words_to_numbers(words: mx.array, bits: int) -> mx.array:
+    """The inverse of `numbers_to_words`.
 
     Args:
         words: (..., W) words, uint32.
@@ -69,13 +69,13 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> tuple[
     biases = mx.where(marks == 0, 0.0, edge)
     numbers = mx.clip(mx.round((groups - biases) / scales), 0, levels)
     scales, biases = (part.squeeze(-1).astype(w.dtype) for part in (scales, biases))
-    return pack_numbers(numbers.flatten(-2), bits), scales, biases
+    return numbers_to_words(numbers.flatten(-2), bits), scales, biases
 
 
 def dequantize_weights(
     weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
 ) -> mx.array:
-    """q · scale + bias for every number of a packed matrix.
+    """q · scale + bias for every number of a quantised matrix.
 
     Args:
         weight: (..., I · bits / 32) words, uint32.
@@ -89,10 +89,10 @@ def dequantize_weights(
     Raises:
         ValueError: another group size, other bits, or the three shapes do not fit.
     """
-    check_packed(weight, scales, biases, group_size, bits)
-    # TASK 2.2.3: unpack, cut into the groups, and give each its scale and its bias.
+    check_quantized(weight, scales, biases, group_size, bits)
+    # TASK 2.2.3: numbers from words, cut into the groups; give each group its scale and its bias.
     # 15 · scale may be infinite in float16 where the sum is not.
-    groups = unpack_numbers(weight, bits).reshape(*scales.shape, group_size).astype(mx.float32)
+    groups = words_to_numbers(weight, bits).reshape(*scales.shape, group_size).astype(mx.float32)
     numbers = groups * scales.astype(mx.float32)[..., None] + biases.astype(mx.float32)[..., None]
     return numbers.flatten(-2).astype(scales.dtype)
 
@@ -106,7 +106,7 @@ def quantized_matmul_tiled(
     b: mx.array,
     transpose_b: bool = False,
 ) -> mx.array:
-    """a @ W or a @ Wᵀ for a packed (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
+    """a @ W or a @ Wᵀ for a quantised (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
 
     Args:
         scales, biases: (O, I / group_size).
@@ -143,7 +143,7 @@ def quantized_matmul_tiled(
 
 
 def check_groups(columns: int, group_size: int, bits: int) -> None:
-    """Given. ValueError: rows of `columns` numbers cannot be packed so."""
+    """Given. ValueError: rows of `columns` numbers cannot be quantised so."""
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits} and must be 4 or 8")
     if group_size not in (32, 64, 128):
@@ -152,8 +152,8 @@ def check_groups(columns: int, group_size: int, bits: int) -> None:
         raise ValueError(f"rows of {columns} numbers cannot be cut into groups of {group_size}")
 
 
-def check_packed(weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:
-    """Given. ValueError: the three parts of a packed matrix do not belong together."""
+def check_quantized(weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int) -> None:
+    """Given. ValueError: the three parts of a quantised matrix do not belong together."""
     columns = scales.shape[-1] * group_size
     check_groups(columns, group_size, bits)
     if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
@@ -170,8 +170,8 @@ def check_product(
     b: mx.array,
     transpose_b: bool,
 ) -> None:
-    """Given. ValueError: the packed matrix is none, or `a` cannot be multiplied by it."""
-    check_packed(b, scales, biases, group_size, bits)
+    """Given. ValueError: `b` is no quantised matrix, or `a` cannot be multiplied by it."""
+    check_quantized(b, scales, biases, group_size, bits)
     outputs, inputs = scales.shape[0], scales.shape[1] * group_size
     wanted = inputs if transpose_b else outputs
     if a.shape[-1] != wanted:

@@ -88,7 +88,7 @@ class Qwen3LayerWeek2:
             (B, L, E), the stream after this layer.
         """
         # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normed copy, each added to the stream.
-        # `project` takes the place of `linear`: from Day 2.3 on a weight may be packed in 4 bits.
+        # `project` takes the place of `linear`: from Day 2.3 on a weight may be quantised to 4 bits.
         x = x + self.attention(self.input_layernorm(x), step, cache)
         h = self.post_attention_layernorm(x)
         return x + project(silu(project(h, self.w_gate)) * project(h, self.w_up), self.w_down)

@@ -164,12 +164,12 @@ def fused_attention_twin(
 def convert_from_uint4(
     words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """(q - zero) · scale for numbers of 4 bits that are packed along the outputs. It dequantises; it does not multiply.
+    """(q - zero) · scale for words of 4 bits along the outputs. It dequantises; it does not multiply.
 
     Args:
         words: (I, O / 8) int32: column 8c + j of a row stands in the four bits from 4j of word c on.
         scales: (I / group_size, O), bf16.
-        zeros: (I / group_size, O / 8) int32, whole numbers from 0 to 15, packed the same way.
+        zeros: (I / group_size, O / 8) int32, whole numbers from 0 to 15, in words in the same way.
         dtype: the type of the result.
 
     Returns:
@@ -183,10 +183,10 @@ def convert_from_uint4(
 def convert_from_uint4_twin(
     words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    from .quantize import unpack_numbers  # this port's own, written on Day 2.2
+    from .quantize import words_to_numbers  # this port's own, written on Day 2.2
 
-    q = unpack_numbers(words, 4).unflatten(0, (scales.shape[0], -1))
-    zeros, scales = unpack_numbers(zeros, 4).unsqueeze(1), scales.unsqueeze(1)
+    q = words_to_numbers(words, 4).unflatten(0, (scales.shape[0], -1))
+    zeros, scales = words_to_numbers(zeros, 4).unsqueeze(1), scales.unsqueeze(1)
     return ((q - zeros) * scales).flatten(0, 1).to(dtype)
 
 
@@ -210,7 +210,7 @@ def zero_points(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor | No
 def uint4_matrix(
     numbers: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, device: torch.device | str
 ) -> "Uint4Matrix | None":
-    """Packs a matrix for `convert_from_uint4`, on the CPU, and moves it to `device`.
+    """Lays out a matrix for `convert_from_uint4`, on the CPU, and moves it to `device`.
 
     Args:
         numbers: (O, I) whole numbers from 0 to 15.
@@ -230,10 +230,10 @@ def uint4_parts(
     numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Words, scales and zeros of `convert_from_uint4`, from numbers (O, I) and scales and zeros (O, I / group_size)."""
-    from .quantize import pack_numbers  # this port's own, written on Day 2.2
+    from .quantize import numbers_to_words  # this port's own, written on Day 2.2
 
-    words, packed_zeros = (pack_numbers(part.T, 4).view(torch.int32) for part in (numbers, zeros))
-    return words, scales.T.to(torch.bfloat16).contiguous(), packed_zeros
+    words, zero_words = (numbers_to_words(part.T, 4).view(torch.int32) for part in (numbers, zeros))
+    return words, scales.T.to(torch.bfloat16).contiguous(), zero_words
 
 
 @dataclass(frozen=True, eq=False)

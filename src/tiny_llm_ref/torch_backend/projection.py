@@ -16,7 +16,7 @@ def project(x: torch.Tensor, w: Weights, bias: torch.Tensor | None = None) -> to
 
     Args:
         x: (..., I).
-        w: (O, I); packed ones take `quantized_linear`, and one with a bias brings its own.
+        w: (O, I); quantised ones take `quantized_linear`, and one with a bias brings its own.
         bias: (O,) or None.
 
     Returns:

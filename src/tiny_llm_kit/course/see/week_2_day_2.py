@@ -32,7 +32,7 @@ MODELS = {
 
 
 def show(b, console: Console) -> None:
-    """Packs a matrix of the shipped model, then counts bytes."""
+    """Quantises a matrix of the shipped model, then counts bytes."""
     w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
     console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
     _group(b, w, console)
@@ -47,7 +47,7 @@ def show(b, console: Console) -> None:
 def _group(b, w, console: Console) -> None:
     words, scales, biases = b.quantize_weights(w, GROUP_SIZE, BITS)
     scale, bias = float(b.numpy(scales)[0, 0]), float(b.numpy(biases)[0, 0])
-    q = b.numpy(b.unpack_numbers(words, BITS))[0, :SHOWN]
+    q = b.numpy(b.words_to_numbers(words, BITS))[0, :SHOWN]
     back = b.numpy(b.dequantize_weights(words, scales, biases, GROUP_SIZE, BITS))[0, :SHOWN]
     exact = b.numpy(w)[0, :SHOWN]
     word = b.numpy(words)[0, 0]

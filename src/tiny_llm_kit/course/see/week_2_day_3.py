@@ -1,4 +1,4 @@
-"""The screen of Day 2.3: your packed product against the plain one, and the shipped model in few bits.
+"""The screen of Day 2.3: your quantised product against the plain one, and the shipped model in few bits.
 
 Seconds are the machine's: medians of runs in turns, over several matrices, so that none waits in a cache.
 """
@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 from rich.console import Console
 
-from ...model.quantization import GROUP_SIZES, Packing
+from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...model.tokenizer import load_tokenizer
 from ...runtime.loading import load_checkpoint
 from .week_1_day_5 import QUESTION, SHIPPED
@@ -22,8 +22,8 @@ ROUNDS = 15
 
 
 def show(b, console: Console) -> None:
-    """Packs the shipped model and asks it."""
-    console.print("The shipped model in bf16, the matrices of its layers packed:\n")
+    """Quantises the shipped model and asks it."""
+    console.print("The shipped model in bf16, the matrices of its layers quantised:\n")
     _model(b, console)
 
 
@@ -44,8 +44,8 @@ def _products(b, console: Console) -> None:
     plain = [b.array(rng.normal(size=SHAPE), b.float_dtype) for _ in range(MATRICES)]
     kinds = {"plain": (plain, b.linear)}
     for bits in (8, 4):
-        packed = [b.prepare_weights(b.pack_weights(w, GROUP_SIZES[bits], bits)) for w in plain]
-        kinds[f"{bits} bits"] = (packed, b.quantized_linear)
+        quantized = [b.prepare_weights(b.quantize_matrix(w, GROUP_SIZES[bits], bits)) for w in plain]
+        kinds[f"{bits} bits"] = (quantized, b.quantized_linear)
     console.print(f"{'':>8}{'weights':>12}{'1 row':>12}{'read at':>16}{'':>8}{'16 rows':>14}", style="bold")
     few, many = (_times(b, kinds, rows) for rows in (1, 16))
     for name, (weights, _) in kinds.items():
@@ -90,7 +90,7 @@ def _model(b, console: Console) -> None:
     )
     plain = None
     for bits in (None, 8, 4):
-        checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16", Packing(b, bits))
+        checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16", WeightQuantizer(b, bits))
         model = b.Qwen3ModelWeek2(checkpoint)
         logits = b.numpy(model(b.array([ids]), 0, model.create_kv_cache()))[0, -1]
         plain = logits if plain is None else plain

@@ -29,7 +29,7 @@ def parser(kind: str, description: str) -> argparse.ArgumentParser:
     add("--layers", type=whole_number(1), help="fewer layers than the shape has, for slow machines")
     add("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     add("--attention", default="device", help="of our model: simple, tiled or device")
-    add("--quantize", choices=sorted(QUANTIZATIONS), help="adds our engine with packed weights")
+    add("--quantize", choices=sorted(QUANTIZATIONS), help="adds our engine with quantised weights")
     add("--compare", choices=["transformers", "mlx-lm"], help="a peer on the same weights")
     if kind == "decode":
         add("--rows", type=whole_number(1), nargs="+", default=[1, 4, 16], help="rows of the batch")

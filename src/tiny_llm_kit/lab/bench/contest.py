@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...model.quantization import QUANTIZATIONS, Packing
+from ...model.quantization import QUANTIZATIONS, WeightQuantizer
 from ...runtime.port import Port
 from .ours import Ours
 from .provenance import provenance
 from .samples import interleave
-from .shapes import PackedCheckpoint, RandomCheckpoint, shape
+from .shapes import QuantizedCheckpoint, RandomCheckpoint, shape
 
 OURS = "tiny-llm"
 PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
@@ -34,7 +34,7 @@ class Plan:
         layers: fewer layers than the shape has, or None.
         dtype: of the weights and the cache.
         attention: of our model, see `Qwen3ModelWeek2`.
-        quantize: "4bit" or "8bit" adds our engine with packed weights.
+        quantize: "4bit" or "8bit" adds our engine with quantised weights.
         compare: "transformers", "mlx-lm" or None.
         threads: each is measured.
         rounds: samples of each contestant and case.
@@ -59,8 +59,8 @@ def contestants(plan: Plan, port: Port) -> dict[str, Contestant]:
         OURS: Ours(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
     }
     if plan.quantize:
-        packed = PackedCheckpoint(checkpoint, Packing(port, QUANTIZATIONS[plan.quantize]))
-        model = port.Qwen3ModelWeek2(packed, attention=plan.attention)
+        quantized = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[plan.quantize]))
+        model = port.Qwen3ModelWeek2(quantized, attention=plan.attention)
         cast[f"{OURS} {plan.quantize}"] = Ours(port, model)
     return {**cast, **_peers(plan.compare, port, checkpoint)}
 

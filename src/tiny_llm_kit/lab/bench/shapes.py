@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from ...model.config import ModelConfig
-from ...model.quantization import Packing
+from ...model.quantization import WeightQuantizer
 
 QWEN3_06B = ModelConfig(
     hidden_size=1024,
@@ -69,16 +69,16 @@ class RandomCheckpoint:
 
 
 @dataclass(frozen=True)
-class PackedCheckpoint:
-    """The same weights, the layers' matrices packed as `--quantize` packs them.
+class QuantizedCheckpoint:
+    """The same weights, the layers' matrices quantised as `--quantize` does it.
 
     Args:
         plain: whose weights.
-        packing: in which bits.
+        quantizer: to which bits.
     """
 
     plain: RandomCheckpoint
-    packing: Packing
+    quantizer: WeightQuantizer
 
     @property
     def config(self) -> ModelConfig:
@@ -86,4 +86,8 @@ class PackedCheckpoint:
 
     def weight(self, name: str, *shape: int) -> Any:
         array = self.plain.weight(name, *shape)
-        return self.packing.pack(name, array, self.config) if self.packing.applies_to(name, shape) else array
+        return (
+            self.quantizer.quantize(name, array, self.config)
+            if self.quantizer.applies_to(name, shape)
+            else array
+        )

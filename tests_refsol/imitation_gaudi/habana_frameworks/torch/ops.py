@@ -16,7 +16,7 @@ def convert_from_uint4(qweight, scales, zero_points, out_dtype):
     assert scales.dtype == out_dtype == torch.bfloat16, "scales and result are bf16"
     q, s = _nibbles(qweight.cpu()), scales.cpu().double()
     z = torch.full((groups, N), 8) if zero_points is None else _nibbles(zero_points.cpu())
-    assert z.shape == s.shape, "zero points are packed along N, as the weights are"
+    assert z.shape == s.shape, "zero points are words along N, as the weights are"
     rows = [(q[k] - z[k * groups // K]) * s[k * groups // K] for k in range(K)]
     return torch.stack(rows).to(out_dtype).to("hpu")
 

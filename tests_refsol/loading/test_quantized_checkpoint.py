@@ -1,4 +1,4 @@
-"""4-bit and 8-bit checkpoints of mlx-lm: both ports unpack them to what MLX itself would."""
+"""4-bit and 8-bit checkpoints of mlx-lm: both ports dequantise them to what MLX itself would."""
 
 import json
 from importlib import import_module
@@ -23,7 +23,7 @@ def load(folder, backend: str, dtype: str = "float32") -> np.ndarray:
     )
 
 
-def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
+def as_words(numbers: np.ndarray, bits: int) -> np.ndarray:
     """The layout in words of 32 bits: the first number in the lowest bits."""
     per_word = 32 // bits
     groups = numbers.astype(np.uint32).reshape(numbers.shape[0], -1, per_word)
@@ -31,15 +31,19 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
 
 
 @pytest.fixture
-def packed(folder, edit):
-    """Makes the folder a packed checkpoint; returns the weight that it stands for, in float32."""
+def quantized(folder, edit):
+    """Makes the folder a quantised checkpoint; returns the weight that it stands for, in float32."""
 
     def make(bits: int, group_size: int) -> np.ndarray:
         rng = np.random.default_rng(4)
         numbers = rng.integers(0, 2**bits, size=(6, 3 * group_size))
         # Steps of 1/64: products and sums are exact, so every port must give the same bits.
         scales, biases = (rng.integers(-64, 64, size=(6, 3)).astype(np.float32) / 64 for _ in "ab")
-        tensors = {f"{NAME}.weight": pack(numbers, bits), f"{NAME}.scales": scales, f"{NAME}.biases": biases}
+        tensors = {
+            f"{NAME}.weight": as_words(numbers, bits),
+            f"{NAME}.scales": scales,
+            f"{NAME}.biases": biases,
+        }
         save_file(tensors, folder / "model.safetensors")
         edit("config.json", quantization={"group_size": group_size, "bits": bits})
         return (numbers.reshape(6, 3, -1) * scales[..., None] + biases[..., None]).reshape(6, -1)
@@ -49,8 +53,8 @@ def packed(folder, edit):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 64), (8, 64), (8, 128)])
-def test_numbers_are_unpacked(folder, packed, backend, bits, group_size):
-    expected = packed(bits, group_size)
+def test_numbers_are_dequantized(folder, quantized, backend, bits, group_size):
+    expected = quantized(bits, group_size)
     np.testing.assert_array_equal(load(folder, backend), expected.astype(np.float32))
 
 
@@ -59,7 +63,7 @@ if "mlx" in BACKENDS:  # the oracle
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
     @pytest.mark.parametrize("bits", [4, 8])
-    def test_what_mlx_packed_is_what_mlx_unpacks(folder, edit, backend, stored, bits):
+    def test_what_mlx_quantized_is_what_mlx_dequantizes(folder, edit, backend, stored, bits):
         import mlx.core as mx
 
         dense = mx.random.normal((96, 128), key=mx.random.key(1)).astype(getattr(mx, stored))
@@ -77,8 +81,8 @@ if "mlx" in BACKENDS:  # the oracle
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_scales_may_be_in_another_shard(folder, packed, backend):
-    expected = packed(4, 64)
+def test_scales_may_be_in_another_shard(folder, quantized, backend):
+    expected = quantized(4, 64)
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     weight_map = {name: f"model-{number}.safetensors" for number, name in enumerate(tensors)}
@@ -110,27 +114,27 @@ def with_words_in_one_row(tensors: dict) -> None:
     [
         (
             without_scales,
-            f"packed tensor '{NAME}.weight' needs '{NAME}.scales' as floats; download the model again",
+            f"quantised tensor '{NAME}.weight' needs '{NAME}.scales' as floats; download the model again",
         ),
         (
             with_scales_of_another_group,
-            f"packed tensor '{NAME}.weight' [6, 24] does not fit its scales [6, 6] and biases [6, 3] "
+            f"quantised tensor '{NAME}.weight' [6, 24] does not fit its scales [6, 6] and biases [6, 3] "
             "at quantization.bits 4 and group_size 64; download the model again",
         ),
         (
             with_biases_of_another_group,
-            f"packed tensor '{NAME}.weight' [6, 24] does not fit its scales [6, 3] and biases [6, 1] "
+            f"quantised tensor '{NAME}.weight' [6, 24] does not fit its scales [6, 3] and biases [6, 1] "
             "at quantization.bits 4 and group_size 64; download the model again",
         ),
         (
             with_words_in_one_row,
-            f"packed tensor '{NAME}.weight' [144] does not fit its scales [6, 3] and biases [6, 3] "
+            f"quantised tensor '{NAME}.weight' [144] does not fit its scales [6, 3] and biases [6, 3] "
             "at quantization.bits 4 and group_size 64; download the model again",
         ),
     ],
 )
-def test_parts_that_do_not_fit(folder, packed, backend, change, message):
-    packed(4, 64)
+def test_parts_that_do_not_fit(folder, quantized, backend, change, message):
+    quantized(4, 64)
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""The shipped model in few bits: what it still answers, what it weighs, and as a checkpoint that came packed."""
+"""The shipped model in few bits: what it still answers, what it weighs, and as a checkpoint that came quantised."""
 
 import json
 import shutil
@@ -8,10 +8,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from tiny_llm_kit.commands.eval_tiny_model import main as evaluate
-from tiny_llm_kit.commands.eval_tiny_model import packed_logits
+from tiny_llm_kit.commands.eval_tiny_model import quantized_logits
 from tiny_llm_kit.lab.evaluation import exact_answers
 from tiny_llm_kit.lab.evaluation_cases import make_suites, read_material
-from tiny_llm_kit.model.quantization import Packing
+from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.runtime.loading import load_checkpoint
@@ -29,25 +29,25 @@ def suites():
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_packed_layers_still_look_up_and_answer(b, suites, bits):
+def test_quantized_layers_still_look_up_and_answer(b, suites, bits):
     """At least 19 of 20 look-ups at 20 lines, and of 20 training questions."""
-    logits = packed_logits("ref", b.name, "fp32", str(MODEL), bits)
+    logits = quantized_logits("ref", b.name, "fp32", str(MODEL), bits)
     for name in ("look-ups, 20 lines", "questions as in training"):
         assert sum(exact_answers(logits, suites[name].cases)) >= 19, name
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_layers_weigh_what_the_formula_says(b, bits):
-    weights = load_checkpoint(MODEL, b.name, "cpu", "bfloat16", Packing(b, bits)).weights
-    packed = [w for w in weights.values() if isinstance(w, b.QuantizedWeights)]
-    assert len(packed) == 4 * 7 and sum(w.shape[0] * w.shape[1] for w in packed) == MATRIX_NUMBERS
+    weights = load_checkpoint(MODEL, b.name, "cpu", "bfloat16", WeightQuantizer(b, bits)).weights
+    quantized = [w for w in weights.values() if isinstance(w, b.QuantizedWeights)]
+    assert len(quantized) == 4 * 7 and sum(w.shape[0] * w.shape[1] for w in quantized) == MATRIX_NUMBERS
     group_size = {4: 32, 8: 64}[bits]
-    assert sum(w.nbytes for w in packed) == MATRIX_NUMBERS * bits // 8 + 4 * MATRIX_NUMBERS // group_size
+    assert sum(w.nbytes for w in quantized) == MATRIX_NUMBERS * bits // 8 + 4 * MATRIX_NUMBERS // group_size
 
 
-def test_a_checkpoint_that_came_packed_is_never_dequantised(b, tmp_path):
+def test_a_checkpoint_that_came_quantized_is_never_dequantised(b, tmp_path):
     """Every matrix in 8 bits, the tied table too, as mlx-lm writes it: the logits are Week 1's of the plain arrays."""
-    folder = shutil.copytree(MODEL, tmp_path / "packed")
+    folder = shutil.copytree(MODEL, tmp_path / "quantized")
     tensors = {}
     for name, w in load_checkpoint(MODEL, b.name, "cpu", "float32").weights.items():
         parts = b.quantize_weights(w, 64, 8) if len(w.shape) == 2 else [w]
@@ -59,14 +59,14 @@ def test_a_checkpoint_that_came_packed_is_never_dequantised(b, tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 64, "bits": 8}}))
     ids = b.array([[5, 300, 77, 9, 1200]])
     expected = b.numpy(b.Qwen3ModelWeek1(load_checkpoint(folder, b.name, "cpu", "float32"))(ids))
-    checkpoint = load_checkpoint(folder, b.name, "cpu", "float32", Packing(b))
+    checkpoint = load_checkpoint(folder, b.name, "cpu", "float32", WeightQuantizer(b))
     model = b.Qwen3ModelWeek2(checkpoint)
     actual = b.numpy(model(ids, 0, model.create_kv_cache()))
     assert type(checkpoint.weights["model.embed_tokens.weight"]) is b.QuantizedWeights
     np.testing.assert_allclose(actual, expected, atol=1e-3 * np.abs(expected).max())
 
 
-def test_only_a_solution_can_be_packed(capsys):
+def test_only_a_solution_can_be_quantized(capsys):
     with pytest.raises(SystemExit):
         evaluate(["--solution", "transformers", "--quantize", "4bit"])
     assert "--quantize needs a solution of this course" in capsys.readouterr().err

@@ -1,11 +1,11 @@
-"""Weights that stay packed, and weights that are packed at load: which of them, in which form, at which cost."""
+"""Weights that stay quantised, and weights that are quantised at load: which of them, in which form, at which cost."""
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.quantization import Packing
+from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.runtime.loading import load_checkpoint
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
@@ -31,8 +31,8 @@ def plain(folder) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def packed(folder, plain, edit, port) -> dict[str, np.ndarray]:
-    """Makes the folder a checkpoint as mlx-lm packs it, embedding and head too; the matrices that it stands for."""
+def quantized(folder, plain, edit, port) -> dict[str, np.ndarray]:
+    """Makes the folder a checkpoint as mlx-lm quantises it, embedding and head too; the matrices that it stands for."""
     tensors, dense = {NORM: plain[NORM]}, {NORM: plain[NORM]}
     for name in (EMBEDDING, HEAD, GATE):
         words, scales, biases = port.quantize_weights(port.array(plain[name]), 32, 4)
@@ -46,16 +46,16 @@ def packed(folder, plain, edit, port) -> dict[str, np.ndarray]:
 
 
 def load(port: Port, folder, bits: int | None = None, dtype: str = "float32"):
-    return load_checkpoint(folder, port.name, "cpu", dtype, Packing(port, bits)).weights
+    return load_checkpoint(folder, port.name, "cpu", dtype, WeightQuantizer(port, bits)).weights
 
 
 def product(port: Port, weights, columns: int) -> np.ndarray:
-    """The matrix that packed weights multiply by."""
+    """The matrix that quantised weights multiply by."""
     return port.numpy(port.quantized_linear(port.array(np.eye(columns)[:5]), weights)).T
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_the_matrices_of_the_layers_are_packed_and_nothing_else(port, folder, plain, edit, bits):
+def test_the_matrices_of_the_layers_are_quantized_and_nothing_else(port, folder, plain, edit, bits):
     edit("config.json", tie_word_embeddings=False)
     weights = load(port, folder, bits)
     if bits == 8:
@@ -71,7 +71,7 @@ def test_bytes_are_those_of_the_formula(port, folder, plain):
     assert load(port, folder, 4, "bfloat16")[GATE].nbytes == 48 * 64 // 2 + 2 * 2 * 48 * 64 // 32
 
 
-def test_without_bits_nothing_is_packed(port, folder, plain):
+def test_without_bits_nothing_is_quantized(port, folder, plain):
     weights = load(port, folder)
     assert {name: tuple(array.shape) for name, array in weights.items() if name != HEAD} == {
         name: array.shape for name, array in plain.items() if name != HEAD
@@ -80,20 +80,20 @@ def test_without_bits_nothing_is_packed(port, folder, plain):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_packed_checkpoint_stays_packed(port, folder, packed, edit, tied):
+def test_a_quantized_checkpoint_stays_quantized(port, folder, quantized, edit, tied):
     edit("config.json", tie_word_embeddings=tied)
     weights = load(port, folder)
     assert (HEAD in weights) != tied
     for name in {EMBEDDING, GATE, HEAD} & weights.keys():
         assert type(weights[name]) is port.QuantizedWeights, name
-        assert weights[name].shape == packed[name].shape
-    np.testing.assert_allclose(product(port, weights[GATE], 64), packed[GATE][:, :5], atol=0.02)
+        assert weights[name].shape == quantized[name].shape
+    np.testing.assert_allclose(product(port, weights[GATE], 64), quantized[GATE][:, :5], atol=0.02)
     rows = port.embedding_of(320, 32, weights[EMBEDDING])
-    np.testing.assert_array_equal(port.numpy(rows(port.array([3, 319]))), packed[EMBEDDING][[3, 319]])
-    np.testing.assert_array_equal(port.numpy(weights[NORM]), packed[NORM])
+    np.testing.assert_array_equal(port.numpy(rows(port.array([3, 319]))), quantized[EMBEDDING][[3, 319]])
+    np.testing.assert_array_equal(port.numpy(weights[NORM]), quantized[NORM])
 
 
-def test_only_a_table_that_is_multiplied_by_has_both_forms(port, folder, packed, edit):
+def test_only_a_table_that_is_multiplied_by_has_both_forms(port, folder, quantized, edit):
     sizes = {}
     for tied in (True, False):
         edit("config.json", tie_word_embeddings=tied)
@@ -103,11 +103,11 @@ def test_only_a_table_that_is_multiplied_by_has_both_forms(port, folder, packed,
     assert sizes[False] == 320 * 32 // 2 + 2 * 2 * 320 and sizes[True] in (sizes[False], 2 * sizes[False])
 
 
-def test_scales_come_in_the_models_type(port, folder, packed):
+def test_scales_come_in_the_models_type(port, folder, quantized):
     assert load(port, folder, dtype="bfloat16")[EMBEDDING].dtype == port.dtype("bfloat16")
 
 
-def test_a_packed_checkpoint_takes_its_own_bits_and_no_others(port, folder, packed):
+def test_a_quantized_checkpoint_takes_its_own_bits_and_no_others(port, folder, quantized):
     assert load(port, folder, 4).keys() == load(port, folder).keys()
     with pytest.raises(CheckpointError) as caught:
         load(port, folder, 8)
@@ -117,9 +117,9 @@ def test_a_packed_checkpoint_takes_its_own_bits_and_no_others(port, folder, pack
     assert str(caught.value) == f"{folder}: {message}"
 
 
-def test_week_1_still_gets_plain_arrays(port, folder, packed):
+def test_week_1_still_gets_plain_arrays(port, folder, quantized):
     weights = load_checkpoint(folder, port.name, "cpu", "float32").weights
-    np.testing.assert_array_equal(port.numpy(weights[GATE]), packed[GATE])
+    np.testing.assert_array_equal(port.numpy(weights[GATE]), quantized[GATE])
 
 
 def test_nothing_is_printed_without_a_terminal(port, folder, plain, capfd):
