@@ -172,6 +172,36 @@ def test_cache_refuses_more_than_fits(b, rng):
 
 
 @pytest.mark.task("2.1.1")
+@pytest.mark.parametrize("pieces", [(300, 1, 299, 1), (1, 600), (255, 2, 256)])
+def test_cache_without_a_limit_takes_any_number(b, rng, pieces):
+    """`TinyKvFullCache()` has no limit: it grows when it is full, and loses nothing by it."""
+    pair, cache = keys_and_values(rng, sum(pieces)), b.TinyKvFullCache()
+    for start, stop in spans(pieces):
+        try:
+            result = feed(b, cache, pair, start, stop)
+        except ValueError as error:
+            pytest.fail(f"a cache without a limit takes {stop} tokens: {error}")
+        assert_holds(b, cache, result, pair, start, stop)
+
+
+@pytest.mark.task("2.1.1")
+@pytest.mark.parametrize(
+    "pieces", [(1,) * 600, (200,) * 3, (256, 1, 255, 88)], ids=["1", "200", "full steps"]
+)
+def test_cache_grows_in_steps_of_256(b, rng, pieces):
+    """Growing copies the cache: it happens when 256, 512, … tokens are full, and then by 256 positions."""
+    pair, cache, lengths = keys_and_values(rng, sum(pieces)), b.TinyKvFullCache(), []
+    for start, stop in spans(pieces):
+        feed(b, cache, pair, start, stop)
+        lengths.append((cache.keys.shape[2], cache.values.shape[2]))
+    expected = [(-(-stop // 256) * 256,) * 2 for _, stop in spans(pieces)]
+    assert lengths == expected, (
+        f"up to {sum(pieces)} tokens the memory is {sorted(set(expected))} positions long, in this order, for keys "
+        f"and values; here it is {list(dict.fromkeys(lengths))[:5]}"
+    )
+
+
+@pytest.mark.task("2.1.1")
 def test_a_released_cache_starts_afresh(b, rng):
     """After release() the cache is empty, for another text and another number of rows."""
     pair, cache = keys_and_values(rng, 6), b.TinyKvFullCache(6)
@@ -529,6 +559,69 @@ def test_model_drops_tokens_before_the_head(b, rng):
 
 
 @pytest.mark.task("2.1.5")
+@pytest.mark.parametrize("keep", [-1, 4, 100])
+def test_model_refuses_to_score_tokens_that_are_not_there(b, keep):
+    """Of 3 new tokens 0 to 3 can be scored. Asking for 4 must not give some other number without a word."""
+    model = model_of(b, "tied-1")
+    with pytest.raises(ValueError, match=f"logits_to_keep is {keep}, of 3 new tokens"):
+        model(b.array([[1, 2, 3]]), 0, model.create_kv_cache(), logits_to_keep=keep)
+
+
+@pytest.mark.task("2.1.5")
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 6])
+def test_model_refuses_a_wrong_number_of_caches(b, count):
+    """3 layers need 3 caches: with fewer or more the model raises ValueError, names both, and fills none."""
+    model = model_of(b, "untied-3")
+    caches = (model.create_kv_cache() + model.create_kv_cache())[:count]
+    with pytest.raises(ValueError, match=f"{count} caches for 3 layers"):
+        model(b.array([[1, 2]]), 0, caches)
+    assert [cache.offset for cache in caches] == [0] * count, "no cache may be filled by a step that failed"
+
+
+@pytest.mark.task("2.1.5")
+@pytest.mark.parametrize("offset", [0, 4, 6, [5, 4], [4, 4], [0, 5], [5], [5, 5, 5]])
+def test_model_refuses_an_offset_that_its_cache_contradicts(b, rng, offset):
+    """The caches hold 5 tokens of two rows, so the next one stands at 5. Anything else is a ValueError, and no step."""
+    ids, expected = text_and_logits(b, rng, "untied-3", tokens=6)
+    model = model_of(b, "untied-3")
+    caches = model.create_kv_cache()
+    model(b.array(ids[:, :5]), 0, caches)
+    with pytest.raises(ValueError, match=r"hold \[5, 5"):
+        model(b.array(ids[:, 5:]), offset, caches)
+    assert [cache.offset for cache in caches] == [5] * 3, "a step that failed changes no cache"
+    actual = b.numpy(model(b.array(ids[:, 5:]), 5, caches))
+    assert_close(
+        actual, expected[:, 5:], atol=1e-4, idea="after the error the right offset goes on as if nothing was"
+    )
+
+
+@pytest.mark.task("2.1.5")
+@pytest.mark.parametrize("offsets", [[0, 0], [3, 3], [4, 0]])
+def test_model_refuses_an_offset_that_a_batch_contradicts(b, offsets):
+    """The rows of a batch are at places of their own: row 0 holds 3 tokens, row 1 is idle and stands at 0."""
+    model = model_of(b, "tied-1")
+    batch = model.create_batch_cache(2, 9)
+    for cache in batch:
+        cache.offsets, cache.active = [3, 0], [True, False]
+    with pytest.raises(ValueError, match=r"hold \[3, 0\]"):
+        model(b.array([[1], [2]]), offsets, batch)
+
+
+@pytest.mark.task("2.1.5")
+def test_model_makes_as_much_room_as_was_asked_for(b):
+    """create_kv_cache(7): 7 tokens fit into every layer. One more is a ValueError with both numbers, and no step."""
+    model = model_of(b, "untied-3")
+    for pieces in ((7,), (5, 2)):
+        caches = model.create_kv_cache(7)
+        assert len(caches) == 3, f"one cache for each of 3 layers, not {len(caches)}"
+        for start, stop in spans(pieces):
+            model(b.array(np.ones((1, stop - start), int)), start, caches)
+        with pytest.raises(ValueError, match=r"7 \+ 1 tokens do not fit: this cache holds 7"):
+            model(b.array([[1]]), 7, caches)
+        assert [cache.offset for cache in caches] == [7] * 3, "a step that does not fit changes no cache"
+
+
+@pytest.mark.task("2.1.5")
 @pytest.mark.parametrize("back", [1, 4, 9])
 def test_model_goes_on_after_a_rewind(b, rng, back):
     """Tokens taken back and replaced by others: as if the text had been the other one from the start."""
@@ -699,11 +792,12 @@ class ScriptedCache:
 class ScriptedModel:
     """Prefers `script[n]` in call n, behind the last token; an entry that is an exception is raised. It has 2 layers.
 
-    It remembers what it was given: in `calls` (offset, ids) of each call, in `caches` those of each text.
+    It remembers what it was given: in `calls` (offset, ids) of each call, in `caches` those of each text, in `scored`
+    how many tokens each call wanted logits of.
     """
 
     def __init__(self, b, script: list):
-        self.b, self.script, self.calls, self.caches = b, script, [], []
+        self.b, self.script, self.calls, self.caches, self.scored = b, script, [], [], []
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[ScriptedCache]:
         self.caches.append([ScriptedCache(max_seq_len) for _ in range(2)])
@@ -725,6 +819,7 @@ class ScriptedModel:
         logits[:, :-1, (wanted + 1) % VOCAB] = 9
         logits[:, -1, wanted] = 5
         kept = ids.shape[1] if logits_to_keep is None else logits_to_keep
+        self.scored.append(kept if isinstance(kept, int) else len(self.b.numpy(kept)))
         return self.b.array(logits[:, ids.shape[1] - kept :] if isinstance(kept, int) else logits[:, -1:])
 
     def _plain(self, offset):
@@ -763,6 +858,24 @@ def test_generate_sends_the_prompt_once_and_then_one_token(b, prompt):
     expected = [(0, [*prompt.encode()]), (n, [ord("y")]), (n + 1, [ord("o")]), (n + 2, [ord("u")])]
     assert model.calls == expected, f"(offset, ids) of the calls must be {expected}: {model.calls}"
     assert (text, pieces) == ("you", ["y", "o", "u"]), f"the text is what was generated: {text!r}, {pieces}"
+
+
+@pytest.mark.task("2.1.6")
+def test_generate_asks_for_the_logits_of_one_token(b):
+    """Only the last token's logits choose the next one: no call scores a whole prompt, the largest product of all."""
+    _, model, _ = generate(b, [*b"you", END_OF_TEXT], "a longer prompt")
+    assert model.scored == [1] * 4, f"logits_to_keep=1 in every call; the model scored {model.scored} tokens"
+
+
+@pytest.mark.task("2.1.6")
+@pytest.mark.parametrize(("prompt", "limit"), [("Hi", 3), ("a longer prompt", 1), ("Hi", 900)])
+def test_generate_makes_room_for_the_prompt_and_the_answer(b, prompt, limit):
+    """Memory for prompt and answer, and not for the model's whole context: a step of 256 more at most."""
+    _, model, _ = generate(b, [*b"ok", END_OF_TEXT][-limit:], prompt, max_tokens=limit)
+    needed, rooms = len(prompt) + limit, {cache.max_seq_len for caches in model.caches for cache in caches}
+    assert all(room is not None and needed - 1 <= room < needed + 256 for room in rooms), (
+        f"{len(prompt)} tokens of prompt and at most {limit} of answer: create_kv_cache({needed}), not {rooms}"
+    )
 
 
 @pytest.mark.task("2.1.6")

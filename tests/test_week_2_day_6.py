@@ -225,6 +225,62 @@ def test_add_makes_room_for_a_whole_slot(b, rng):
 
 
 @pytest.mark.task("2.6.2")
+@pytest.mark.parametrize(("slot", "own"), [(40, 1000), (40, 40), (300, 1000), (None, 300), (300, None)])
+def test_slots_are_as_long_as_was_asked_for(b, rng, slot, own):
+    """Every slot costs memory: as many positions as the batch asked for, else as the first request's cache has."""
+    cache, prefilled, asked = b.BatchingKvCache(2, slot), b.TinyKvFullCache(own), slot or own
+    prefilled.update_and_fetch(*map(b.array, rng.normal(size=(2, 1, HKV, 3, D))))
+    cache.add_request(prefilled, 0)
+    for array in (cache.keys, cache.values):
+        assert asked <= array.shape[2] < asked + 256, (
+            f"{array.shape[2]} positions in a slot of {asked} tokens (the request's own cache: {own}): round {asked} up"
+        )
+
+
+@pytest.mark.task("2.6.2")
+def test_a_slot_takes_a_request_that_fills_it(b, rng):
+    """A slot of 9 takes 9 tokens and not 10; then it is full, and the next token is a ValueError, not a write."""
+    rows = Rows(b, rng, 2, 9)
+    try:
+        rows.add(1, 9)
+    except ValueError as error:
+        pytest.fail(f"9 tokens fit a slot of 9: {error}")
+    assert rows.cache.offsets == [0, 9], f"9 tokens fit a slot of 9: {rows.cache.offsets}"
+    with pytest.raises(ValueError, match="10 tokens do not fit a slot of 9"):
+        rows.cache.add_request(rows.prefilled(10)[0], 0)
+    with pytest.raises(ValueError, match=r"9 \+ 1 tokens do not fit a slot of 9"):
+        rows.update(2)
+    assert rows.cache.offsets == [0, 9], f"what was refused changes nothing: {rows.cache.offsets}"
+
+
+@pytest.mark.task("2.6.2")
+@pytest.mark.parametrize("emptied", ["new", "rewound", "released"])
+def test_add_refuses_an_empty_cache(b, rng, emptied):
+    """A request without a token has no keys and no place in a batch: a ValueError that says so; the slot stays free."""
+    rows = Rows(b, rng, 2)
+    own = b.TinyKvFullCache(300) if emptied == "new" else rows.prefilled(4)[0]
+    if emptied != "new":
+        own.rewind(4) if emptied == "rewound" else own.release()
+    with pytest.raises(ValueError, match="cache is empty: prefill"):
+        rows.cache.add_request(own, 1)
+    assert (rows.cache.offsets, rows.cache.active) == ([0, 0], [False, False]), "slot 1 is still free"
+    rows.add(1, 2)
+    rows.check("the slot that an empty request did not get", 2)
+
+
+@pytest.mark.task("2.6.2")
+def test_add_refuses_a_slot_of_no_length(b, rng):
+    """Neither the batch nor the request's cache has a limit: nobody knows how much memory a slot needs."""
+    own, cache = b.TinyKvFullCache(), b.BatchingKvCache(2)
+    own.update_and_fetch(*map(b.array, rng.normal(size=(2, 1, HKV, 3, D))))
+    with pytest.raises(ValueError, match="max_seq_len"):
+        cache.add_request(own, 0)
+    given = b.BatchingKvCache(2, 9)
+    given.add_request(own, 0)
+    assert given.offsets == [3, 0], f"with a length from the batch it fits: {given.offsets}"
+
+
+@pytest.mark.task("2.6.2")
 def test_add_copies_so_that_the_request_can_release(b, rng):
     """What was copied does not change with the request's own cache, and has no tokens that it had rewound."""
     rows = Rows(b, rng, 2)

@@ -245,6 +245,59 @@ MUTANTS = [
         inside="TinyKvFullCache.make_mask",
     ),
     _cache(
+        "room for the new tokens and no more: every token copies the whole cache",
+        "every test of the numbers, or one with prompts of full steps",
+        mlx=("round_up(self.offset) - filled", "self.offset - filled"),
+        torch=(
+            "room = round_up(self.max_seq_len or self.offset + L)",
+            "room = max(self.offset + L, round_up(self.max_seq_len or 0))\n        S = min(S, room)",
+        ),
+    ),
+    _cache(
+        "doubles its memory where a step would do",
+        "a test of the numbers, or with texts of up to 512 tokens",
+        mlx=("round_up(self.offset) - filled", "max(round_up(self.offset), 2 * filled) - filled"),
+        torch=(
+            "room = round_up(self.max_seq_len or self.offset + L)",
+            "room = round_up(self.max_seq_len or self.offset + L)\n"
+            "        if self.keys is not None and self.keys.shape[2] < room:\n"
+            "            room = max(room, 2 * self.keys.shape[2])",
+        ),
+    ),
+    _cache(
+        "a whole step more than is needed, so that the last one is always empty",
+        "a test that the length is a multiple of 256, or of the numbers",
+        mlx=("round_up(self.offset) - filled", "round_up(self.offset + STEP) - filled"),
+        torch=(
+            "round_up(self.max_seq_len or self.offset + L)",
+            "round_up((self.max_seq_len or self.offset + L) + STEP)",
+        ),
+    ),
+    _cache(
+        "forgets what it held when it grows without a limit",
+        "a test with a limit, or with texts of up to 256 tokens",
+        mlx=(
+            "return room if old is None else mx.concatenate([old, room], axis=2)",
+            "kept = 0 * old if old is not None and self.max_seq_len is None else old\n"
+            "            return room if old is None else mx.concatenate([kept, room], axis=2)",
+        ),
+        torch=(
+            "self.keys, self.values = F.pad(self.keys, longer), F.pad(self.values, longer)",
+            "self.keys, self.values = F.pad(0 * self.keys, longer), F.pad(0 * self.values, longer)",
+        ),
+    ),
+    Mutant(
+        "2.1.1",
+        "without a limit 256 tokens fit",
+        CACHE,
+        "a test of short texts",
+        both=(
+            "if self.max_seq_len is not None and self.offset + L > self.max_seq_len:",
+            "if self.offset + L > (self.max_seq_len or STEP):",
+        ),
+        inside=UPDATE,
+    ),
+    _cache(
         "shares its memory with every other cache",
         "a test with one cache",
         mlx=(
@@ -255,9 +308,9 @@ MUTANTS = [
             "        self.keys, self.values = cls.k, cls.v",
         ),
         torch=(
-            "            self.keys = key.new_zeros(B, Hkv, round_up(self.max_seq_len), D)\n"
+            "            self.keys = key.new_zeros(B, Hkv, room, D)\n"
             "            self.values = torch.zeros_like(self.keys)",
-            "            shape, held = (B, Hkv, round_up(self.max_seq_len), D), type(self).__dict__.get('held', {})\n"
+            "            shape, held = (B, Hkv, room, D), type(self).__dict__.get('held', {})\n"
             "            type(self).held = held\n"
             "            self.keys, self.values = held.setdefault(\n"
             "                (shape, key.dtype), (key.new_zeros(shape), key.new_zeros(shape))\n"
@@ -514,6 +567,110 @@ MUTANTS = [
             "    if positions.ndim == 2:\n",
             "    if positions.ndim == 2:\n        near = near[:1]\n",
         ),
+    ),
+    Mutant(
+        "2.1.5",
+        "accepts more caches than layers",
+        MODEL,
+        "a test with too few",
+        both=("if len(cache) != len(self.layers):", "if len(cache) < len(self.layers):"),
+        inside="Qwen3ModelWeek2._check_caches",
+    ),
+    Mutant(
+        "2.1.5",
+        "notices missing caches when the layers that have one are through",
+        MODEL,
+        "a test that only asks for some ValueError",
+        both=(
+            "if len(cache) != len(self.layers):",
+            "if len(cache) > len(self.layers) or not cache:",
+        ),
+        inside="Qwen3ModelWeek2._check_caches",
+    ),
+    _model(
+        "fills up missing caches with the first one, and leaves out those that are too many",
+        "a test with the right number",
+        "self.begin(inputs, offset, cache, mask)",
+        "self.begin(inputs, offset, cache := [*cache, *cache[:1] * 9][: len(self.layers)], mask)",
+    ),
+    _model(
+        "believes the cache and not the offset",
+        "a test whose offsets are right",
+        "step = self.begin(inputs, offset, cache, mask)",
+        "held = [c.offset for c in cache[:1]] * len(inputs)\n"
+        "        step = self.begin(inputs, held if isinstance(offset, int) else offset, cache, mask)",
+    ),
+    Mutant(
+        "2.1.5",
+        "believes an offset below what the caches hold, and so counts tokens twice",
+        MODEL,
+        "a test with an offset that skips tokens",
+        both=("if given != held:", "if given > held:"),
+        inside="Qwen3ModelWeek2._check_caches",
+    ),
+    Mutant(
+        "2.1.5",
+        "compares the first row alone",
+        MODEL,
+        "a test with one row, or with a number for all rows",
+        both=("if given != held:", "if given[0] != held[0]:"),
+        inside="Qwen3ModelWeek2._check_caches",
+    ),
+    Mutant(
+        "2.1.5",
+        "asks for too many logits get as many as there happen to be",
+        MODEL,
+        "a test that keeps at most L",
+        both=("if not 0 <= logits_to_keep <= x.shape[1]:", "if logits_to_keep < 0:"),
+        inside="kept",
+    ),
+    Mutant(
+        "2.1.5",
+        "a negative number of logits is none",
+        MODEL,
+        "a test that keeps too many",
+        both=("if not 0 <= logits_to_keep <= x.shape[1]:", "if logits_to_keep > x.shape[1]:"),
+        inside="kept",
+    ),
+    Mutant(
+        "2.1.5",
+        "room for the model's whole context, whatever was asked for",
+        MODEL,
+        "a test of the logits",
+        both=("limit if max_seq_len is None else min(max_seq_len, limit)", "limit"),
+        inside="Qwen3ModelWeek2.create_kv_cache",
+    ),
+    Mutant(
+        "2.1.5",
+        "room for one token more than was asked for",
+        MODEL,
+        "a test that fills the caches",
+        both=("min(max_seq_len, limit)", "min(max_seq_len + 1, limit)"),
+        inside="Qwen3ModelWeek2.create_kv_cache",
+    ),
+    _generate(
+        "makes room for the model's whole context",
+        "a test of the text, or one that the answer fits",
+        "max_seq_len=len(tokenizer.encode(prompt)) + max_tokens",
+        "",
+    ),
+    _generate(
+        "makes twice the room",
+        "a test of the text, or one that the answer fits",
+        "len(tokenizer.encode(prompt)) + max_tokens",
+        "2 * (len(tokenizer.encode(prompt)) + max_tokens)",
+    ),
+    _generate(
+        "scores every token of the prompt",
+        "a test of the text",
+        RUN,
+        "return model(inputs[:, offset:], offset, cache)",
+    ),
+    _generate(
+        "scores two tokens of a prompt",
+        "a test of the text, or with prompts of one token",
+        RUN,
+        "return model(inputs[:, offset:], offset, cache, logits_to_keep=min(2, inputs.shape[1] - offset))",
     ),
     _generate(
         "sends the prompt again with every token",

@@ -35,6 +35,9 @@ class TinyKvCache(Protocol):
 
     offset: int  # tokens held
 
+    def next_positions(self, B: int) -> list[int]:
+        """Where the next token of each of B rows stands."""
+
     def span(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens."""
 
@@ -70,14 +73,18 @@ class TinyKvFullCache:
     A new token is written in place; what is read back is the filled part.
 
     Args:
-        max_seq_len: how many tokens fit.
+        max_seq_len: how many tokens fit; no limit when None.
     """
 
-    def __init__(self, max_seq_len: int):
+    def __init__(self, max_seq_len: int | None = None):
         self.max_seq_len = max_seq_len
         self.offset = 0
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
+
+    def next_positions(self, B: int) -> list[int]:
+        """Where the next token of each of B rows stands: behind the tokens held, in every row."""
+        return [self.offset] * B
 
     def span(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens: all that are filled then."""
@@ -120,7 +127,7 @@ class TinyKvFullCache:
         L = key.shape[2]
         if mask_length not in (None, L):
             raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
-        if self.offset + L > self.max_seq_len:
+        if self.max_seq_len is not None and self.offset + L > self.max_seq_len:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype)

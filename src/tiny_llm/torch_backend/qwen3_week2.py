@@ -141,6 +141,10 @@ class Qwen3ModelWeek2:
 
         Returns:
             (B, K, V) logits of the K tokens kept.
+
+        Raises:
+            ValueError: the caches are not one a layer, the offset is not the number of tokens that they hold, or
+                `logits_to_keep` is not from 0 to L. Positions in an array are not read, and not checked.
         """
         # TASK 2.1.5: what the layers share, the embedding, every layer with its own cache, the norm, the head.
         # The head is the largest product of a small model: drop the tokens that nobody asked about before it.
@@ -155,6 +159,7 @@ class Qwen3ModelWeek2:
     ) -> Step:
         """Positions, RoPE's rows and the masks of one step. The arguments are those of the model's call. Given."""
         B, L = inputs.shape
+        self._check_caches(B, offset, cache)
         if isinstance(offset, int):
             offset = slice(offset, offset + L)
         elif not isinstance(offset, torch.Tensor):
@@ -166,6 +171,22 @@ class Qwen3ModelWeek2:
             mask = cache[0].make_mask(L, dtype, positions=positions)
         windowed = window_mask(mask, positions, cache[0].span(L), self.config.sliding_window, dtype)
         return Step(positions, self.rope.rows(positions), mask, windowed)
+
+    def _check_caches(
+        self, B: int, offset: int | Sequence[int] | torch.Tensor, cache: Sequence[TinyKvCache]
+    ) -> None:
+        """Refuses caches of another model, and an offset that skips tokens or counts some twice."""
+        if len(cache) != len(self.layers):
+            raise ValueError(
+                f"{len(cache)} caches for {len(self.layers)} layers: give one a layer, as create_kv_cache does"
+            )
+        if isinstance(offset, torch.Tensor):
+            return  # to read it, the host would wait for the device
+        given, held = [offset] * B if isinstance(offset, int) else list(offset), cache[0].next_positions(B)
+        if given != held:
+            raise ValueError(
+                f"offset {given}, but the rows of the caches hold {held} tokens: give this number"
+            )
 
     def head(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
@@ -180,5 +201,7 @@ def kept(x: torch.Tensor, logits_to_keep: int | torch.Tensor | None) -> torch.Te
     if logits_to_keep is None:
         return x
     if isinstance(logits_to_keep, int):
+        if not 0 <= logits_to_keep <= x.shape[1]:
+            raise ValueError(f"logits_to_keep is {logits_to_keep}, of {x.shape[1]} new tokens")
         return x[:, x.shape[1] - logits_to_keep :]
     return x.index_select(1, logits_to_keep)

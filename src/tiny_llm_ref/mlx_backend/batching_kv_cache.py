@@ -23,6 +23,10 @@ class BatchingKvCache:
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
 
+    def next_positions(self, B: int) -> list[int]:
+        """Where the next token of each of the first B rows stands; 0 in an idle one."""
+        return self.offsets[:B]
+
     def span(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens a row; the longest row decides."""
         return max(self.offsets) + L
@@ -40,7 +44,8 @@ class BatchingKvCache:
         """Copies the keys and values of a request into a free slot; its own cache can be released then.
 
         Raises:
-            ValueError: there is no such slot, it is taken, or the request does not fit.
+            ValueError: there is no such slot, it is taken, the request's cache is empty, the request does not fit, or
+                nobody has said how many tokens fit into a slot.
         """
         self._check_free(slot, prefilled)
         # TASK 2.6.2: make the arrays with the first request, copy its tokens, remember how many they are.
@@ -60,8 +65,15 @@ class BatchingKvCache:
             raise ValueError(f"slot {slot} is none of 0 to {self.max_active_requests - 1}")
         if self.active[slot]:
             raise ValueError(f"slot {slot} is taken: remove its request first")
-        if prefilled.offset > (self.max_seq_len or prefilled.offset):
-            raise ValueError(f"{prefilled.offset} tokens do not fit a slot of {self.max_seq_len}")
+        if prefilled.offset == 0:
+            raise ValueError("the request's cache is empty: prefill the request before it takes a slot")
+        length = self.max_seq_len or prefilled.max_seq_len
+        if length is None:
+            raise ValueError(
+                "neither this cache nor the request's has a max_seq_len: give one of them its length"
+            )
+        if prefilled.offset > length:
+            raise ValueError(f"{prefilled.offset} tokens do not fit a slot of {length}")
 
     def remove_request(self, slot: int) -> None:
         """Makes a slot free: its row counts as idle from now on.

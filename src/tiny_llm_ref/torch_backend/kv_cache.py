@@ -3,8 +3,9 @@
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 
-# A cache is read in multiples of this many positions, so that the shapes of 256 steps are the same.
+# A cache is read, and grows, in multiples of this many positions, so that the shapes of 256 steps are the same.
 STEP = 256
 
 
@@ -36,6 +37,9 @@ class TinyKvCache(Protocol):
     """What attention needs of a cache: to add the new tokens' keys and values, and to get all of them back."""
 
     offset: int  # tokens held
+
+    def next_positions(self, B: int) -> list[int]:
+        """Where the next token of each of B rows stands."""
 
     def span(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens."""
@@ -73,14 +77,19 @@ class TinyKvFullCache:
     position. What is read back is longer than what is filled; a mask hides the rest.
 
     Args:
-        max_seq_len: how many tokens fit.
+        max_seq_len: how many tokens fit. When None there is no limit, and the memory grows by `STEP` positions at a
+            time: each time it moves, and a graph compiler makes new programs.
     """
 
-    def __init__(self, max_seq_len: int):
+    def __init__(self, max_seq_len: int | None = None):
         self.max_seq_len = max_seq_len
         self.offset = 0
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
+
+    def next_positions(self, B: int) -> list[int]:
+        """Where the next token of each of B rows stands: behind the tokens held, in every row."""
+        return [self.offset] * B
 
     def span(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens: a multiple of `STEP`, or L without a past."""
@@ -133,18 +142,23 @@ class TinyKvFullCache:
         L = key.shape[2]
         if mask_length not in (None, L):
             raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
-        if self.offset + L > self.max_seq_len:
+        if self.max_seq_len is not None and self.offset + L > self.max_seq_len:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         positions = self._positions(L, positions).to(key.device)
         S, is_prompt = self.span(L), self._is_prompt(L)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        # TASK 2.1.1: write the new tokens at their positions, count them, hand out the first S positions.
+        # TASK 2.1.1: make room, write the new tokens at their positions, count them, hand out the first S positions.
+        # Room for all that may come, once; without a limit, in steps.
         # index_copy_ takes the positions from an array; a slice would put them into the program as numbers.
+        room = round_up(self.max_seq_len or self.offset + L)
         if self.keys is None:
             B, Hkv, _, D = key.shape
-            self.keys = key.new_zeros(B, Hkv, round_up(self.max_seq_len), D)
+            self.keys = key.new_zeros(B, Hkv, room, D)
             self.values = torch.zeros_like(self.keys)
+        elif self.keys.shape[2] < room:
+            longer = (0, 0, 0, room - self.keys.shape[2])
+            self.keys, self.values = F.pad(self.keys, longer), F.pad(self.values, longer)
         self.keys.index_copy_(2, positions, key)
         self.values.index_copy_(2, positions, value)
         self.offset += L

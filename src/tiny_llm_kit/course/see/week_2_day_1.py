@@ -109,6 +109,9 @@ class ConcatenatingCache:
     def __init__(self, concatenate: Callable):
         self.concatenate, self.offset, self.keys, self.values = concatenate, 0, None, None
 
+    def next_positions(self, B: int) -> list[int]:
+        return [self.offset] * B
+
     def span(self, L: int) -> int:
         return self.offset + L
 
