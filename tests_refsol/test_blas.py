@@ -131,10 +131,12 @@ def test_a_damaged_copy_is_made_again_and_not_loaded(wheel, loaded, damage):
 
 def test_nobody_sees_half_a_copy(on_linux, wheel, loaded, tmp_path):
     """A process that is stopped while patchelf writes leaves nothing under the name that others load."""
-    patchelf(on_linux, tmp_path, 'echo half > "$4"; exit 1')
+    patchelf(on_linux, tmp_path, f'echo half > "$4"; echo "$4" > {tmp_path}/where; exit 1')
     with pytest.raises(blas.NoCopyError, match="patchelf failed"):
         blas.load_copy()
     assert copies(wheel) == [] and not loaded
+    where = Path((tmp_path / "where").read_text().strip())
+    assert wheel in where.parents, "another disk's file cannot be renamed into the cache in one step"
 
 
 def test_two_processes_that_make_it_at_once_are_both_served(on_linux, wheel, loaded, tmp_path):
