@@ -105,7 +105,7 @@ def test_cache_passes_an_array_mask_on(b, rng):
     """A mask that is an array is the caller's own: it comes back untouched, the very object."""
     pair, cache = keys_and_values(rng, 8), b.TinyKvFullCache(8)
     for start, stop in spans((5, 1, 2)):
-        mask = b.array(np.zeros((stop - start, cache.span(stop - start))))
+        mask = b.array(np.zeros((stop - start, cache.num_keys(stop - start))))
         passed = feed(b, cache, pair, start, stop, mask)[3]
         assert passed is mask, "an array is passed on as it is: only a word or None asks the cache for a mask"
 
@@ -346,7 +346,7 @@ def test_attention_obeys_a_mask_array(b, rng):
     model = model_of(b, name)
     caches = model.create_kv_cache(6)
     for start, stop in ((0, 5), (5, 6)):
-        mask = np.full((stop - start, caches[0].span(stop - start)), -np.inf)
+        mask = np.full((stop - start, caches[0].num_keys(stop - start)), -np.inf)
         mask[:, :stop] = hidden[start:stop, :stop]
         step = model.begin(np.zeros((1, stop - start)), start, caches, b.array(mask))
         actual = b.numpy(model.layers[0].attention(b.array(x[:, start:stop]), step, caches[0]))

@@ -3,6 +3,8 @@
 Oracles: exact traces of the script; NumPy in float64; Week 1's model, which computes each text alone and as a whole.
 """
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -127,12 +129,12 @@ def test_update_counts_active_slots_only(b, rng, L):
 
 @pytest.mark.task("2.6.1")
 def test_update_hands_out_as_many_keys_as_the_mask_hides(b, rng):
-    """key and value are (B, Hkv, S, D), the mask (B, 1, L, S), with S = span(L), as it is before the new tokens."""
+    """key and value are (B, Hkv, S, D), the mask (B, 1, L, S), with S = num_keys(L), as it is before the new tokens."""
     rows = Rows(b, rng, 3).in_mid_life(slot0=4, slot2=7)
-    S = rows.cache.span(2)
+    S = rows.cache.num_keys(2)
     key, value, _, mask = rows.update(3, 2)
     assert key.shape == value.shape == (3, HKV, S, D), (
-        f"S is span(2) = {S}, not {key.shape} and {value.shape}"
+        f"S is num_keys(2) = {S}, not {key.shape} and {value.shape}"
     )
     assert mask.shape == (3, 1, 2, S), f"one mask a row, for 2 queries and {S} keys: {mask.shape}"
 
@@ -167,7 +169,7 @@ def test_update_takes_positions_and_a_mask(b, rng):
     """The model derives both once for all layers. Positions given are where the tokens go; a mask given comes back."""
     rows = Rows(b, rng, 3).in_mid_life(slot0=2, slot2=6)
     positions = b.array(np.array([[2], [0], [6]]))
-    mask = rng.normal(size=(3, 1, 1, rows.cache.span(1)))
+    mask = rng.normal(size=(3, 1, 1, rows.cache.num_keys(1)))
     key, _, _, returned = rows.update(3, mask=b.array(mask), positions=positions)
     for slot, (keys, _) in rows.held.items():
         assert_close(
@@ -314,7 +316,7 @@ def test_remove_makes_a_slot_idle(b, rng):
     rows.remove(1)
     assert rows.cache.offsets == [3, 0, 5], f"a free slot stands at position 0: {rows.cache.offsets}"
     assert rows.cache.active == [True, False, True], f"slot 1 is free: {rows.cache.active}"
-    assert rows.cache.span(1) == b.BatchingKvCache(1).span(6), (
+    assert rows.cache.num_keys(1) == b.BatchingKvCache(1).num_keys(6), (
         "the keys handed out shrink with the longest row"
     )
     rows.check("after its neighbour was removed", 3)
@@ -387,18 +389,18 @@ def answer(s, tokens, **options):
 
 @pytest.mark.task("2.6.4")
 @pytest.mark.parametrize("prompt", ["Hi", "a longer prompt, for 38 tokens of bytes"])
-def test_prefill_is_one_step_of_the_whole_prompt(s, prompt, monkeypatch):
-    """One row with all tokens, from offset 0, sampled at row 0 with the request's own parameters."""
+def test_prefill_is_one_call_with_the_whole_prompt(s, prompt, monkeypatch):
+    """All tokens from offset 0 into the request's own cache, sampled with the request's own parameters."""
     monkeypatch.setattr(s.Request, "decode_done", lambda self, token, update_offset=True: None)
     params = s.SamplingParams(temperature=0.5)
     made, model = request(s, prompt, "ok", sampling=params)
     made.prefill()
-    assert len(model.calls) == 1, f"one step for the whole prompt, not {len(model.calls)}: {model.trace}"
+    assert len(model.calls) == 1, f"one call for the whole prompt, not {len(model.calls)}: {model.trace}"
     call = model.calls[0]
-    assert call.tokens == [[*prompt.encode()]], f"one row with every token of the prompt: {call.tokens}"
-    assert call.offsets == [0], f"a prompt starts at offset 0: {call.offsets}"
-    assert call.sample_rows == [0], f"row 0 is sampled: the first new token comes with the prompt: {call}"
-    assert call.sampling == [params], f"drawn as the request wants it: {call.sampling}"
+    assert call.tokens == [*prompt.encode()], f"every token of the prompt: {call.tokens}"
+    assert call.offset == 0, f"a prompt starts at offset 0: {call.offset}"
+    assert call.sample, "sample=True: the first new token comes with the prompt"
+    assert call.sampling == params, f"drawn as the request wants it: {call.sampling}"
     assert all(cache.offset == len(prompt) for cache in made.kv_cache), "through the request's own cache"
 
 
@@ -539,6 +541,17 @@ def test_a_request_that_ends_releases_its_cache(s):
 
 
 @pytest.mark.task("2.6.5")
+@pytest.mark.parametrize("token", [ord("b"), END])
+def test_decode_done_gives_no_token_to_a_request_that_has_ended(s, token):
+    """It was aborted while its step ran: text, tokens, offset and reason stay as they are."""
+    made = answer(s, b"a")
+    made.finish("abort")
+    made.decode_done(token)
+    found = (made.text, made.tokens, made.offset, made.finish_reason)
+    assert found == ("a", [*b"a"], 0, "abort"), f"an aborted request was given one more token: {found}"
+
+
+@pytest.mark.task("2.6.5")
 @pytest.mark.parametrize(
     ("script", "options", "text", "reason"),
     [("", {}, "", "stop"), ("x", {"max_tokens": 1}, "x", "length"), ([120, END], {}, "x", None)],
@@ -599,7 +612,71 @@ def answer_of_one(s, token: int):
     return made
 
 
+@pytest.mark.task("2.6.6")
+@pytest.mark.parametrize("thread", [False, True], ids=["from the call", "from another thread"])
+def test_abort_while_a_whole_prefill_runs(s, thread):
+    """The model is writing to the cache: the request ends when the call does. No token, and no cache stays."""
+    seen = []
+
+    def during(call: int) -> None:
+        abort_from(made, thread)
+        seen.append((made.is_done, model.unreleased()))
+
+    made, model = request(s, model=FakeModel({"Hi": "abc"}, during=during))
+    made.prefill()
+    assert seen == [(False, "2 requests' caches")], (
+        f"while the call runs the request is not done, and its cache is there: {seen}"
+    )
+    assert (made.finish_reason, made.text, made.tokens) == ("abort", "", []), (
+        f"aborted while its prefill ran: {made.finish_reason!r}, {made.text!r}"
+    )
+    assert not model.unreleased(), f"aborted while its prefill ran: {model.unreleased()} not released"
+
+
+def abort_from(made, thread: bool) -> None:
+    """Aborts a request, from this thread or from another one."""
+    if not thread:
+        made.abort()
+        return
+    other = threading.Thread(target=made.abort)
+    other.start()
+    other.join()
+
+
+@pytest.mark.task("2.6.6")
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_abort_while_a_prefill_runs_that_fails(s, error):
+    """The call raises instead of returning: the request is aborted, its cache is gone, and it is no longer marked."""
+    model = FakeModel({"Hi": "abc"}, during=lambda call: made.abort(), fails={0: error("no memory")})
+    made, _ = request(s, model=model)
+    with pytest.raises(error):
+        made.prefill()
+    assert (made.finish_reason, made.error) == ("abort", None), f"{made.finish_reason!r}, {made.error!r}"
+    assert not model.unreleased(), f"{model.unreleased()} not released"
+
+
+@pytest.mark.task("2.6.4")
+@pytest.mark.parametrize(("error", "reason"), [(ValueError, "error"), (KeyboardInterrupt, "abort")])
+def test_a_prefill_that_fails_ends_its_request(s, error, reason):
+    """Nobody knows how much of the prompt is in the cache. What was raised reaches the caller; the cache is gone."""
+    made, model = request(s, model=FakeModel({"Hi": "abc"}, fails={0: error("no memory")}))
+    with pytest.raises(error):
+        made.prefill()
+    assert (made.finish_reason, made.offset, made.is_prefill_done) == (reason, 0, False), (
+        f"the call failed: {made.finish_reason!r}, offset {made.offset}, prefill done: {made.is_prefill_done}"
+    )
+    assert not model.unreleased(), f"the call failed: {model.unreleased()} not released"
+
+
 # The slots, with a scripted model.
+
+
+def noted(event) -> tuple:
+    """(kind, seconds, request, slot) of an event; of a step (kind, seconds, requests, what it computed)."""
+    if event.kind != "step":
+        return event.kind, event.time, event.request.prompt_idx, event.slot
+    [part] = event.parts
+    return event.kind, event.time, [request.prompt_idx for request in part.requests], part.kind
 
 
 def batch_of(s, answers: dict, size: int = 3, max_seq_len: int = 64, heard=None, **options):
@@ -607,7 +684,7 @@ def batch_of(s, answers: dict, size: int = 3, max_seq_len: int = 64, heard=None,
     model, events = FakeModel(answers, **options), []
 
     def on_event(event):
-        events.append((event.kind, event.time, event.request.prompt_idx, event.slot))
+        events.append(noted(event))
         if heard:
             heard(event)
 
@@ -620,11 +697,11 @@ def batch_of(s, answers: dict, size: int = 3, max_seq_len: int = 64, heard=None,
 
 
 @pytest.mark.task("2.6.7")
-def test_admit_prefills_and_takes_a_slot(s):
+def test_prefill_and_place_takes_the_lowest_free_slot(s):
     """The prompt runs through the request's own cache; then every layer is copied into one slot, the lowest free."""
     batch, model, (one, two), events = batch_of(s, {"Hi": "abc", "Hello": "xyz"})
-    batch.admit(one)
-    batch.admit(two)
+    batch.prefill_and_place(one)
+    batch.prefill_and_place(two)
     assert model.trace == ["prompt Hi", "prompt Hello"], f"one step a prompt: {model.trace}"
     assert batch.slots == [one, two, None], "requests take the lowest free slots, in order"
     for number, layer in enumerate(model.batch_caches):
@@ -633,8 +710,10 @@ def test_admit_prefills_and_takes_a_slot(s):
     assert all(cache.is_released for cache in model.caches), "its own cache is given back when it was copied"
     expected = [
         ("prefill", 0, 0, None),
+        ("step", 2, [0], "chunk"),
         ("token", 2, 0, None),
         ("prefill", 2, 1, None),
+        ("step", 7, [1], "chunk"),
         ("token", 7, 1, None),
     ]
     assert events == expected, f"(kind, time, request, slot): {events}"
@@ -642,24 +721,26 @@ def test_admit_prefills_and_takes_a_slot(s):
 
 @pytest.mark.task("2.6.7")
 @pytest.mark.parametrize(("script", "options"), [("", {}), ([97], {"max_tokens": 1})])
-def test_admit_gives_no_slot_to_what_ended_with_its_first_token(s, script, options):
+def test_prefill_and_place_gives_no_slot_to_what_ended_with_its_first_token(s, script, options):
     """An end token at once, or a limit of one: told as finished, no slot, nothing in the batch's caches."""
     batch, model, [only], events = batch_of(s, {"Hi": script})
     only.sampling = s.SamplingParams(**options)
-    batch.admit(only)
+    batch.prefill_and_place(only)
     assert batch.running == [], f"it ended at its prefill and needs no slot: {batch.running}"
     assert all(row is None for layer in model.batch_caches for row in layer.rows), "and no row of a cache"
-    assert events == [("prefill", 0, 0, None), ("token", 2, 0, None), ("finish", 2, 0, None)], f"{events}"
+    kinds = [event[0] for event in events]
+    assert kinds == ["prefill", "step", "token", "finish"], f"{events}"
+    assert events[-1] == ("finish", 2, 0, None), f"told as finished, without a slot: {events[-1]}"
     assert all(cache.is_released for cache in model.caches), "its own cache is given back"
 
 
 @pytest.mark.task("2.6.7")
-def test_admit_does_not_run_what_has_ended_before(s):
+def test_prefill_and_place_does_not_run_what_has_ended_before(s):
     """A prompt that was refused, and one that was aborted while it waited: no step, no slot, told as finished."""
     batch, model, (refused, aborted), events = batch_of(s, {"": "a", "Hi": "b"})
     aborted.finish("abort")
-    batch.admit(refused)
-    batch.admit(aborted)
+    batch.prefill_and_place(refused)
+    batch.prefill_and_place(aborted)
     assert model.trace == [], f"requests that have ended are not computed: {model.trace}"
     assert batch.running == [], f"and take no slot: {batch.running}"
     assert events == [("finish", 0, 0, None), ("finish", 0, 1, None)], f"{events}"
@@ -667,7 +748,7 @@ def test_admit_does_not_run_what_has_ended_before(s):
 
 @pytest.mark.task("2.6.7")
 @pytest.mark.parametrize(("kind", "trace"), [("prefill", []), ("token", ["prompt Hi"])])
-def test_admit_hears_an_abort_from_its_listener(s, kind, trace):
+def test_prefill_and_place_hears_an_abort_from_its_listener(s, kind, trace):
     """Whoever hears of the prefill may abort it: no step then. Whoever hears of the token may too: no slot then."""
 
     def heard(event):
@@ -675,38 +756,40 @@ def test_admit_hears_an_abort_from_its_listener(s, kind, trace):
             event.request.finish("abort")
 
     batch, model, [only], events = batch_of(s, {"Hi": "abc"}, heard=heard)
-    batch.admit(only)
+    batch.prefill_and_place(only)
     assert model.trace == trace, f"aborted at {kind!r}: {model.trace}"
     assert batch.running == [], "an aborted request takes no slot"
     assert events[-1] == ("finish", 2.0 * len(trace), 0, None), f"told as finished: {events}"
 
 
 @pytest.mark.task("2.6.8")
-def test_decode_is_one_step_for_all_slots(s):
-    """A row for every slot, [] for an idle one; offsets of what the caches hold; only rows in use are sampled."""
+def test_decode_is_one_call_for_all_slots(s):
+    """An entry for every slot, None for an idle one; offsets of what the caches hold; each token to its own request."""
     batch, model, requests, events = batch_of(s, {"Hi": "abc", "Hello": "uvw", "!": "xyz"}, size=4)
     for one in requests:
-        batch.admit(one)
+        batch.prefill_and_place(one)
     requests[1].finish("abort")
     batch.remove_ended()
     del model.calls[:], events[:]
     params = s.SamplingParams(temperature=0.5)
     requests[2].sampling = params
     batch.decode()
-    assert len(model.calls) == 1, f"one step for all slots, not {len(model.calls)}: {model.trace}"
+    assert len(model.calls) == 1, f"one call for all slots, not {len(model.calls)}: {model.trace}"
     call = model.calls[0]
-    assert call.tokens == [[ord("a")], [], [ord("x")], []], (
-        f"the last token of each request, or []: {call.tokens}"
+    assert call.tokens == [ord("a"), None, ord("x"), None], (
+        f"the last token of each request, or None: {call.tokens}"
     )
     assert call.offsets == [2, 0, 1, 0], f"tokens in the cache before the step, 0 when idle: {call.offsets}"
-    assert call.sample_rows == [0, 2], f"slots in use, and no others: {call.sample_rows}"
-    assert call.sampling == [None, params], f"one entry for each sampled row: {call.sampling}"
-    assert [r.text for r in requests] == ["ab", "u", "xy"], (
-        f"each token to its request: {[r.text for r in requests]}"
+    assert call.sampling == [None, None, params, None], f"one entry per slot: {call.sampling}"
+    texts = [r.text for r in requests]
+    assert texts == ["ab", "u", "xy"], (
+        f"slots 0 and 2 run, slot 1 is idle: the answers are {texts}. Each token belongs to the request of its slot"
     )
     assert [requests[i].offset for i in (0, 2)] == [3, 2], "a step puts one more token into the cache"
     now = model.clock.now
-    assert events == [("token", now, 0, 0), ("token", now, 2, 2)], f"told once for each: {events}"
+    assert events == [("step", now, [0, 2], "decode"), ("token", now, 0, 0), ("token", now, 2, 2)], (
+        f"{events}"
+    )
 
 
 @pytest.mark.task("2.6.8")
@@ -714,7 +797,7 @@ def test_decode_goes_on_from_its_own_tokens(s):
     """Three steps: each request's new token is its next input."""
     batch, model, requests, _ = batch_of(s, {"Hi": "abcd", "Hello": "uvwx"})
     for one in requests:
-        batch.admit(one)
+        batch.prefill_and_place(one)
     for _ in range(3):
         batch.decode()
     expected = ["decode au-", "decode bv-", "decode cw-"]
@@ -724,8 +807,8 @@ def test_decode_goes_on_from_its_own_tokens(s):
 
 
 @pytest.mark.task("2.6.8")
-def test_decode_gives_nothing_to_a_request_that_was_aborted_a_moment_ago(s):
-    """Whoever hears of slot 0's token aborts slot 1: its text stays as it was, and no token is told of it."""
+def test_decode_emits_no_token_of_a_request_that_was_aborted_a_moment_ago(s):
+    """Whoever hears of slot 0's token aborts slot 1: its text so far stays, and no token of it is told any more."""
     requests = []
 
     def heard(event):
@@ -735,14 +818,56 @@ def test_decode_gives_nothing_to_a_request_that_was_aborted_a_moment_ago(s):
     batch, _, made, events = batch_of(s, {"Hi": "abc", "Hello": "xyz"}, heard=heard)
     requests += made
     for one in requests:
-        batch.admit(one)
+        batch.prefill_and_place(one)
     batch.decode()
-    assert (requests[1].text, requests[1].finish_reason) == ("x", "abort"), (
-        f"slot 1 was aborted when slot 0's token was told, and grew all the same: {requests[1].text!r}"
+    assert (requests[1].text, requests[1].finish_reason) == ("xy", "abort"), (
+        f"the step had its token already, so it is text so far: {requests[1].text!r}"
     )
     assert [event[2:] for event in events if event[0] == "token" and event[3] is not None] == [(0, 0)], (
         f"{events}"
     )
+
+
+@pytest.mark.task("2.6.8")
+@pytest.mark.parametrize("thread", [False, True], ids=["from the call", "from another thread"])
+def test_abort_while_a_decode_step_runs(s, thread):
+    """Slot 1 is aborted while the model computes it: it ends with the call, takes no token, and the others do."""
+
+    def during(call: int) -> None:
+        if call == 2:
+            abort_from(requests[1], thread)
+            seen.append(requests[1].is_done)
+
+    seen = []
+    batch, model, requests, events = batch_of(s, {"Hi": "abc", "Hello": "xyz"}, during=during)
+    for one in requests:
+        batch.prefill_and_place(one)
+    del events[:]
+    batch.decode()
+    assert seen == [False], "while the call runs it is not done"
+    found = [(r.text, r.finish_reason) for r in requests]
+    assert found == [("ab", None), ("x", "abort")], f"aborted while the step ran: {found}"
+    assert [event[2] for event in events if event[0] == "token"] == [0], f"no token of it is told: {events}"
+    batch.remove_ended()
+    assert batch.running == [0] and model.batch_caches[0].rows[1] is None, "its slot is free again"
+
+
+@pytest.mark.task("2.6.8")
+@pytest.mark.parametrize(("error", "reason"), [(ValueError, "error"), (KeyboardInterrupt, "abort")])
+def test_a_decode_step_that_fails_ends_who_was_in_it(s, error, reason):
+    """All who run, for their caches may hold a part of the step; whoever waits is left alone."""
+    answers = {"Hi": "abc", "Hello": "xyz", "!": "u"}
+    batch, _, requests, _ = batch_of(s, answers, fails={2: error("no memory")})
+    for one in requests[:2]:
+        batch.prefill_and_place(one)
+    with pytest.raises(error):
+        batch.decode()
+    assert [r.finish_reason for r in requests] == [reason, reason, None], (
+        f"{[r.finish_reason for r in requests]}"
+    )
+    batch.remove_ended()
+    batch.prefill_and_place(requests[2])
+    assert requests[2].text == "u", "the next request is served"
 
 
 # All together, with a scripted model.
@@ -753,7 +878,7 @@ def serve(s, answers: dict, prompts=None, heard=None, batch_size: int = 2, max_s
     model, events = FakeModel(answers, **options), []
 
     def on_event(event):
-        events.append((event.kind, event.time, event.request.prompt_idx, event.slot))
+        events.append(noted(event))
         if heard:
             heard(event)
 
@@ -798,23 +923,44 @@ def test_batch_generate_fills_a_free_slot_at_once(s):
 
 
 @pytest.mark.task("2.6.9")
-def test_batch_generate_tells_what_happens_in_order(s):
+def test_batch_generate_emits_events_in_order(s):
     """(kind, seconds, prompt, slot) of every event, with a clock that counts the tokens computed."""
     *_, events = serve(s, {"1": "ab", "22": "u", "3": ""})
     assert events == [
         ("prefill", 0, 0, None),
+        ("step", 1, [0], "chunk"),
         ("token", 1, 0, None),
+        ("step", 2, [0], "decode"),
         ("token", 2, 0, 0),
         ("prefill", 2, 1, None),
+        ("step", 4, [1], "chunk"),
         ("token", 4, 1, None),
+        ("step", 6, [0, 1], "decode"),
         ("token", 6, 0, 0),
         ("token", 6, 1, 1),
         ("finish", 6, 0, 0),
         ("finish", 6, 1, 1),
         ("prefill", 6, 2, None),
+        ("step", 7, [2], "chunk"),
         ("token", 7, 2, None),
         ("finish", 7, 2, None),
     ], f"{events}"
+
+
+@pytest.mark.task("2.6.9")
+def test_each_call_of_the_model_is_one_step_event(s):
+    """With its seconds, its tokens, and of a prompt the requests that had to wait for it."""
+    steps = []
+    _, model, _ = serve(
+        s, {"1": "ab", "22": "u"}, heard=lambda event: steps.append(event) if event.kind == "step" else None
+    )
+    found = [(e.start, e.seconds, p.kind, p.tokens, p.context, p.running) for e in steps for p in e.parts]
+    assert found == [
+        (0, 1, "chunk", 1, 0, 0),
+        (1, 1, "decode", 1, 0, 0),
+        (2, 2, "chunk", 2, 0, 1),
+        (4, 2, "decode", 2, 0, 0),
+    ], f"(start, seconds, kind, tokens, context, running) of {model.trace}: {found}"
 
 
 @pytest.mark.task("2.6.9")
@@ -832,7 +978,7 @@ def test_any_number_of_slots_gives_the_same_texts(s, batch_size):
     answers = {"1": "abcdefghi", "two": "", "3": "jklmnopqr", "four": "stuvwxyz", "5": "lm"}
     results, model, _ = serve(s, answers, batch_size=batch_size)
     assert texts(results) == list(answers.values()), f"each prompt gets its own answer: {texts(results)}"
-    widest = max(sum(map(bool, call.tokens)) for call in model.calls if call.is_batch)
+    widest = max(call.computed for call in model.calls if call.is_batch)
     assert widest == min(batch_size, 4), f"{widest} requests ran at once on {batch_size} slots"
 
 
@@ -883,8 +1029,9 @@ def test_requests_bring_limits_and_stop_strings_of_their_own(s):
         f"limits and stop strings are each request's: {texts(results)}"
     )
     assert [r.finish_reason for r in results] == ["length", "stop", "stop"], f"{results}"
-    temperatures = {call.sampling[0] and call.sampling[0].temperature for call in model.calls[:2]}
-    assert temperatures == {0.7}, f"the request's parameters go with its rows: {temperatures}"
+    first = [model.calls[0].sampling, model.calls[1].sampling[0]]
+    temperatures = {params and params.temperature for params in first}
+    assert temperatures == {0.7}, f"the request's parameters go with its prompt and its slot: {temperatures}"
 
 
 @pytest.mark.task("2.6.9")
@@ -922,7 +1069,7 @@ def test_abort_while_running_or_waiting(s, victim):
 
     answers = {"0": "abcdef", "1": "uvwxyz", "2": "klm", "3": "n"}
     results, model, events = serve(s, answers, prompts, heard)
-    so_far = ["abc", "u", ""][victim]
+    so_far = ["abc", "uv", ""][victim]
     expected = [so_far if n == victim else answers[str(n)] for n in range(4)]
     assert texts(results) == expected, f"aborted: {victim}; {texts(results)}"
     reasons = ["abort" if n == victim else "stop" for n in range(4)]
@@ -965,16 +1112,21 @@ def test_every_cache_is_released_when_a_step_fails(s, step, error):
         serve(s, {"1": "abcd", "2": "u", "3": "xyz"}, prompts, fails={step: error()})
     reasons = [one.finish_reason for one in requests]
     assert all(reasons), f"every request has ended when the call has: {reasons}"
-    assert "abort" in reasons, f"what did not come to its end was aborted: {reasons}"
+    failed = "error" if issubclass(error, Exception) else "abort"
+    assert failed in reasons, f"who was in the step that failed has ended with it: {reasons}"
+    assert set(reasons) <= {"stop", "abort", failed}, f"what waited was aborted: {reasons}"
 
 
 @pytest.mark.task("2.6.9")
-@pytest.mark.parametrize("kind", ["prefill", "token", "finish"])
+@pytest.mark.parametrize("kind", ["prefill", "step", "token", "finish"])
 def test_every_cache_is_released_when_a_listener_fails(s, kind):
     """The same for on_event, at each kind of event."""
 
+    told = []
+
     def heard(event):
-        if event.kind == kind and event.request.prompt_idx == 1:
+        told.append(event.kind)
+        if told.count(kind) == 2:
             raise Boom
 
     with pytest.raises(Boom):

@@ -605,11 +605,16 @@ class PricedModel(FakeModel):
         super().__init__(answers, **options)
         self.machine = machine
 
-    def step(self, tokens, offsets, kv_cache, **options):
+    def prefill(self, tokens, offset, kv_cache, **options):
         start = self.clock.now
-        chosen = super().step(tokens, offsets, kv_cache, **options)
-        is_prompt = not self.calls[-1].is_batch
-        self.clock.now = start + (self.machine.seconds(len(tokens[0])) if is_prompt else self.DECODE)
+        chosen = super().prefill(tokens, offset, kv_cache, **options)
+        self.clock.now = start + self.machine.seconds(len(tokens))
+        return chosen
+
+    def decode(self, tokens, offsets, kv_cache, **options):
+        start = self.clock.now
+        chosen = super().decode(tokens, offsets, kv_cache, **options)
+        self.clock.now = start + self.DECODE
         return chosen
 
 
@@ -623,9 +628,8 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
     clock, chunks, tokens = FakeClock(), [], []
     model = PricedModel(answers, machine, max_model_len=800, clock=clock)
 
-    def hear(event):
-        if event.kind == "chunk":
-            chunks.append(event)
+    def on_event(event):
+        chunks.extend(part for part in event.parts if part.kind == "chunk")
         if event.kind == "token" and event.request.prompt == "a":
             tokens.append((event.time, len(chunks)))
 
@@ -636,7 +640,7 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
         batch_size=5,
         max_seq_len=800,
         clock=clock,
-        on_event=hear,
+        on_event=on_event,
         chunker=s.AdaptiveChunker(TARGET, sizes),
     )
     assert [len(completion.text) for completion in done] == [150] * 3 + [2] * 3, "every answer is whole"

@@ -3,6 +3,7 @@
 Oracles: exact traces of the script; each prompt's own answer, as it is when it runs alone.
 """
 
+import threading
 from itertools import pairwise
 
 import pytest
@@ -102,7 +103,8 @@ def test_chunked_prefill_covers_any_prompt_with_any_steps(s, n, steps):
 
 def chunked_request(s, prompt="abcdefgh", answer="xy", step=3, **options):
     """(a request that takes `step` tokens of its prompt at a time, its model)."""
-    model = FakeModel({prompt: answer}, **{name: options.pop(name) for name in ("fails",) if name in options})
+    of_model = {name: options.pop(name) for name in ("fails", "during") if name in options}
+    model = FakeModel({prompt: answer}, **of_model)
     return s.Request(model, ByteTokenizer(), prompt, prefill_max_step=step, **options), model
 
 
@@ -117,34 +119,31 @@ def try_all(request, limit: int = 50) -> list[int]:
 
 @pytest.mark.task("2.7.2")
 def test_chunked_prefill_feeds_each_piece_once(s):
-    """8 tokens in steps of 3: abc, def, gh, each one row, from the offset where the one before it ended."""
+    """8 tokens in steps of 3: abc, def, gh, each from the offset where the one before it ended."""
     made, model = chunked_request(s)
     counts = try_all(made)
     assert model.trace == ["prompt abc", "prompt def", "prompt gh"], (
         f"each call takes the next tokens of the prompt: {model.trace}"
     )
-    offsets = [call.offsets for call in model.calls]
-    assert offsets == [[0], [3], [6]], f"a chunk stands behind the tokens before it: {offsets}"
+    offsets = [call.offset for call in model.calls]
+    assert offsets == [0, 3, 6], f"a chunk stands behind the tokens before it: {offsets}"
     assert counts == [3, 3, 2], f"try_prefill returns the number of tokens of its chunk: {counts}"
 
 
 @pytest.mark.task("2.7.2")
 def test_chunked_prefill_samples_only_the_last_chunk(s):
-    """What follows the middle of a prompt is the prompt, and no new token: no sampled row, no parameters."""
+    """What follows the middle of a prompt is the prompt, and no new token: `sample` is False."""
     params = s.SamplingParams(temperature=0.5)
     made, model = chunked_request(s, sampling=params)
     for number in range(2):
         made.try_prefill()
-        assert model.calls[number].sample_rows == [], (
-            f"chunk {number} does not end the prompt: sample nothing"
-        )
-        assert model.calls[number].sampling == [], "and there is no row to draw for"
+        assert not model.calls[number].sample, f"chunk {number} does not end the prompt: sample nothing"
         assert (made.is_prefill_done, made.next_token, made.tokens) == (False, None, []), (
             f"after {made.offset} of 8 tokens: {made.is_prefill_done}, {made.next_token}, {made.tokens}"
         )
     made.try_prefill()
-    assert model.calls[2].sample_rows == [0], "the last chunk is followed by the first new token"
-    assert model.calls[2].sampling == [params], "drawn as the request wants it"
+    assert model.calls[2].sample, "the last chunk is followed by the first new token"
+    assert model.calls[2].sampling == params, "drawn as the request wants it"
     assert (made.is_prefill_done, made.next_token, made.text) == (True, ord("x"), "x"), (
         f"after the last chunk: {made.is_prefill_done}, {made.next_token}, {made.text!r}"
     )
@@ -225,39 +224,41 @@ def test_chunked_prefill_may_end_with_its_first_token(s, answer, limit, text, re
 
 @pytest.mark.task("2.7.2")
 @pytest.mark.parametrize("chunk", [0, 1, 2])
-def test_chunked_prefill_hears_of_an_abort_during_its_step(s, chunk):
-    """Aborted while a chunk runs, the first, a middle or the last one: no token, and no cache stays."""
-    made, model = chunked_request(s)
-    step = model.step
+@pytest.mark.parametrize("thread", [False, True], ids=["from the call", "from another thread"])
+def test_chunked_prefill_takes_an_abort_during_its_call(s, chunk, thread):
+    """Aborted while a chunk runs, the first, a middle or the last one: it ends with the call, and no cache stays."""
+    seen = []
 
-    def step_and_abort(*arguments, **options):
-        found = step(*arguments, **options)
-        if len(model.calls) == chunk + 1:
-            made.finish("abort")
-            for layer in made.kv_cache:  # the step was under way: what it writes comes after the release
-                layer.is_released = False
-        return found
+    def during(number: int) -> None:
+        if number == chunk:
+            abort = threading.Thread(target=made.abort)
+            abort.start() if thread else made.abort()
+            abort.join() if thread else None
+            seen.append((made.is_done, model.unreleased()))
 
-    model.step = step_and_abort
+    made, model = chunked_request(s, during=during)
     try_all(made)
+    assert seen == [(False, "2 requests' caches")], (
+        f"while the model writes to its cache the request is not done, and the cache is there: {seen}"
+    )
     assert (made.finish_reason, made.text) == ("abort", ""), f"{made.finish_reason!r}, {made.text!r}"
     assert len(model.calls) == chunk + 1, f"nothing runs after the abort: {model.trace}"
     assert not model.unreleased(), f"aborted in chunk {chunk}: {model.unreleased()} not released"
 
 
 @pytest.mark.task("2.7.2")
-def test_chunked_prefill_changes_nothing_when_its_step_fails(s):
-    """The model raises at the second chunk: the request stands where it stood, and the chunk can be tried again."""
-    made, model = chunked_request(s, fails={1: OSError("no memory")})
+@pytest.mark.parametrize(("error", "reason"), [(OSError, "error"), (KeyboardInterrupt, "abort")])
+def test_chunked_prefill_ends_with_a_call_that_fails(s, error, reason):
+    """A chunk that failed may be in some layers' caches and not in others: the request ends, and does not count it."""
+    made, model = chunked_request(s, fails={1: error("no memory")})
     made.try_prefill()
-    with pytest.raises(OSError):
+    with pytest.raises(error):
         made.try_prefill()
     assert (made.offset, made.is_prefill_done) == (3, False), (
-        f"a step that failed has computed nothing: offset {made.offset}"
+        f"a call that failed has computed nothing: offset {made.offset}"
     )
-    try_all(made)
-    assert model.trace[2:] == ["prompt def", "prompt gh"], f"tried again: {model.trace[2:]}"
-    assert made.text == "x", f"and the answer is the same: {made.text!r}"
+    assert (made.finish_reason, made.text) == (reason, ""), f"{made.finish_reason!r}, {made.text!r}"
+    assert not model.unreleased(), f"the call failed: {model.unreleased()} not released"
 
 
 # All together: the scheduler.
@@ -327,6 +328,10 @@ class ChunkedRun:
     def texts(self) -> list[str]:
         return [request.text for request in self.requests]
 
+    def parts(self) -> list:
+        """What the steps of the model have computed, in order."""
+        return [part for event in self.events for part in event.parts]
+
     def times(self, kind: str, index: int) -> list[float]:
         """When something was told of a request."""
         return [e.time for e in self.events if e.kind == kind and e.request is self.requests[index]]
@@ -346,12 +351,11 @@ class ChunkedRun:
     def check_promises(self) -> None:
         """No stall: after a chunk for which somebody waited comes a decode step. So gaps are bounded."""
         waits = False
-        for event in self.events:
-            assert not (event.kind == "chunk" and waits), (
+        for part in self.parts():
+            assert not (part.kind == "chunk" and waits), (
                 "stall: a second chunk was computed while a request was ready to decode"
             )
-            if event.kind in ("chunk", "decode"):
-                waits = event.kind == "chunk" and event.running > 0
+            waits = part.kind == "chunk" and part.running > 0
         bound = self.scheduler.prefill_step + len(self.scheduler.batch.slots)
         for request in self.requests:
             times = [
@@ -382,33 +386,47 @@ def test_chunked_prefill_interleaves_chunks_and_decodes(s):
     run.check_end()
 
 
+def noted(event) -> tuple:
+    """(kind, seconds, prompt, slot) of an event; (kind, seconds, what, prompts, tokens) of a step."""
+    if event.kind != "step":
+        return event.kind, event.time, event.request.prompt_idx, event.slot
+    [part] = event.parts
+    return event.kind, event.time, part.kind, [r.prompt_idx for r in part.requests], part.tokens
+
+
 @pytest.mark.task("2.7.3")
 def test_chunked_prefill_tells_exact_times(s):
-    """(kind, seconds, prompt, slot, tokens) of every event; a step takes a second for each of its tokens."""
+    """Every event, in order; a call of the model takes a second for each of its tokens."""
     run = ChunkedRun(s, {"1": "abc", "ABCD": "x"}).add("1", "ABCD").finish()
-    found = [
-        (e.kind, e.time, e.request and e.request.prompt_idx, e.slot, e.tokens)
-        for e in run.events
-        if e.kind != "arrive"
-    ]
+    assert [noted(event) for event in run.events] == [
+        ("arrive", 0, 0, None),
+        ("arrive", 0, 1, None),
+        ("prefill", 0, 0, None),
+        ("step", 1, "chunk", [0], 1),
+        ("token", 1, 0, None),
+        ("step", 2, "decode", [0], 1),
+        ("token", 2, 0, 0),
+        ("prefill", 2, 1, None),
+        ("step", 5, "chunk", [1], 3),
+        ("step", 6, "decode", [0], 1),
+        ("token", 6, 0, 0),
+        ("step", 7, "chunk", [1], 1),
+        ("token", 7, 1, None),
+        ("step", 9, "decode", [0, 1], 2),
+        ("token", 9, 0, 0),
+        ("token", 9, 1, 1),
+        ("finish", 9, 0, 0),
+        ("finish", 9, 1, 1),
+    ], f"{[noted(event) for event in run.events]}"
+    found = [(p.kind, e.start, e.seconds, p.context, p.running) for e in run.events for p in e.parts]
     assert found == [
-        ("prefill", 0, 0, None, 0),
-        ("chunk", 1, 0, None, 1),
-        ("token", 1, 0, None, 0),
-        ("token", 2, 0, 0, 0),
-        ("decode", 2, None, None, 1),
-        ("prefill", 2, 1, None, 0),
-        ("chunk", 5, 1, None, 3),
-        ("token", 6, 0, 0, 0),
-        ("decode", 6, None, None, 1),
-        ("chunk", 7, 1, None, 1),
-        ("token", 7, 1, None, 0),
-        ("token", 9, 0, 0, 0),
-        ("token", 9, 1, 1, 0),
-        ("decode", 9, None, None, 2),
-        ("finish", 9, 0, 0, 0),
-        ("finish", 9, 1, 1, 0),
-    ], f"{found}"
+        ("chunk", 0, 1, 0, 0),
+        ("decode", 1, 1, 0, 0),
+        ("chunk", 2, 3, 0, 1),
+        ("decode", 5, 1, 0, 0),
+        ("chunk", 6, 1, 3, 1),
+        ("decode", 7, 2, 0, 0),
+    ], f"(kind, start, seconds, context, running) of every step: {found}"
 
 
 @pytest.mark.task("2.7.3")
@@ -569,7 +587,7 @@ def test_chunked_prefill_decodes_nobody_who_was_aborted_in_the_same_step(s):
     """Whoever hears of a chunk aborts a running request: the decode step behind it goes without that one."""
 
     def heard(run, event):
-        if event.kind == "chunk" and event.request is run.requests[2]:
+        if any(part.kind == "chunk" and part.requests == (run.requests[2],) for part in event.parts):
             run.requests[0].finish("abort")
 
     run = ChunkedRun(s, {"1": "abcdef", "2": "uvwxyz", "ABCD": ""}, slots=3, heard=heard).add(
@@ -600,7 +618,7 @@ def test_chunked_prefill_answers_as_if_alone(s, slots):
     for step in (1, 2, 3, 10, 999_999):
         run = ChunkedRun(s, answers, slots, step).add(*answers).finish()
         assert run.texts == list(answers.values()), f"steps of {step}: {run.texts}"
-        computed = sum(len(call.tokens[0]) for call in run.model.calls if not call.is_batch)
+        computed = sum(call.computed for call in run.model.calls if not call.is_batch)
         assert computed == sum(map(len, answers)), f"steps of {step}: {computed} prompt tokens were computed"
         run.check_promises()
         run.check_end()
@@ -627,7 +645,7 @@ def check_mix(s, mix: list, slots: int, step: int, **options) -> None:
     run.finish(500)
     found = {request.prompt: request.text for request in run.requests}
     assert found == answers, f"each request gets the answer that it gets alone: {found}"
-    computed = sum(len(call.tokens[0]) for call in run.model.calls if not call.is_batch)
+    computed = sum(call.computed for call in run.model.calls if not call.is_batch)
     assert computed == sum(map(len, answers)), (
         f"{computed} prompt tokens computed, of {sum(map(len, answers))}"
     )
@@ -664,7 +682,7 @@ def test_chunked_prefill_hears_of_an_abort_at_every_event(s, victim, slots):
         _check_others(run, {victim}, f"aborted at event {at}, {run.events[at - 1].kind!r}")
         if run.requests[victim].finish_reason == "abort":
             late = {event.kind for event in run.events[at:] if event.request is run.requests[victim]}
-            assert late <= {"finish", "chunk"}, f"aborted at event {at}, and told of it later: {late}"
+            assert late <= {"finish"}, f"aborted at event {at}, and told of it later: {late}"
         run.check_end()
 
 
@@ -707,7 +725,9 @@ def test_chunked_prefill_survives_a_step_that_fails(s, error):
         ended = {
             request.prompt_idx for request in run.requests if request.finish_reason in ("error", "abort")
         }
-        assert len(ended) <= sum(map(bool, call.tokens)), f"call {at} ({call}) failed, and ended {ended}"
+        assert len(ended) <= (call.computed if call.is_batch else 1), (
+            f"call {at} ({call}) failed, and ended {ended}"
+        )
         assert ended, f"call {at} ({call}) failed, and ended nobody"
         _check_others(run, ended, f"call {at} ({call}) failed")
         run.check_end()
@@ -716,7 +736,7 @@ def test_chunked_prefill_survives_a_step_that_fails(s, error):
 @pytest.mark.task("2.7.3")
 @pytest.mark.parametrize("slots", [1, 2])
 def test_chunked_prefill_survives_a_listener_that_fails(s, slots):
-    """on_event raises at any event: no request is lost, and only those that were decoding at that moment may end."""
+    """on_event raises at any event: no request is lost, and none ends."""
     count = len(ChunkedRun(s, SCENE, slots).add(*SCENE).finish().events)
     for at in range(len(SCENE) + 1, count + 1):
 
@@ -726,12 +746,7 @@ def test_chunked_prefill_survives_a_listener_that_fails(s, slots):
 
         run = ChunkedRun(s, SCENE, slots, heard=heard).add(*SCENE)
         assert run.finish_in_spite_of(OSError) == 1, f"event {at}: what a listener raises is raised, once"
-        event = run.events[at - 1]
-        ended = {request.prompt_idx for request in run.requests if request.finish_reason == "error"}
-        assert not ended or (event.kind == "token" and event.slot is not None), (
-            f"a listener failed at {event.kind!r}, and requests {ended} ended"
-        )
-        _check_others(run, ended, f"a listener failed at event {at}, {event.kind!r}")
+        _check_others(run, set(), f"a listener failed at event {at}, {run.events[at - 1].kind!r}")
         run.check_end()
 
 
@@ -807,7 +822,7 @@ def test_chunked_prefill_takes_requests_with_limits_of_their_own(s):
     results, model = chunked_generate(s, answers, prompts, slots=3)
     assert [result.text for result in results] == ["ab", "uvw", "the e"], f"{results}"
     assert [result.finish_reason for result in results] == ["length", "stop", "stop"], f"{results}"
-    drawn = [params.temperature for call in model.calls for params in call.sampling if params]
+    drawn = [call.sampling.temperature for call in model.calls if not call.is_batch and call.sampling]
     assert 0.7 in drawn, "the request's parameters go with its last chunk"
     assert chunked_generate(s, {})[0] == [], "no prompts, no results"
 
@@ -872,7 +887,7 @@ def test_chunked_prefill_bounds_the_wait_of_a_short_prompt(s):
     arrived = []
 
     def heard(run, event):
-        if event.kind == "chunk" and event.context == 6:
+        if any(part.kind == "chunk" and part.context == 6 for part in event.parts):
             arrived.append(event.start)
             run.add("12345")
 
@@ -893,20 +908,14 @@ def test_chunked_prefill_tells_of_pauses(s):
     run = ChunkedRun(s, {"ABCDEFGH": "x", "1": "u"}, pause_prefill=True).add("ABCDEFGH").steps(1).add("1")
     run.finish()
     found = [
-        (e.kind, e.request.prompt_idx)
-        for e in run.events
-        if e.kind in ("prefill", "pause", "resume", "chunk")
+        f"chunk {event.parts[0].requests[0].prompt_idx}"
+        if event.parts
+        else f"{event.kind} {event.request.prompt_idx}"
+        for event in run.events
+        if event.kind in ("prefill", "pause", "resume") or any(part.kind == "chunk" for part in event.parts)
     ]
-    expected = [
-        ("prefill", 0),
-        ("chunk", 0),
-        ("pause", 0),
-        ("prefill", 1),
-        ("chunk", 1),
-        ("resume", 0),
-        ("chunk", 0),
-    ]
-    assert found == [*expected, ("chunk", 0)], f"{found}"
+    expected = ["prefill 0", "chunk 0", "pause 0", "prefill 1", "chunk 1", "resume 0", "chunk 0", "chunk 0"]
+    assert found == expected, f"{found}"
 
 
 @pytest.mark.task("2.7.9")

@@ -102,7 +102,13 @@ def test_a_trace_for_the_browser(batch, tmp_path):
     code, out, _ = batch("--backend", PORT, *prompts, "--max-tokens", "3", "--trace", str(file))
     assert code == 0 and out.endswith(f"written: {file}\n")
     spans = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert [span["cat"] for span in spans if span["tid"] == 1] == ["chunk", "decode", "waiting", "decode"]
+    assert [span["cat"] for span in spans if span["tid"] == 1] == [
+        "queued",
+        "chunk",
+        "decode",
+        "waiting",
+        "decode",
+    ]
 
 
 def test_one_slot_is_one_after_the_other(batch):
@@ -266,14 +272,14 @@ def test_ctrl_c_comes_between_two_steps_and_releases_every_cache(monkeypatch):
 
     def spy(*arguments):
         job = make_job(*arguments)
-        step, create = job.model._model.step, job.model._model.create_batch_cache
+        decode, create = job.model._model.decode, job.model._model.create_batch_cache
 
-        def interrupted_step(*rows, **named):
+        def interrupted_decode(*arguments, **named):
             if job.model.steps == 7:
                 os.kill(os.getpid(), signal.SIGINT)
-            return step(*rows, **named)
+            return decode(*arguments, **named)
 
-        job.model._model.step = interrupted_step
+        job.model._model.decode = interrupted_decode
         job.model._model.create_batch_cache = lambda *a: batches.append(create(*a)) or batches[-1]
         jobs.append(job)
         return job
@@ -288,7 +294,7 @@ def test_ctrl_c_comes_between_two_steps_and_releases_every_cache(monkeypatch):
     (job,), ((*layers,),) = jobs, batches
     assert (code, job.model.steps) == (130, 7)
     assert {request.finish_reason for request in job.requests} == {"abort"}
-    assert all(cache.keys is None for request in job.requests for cache in request.kv_cache)
+    assert not any(request._kv_cache for request in job.requests)
     assert all(layer.keys is None for layer in layers) and job.trace.tokens > 0
 
 

@@ -32,7 +32,7 @@ def model(port):
 
 
 class Recorded:
-    """A runner, and of each of its steps (what it was, how many tokens or rows, what torch was asked for)."""
+    """A runner, and of each of its calls (what it was, how many tokens or rows, what torch was asked for)."""
 
     def __init__(self, runner):
         self.runner, self.steps = runner, []
@@ -40,16 +40,20 @@ class Recorded:
     def __getattr__(self, name: str):
         return getattr(self.runner, name)
 
-    def step(self, tokens, offsets, kv_cache, **options):
-        chosen = []
-        recording = record(lambda: chosen.extend(self.runner.step(tokens, offsets, kv_cache, **options)))
-        is_batch = hasattr(kv_cache[0], "add_request")
-        kind, size = ("decode", len(tokens)) if is_batch else ("prompt", len(tokens[0]))
-        used = 1 + max(row for row, content in enumerate(tokens) if content)
-        self.steps.append(
-            (kind, size if kind == "prompt" else min(1 << (used - 1).bit_length(), size), recording)
+    def prefill(self, tokens, *arguments, **options):
+        return self._record(
+            "prompt", len(tokens), partial(self.runner.prefill, tokens, *arguments, **options)
         )
-        return chosen
+
+    def decode(self, tokens, *arguments, **options):
+        last = max(slot for slot, token in enumerate(tokens) if token is not None)
+        rows = min(1 << last.bit_length(), len(tokens))
+        return self._record("decode", rows, partial(self.runner.decode, tokens, *arguments, **options))
+
+    def _record(self, kind: str, size: int, call):
+        chosen = []
+        self.steps.append((kind, size, record(lambda: chosen.append(call()))))
+        return chosen[0]
 
     def programs(self, kind: str, size) -> set:
         return {recording.signature for k, n, recording in self.steps if k == kind and size(n)}
@@ -95,7 +99,7 @@ def test_a_prompt_is_one_program_for_each_bucket(port, model):
     """Also when it fills the bucket to the last place."""
     recorded = Recorded(port.runner(model, prompt_bucket=BUCKET))
     for length in range(2, 3 * BUCKET + 1):
-        recorded.step([[1] * length], [0], recorded.create_kv_cache(250), sample_rows=[0])
+        recorded.prefill([1] * length, 0, recorded.create_kv_cache(250), sample=True)
     for bucket in (1, 2, 3):
         wanted = partial(lambda n, b: -(-n // BUCKET) == b, b=bucket)
         assert len(recorded.programs("prompt", wanted)) == 1, f"up to {bucket * BUCKET} tokens"
@@ -148,12 +152,12 @@ def test_a_step_reads_its_tokens_and_nothing_else(port, monkeypatch):
     )
     own, batch = runner.create_kv_cache(250), runner.create_batch_cache(4, 250)
     warm = SamplingParams(0.7, top_p=0.9, top_k=5)
-    assert runner.step([[1, 2, 3]], [0], own, sample_rows=[0], sampling=[warm]) == [0]
+    assert runner.prefill([1, 2, 3], 0, own, sampling=warm, sample=True) == 0
     for layer, shared in zip(own, batch, strict=True):
         shared.add_request(layer, 2)
     assert copies == [(1,)], "a prompt: one copy of one token"
     for sampling in (None, warm):
-        runner.step([[], [], [5], []], [0, 0, 3, 0], batch, sample_rows=[2], sampling=[sampling])
+        runner.decode([None, None, 5, None], [0, 0, 3, 0], batch, sampling=[None, None, sampling, None])
         assert copies.pop() == (4,) and len(copies) == 1, "a decode: one copy of a token for each row"
-    assert runner.step([[1] * 9], [0], runner.create_kv_cache(250), sample_rows=[]) == []
+    assert runner.prefill([1] * 9, 0, runner.create_kv_cache(250), sample=False) is None
     assert copies == [(1,)], "nothing sampled, nothing copied"

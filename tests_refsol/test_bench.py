@@ -94,10 +94,10 @@ def test_the_peer_computes_with_the_same_weights():
     plan = Plan(**{**TINY.__dict__, "compare": "transformers"})
     cast, prompt = contestants(plan, port), [5, 900, 33, 17, 2100]
     ours = cast["tiny-llm"]
-    expected = ours.runner.step([prompt], [0], ours.runner.create_kv_cache(9), sample_rows=[0])
+    expected = ours.runner.prefill(prompt, 0, ours.runner.create_kv_cache(9), sample=True)
     for name in ("transformers static", "transformers dynamic"):
         peer = cast[name]
-        assert peer._next([prompt], peer._new_cache(9)) == expected
+        assert peer._next([prompt], peer._new_cache(9)) == [expected]
         theirs, mine = peer.model.model.layers[0].mlp.up_proj.weight, ours.model.layers[0].w_up
         assert theirs.data_ptr() == mine.data_ptr(), "the peer has a copy of the weights"
 

@@ -86,7 +86,7 @@ SLOTS, SIZES, LONGEST = 3, (16, 32, 64), 400
 
 
 class Programs:
-    """A runner that writes down what each of its steps asks torch for, and each request that comes and goes."""
+    """A runner that writes down what each of its calls asks torch for, and each request that comes and goes."""
 
     def __init__(self, runner):
         self.runner, self.seen = runner, set()
@@ -94,11 +94,16 @@ class Programs:
     def __getattr__(self, name: str):
         return getattr(self.runner, name)
 
-    def step(self, *arguments, **options) -> list[int]:
+    def prefill(self, *arguments, **options) -> int | None:
+        return self._record(lambda: self.runner.prefill(*arguments, **options))
+
+    def decode(self, *arguments, **options) -> list[int | None]:
+        return self._record(lambda: self.runner.decode(*arguments, **options))
+
+    def _record(self, call):
         chosen = []
-        recording = record(lambda: chosen.extend(self.runner.step(*arguments, **options)))
-        self.seen.add(recording.signature)
-        return chosen
+        self.seen.add(record(lambda: chosen.append(call())).signature)
+        return chosen[0]
 
     def create_batch_cache(self, *arguments) -> list:
         layers = self.runner.create_batch_cache(*arguments)
@@ -117,22 +122,19 @@ class Programs:
 def warm_up(runner: Programs) -> None:
     """Every size behind every context, sampled or not; every number of rows in a short and in a long batch."""
     for context in range(0, 320, SIZES[-1]):
-        for size, rows in [*((size, [0]) for size in SIZES), (SIZES[-1], [])]:
+        for size, sample in [*((size, True) for size in SIZES), (SIZES[-1], False)]:
             own = runner.create_kv_cache(LONGEST)
             if context:
-                runner.runner.step([[1] * context], [0], own, sample_rows=[])
-            runner.step([[1] * size], [context], own, sample_rows=rows)
+                runner.runner.prefill([1] * context, 0, own, sample=False)
+            runner.prefill([1] * size, context, own, sample=sample)
     for length in (5, 300):
         batch, own = runner.create_batch_cache(SLOTS, LONGEST), runner.create_kv_cache(LONGEST)
-        runner.runner.step([[1] * length], [0], own, sample_rows=[])
+        runner.runner.prefill([1] * length, 0, own, sample=False)
         for slot in range(SLOTS):
             for layer, shared in zip(own, batch, strict=True):
                 shared.add_request(layer, slot)
-            tokens, offsets = (
-                ([[1]] * (slot + 1) + [[]] * SLOTS)[:SLOTS],
-                [length + slot - i for i in range(SLOTS)],
-            )
-            runner.step(tokens, offsets, batch, sample_rows=list(range(slot + 1)))
+            tokens = [1 if i <= slot else None for i in range(SLOTS)]
+            runner.decode(tokens, [length + slot - i for i in range(SLOTS)], batch)
         for layer in batch:
             layer.remove_request(0)
 
@@ -150,7 +152,7 @@ def test_after_warm_up_five_hundred_mixed_steps_add_no_program(port):
         SIZES[-1],
         LONGEST,
         pause_prefill=True,
-        on_event=lambda event: events.append(event.kind),
+        on_event=lambda event: events.extend([event.kind, *(part.kind for part in event.parts)]),
     )
     for index in range(500):
         if index % 9 == 0 or len(scheduler.queue) < 2:

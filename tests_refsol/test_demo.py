@@ -164,10 +164,17 @@ def test_requests_are_heard_between_steps_and_wait_from_the_moment_they_were_sen
     class Slow(PacedModel):
         calls = ()
 
-        def step(self, tokens, *rows, **options):
-            self.calls += (max(map(len, tokens)),)
+        def prefill(self, tokens, *arguments, **options):
+            self.note(len(tokens))
+            return super().prefill(tokens, *arguments, **options)
+
+        def decode(self, *arguments, **options):
+            self.note(1)
+            return super().decode(*arguments, **options)
+
+        def note(self, tokens: int) -> None:
+            self.calls += (tokens,)
             time.sleep(0.3 if len(self.calls) == 1 else 0.0)
-            return super().step(tokens, *rows, **options)
 
     model, pieces = Slow(float), {}
     job = job_of(model, 32, 3, 4, clock=time.perf_counter)

@@ -109,8 +109,8 @@ def test_a_padded_prompt_has_the_same_window(b, saved):
         ours(b, folder), prompt_bucket=16, on_logits=lambda rows, logits: found.append(logits[0])
     )
     cache = runner.create_kv_cache()
-    token = runner.step([IDS], [0], cache, sample_rows=[0])
-    runner.step([token], [len(IDS)], cache, sample_rows=[0])
+    token = runner.prefill(IDS, 0, cache, sample=True)
+    runner.prefill([token], len(IDS), cache, sample=True)
     expected = family["logits"](theirs, IDS + token)[-2:]
     assert_close(found, expected, atol=TOLERANCE, rtol=0, idea="the padding of a prompt is seen")
 

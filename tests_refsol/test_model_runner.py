@@ -30,15 +30,8 @@ class Layer:
     def materialize(self) -> None:
         self.materialized = True
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         return self.unused + L
-
-
-class BatchLayer(Layer):
-    """The same, with slots."""
-
-    def add_request(self, prefilled, slot: int) -> None:
-        pass
 
 
 class Model:
@@ -70,24 +63,28 @@ def runner(b, **options) -> ModelRunner:
     return ModelRunner(Model(b), b.kit, **options)
 
 
-def step(made: ModelRunner, tokens, offsets, rows, unused: int = 0, **options):
-    layers = [Layer() if len(tokens) == 1 else BatchLayer()]
-    layers[0].unused = unused
-    return made.step(tokens, offsets, layers, sample_rows=rows, **options), layers[0]
+def prefill(made: ModelRunner, tokens, offset=0, unused: int = 0, sample=True, **options):
+    layer = Layer()
+    layer.unused = unused
+    return made.prefill(tokens, offset, [layer], sample=sample, **options), layer
+
+
+def decode(made: ModelRunner, tokens, offsets=None, **options):
+    return made.decode(tokens, offsets or [0] * len(tokens), [Layer()], **options)
 
 
 def test_a_prompt_is_one_row_of_its_tokens(b):
     made = runner(b)
-    chosen, layer = step(made, [[4, 3, 2]], [6], [0])
+    chosen, layer = prefill(made, [4, 3, 2], 6)
     assert made.model.calls == [([[4, 3, 2]], [[6, 7, 8]], 1)]
-    assert (chosen, layer.rewound) == ([1], 0)
+    assert (chosen, layer.rewound) == (1, 0)
 
 
 @pytest.mark.parametrize(("count", "padded"), [(1, 4), (2, 4), (3, 4), (4, 4), (5, 8), (17, 20)])
 def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count, padded):
     """The padding is computed, kept out of the logits, and forgotten by the cache."""
     made = runner(b, prompt_bucket=4)
-    _, layer = step(made, [[3] * count], [0], [0])
+    _, layer = prefill(made, [3] * count)
     [(ids, positions, keep)] = made.model.calls
     assert ids == [[3] * count + [0] * (padded - count)]
     assert positions == [list(range(padded))]
@@ -99,7 +96,7 @@ def test_a_prompt_is_padded_to_its_bucket_and_no_further_than_the_cache(b, count
 def test_with_pad_last_chunk_a_prompt_is_padded_to_the_ladder(b, count, padded):
     """To the smallest size that is large enough; behind the ladder, to the bucket."""
     made = runner(b, prompt_bucket=5, pad_last="chunk", chunk_sizes=(3, 8, 10))
-    _, layer = step(made, [[3] * count], [0], [0])
+    _, layer = prefill(made, [3] * count)
     [(ids, _, keep)] = made.model.calls
     assert (len(ids[0]), keep, layer.rewound) == (padded, [count - 1], padded - count)
 
@@ -115,18 +112,21 @@ def test_pad_last_is_one_of_two(b):
 def test_a_batch_is_padded_to_a_power_of_two_or_to_all_slots(b, used, bucket):
     """Rows behind the last slot in use are cut off to the bucket; an idle row computes token 0 at position 0."""
     made = runner(b, prompt_bucket=4)
-    tokens = [[7] if slot in used else [] for slot in range(5)]
-    step(made, tokens, [3 if slot in used else 0 for slot in range(5)], used)
+    tokens = [7 if slot in used else None for slot in range(5)]
+    chosen = decode(made, tokens, [3 if slot in used else 0 for slot in range(5)])
+    assert chosen == [SCORES[slot].argmax() if slot in used else None for slot in range(5)], (
+        "one entry per slot"
+    )
     [(ids, positions, _)] = made.model.calls
     assert ids == [[7] if slot in used else [0] for slot in range(bucket)]
     assert positions == [[3] if slot in used else [0] for slot in range(bucket)]
 
 
-def test_without_sampled_rows_nothing_is_scored_and_nothing_is_read(b, monkeypatch):
+def test_without_sampling_nothing_is_scored_and_nothing_is_read(b, monkeypatch):
     made = runner(b, on_logits=lambda rows, logits: pytest.fail("nothing was sampled"))
     monkeypatch.setattr(b.kit, "argmax", lambda logits: pytest.fail("nothing was sampled"))
-    chosen, layer = step(made, [[4, 3, 2]], [0], [])
-    assert chosen == [] and made.model.calls[0][2] == 0, "logits_to_keep=0: the head has nothing to do"
+    chosen, layer = prefill(made, [4, 3, 2], sample=False)
+    assert chosen is None and made.model.calls[0][2] == 0, "logits_to_keep=0: the head has nothing to do"
     assert layer.materialized, "a lazy library must compute the caches at some time"
 
 
@@ -134,9 +134,9 @@ def test_a_chunk_has_ended_on_the_device_when_its_step_returns(b, monkeypatch):
     """Only then is its time a chunk's. A sampled step needs no second wait: the token was read."""
     made, waited = runner(b), []
     monkeypatch.setattr(b.kit, "synchronize", waited.append)
-    step(made, [[4, 3, 2]], [0], [])
+    prefill(made, [4, 3, 2], sample=False)
     assert waited == [made.device]
-    step(made, [[4, 3, 2]], [0], [0])
+    prefill(made, [4, 3, 2])
     assert waited == [made.device]
 
 
@@ -154,11 +154,11 @@ def test_every_row_is_drawn_as_its_own_request_wants(b):
     made = runner(b, sampler=make_sampler)
     warm, hot = SamplingParams(0.7, top_k=3), SamplingParams(1.5, top_p=0.9)
     ways = [warm, None, hot, warm]
-    chosen, _ = step(made, [[1]] * 4, [0] * 4, [0, 1, 2, 3], sampling=ways)
-    assert chosen == [7, 2, 15, 7]
+    assert decode(made, [1] * 4, sampling=ways) == [7, 2, 15, 7]
     assert seen == [(0.7, None, 3, (4, VOCAB)), (1.5, 0.9, None, (4, VOCAB))]
-    chosen, _ = step(made, [[1], [], [1], []], [0] * 4, [0, 2], sampling=[SamplingParams(0), hot])
-    assert chosen == [1, 15], "temperature 0 is greedy; an idle row has no parameters"
+    chosen = decode(made, [1, None, 1, None], sampling=[SamplingParams(0), None, hot, warm])
+    assert chosen == [1, None, 15, None], "temperature 0 is greedy; nobody draws for an idle row"
+    assert len(seen) == 3, f"only the ways of running requests are computed: {seen}"
 
 
 def test_two_requests_with_different_parameters_and_the_real_sampler(b):
@@ -166,21 +166,21 @@ def test_two_requests_with_different_parameters_and_the_real_sampler(b):
     b.seed(0)
     made = runner(b, sampler=b.make_sampler)
     sampling = [SamplingParams(50.0, top_k=1), SamplingParams(50.0)]
-    drawn = [step(made, [[1], [1]], [0, 0], [0, 1], sampling=sampling)[0] for _ in range(60)]
+    drawn = [decode(made, [1, 1], sampling=sampling) for _ in range(60)]
     assert {first for first, _ in drawn} == {1}
     assert {second for _, second in drawn} == set(range(VOCAB))
 
 
 def test_a_runner_without_a_sampler_refuses_to_draw(b):
     with pytest.raises(ValueError, match="no sampler: give it the solution's make_sampler"):
-        step(runner(b), [[1]], [0], [0], sampling=[SamplingParams(0.5)])
-    assert step(runner(b), [[1]], [0], [0], sampling=[SamplingParams(0)])[0] == [1]
+        prefill(runner(b), [1], sampling=SamplingParams(0.5))
+    assert prefill(runner(b), [1], sampling=SamplingParams(0))[0] == 1
 
 
 def test_logits_are_handed_out_by_row(b):
     seen = []
     made = runner(b, on_logits=lambda rows, logits: seen.append((rows, logits)))
-    step(made, [[1], [], [1]], [0, 0, 0], [0, 2])
+    decode(made, [1, None, 1])
     [(rows, logits)] = seen
     assert rows == [0, 2]
     assert_close(logits, [SCORES[0], SCORES[2]], idea="one row of logits for each sampled row")
@@ -203,12 +203,12 @@ def test_padding_changes_no_logits(b, count):
         logits = []
         made = b.runner(model, prompt_bucket=bucket, on_logits=lambda rows, one, to=logits: to.append(one))
         own, batch = made.create_kv_cache(25), made.create_batch_cache(2, 25)
-        made.step([prompt], [0], own, sample_rows=[0])
+        made.prefill(prompt, 0, own, sample=True)
         for layer, shared in zip(own, batch, strict=True):
             assert layer.offset == count, "the cache holds the prompt and no padding"
             shared.add_request(layer, 1)
         for n in range(3):
-            made.step([[], [5 + n]], [0, count + n], batch, sample_rows=[1])
+            made.decode([None, 5 + n], [0, count + n], batch)
         found.append(np.array(logits))
     assert_close(found[1], found[0], atol=1e-4, idea="padding must not be seen by anyone")
 
@@ -222,19 +222,18 @@ def test_a_chunk_that_sees_more_than_itself_gets_the_mask_of_the_solution(b):
         return "the mask"
 
     made = runner(b, prompt_bucket=4, chunk_mask=chunk_mask)
-    step(made, [[1, 2, 3]], [6], [], unused=16)
-    step(made, [[1]], [9], [0], unused=16)
+    prefill(made, [1, 2, 3], 6, unused=16, sample=False)
+    prefill(made, [1], 9, unused=16)
     assert asked == [(6, 4, 20, b.dtype("float32")), (9, 4, 20, b.dtype("float32"))]
     assert made.model.masks == ["the mask", "the mask"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "offsets"), [([[1, 2, 3]], [0]), ([[1], [2]], [6, 2]), ([[], [2]], [0, 6])]
-)
-def test_a_prompt_from_its_start_and_a_batch_keep_the_mask_of_their_caches(b, tokens, offsets):
+def test_a_prompt_from_its_start_and_a_batch_keep_the_mask_of_their_caches(b):
     made = runner(b, chunk_mask=lambda *_, **options: pytest.fail("the chunk mask was asked for"))
-    step(made, tokens, offsets, [], unused=16 * (len(tokens) > 1))
-    assert made.model.masks == ["causal"]
+    prefill(made, [1, 2, 3])
+    decode(made, [1, 2], [6, 2])
+    decode(made, [None, 2], [0, 6])
+    assert made.model.masks == ["causal"] * 3
 
 
 @pytest.mark.parametrize("attention", ["simple", "device"])
@@ -255,7 +254,7 @@ def test_the_chunk_mask_changes_no_logits(b, attention, window, options):
         made = b.runner(model, on_logits=lambda _, one: rows.append(one), **options)
         own = made.create_kv_cache(30)
         for start, stop in zip([0, *cuts], [*cuts, 23], strict=True):
-            made.step([prompt[start:stop]], [start], own, sample_rows=[0])
+            made.prefill(prompt[start:stop], start, own, sample=True)
         return rows[-1]
 
     expected = logits([])
@@ -275,11 +274,11 @@ def test_a_step_of_torch_notes_nothing_for_gradients_and_leaves_caches_that_can_
     model.head = lambda x: seen.append(torch.is_inference_mode_enabled()) or inner(x)
     made = b.runner(model)
     own, batch = made.create_kv_cache(20), made.create_batch_cache(2, 20)
-    made.step([[3, 4, 5]], [0], own, sample_rows=[0])
+    made.prefill([3, 4, 5], 0, own, sample=True)
     for _ in range(2):
         for shared, alone in zip(batch, own, strict=True):
             shared.add_request(alone, 0)
-        made.step([[6], []], [3, 0], batch, sample_rows=[0])
+        made.decode([6, None], [3, 0], batch)
         for shared in batch:
             shared.remove_request(0)
     assert seen == [True] * 3 and not torch.is_inference_mode_enabled()

@@ -199,7 +199,7 @@ def test_closing_a_batch_aborts_what_still_runs():
     batch = Batch(model, 3, 64)
     requests = [Request(model, ByteTokenizer(), prompt) for prompt in ("Hi", "Hello")]
     for request in requests:
-        batch.admit(request)
+        batch.prefill_and_place(request)
     batch.close()
     assert [r.finish_reason for r in requests] == ["abort", "abort"] and batch.running == []
     assert not model.unreleased()

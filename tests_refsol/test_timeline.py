@@ -22,7 +22,6 @@ from tiny_llm_kit.lab.simulated_model import Cost, Costs, SimulatedModel, Simula
 from tiny_llm_kit.lab.timeline import chrome, page, terminal
 from tiny_llm_kit.lab.timeline.figures import Figure, figures
 from tiny_llm_kit.lab.timeline.fit import fit, line
-from tiny_llm_kit.lab.timeline.plain_batches import PlainBatch
 from tiny_llm_kit.lab.timeline.recorder import Recorder
 from tiny_llm_kit.lab.timeline.simulation import every_size, simulate
 from tiny_llm_kit.lab.timeline.trace import WHOLE, Trace
@@ -128,7 +127,7 @@ sizes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, 
 @given(prompts=sizes, step=st.integers(1, 50), agreed=st.integers(1, 20), slots=st.integers(1, 4))
 def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prompts, step, agreed, slots):
     metrics = SERVING.ChunkedPrefillMetrics(agreed)
-    trace = recorded(prompts, step, agreed, slots, metrics.hear)
+    trace = recorded(prompts, step, agreed, slots, metrics.on_event)
     assert trace.stall_steps == metrics.stall_steps
     assert sorted(trace.gaps) == pytest.approx(sorted(metrics.tbt))
     assert {lane.request: lane.ttft for lane in trace.lanes} == pytest.approx(metrics.ttft)
@@ -144,7 +143,7 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
 @settings(max_examples=60, deadline=None)
 @given(prompts=sizes)
 def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
-    """`batch_generate` of Day 2.6 tells less; with a slot for everybody what it does is the same."""
+    """With a slot for everybody `batch_generate` of Day 2.6 emits the same steps; its caller knows the arrivals."""
     slots = len(prompts)
     model, tokenizer = SimulatedModel(PLAIN), SimulatedTokenizer()
     requests = [
@@ -154,9 +153,9 @@ def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
     for index, request in enumerate(requests):
         request.prompt_idx = index
     recorder = Recorder(7)
-    record = PlainBatch(recorder, requests)
-    SERVING.batch_generate(model, tokenizer, requests, 4096, slots, clock=model.clock, on_event=record)
-    record.end_step()
+    for request in requests:
+        recorder(SERVING.Event("arrive", model.clock(), request))
+    SERVING.batch_generate(model, tokenizer, requests, 4096, slots, clock=model.clock, on_event=recorder)
     assert recorder.trace("a run", WHOLE).to_json() == recorded(prompts, WHOLE, 7, slots).to_json()
 
 

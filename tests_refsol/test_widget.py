@@ -47,7 +47,7 @@ class Served:
         self._let_answers_run()
         self.model.clock.now = 0.0
         self._tell_of_their_tokens()
-        self.scheduler.metrics, self.scheduler.on_event = self.metrics, self._hear
+        self.scheduler.metrics, self.scheduler.on_event = self.metrics, self._on_event
         self._add(scene["promptTokens"], scene["answerTokens"])
         while self.scheduler.has_work_remaining():
             self.scheduler.step()
@@ -77,10 +77,11 @@ class Served:
                 self.metrics.record_token(request.prompt_idx, 0.0)
         self.before = len(self.metrics.tbt)
 
-    def _hear(self, event: Event) -> None:
-        if event.start is not None:
-            names = ("kind", "start", "tokens", "context", "running")
-            self.spans.append({"end": event.time, **{name: getattr(event, name) for name in names}})
+    def _on_event(self, event: Event) -> None:
+        for part in event.parts:
+            names = ("kind", "tokens", "context", "running")
+            span = {"start": event.start, "end": event.time}
+            self.spans.append(span | {name: getattr(part, name) for name in names})
 
     @property
     def figures(self) -> dict:

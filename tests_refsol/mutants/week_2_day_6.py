@@ -5,13 +5,13 @@ from tiny_llm_kit.course.mutants import Mutant
 CACHE, REQUEST, BATCH, GENERATE = "batching_kv_cache.py", "request.py", "batch.py", "batch_generate.py"
 COUNT = "[n + L * used for n, used in zip(self.offsets, self.active, strict=True)]"
 LOOP = """            if waiting and batch.free_slot is not None:
-                batch.admit(waiting.popleft())
+                batch.prefill_and_place(waiting.popleft())
             batch.remove_ended()
             if batch.running:
                 batch.decode()
             batch.remove_ended()
 """
-TOKENS = "tokens = [[request.next_token] if request else [] for request in self.slots]"
+TOKENS = "tokens = [request.next_token if request else None for request in self.slots]"
 APPEND = """        if token in self.tokenizer.eos_token_ids:
             self.finish("stop")
             return
@@ -20,9 +20,20 @@ APPEND = """        if token in self.tokenizer.eos_token_ids:
         self.text += self._stop.add(self._detokenizer.add(token))
 """
 REMOVE = "self.offsets[slot], self.active[slot] = 0, False"
-STEP = """        [token] = self.model.step(
-            [self.prompt_tokens], [0], self.kv_cache, sample_rows=[0], sampling=[self.sampling]
-        )
+STEP = """            token = self.model.prefill(
+                self.prompt_tokens, 0, self.kv_cache, sampling=self.sampling, sample=True
+            )
+"""
+SCOPE = """        with model_call(self):
+            token = self.model.prefill(
+                self.prompt_tokens, 0, self.kv_cache, sampling=self.sampling, sample=True
+            )
+"""
+DECODE = """        with model_call(*requests):
+            chosen = self.model.decode(tokens, offsets, self.kv_cache, sampling=sampling)
+"""
+TAKE = """        for slot in running:
+            self.slots[slot].decode_done(chosen[slot])
 """
 FINALLY = """    finally:
         batch.close()
@@ -39,13 +50,16 @@ LAST_EXCHANGED = """        if len(self.tokens) >= self.max_new_tokens:
         elif self._stop.found:
             self.finish("stop")
 """
+ABORT = """        if not self._is_computing:
+            self.finish("abort")
+"""
 BEGIN = """        if not request.is_done:
-            self.tell("prefill", request)
+            self.emit("prefill", request)
         if not request.is_done:
-            request.prefill()"""
+            self.compute_prompt(request, request.prefill)"""
 BEGIN_ALWAYS = """        if request.prompt_tokens:
-            self.tell("prefill", request)
-            request.prefill()"""
+            self.emit("prefill", request)
+            self.compute_prompt(request, request.prefill)"""
 
 MUTANTS = [
     Mutant(
@@ -351,7 +365,7 @@ MUTANTS = [
         survives="a test of the offset alone",
         serving=(
             STEP,
-            "        self.model.step([self.prompt_tokens], [0], self.kv_cache, sample_rows=[])\n"
+            "            self.model.prefill(self.prompt_tokens, 0, self.kv_cache, sample=False)\n"
             "        token = self.prompt_tokens[-1]\n",
         ),
     ),
@@ -362,12 +376,11 @@ MUTANTS = [
         survives="a test of the text: the answer is the same, only slow",
         serving=(
             STEP,
-            "        for at, one in enumerate(self.prompt_tokens):\n"
-            "            last = at == len(self.prompt_tokens) - 1\n"
-            "            token = self.model.step(\n"
-            "                [[one]], [at], self.kv_cache, sample_rows=[0] * last, sampling=[self.sampling] * last\n"
-            "            )\n"
-            "        [token] = token\n",
+            "            for at, one in enumerate(self.prompt_tokens):\n"
+            "                last = at == len(self.prompt_tokens) - 1\n"
+            "                token = self.model.prefill(\n"
+            "                    [one], at, self.kv_cache, sampling=self.sampling, sample=last\n"
+            "                )\n",
         ),
     ),
     Mutant(
@@ -375,7 +388,14 @@ MUTANTS = [
         "the first token is always greedy",
         REQUEST,
         survives="a test without sampling parameters",
-        serving=("sample_rows=[0], sampling=[self.sampling]", "sample_rows=[0]"),
+        serving=("self.kv_cache, sampling=self.sampling, sample=True", "self.kv_cache, sample=True"),
+    ),
+    Mutant(
+        "2.6.4",
+        "runs the model outside of `model_call`: a call that fails leaves its cache behind",
+        REQUEST,
+        survives="a test in which nothing fails",
+        serving=(SCOPE, STEP.replace("            ", "        ", 1).replace("\n            ", "\n        ")),
     ),
     Mutant(
         "2.6.4",
@@ -390,6 +410,7 @@ MUTANTS = [
         REQUEST,
         survives="a test of the text of a model that does not look at offsets",
         serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
+        inside="Request.prefill",
     ),
     Mutant(
         "2.6.4",
@@ -528,14 +549,21 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "2.6.5",
+        "takes the token of a step in which the request was aborted",
+        REQUEST,
+        survives="a test that aborts between two steps",
+        serving=(
+            "        if self.is_done:\n            return\n        if update_offset:",
+            "        if update_offset:",
+        ),
+    ),
+    Mutant(
         "2.6.6",
         "changes the reason of a request that has ended",
         REQUEST,
         survives="a test that aborts running requests",
-        serving=(
-            '        self.finish("abort")',
-            '        self.finish("abort")\n        self.finish_reason = "abort"',
-        ),
+        serving=(ABORT, ABORT + '            self.finish_reason = "abort"\n'),
     ),
     Mutant(
         "2.6.6",
@@ -543,8 +571,8 @@ MUTANTS = [
         REQUEST,
         survives="a test of the finish reason",
         serving=(
-            '        self.finish("abort")',
-            '        self.finish_reason = self.finish_reason or "abort"',
+            ABORT,
+            ABORT.replace('self.finish("abort")', 'self.finish_reason = self.finish_reason or "abort"'),
         ),
     ),
     Mutant(
@@ -553,8 +581,10 @@ MUTANTS = [
         REQUEST,
         survives="a test that aborts a request without text",
         serving=(
-            '        self.finish("abort")',
-            '        self.text = self.text if self.is_done else ""\n        self.finish("abort")',
+            ABORT,
+            ABORT.replace(
+                "self.finish(", 'self.text = self.text if self.is_done else ""\n            self.finish('
+            ),
         ),
     ),
     Mutant(
@@ -563,16 +593,47 @@ MUTANTS = [
         REQUEST,
         survives="a test without stop strings, in ASCII",
         serving=(
-            '        self.finish("abort")',
-            '        text, ended = self.text, self.is_done\n        self.finish("abort")\n'
-            "        self.text = self.text if ended else text",
+            ABORT,
+            ABORT.replace("self.finish(", "text, ended = self.text, self.is_done\n            self.finish(")
+            + "            self.text = self.text if ended else text\n",
         ),
+    ),
+    Mutant(
+        "2.6.6",
+        "ends the request at once, also while the model is writing to its cache",
+        REQUEST,
+        survives="a test that aborts between two calls of the model",
+        serving=(ABORT, '        self.finish("abort")\n'),
+    ),
+    Mutant(
+        "2.6.6",
+        "forgets an abort that comes while the model computes the request",
+        REQUEST,
+        survives="a test that aborts between two calls of the model",
+        serving=("        self._is_aborted = True\n", ""),
+    ),
+    Mutant(
+        "2.6.6",
+        "sets the reason at once while the model computes the request, and lets the call end the rest",
+        REQUEST,
+        survives="a test of the request after the call",
+        serving=(
+            ABORT,
+            ABORT + '        else:\n            self.finish_reason = self.finish_reason or "abort"\n',
+        ),
+    ),
+    Mutant(
+        "2.6.6",
+        "only marks the request, whether a call runs or not",
+        REQUEST,
+        survives="a test that aborts while the model computes the request",
+        serving=(ABORT, ""),
     ),
     Mutant(
         "2.6.7",
         "adds every request into slot 0, taken or not",
         BATCH,
-        survives="a test that admits one request",
+        survives="a test with one request",
         serving=("        slot = self.free_slot\n", "        slot = 0\n"),
     ),
     Mutant(
@@ -611,9 +672,9 @@ MUTANTS = [
         BATCH,
         survives="a test in which every answer has two tokens",
         serving=(
-            '        if request.is_done:\n            self.tell("finish", request)\n            return\n',
+            '        if request.is_done:\n            self.emit("finish", request)\n            return\n',
             "        if request.is_done and not request.is_prefill_done:\n"
-            '            self.tell("finish", request)\n'
+            '            self.emit("finish", request)\n'
             "            return\n",
         ),
     ),
@@ -630,18 +691,23 @@ MUTANTS = [
         BATCH,
         survives="a test with a listener that only listens",
         serving=(
-            '            self.tell("prefill", request)\n'
-            "        if not request.is_done:\n"
-            "            request.prefill()",
-            '            self.tell("prefill", request)\n            request.prefill()',
+            '            self.emit("prefill", request)\n        if not request.is_done:\n',
+            '            self.emit("prefill", request)\n',
         ),
     ),
     Mutant(
         "2.6.8",
-        "tells nobody of an abort between two rows: the next request still gets its token",
+        "runs the model outside of `model_call`: nobody waits for its end",
         BATCH,
-        survives="a test with a listener that only listens",
-        serving=("            if not self.slots[slot].is_done:\n", "            if True:\n"),
+        survives="a test in which nobody is aborted while a step runs, and nothing fails",
+        serving=(DECODE, DECODE.replace("        with model_call(*requests):\n    ", "")),
+    ),
+    Mutant(
+        "2.6.8",
+        "protects the first of the requests only",
+        BATCH,
+        survives="a test with one running request",
+        serving=(DECODE, DECODE.replace("*requests", "*requests[:1]")),
     ),
     Mutant(
         "2.6.8",
@@ -649,34 +715,25 @@ MUTANTS = [
         BATCH,
         survives="a test in which the running requests stand in the first slots",
         serving=(
-            "for slot, token in zip(rows, chosen, strict=True):\n            if not self.slots[slot].is_done:",
-            "for slot, token in enumerate(chosen):\n"
-            "            if self.slots[slot] and not self.slots[slot].is_done:",
+            TAKE,
+            "        for slot, token in enumerate(token for token in chosen if token is not None):\n"
+            "            if self.slots[slot]:\n"
+            "                self.slots[slot].decode_done(token)\n",
         ),
     ),
     Mutant(
         "2.6.8",
-        "leaves idle slots out, so that row i is no longer slot i",
+        "leaves idle slots out, so that entry i is no longer slot i",
         BATCH,
         survives="a test in which every slot is in use",
-        serving=(TOKENS, "tokens = [[self.slots[slot].next_token] for slot in rows]"),
+        serving=(TOKENS, "tokens = [request.next_token for request in requests]"),
     ),
     Mutant(
         "2.6.8",
         "feeds idle slots with token 0",
         BATCH,
         survives="a test of the texts of a model that does not look at idle rows",
-        serving=(TOKENS, "tokens = [[request.next_token if request else 0] for request in self.slots]"),
-    ),
-    Mutant(
-        "2.6.8",
-        "samples idle slots too",
-        BATCH,
-        survives="a test in which every slot is in use",
-        serving=(
-            "sample_rows=rows, sampling=sampling",
-            "sample_rows=list(range(len(tokens))), sampling=[r.sampling if r else None for r in self.slots]",
-        ),
+        serving=(TOKENS, "tokens = [request.next_token if request else 0 for request in self.slots]"),
     ),
     Mutant(
         "2.6.8",
@@ -697,23 +754,33 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.8",
-        "the parameters of the first request for all rows",
+        "the parameters of the first request for all slots",
         BATCH,
         survives="a test in which all requests are greedy",
         serving=(
-            "[self.slots[slot].sampling for slot in rows]",
-            "[self.slots[rows[0]].sampling for slot in rows]",
+            "[request.sampling if request else None for request in self.slots]",
+            "[requests[0].sampling if request else None for request in self.slots]",
+        ),
+    ),
+    Mutant(
+        "2.6.8",
+        "the parameters of the running requests, without entries for idle slots",
+        BATCH,
+        survives="a test in which every slot is in use",
+        serving=(
+            "[request.sampling if request else None for request in self.slots]",
+            "[request.sampling for request in requests]",
         ),
     ),
     Mutant(
         "2.6.9",
-        "waits for the whole batch to end before it admits again (static batching)",
+        "waits for the whole batch to end before it lets others in (static batching)",
         GENERATE,
         survives="a test of the texts",
         serving=(
             LOOP,
             """            while waiting and batch.free_slot is not None:
-                batch.admit(waiting.popleft())
+                batch.prefill_and_place(waiting.popleft())
             while batch.running:
                 batch.remove_ended()
                 if batch.running:
@@ -731,13 +798,13 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.9",
-        "runs no decode in a round that admits",
+        "runs no decode in a round that computes a prompt",
         GENERATE,
         survives="a test of the texts: prompts that keep coming stop all answers",
         serving=(
             LOOP,
             """            if waiting and batch.free_slot is not None:
-                batch.admit(waiting.popleft())
+                batch.prefill_and_place(waiting.popleft())
                 batch.remove_ended()
                 continue
             if batch.running:
@@ -762,7 +829,7 @@ MUTANTS = [
         "the last prompt first",
         GENERATE,
         survives="a test of texts and order of the results",
-        serving=("batch.admit(waiting.popleft())", "batch.admit(waiting.pop())"),
+        serving=("batch.prefill_and_place(waiting.popleft())", "batch.prefill_and_place(waiting.pop())"),
     ),
     Mutant(
         "2.6.9",

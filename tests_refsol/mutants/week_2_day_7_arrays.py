@@ -187,19 +187,19 @@ MUTANTS = [
     _array_chunk(
         "RoPE counts chunks and not tokens",
         "a test with steps of one token",
-        "[chunk.start],",
-        "[chunk.start // self.prefill_max_step],",
+        "                chunk.start,\n",
+        "                chunk.start // self.prefill_max_step,\n",
     ),
     _array_chunk(
         "one token off behind the first chunk",
         "a test of counts, or with one chunk",
-        "[self.prompt_tokens[chunk.start : chunk.stop]],",
-        "[self.prompt_tokens[max(chunk.start - 1, 0) : chunk.stop - (chunk.start > 0)]],",
+        "self.prompt_tokens[chunk.start : chunk.stop],",
+        "self.prompt_tokens[max(chunk.start - 1, 0) : chunk.stop - (chunk.start > 0)],",
     ),
     _array_chunk(
         "the whole prompt up to here, again in every chunk",
         "a test of the logits with a cache that grows",
-        "[self.prompt_tokens[chunk.start : chunk.stop]],\n            [chunk.start],",
-        "[self.prompt_tokens[: chunk.stop]],\n            [0],",
+        "self.prompt_tokens[chunk.start : chunk.stop],\n                chunk.start,",
+        "self.prompt_tokens[: chunk.stop],\n                0,",
     ),
 ]

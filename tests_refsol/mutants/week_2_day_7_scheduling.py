@@ -5,7 +5,11 @@ from tiny_llm_kit.course.mutants import Mutant
 CHUNK, REQUEST, SCHEDULER = "chunk.py", "request.py", "chunked_prefill_scheduler.py"
 GENERATE, PAUSED = "chunked_prefill.py", "paused_prefills.py"
 CUT = "return Chunk(offset, min(max_step, prompt_len - offset), prompt_len)"
-PIECE = "[self.prompt_tokens[chunk.start : chunk.stop]],"
+PIECE = "self.prompt_tokens[chunk.start : chunk.stop],"
+CALL = """        with model_call(self):
+            token = self.model.prefill(
+"""
+PREFILL = CALL + "                self.prompt_tokens[chunk"
 TOOK = "        self.offset = chunk.stop\n"
 PHASES = """        prefilled = self.handle_prefill_phase()
         moved = self.move_prefill_to_decode()
@@ -31,7 +35,7 @@ MOVE = """        if not request.is_done:
 DECODE = """        self.batch.remove_ended()
         if not self.batch.running:
             return False
-        self.decode_step()
+        self.batch.decode()
         self.batch.remove_ended()
         return True
 """
@@ -105,21 +109,21 @@ MUTANTS = [
         "feeds the first chunk's tokens again",
         REQUEST,
         survives="a test of the number of steps, of the offsets and of the returned counts",
-        serving=(PIECE, "[self.prompt_tokens[: chunk.size]],"),
+        serving=(PIECE, "self.prompt_tokens[: chunk.size],"),
     ),
     Mutant(
         "2.7.2",
         "positions restart at 0 in every chunk",
         REQUEST,
         survives="a test of the tokens alone",
-        serving=("            [chunk.start],\n", "            [0],\n"),
+        serving=("                chunk.start,\n", "                0,\n"),
     ),
     Mutant(
         "2.7.2",
         "positions are one too far from the second chunk on",
         REQUEST,
         survives="a test with prompts of one chunk",
-        serving=("            [chunk.start],\n", "            [chunk.start + (chunk.start > 0)],\n"),
+        serving=("                chunk.start,\n", "                chunk.start + (chunk.start > 0),\n"),
     ),
     Mutant(
         "2.7.2",
@@ -127,8 +131,8 @@ MUTANTS = [
         REQUEST,
         survives="a test with prompts of one chunk",
         serving=(
-            "        rows = [0] if chunk.is_last else []\n",
-            "        rows = [0] if chunk.is_last else []\n        self._kv_cache = []\n",
+            PREFILL,
+            "        self._kv_cache = []\n" + PREFILL,
         ),
     ),
     Mutant(
@@ -136,7 +140,7 @@ MUTANTS = [
         "samples every chunk, and keeps the last one's token",
         REQUEST,
         survives="a test of the answer",
-        serving=("rows = [0] if chunk.is_last else []", "rows = [0]"),
+        serving=("sample=chunk.is_last", "sample=True"),
     ),
     Mutant(
         "2.7.2",
@@ -150,7 +154,8 @@ MUTANTS = [
         "counts the chunk twice: its tokens, and one for the new token",
         REQUEST,
         survives="a test of the answer of a model that does not look at offsets",
-        serving=("self.decode_done(chosen[0], update_offset=False)", "self.decode_done(chosen[0])"),
+        serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
+        inside="Request.try_prefill",
     ),
     Mutant(
         "2.7.2",
@@ -193,16 +198,25 @@ MUTANTS = [
         REQUEST,
         survives="a test in which nothing fails",
         serving=(
-            "        chosen = self.model.step(\n",
-            "        self.offset = chunk.stop\n        chosen = self.model.step(\n",
+            PREFILL,
+            "        self.offset = chunk.stop\n" + PREFILL,
         ),
     ),
     Mutant(
         "2.7.2",
-        "forgets the cache of a request that was aborted while its chunk ran",
+        "runs the model outside of `model_call`: an abort takes the cache away while it is written to",
         REQUEST,
         survives="a test of aborts between two chunks",
-        serving=("        elif self.is_done:\n            self.release()\n", ""),
+        serving=(CALL, CALL.replace("with model_call(self):", "if True:")),
+        inside="Request.try_prefill",
+    ),
+    Mutant(
+        "2.7.2",
+        "protects only the chunk that ends the prompt",
+        REQUEST,
+        survives="a test that aborts in the last chunk, or in the only one",
+        serving=(CALL, CALL.replace("model_call(self)", "model_call(*[self] * chunk.is_last)")),
+        inside="Request.try_prefill",
     ),
     Mutant(
         "2.7.3",
@@ -352,8 +366,8 @@ MUTANTS = [
         serving=(
             DECODE,
             DECODE.replace(
-                "        self.decode_step()\n        self.batch.remove_ended()\n",
-                "        self.decode_step()\n",
+                "        self.batch.decode()\n        self.batch.remove_ended()\n",
+                "        self.batch.decode()\n",
             ),
         ),
     ),

@@ -27,14 +27,14 @@ class BatchingKvCache:
         """Where the next token of each of the first B rows stands; 0 in an idle one."""
         return self.offsets[:B]
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens a row; the longest row decides."""
         return max(self.offsets) + L
 
     def make_mask(self, L: int, dtype: mx.Dtype, *, positions: mx.array | None = None) -> mx.array:
         """The mask of the next L tokens of every row: (B, 1, L, S). An idle row sees its position 0: none is empty."""
         positions = self._positions(L) if positions is None else positions
-        return mx.expand_dims(length_mask(positions, self.span(L), dtype), 1)
+        return mx.expand_dims(length_mask(positions, self.num_keys(L), dtype), 1)
 
     def _positions(self, L: int) -> mx.array:
         """(max_active_requests, L)."""
@@ -100,7 +100,7 @@ class BatchingKvCache:
             positions: (B, L), where the new tokens stand; 0 in an idle row. Derived from `offsets` when None.
 
         Returns:
-            key, value: (B, Hkv, S, D), S = span(L).
+            key, value: (B, Hkv, S, D), S = num_keys(L).
             length: tokens of the longest row.
             mask: (B, 1, L, S).
 
@@ -114,7 +114,7 @@ class BatchingKvCache:
         positions = self._positions(L)[:B] if positions is None else positions
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        S = self.span(L)
+        S = self.num_keys(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, hand out S of each.
         # Two indices, a row's number and its position, name a place in every head.
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.update_and_fetch")

@@ -168,7 +168,7 @@ class Qwen3ModelWeek2:
         dtype = self.embedding.weight.dtype
         if isinstance(mask, str):
             mask = cache[0].make_mask(L, dtype, positions=positions)
-        windowed = window_mask(mask, positions, cache[0].span(L), self.config.sliding_window, dtype)
+        windowed = window_mask(mask, positions, cache[0].num_keys(L), self.config.sliding_window, dtype)
         return Step(positions, self.rope.rows(positions), mask, windowed)
 
     def _check_caches(

@@ -9,10 +9,10 @@ from .chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
-from .events import Event
-from .model import BatchCache, ServingModel, TinyKvCache
+from .events import Event, Part
+from .model import BatchCache, KvCache, ServingModel
 from .priority_scheduler import PriorityScheduler
-from .request import Request
+from .request import Request, model_call
 from .request_queue import FifoQueue, RequestQueue
 from .sampling import SamplingParams
 from .stop_strings import StopStrings
@@ -28,15 +28,17 @@ __all__ = [
     "Completion",
     "Event",
     "FifoQueue",
+    "KvCache",
+    "Part",
     "PriorityScheduler",
     "Request",
     "RequestQueue",
     "SamplingParams",
     "ServingModel",
     "StopStrings",
-    "TinyKvCache",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
+    "model_call",
     "next_chunk",
     "percentile",
     "select_optimal_chunk_size",

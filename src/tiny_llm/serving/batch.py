@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from .events import Event, Listener
+from .events import Event, Listener, Part
 from .model import BatchCache, ServingModel
-from .request import Request
+from .request import Request, model_call
 
 
 class Batch:
@@ -16,7 +16,7 @@ class Batch:
         batch_size: how many slots.
         max_seq_len: tokens of a slot, prompt and answer together.
         clock: seconds, for the events.
-        on_event: is told of each event. It may call `abort` of any request, which gets no token after that.
+        on_event: called with each event. It may call `abort` of any request, which gets no token after that.
 
     Raises:
         ValueError: there is no slot.
@@ -47,17 +47,27 @@ class Batch:
         """The lowest free slot, so that the running ones stay together; None when all are taken."""
         return next((slot for slot, request in enumerate(self.slots) if request is None), None)
 
-    def tell(self, kind: str, request: Request, slot: int | None = None) -> None:
+    def emit(self, kind: str, request: Request, slot: int | None = None) -> None:
+        """Emits an event of one request."""
         self.on_event(Event(kind, self.clock(), request, slot))
 
-    def admit(self, request: Request) -> None:
+    def prefill_and_place(self, request: Request) -> None:
         """Prefills a request and gives it a free slot, unless it has ended by then.
 
-        Tells "prefill" before the step and "token" after it; or "finish", with the slot None, when it has ended.
+        Emits "prefill" before its step; "finish", with the slot None, when it has ended.
         """
         # TASK 2.6.7: prefill; if the request lives on, give it a slot.
         # It may have ended before (refused, or aborted while it waited), and it may end with its first token.
-        raise NotImplementedError("week 2 day 6 task 7: Batch.admit")
+        raise NotImplementedError("week 2 day 6 task 7: Batch.prefill_and_place")
+
+    def compute_prompt(self, request: Request, compute: Callable[[], object]) -> None:
+        """Computes a prompt by `compute()`. Emits "step" and, if a token came of it, "token". Given."""
+        context, running, start = request.offset, len(self.running), self.clock()
+        compute()
+        chunk = Part("chunk", (request,), request.offset - context, context, running)
+        self.on_event(Event("step", self.clock(), start=start, parts=(chunk,)))
+        if request.is_prefill_done and request.finish_reason != "abort":
+            self.emit("token", request)
 
     def place(self, request: Request) -> None:
         """Moves a request whose prompt was computed into the lowest free slot."""
@@ -65,25 +75,34 @@ class Batch:
         raise NotImplementedError("week 2 day 6 task 7: Batch.place")
 
     def decode(self) -> None:
-        """One step: one new token for every running request. Tells "token" of each."""
-        # TASK 2.6.8: a row for every slot, [] for an idle one; give each new token to the request that it belongs to.
-        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds. Whoever hears of one
-        # token may abort the request of the next.
+        """One step: one new token for every running request. Emits "step", then "token" of each."""
+        start, running = self.clock(), self.running
+        requests = tuple(self.slots[slot] for slot in running)
+        # TASK 2.6.8: one entry for every slot, None for an idle one; each new token goes to the request of its slot.
+        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds. The call of the model
+        # stands in `with model_call(…):`, as in Task 2.6.4, with all of `requests`.
         raise NotImplementedError("week 2 day 6 task 8: Batch.decode")
+        # END TASK
+        decode = Part("decode", requests, len(requests))
+        self.on_event(Event("step", self.clock(), start=start, parts=(decode,)))
+        for slot, request in zip(running, requests, strict=True):
+            if request.finish_reason != "abort":
+                self.emit("token", request, slot)
 
     def remove_ended(self) -> None:
-        """Frees the slots of requests that have ended. Tells "finish" of each."""
+        """Frees the slots of requests that have ended. Emits "finish" of each."""
         for slot in self.running:
             if self.slots[slot].is_done:
                 request, self.slots[slot] = self.slots[slot], None
                 for layer in self.kv_cache:
                     layer.remove_request(slot)
-                self.tell("finish", request, slot)
+                self.emit("finish", request, slot)
 
     def close(self) -> None:
-        """Releases the caches. A request that still runs is aborted."""
+        """Releases the caches, once. A request that still runs is aborted."""
         for slot in self.running:
             self.slots[slot].abort()
             self.slots[slot] = None
-        for layer in self.kv_cache:
+        released, self.kv_cache = self.kv_cache, []
+        for layer in released:
             layer.release()

@@ -1,4 +1,4 @@
-"""What a model is to the policy: a few sizes, caches that it can make, and one call that runs a step."""
+"""What a model is to the policy: a few sizes, caches that it can make, and one call for each kind of work."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from .sampling import SamplingParams
 
 
-class TinyKvCache(Protocol):
+class KvCache(Protocol):
     """The keys and values of one request in one layer, as the policy sees them: a length that can shrink and end."""
 
     offset: int  # tokens held
@@ -15,13 +15,13 @@ class TinyKvCache(Protocol):
         """Forgets the last n tokens."""
 
     def release(self) -> None:
-        """Gives the memory back. Whoever made a cache calls it, on every way out."""
+        """Gives the memory back. Whoever made a cache calls it once, on every way out."""
 
 
 class BatchCache(Protocol):
-    """The keys and values of all running requests in one layer: one slot a request, one row of the batch a slot."""
+    """The keys and values of all running requests in one layer: one slot per request, one row of the batch per slot."""
 
-    def add_request(self, prefilled: TinyKvCache, slot: int) -> None:
+    def add_request(self, prefilled: KvCache, slot: int) -> None:
         """Copies a request's prompt into a free slot."""
 
     def remove_request(self, slot: int) -> None:
@@ -32,38 +32,59 @@ class BatchCache(Protocol):
 
 
 class ServingModel(Protocol):
-    """What schedulers run: lists of integers in, one token a sampled row out. A runner is one, or a test's fake."""
+    """What schedulers run: integers in, integers out. A `ModelRunner` is one, or a test's fake.
+
+    Both calls extend their caches, and return when the device is done: a caller may learn from the time they took.
+    """
 
     num_hidden_layers: int
-    max_model_len: int  # tokens that it reads at most, prompt and answer together
+    max_model_len: int  # the most tokens that it reads, prompt and answer together
     vocab_size: int  # token ids are below it
 
-    def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvCache]:
-        """Empty caches for one request of at most `max_seq_len` tokens, one a layer."""
+    def create_kv_cache(self, max_seq_len: int | None = None) -> list[KvCache]:
+        """Empty caches for one request of at most `max_seq_len` tokens, one per layer."""
 
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchCache]:
-        """Empty caches for a batch of so many slots, one a layer."""
+        """Empty caches for a batch with this many slots, one per layer."""
 
-    def step(
+    def prefill(
         self,
-        tokens: Sequence[Sequence[int]],
-        offsets: Sequence[int],
-        kv_cache: Sequence[TinyKvCache] | Sequence[BatchCache],
+        tokens: Sequence[int],
+        offset: int,
+        kv_cache: Sequence[KvCache],
         *,
-        sample_rows: Sequence[int],
-        sampling: Sequence[SamplingParams | None] | None = None,
-    ) -> list[int]:
-        """Runs the model once and extends the caches.
+        sampling: SamplingParams | None = None,
+        sample: bool,
+    ) -> int | None:
+        """Computes a prompt, or a piece of one.
 
         Args:
-            tokens: one row of L tokens (a prompt, or a piece of one), or a row of one token for every slot of a
-                batch. An idle slot is [].
-            offsets: of each row, how many tokens its cache held before.
-            kv_cache: one cache a layer, of a request or of the batch.
-            sample_rows: the rows whose last token is followed by a new one.
-            sampling: how to draw, one for each sampled row; None is greedy.
+            tokens: the ids.
+            offset: tokens of the prompt before these, which the cache holds.
+            kv_cache: the request's own, one per layer.
+            sampling: how to draw the new token; None is greedy.
+            sample: whether a new token follows the last one, so that the head has to run.
 
         Returns:
-            One token a sampled row, in their order. Without sampled rows the head is not run and nothing is read. When
-            this returns the device has done the step, so that the time it took can be learnt from.
+            The new token, or None without `sample`.
+        """
+
+    def decode(
+        self,
+        tokens: Sequence[int | None],
+        offsets: Sequence[int],
+        kv_cache: Sequence[BatchCache],
+        *,
+        sampling: Sequence[SamplingParams | None] | None = None,
+    ) -> list[int | None]:
+        """Computes one more token of every running request. All lists have one entry per slot.
+
+        Args:
+            tokens: the last token of each slot's request; None is an idle slot.
+            offsets: tokens that the cache holds of each; 0 for an idle slot.
+            kv_cache: the batch's, one per layer.
+            sampling: how to draw for each slot; None is greedy, for a slot or for all of them.
+
+        Returns:
+            The new token of each slot; None for an idle one.
         """

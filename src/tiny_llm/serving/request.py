@@ -1,10 +1,11 @@
 """One request: a prompt, its cache, and the text that grows from it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .chunk import next_chunk
-from .model import ServingModel, TinyKvCache
+from .model import KvCache, ServingModel
 from .sampling import SamplingParams
 from .stop_strings import StopStrings
 
@@ -57,7 +58,9 @@ class Request:
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
         self.text = ""
-        self._kv_cache: list[TinyKvCache] = []
+        self._kv_cache: list[KvCache] = []
+        self._is_computing = False  # a call of the model is running on it
+        self._is_aborted = False  # it ends when that call does
         self._detokenizer = tokenizer.detokenizer()
         try:
             self._stop = StopStrings([stop] if isinstance(stop, str) else stop or ())
@@ -65,16 +68,16 @@ class Request:
         except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
             self.fail(str(error))
         else:
-            self.limit(self.max_seq_len)
+            self.set_max_seq_len(self.max_seq_len)
 
     @property
-    def kv_cache(self) -> list[TinyKvCache]:
+    def kv_cache(self) -> list[KvCache]:
         """The request's own caches, one a layer; made at their first use, when its limit is final."""
         if not self._kv_cache:
             self._kv_cache = self.model.create_kv_cache(max_seq_len=self.max_seq_len)
         return self._kv_cache
 
-    def limit(self, max_seq_len: int) -> None:
+    def set_max_seq_len(self, max_seq_len: int) -> None:
         """Lowers `max_seq_len`; a prompt that leaves no room for an answer then is refused."""
         self.max_seq_len = min(self.max_seq_len, max_seq_len)
         count, size = len(self.prompt_tokens), self.model.vocab_size
@@ -96,8 +99,9 @@ class Request:
 
     def prefill(self) -> None:
         """Computes the whole prompt in one step, which also gives the first new token."""
-        # TASK 2.6.4: one row, from offset 0, sampled; the cache holds the prompt then, and not yet the new token.
-        # The first token may be the last: an end token right away, or a limit of one.
+        # TASK 2.6.4: from offset 0, sampled; the cache holds the prompt then, and not yet the new token.
+        # The first token may be the last: an end token right away, or a limit of one. The call of the model stands in
+        # `with model_call(self):`, so that nobody takes the cache away while it runs.
         raise NotImplementedError("week 2 day 6 task 4: Request.prefill")
 
     def try_prefill(self) -> int:
@@ -109,9 +113,8 @@ class Request:
         Raises:
             ValueError: there is no chunk left, or the request has ended.
         """
-        # TASK 2.7.2: one row from the offset on, into the request's own cache; sampled only if it ends the prompt.
-        # Between two chunks the offset and the cache are all that is remembered. Whoever hears of the step may have
-        # aborted the request while it ran.
+        # TASK 2.7.2: from the offset on, into the request's own cache; sampled only if the chunk ends the prompt.
+        # Between two chunks the offset and the cache are all that is remembered.
         raise NotImplementedError("week 2 day 7 task 2: Request.try_prefill")
 
     def decode_done(self, token: int, update_offset: bool = True) -> None:
@@ -124,7 +127,7 @@ class Request:
         """
         # TASK 2.6.5: count, stop at an end token, append, stop at a stop string or at a limit.
         # An end token is a signal and no part of the text. A stop string may be spread over several tokens.
-        # A request that was aborted while its step ran has ended: it takes no token, and keeps no cache.
+        # A request that was aborted while its step ran has ended: it takes no token.
         raise NotImplementedError("week 2 day 6 task 5: Request.decode_done")
 
     @property
@@ -156,14 +159,44 @@ class Request:
         self.release()
 
     def abort(self) -> None:
-        """Ends the request now, in any phase; its text so far stays. A scheduler drops it before its next step."""
+        """Ends the request now, in any phase, from any thread; its text so far stays.
+
+        If a call of the model is running on it, the request ends as soon as that call has returned or raised.
+        """
         # TASK 2.6.6: an end like any other; one that has already ended keeps its reason.
+        # While the model writes to the cache nobody may release it: the mark `_is_aborted` is all that can be done
+        # then, and `model_call` does the rest. Mark first and look second: the call may end in between.
         raise NotImplementedError("week 2 day 6 task 6: Request.abort")
 
     def release(self) -> None:
-        """Gives the request's own caches back. Its row of a batch belongs to the batch."""
-        for layer in self._kv_cache:
+        """Gives the request's own caches back, once. Its row of a batch belongs to the batch."""
+        released, self._kv_cache = self._kv_cache, []
+        for layer in released:
             layer.release()
+
+
+@contextmanager
+def model_call(*requests: Request) -> Iterator[None]:
+    """The scope of one call of the model on these requests. Given.
+
+    Whoever is aborted in it ends with it. A call that raises ends all of them, with the error's message or, on Ctrl-C,
+    as aborted: their caches may hold a part of the step, so that none of them can go on.
+    """
+    for request in requests:
+        request._is_computing = True
+    failed: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        for request in requests:
+            request._is_computing = False
+            if request._is_aborted or (failed and not isinstance(failed, Exception)):
+                request.finish("abort")
+            elif failed:
+                request.fail(str(failed) or type(failed).__name__)
 
 
 def as_request(
@@ -177,5 +210,5 @@ def as_request(
     if not isinstance(prompt, Request):
         return Request(model, tokenizer, prompt, prompt_idx=prompt_idx, max_seq_len=max_seq_len)
     prompt.prompt_idx = prompt_idx
-    prompt.limit(max_seq_len)
+    prompt.set_max_seq_len(max_seq_len)
     return prompt

@@ -27,14 +27,14 @@ class BatchingKvCache:
         """Where the next token of each of the first B rows stands; 0 in an idle one."""
         return self.offsets[:B]
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens a row; the longest row decides."""
         return round_up(max(self.offsets) + L)
 
     def make_mask(self, L: int, dtype: torch.dtype, *, positions: torch.Tensor | None = None) -> torch.Tensor:
         """The mask of the next L tokens of every row: (B, 1, L, S). An idle row sees its position 0: none is empty."""
         positions = self._positions(L) if positions is None else positions
-        return length_mask(positions, self.span(L), dtype).unsqueeze(1)
+        return length_mask(positions, self.num_keys(L), dtype).unsqueeze(1)
 
     def _positions(self, L: int) -> torch.Tensor:
         """(max_active_requests, L)."""
@@ -102,7 +102,7 @@ class BatchingKvCache:
             positions: (B, L), where the new tokens stand; 0 in an idle row. Derived from `offsets` when None.
 
         Returns:
-            key, value: (B, Hkv, S, D), S = span(L).
+            key, value: (B, Hkv, S, D), S = num_keys(L).
             length: tokens of the longest row.
             mask: (B, 1, L, S).
 
@@ -116,7 +116,7 @@ class BatchingKvCache:
         positions = self._positions(L)[:B].to(key.device) if positions is None else positions
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        S = self.span(L)
+        S = self.num_keys(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, hand out S of each.
         # Seen as one long list of D numbers each, slot b's head h begins at entry (b · Hkv + h) · capacity.
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.update_and_fetch")

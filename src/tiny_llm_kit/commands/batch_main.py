@@ -18,7 +18,6 @@ from ..lab.bench.provenance import provenance
 from ..lab.latency import Trace
 from ..lab.prompts import QUESTIONS, read_prompts
 from ..lab.timeline import chrome
-from ..lab.timeline.plain_batches import PlainBatch
 from ..lab.timeline.recorder import Recorder
 from ..lab.timeline.trace import WHOLE
 from ..lab.timeline.trace import Trace as TimelineTrace
@@ -47,7 +46,7 @@ PREFILL_STEP = 128  # tokens of a prompt for which running requests may wait; mo
 
 
 class CountedSteps:
-    """A `ServingModel` that counts its steps.
+    """A `ServingModel` that counts its calls.
 
     Args:
         model: what runs them.
@@ -59,9 +58,13 @@ class CountedSteps:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def step(self, *rows: Any, **options: Any) -> list[int]:
+    def prefill(self, *arguments: Any, **options: Any) -> int | None:
         self.steps += 1
-        return self._model.step(*rows, **options)
+        return self._model.prefill(*arguments, **options)
+
+    def decode(self, *arguments: Any, **options: Any) -> list[int | None]:
+        self.steps += 1
+        return self._model.decode(*arguments, **options)
 
 
 @dataclass
@@ -147,17 +150,19 @@ def make_job(options: argparse.Namespace, prompts: list[str], clock: Callable[[]
 
 def serve(job: Job, view: View, clock: Callable[[], float]) -> None:
     """Answers all prompts. Ctrl-C ends it between two steps, with every cache released."""
-    record = PlainBatch(job.recorder, job.requests)
+    serving = resolve_serving(job.options.solution)
+    for request in job.requests:  # all of them are there at the start
+        job.recorder(serving.Event("arrive", clock(), request))
     with view, interrupts_kept() as check_interrupt:
 
         def listen(event: Any) -> None:
             job.trace(event)
             if job.options.trace:
-                record(event)
+                job.recorder(event)
             view(event)
             check_interrupt()
 
-        resolve_serving(job.options.solution).batch_generate(
+        serving.batch_generate(
             job.model,
             job.tokenizer,
             job.requests,
@@ -166,7 +171,6 @@ def serve(job: Job, view: View, clock: Callable[[], float]) -> None:
             clock=clock,
             on_event=listen,
         )
-        record.end_step()
         check_interrupt()  # it may have come after the last event
 
 

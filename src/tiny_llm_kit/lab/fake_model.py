@@ -1,7 +1,7 @@
 """A model, its caches, a tokenizer and a clock that are scripts: every call of a scheduler can be compared exactly.
 
-The vocabulary is bytes. The caches hold the very tokens, so the model sees at once when a row is not what it should
-be, and says so in an AssertionError.
+The vocabulary is bytes. The caches hold the tokens themselves, so the model sees at once when one is not what it
+should be, and says so in an AssertionError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +52,7 @@ class FakeCache:
         self.tokens = self.tokens[: self.offset - n]
 
     def release(self) -> None:
+        assert not self.is_released, "a request's cache was released twice"
         self.tokens, self.is_released = [], True
 
 
@@ -75,36 +76,67 @@ class FakeBatchCache:
         self.rows[slot] = None
 
     def release(self) -> None:
+        assert not self.is_released, "a batch's cache was released twice"
         self.rows, self.is_released = [None] * len(self.rows), True
 
 
 @dataclass(frozen=True)
-class Call:
-    """One step, as the scheduler asked for it."""
+class PrefillCall:
+    """A prompt, or a piece of one, as the scheduler asked for it."""
 
-    tokens: list[list[int]]
-    offsets: list[int]
-    is_batch: bool
-    sample_rows: list[int]
-    sampling: list
+    tokens: list[int]
+    offset: int
+    sample: bool
+    sampling: Any
+    is_batch = False
+
+    @property
+    def computed(self) -> int:
+        """Tokens."""
+        return len(self.tokens)
 
     def __str__(self) -> str:
-        """ "prompt Hi" or "decode a-c": a letter a slot, a dash for an idle one."""
-        text = "".join(bytes(row).decode(errors="replace") or "-" for row in self.tokens)
-        return f"{'decode' if self.is_batch else 'prompt'} {text}"
+        """ "prompt Hi"."""
+        return f"prompt {bytes(self.tokens).decode(errors='replace')}"
+
+
+@dataclass(frozen=True)
+class DecodeCall:
+    """A step of the batch, as the scheduler asked for it: one entry per slot."""
+
+    tokens: list[int | None]
+    offsets: list[int]
+    sampling: list
+    is_batch = True
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots that were given a token."""
+        return [slot for slot, token in enumerate(self.tokens) if token is not None]
+
+    @property
+    def computed(self) -> int:
+        """Tokens."""
+        return len(self.slots)
+
+    def __str__(self) -> str:
+        """ "decode a-c": a letter per slot, a dash for an idle one."""
+        letters = ("-" if token is None else bytes([token]).decode(errors="replace") for token in self.tokens)
+        return f"decode {''.join(letters)}"
 
 
 class FakeModel:
     """A `ServingModel` that answers each prompt with a script.
 
-    It checks every step: rows stand where their caches end, each row continues its own request, a request that ended
-    is not computed again. A step takes as many seconds of the clock as it has tokens, idle rows not counted.
+    It checks every call: tokens stand where their caches end, each slot continues its own request, a request that
+    ended is not computed again, no cache is released meanwhile. A call takes one second of the clock per token; idle
+    slots do not count.
 
     Args:
         answers: by prompt, the ids that follow it; a string stands for its bytes and `END`.
         max_model_len: its context.
-        fails: by the number of the step, from 0: what it raises, before anything has changed.
-        during: called with each step's number before it runs.
+        fails: by the number of the call, from 0: what it raises, before anything has changed.
+        during: called with each call's number while it runs.
         clock: a `FakeClock` to move.
     """
 
@@ -117,7 +149,7 @@ class FakeModel:
         max_model_len: int = 64,
         *,
         fails: Mapping[int, BaseException] | None = None,
-        during: Callable[[int], Any] = lambda step: None,
+        during: Callable[[int], Any] = lambda number: None,
         clock: FakeClock | None = None,
     ):
         self.answers = {
@@ -126,7 +158,7 @@ class FakeModel:
         }
         self.max_model_len, self.fails, self.during = max_model_len, fails or {}, during
         self.clock = clock or FakeClock()
-        self.calls: list[Call] = []
+        self.calls: list[PrefillCall | DecodeCall] = []
         self.caches: list[FakeCache] = []
         self.batch_caches: list[FakeBatchCache] = []
 
@@ -140,57 +172,57 @@ class FakeModel:
         self.batch_caches += made
         return made
 
-    def step(self, tokens, offsets, kv_cache, *, sample_rows, sampling=None) -> list[int]:
-        number, is_batch = len(self.calls), isinstance(kv_cache[0], FakeBatchCache)
-        call = Call(
-            [list(row) for row in tokens],
-            list(offsets),
-            is_batch,
-            list(sample_rows),
-            list(sampling or [None] * len(sample_rows)),
+    def prefill(self, tokens, offset, kv_cache, *, sampling=None, sample) -> int | None:
+        assert tokens, "a call of the model without any token"
+        assert all(isinstance(layer, FakeCache) for layer in kv_cache), (
+            "a prompt goes into its request's own caches"
         )
-        self._check(call, kv_cache)
+        self._run(PrefillCall(list(tokens), offset, sample, sampling), kv_cache)
+        held = kv_cache[0].offset
+        assert offset == held, f"offset {offset} for a cache that holds {held} tokens"
+        for layer in kv_cache:
+            layer.tokens = layer.tokens + list(tokens)
+        if not sample:
+            return None
+        for layer in kv_cache:
+            layer.prompt_len = layer.offset
+        return self._answer(kv_cache[0])[0]
+
+    def decode(self, tokens, offsets, kv_cache, *, sampling=None) -> list[int | None]:
+        assert all(isinstance(layer, FakeBatchCache) for layer in kv_cache), (
+            "decode runs on the batch's caches"
+        )
+        slots = len(kv_cache[0].rows)
+        call = DecodeCall(list(tokens), list(offsets), list(sampling or [None] * slots))
+        for name, given in (("tokens", tokens), ("offsets", offsets), ("sampling", call.sampling)):
+            assert len(given) == slots, (
+                f"{len(given)} {name} for {slots} slots: one entry per slot, also for idle ones"
+            )
+        used = [slot for slot, row in enumerate(kv_cache[0].rows) if row]
+        assert call.slots == used, (
+            f"tokens for slots {call.slots}, but requests are in {used}: an idle slot is None"
+        )
+        self._run(call, kv_cache)
+        return [self._decode_row(call, kv_cache, slot) if slot in used else None for slot in range(slots)]
+
+    def _run(self, call: PrefillCall | DecodeCall, layers: list) -> None:
+        """What all calls have in common, before anything has changed."""
+        number = len(self.calls)
+        assert number < 1000, "1000 calls of the model: the loop does not end"
+        assert len(layers) == self.num_hidden_layers, (
+            f"{len(layers)} caches for {self.num_hidden_layers} layers"
+        )
+        assert not any(layer.is_released for layer in layers), "a call with a cache that was released"
         self.calls.append(call)
         self.during(number)
         if number in self.fails:
             raise self.fails[number]
-        self.clock.now += sum(map(len, call.tokens))
-        return self._decode(call, kv_cache) if is_batch else self._prompt(call, kv_cache)
-
-    def _check(self, call: Call, layers: list) -> None:
-        assert len(self.calls) < 1000, "1000 steps: the loop does not end"
-        assert len(layers) == self.num_hidden_layers, (
-            f"{len(layers)} caches for {self.num_hidden_layers} layers"
+        assert not any(layer.is_released for layer in layers), (
+            "a cache was released while the model was writing to it: an abort waits for the end of the call"
         )
-        assert len(call.sampling) == len(call.sample_rows), "`sampling` has one entry for each sampled row"
-        assert any(call.tokens), "a step without any token"
-        assert not any(layer.is_released for layer in layers), "a step with a cache that was released"
+        self.clock.now += call.computed
 
-    def _prompt(self, call: Call, layers: list[FakeCache]) -> list[int]:
-        assert len(call.tokens) == 1, f"a prompt is one row, not {len(call.tokens)}"
-        assert call.offsets == [layers[0].offset], (
-            f"offset {call.offsets} for a cache that holds {layers[0].offset} tokens"
-        )
-        for layer in layers:
-            layer.tokens = layer.tokens + call.tokens[0]
-        if not call.sample_rows:
-            return []
-        assert call.sample_rows == [0], f"the only row of a prompt is row 0, not {call.sample_rows}"
-        for layer in layers:
-            layer.prompt_len = layer.offset
-        return [self._answer(layers[0])[0]]
-
-    def _decode(self, call: Call, layers: list[FakeBatchCache]) -> list[int]:
-        used = [slot for slot, row in enumerate(layers[0].rows) if row]
-        assert len(call.tokens) == len(layers[0].rows), (
-            f"{len(call.tokens)} rows for {len(layers[0].rows)} slots: an idle slot is []"
-        )
-        given = [slot for slot, row in enumerate(call.tokens) if row]
-        assert given == used, f"tokens for slots {given}, but requests are in {used}: an idle slot is []"
-        assert call.sample_rows == used, f"sampled rows {call.sample_rows}, but requests are in {used}"
-        return [self._decode_row(call, layers, slot) for slot in used]
-
-    def _decode_row(self, call: Call, layers: list[FakeBatchCache], slot: int) -> int:
+    def _decode_row(self, call: DecodeCall, layers: list[FakeBatchCache], slot: int) -> int:
         """Adds the row's token to its cache in every layer, and returns what follows."""
         rows = [layer.rows[slot] for layer in layers]
         assert all(row is not None for row in rows), f"slot {slot} was not filled in every layer"
@@ -199,12 +231,12 @@ class FakeModel:
             f"slot {slot}: offset {call.offsets[slot]}, but its cache holds {held} tokens"
         )
         answer, done = self._answer(rows[0]), held - rows[0].prompt_len
-        assert call.tokens[slot] == answer[done : done + 1], (
+        assert [call.tokens[slot]] == answer[done : done + 1], (
             f"slot {slot} was given {call.tokens[slot]}, but the last token of its request is {answer[done]}"
         )
         assert done + 1 < len(answer), f"slot {slot} was computed again after its request had ended"
         for row in rows:
-            row.tokens = row.tokens + call.tokens[slot]
+            row.tokens = [*row.tokens, call.tokens[slot]]
         return answer[done + 1]
 
     def _answer(self, row: FakeCache) -> list[int]:
@@ -214,7 +246,7 @@ class FakeModel:
 
     @property
     def trace(self) -> list[str]:
-        """Every step in a few letters."""
+        """Every call in a few letters."""
         return [str(call) for call in self.calls]
 
     def unreleased(self) -> str:

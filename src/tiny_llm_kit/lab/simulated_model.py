@@ -123,27 +123,37 @@ class SimulatedModel:
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[SimulatedBatchCache]:
         return [SimulatedBatchCache()]
 
-    def step(
+    def prefill(
         self,
-        tokens: Sequence[Sequence[int]],
+        tokens: Sequence[int],
+        offset: int,
+        kv_cache: Sequence[Any],
+        *,
+        sampling: Any = None,
+        sample: bool,
+    ) -> int | None:
+        """See `ServingModel.prefill`."""
+        self._take(self.costs.prefill, len(tokens), pairs(len(tokens), offset))
+        kv_cache[0].offset += len(tokens)
+        return 0 if sample else None
+
+    def decode(
+        self,
+        tokens: Sequence[int | None],
         offsets: Sequence[int],
         kv_cache: Sequence[Any],
         *,
-        sample_rows: Sequence[int],
         sampling: Sequence[Any] | None = None,
-    ) -> list[int]:
-        """See `ServingModel.step`."""
-        is_prompt = isinstance(kv_cache[0], SimulatedCache)
-        cost = self.costs.prefill if is_prompt else self.costs.decode
-        count = sum(map(len, tokens))
-        self.clock.now += cost.seconds(count, pairs(tokens, offsets) / count)
-        if is_prompt:
-            kv_cache[0].offset += count
-        return [0] * len(sample_rows)
+    ) -> list[int | None]:
+        """See `ServingModel.decode`."""
+        running = [offset for token, offset in zip(tokens, offsets, strict=True) if token is not None]
+        self._take(self.costs.decode, len(running), sum(pairs(1, offset) for offset in running))
+        return [None if token is None else 0 for token in tokens]
+
+    def _take(self, cost: Cost, tokens: int, seen: int) -> None:
+        self.clock.now += cost.seconds(tokens, seen / tokens)
 
 
-def pairs(tokens: Sequence[Sequence[int]], offsets: Sequence[int]) -> int:
-    """How often a token of a step sees a token: all before it, and itself."""
-    return sum(
-        len(row) * start + len(row) * (len(row) + 1) // 2 for row, start in zip(tokens, offsets, strict=True)
-    )
+def pairs(tokens: int, offset: int) -> int:
+    """How often one of these tokens sees a token: all `offset` before them, and each itself and those before it."""
+    return tokens * offset + tokens * (tokens + 1) // 2

@@ -1,4 +1,4 @@
-"""From lists of integers to one step of a model and back: what stands between the policy and the arrays.
+"""From lists of integers to one call of a model and back: what stands between the policy and the arrays.
 
 Knows how rows are padded and how tokens are drawn. What to run, and when, is the policy's business.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class ModelRunner:
-    """A model of a solution as a `ServingModel`: `step` in, one token a sampled row out.
+    """A model of a solution as a `ServingModel`: lists of integers in, tokens out.
 
     Shapes come from few buckets, so that a graph compiler sees few programs: the rows of a batch are padded to a
     power of two, a prompt or a chunk of one to a multiple of `prompt_bucket` or to a size of a ladder, and never
@@ -20,7 +20,7 @@ class ModelRunner:
         kit: `backend_mlx` or `backend_torch`.
         device: where the model is.
         sampler: the solution's `make_sampler`; without one every token is greedy.
-        on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) of each sampled step, for tests.
+        on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each sampled call, for tests.
         prompt_bucket: 1 pads no prompt; a Gaudi wants 128.
         chunk_mask: the solution's `chunked_attention_mask`, for the chunks of a prompt that see other keys than their
             own. Without one the cache says who sees whom, with the same result.
@@ -59,85 +59,77 @@ class ModelRunner:
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list:
         return self.model.create_batch_cache(max_active_requests, min(max_seq_len, self.max_model_len))
 
-    def step(
-        self,
-        tokens: Sequence[Sequence[int]],
-        offsets: Sequence[int],
-        kv_cache: Sequence,
-        *,
-        sample_rows: Sequence[int],
-        sampling: Sequence[Any] | None = None,
-    ) -> list[int]:
-        """See `ServingModel.step`. One copy to the device, one copy back."""
+    def prefill(
+        self, tokens: Sequence[int], offset: int, kv_cache: Sequence, *, sampling: Any = None, sample: bool
+    ) -> int | None:
+        """See `ServingModel.prefill`. One copy to the device, at most one copy back."""
         with self.kit.inference():
-            return self._step(tokens, offsets, kv_cache, sample_rows, sampling)
-
-    def _step(
-        self,
-        tokens: Sequence[Sequence[int]],
-        offsets: Sequence[int],
-        kv_cache: Sequence,
-        sample_rows: Sequence[int],
-        sampling: Sequence[Any] | None,
-    ) -> list[int]:
-        rows = self._rows(tokens)
-        longest = max(map(len, rows))
-        L = self._padded(longest, kv_cache)
-        ids = [[*row, *[0] * (L - len(row))] for row in rows]
-        positions = [list(range(start, start + L)) for start in [*offsets, *[0] * len(rows)][: len(rows)]]
-        logits = self.model(
-            self._array(ids),
-            self._array(positions),
-            kv_cache,
-            self._kept(kv_cache, longest, sample_rows),
-            **self._mask(offsets[0], L, kv_cache),
-        )
-        self._forget_padding(kv_cache, L - longest)
-        if not sample_rows:
-            # Nobody reads a token of this step: it might still run, or not even have begun, when its time is taken.
+            count, L = len(tokens), self._padded(len(tokens), kv_cache[0])
+            logits = self.model(
+                self._array([[*tokens, *[0] * (L - count)]]),
+                self._array([list(range(offset, offset + L))]),
+                kv_cache,
+                self._kept(count) if sample else 0,
+                **self._mask(offset, L, kv_cache[0]),
+            )
+            self._forget_padding(kv_cache, L - count)
+            if sample:
+                return self._choose(logits[:, -1], [0], [sampling])[0]
+            # Nothing is read in this step, so wait for it before anyone takes the time.
             for layer in kv_cache:
                 layer.materialize()
             self.kit.synchronize(self.device)
-            return []
-        return self._choose(logits[:, -1], sample_rows, sampling or [None] * len(sample_rows))
+            return None
+
+    def decode(
+        self,
+        tokens: Sequence[int | None],
+        offsets: Sequence[int],
+        kv_cache: Sequence,
+        *,
+        sampling: Sequence[Any] | None = None,
+    ) -> list[int | None]:
+        """See `ServingModel.decode`. One copy to the device, one copy back. An idle row computes token 0."""
+        running = [slot for slot, token in enumerate(tokens) if token is not None]
+        with self.kit.inference():
+            rows = min(
+                1 << running[-1].bit_length(), len(tokens)
+            )  # a power of two, up to the last one in use
+            logits = self.model(
+                self._array([[token or 0] for token in tokens[:rows]]),
+                self._array([[offset] for offset in offsets[:rows]]),
+                kv_cache,
+                1,
+            )
+            chosen = self._choose(logits[:, -1], running, sampling or [None] * len(tokens))
+        by_slot = dict(zip(running, chosen, strict=True))
+        return [by_slot.get(slot) for slot in range(len(tokens))]
 
     def _array(self, values: list):
         return self.kit.to_array(values, device=self.device)
 
-    @staticmethod
-    def _rows(tokens: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The rows to run: up to the last slot in use, padded to a power of two. An idle row computes token 0."""
-        used = 1 + max(row for row, content in enumerate(tokens) if content)
-        bucket = min(1 << (used - 1).bit_length(), len(tokens))
-        return [list(row) or [0] for row in tokens[:bucket]]
+    def _padded(self, count: int, cache: Any) -> int:
+        """The size that a prompt's tokens are padded to, no further than its cache goes."""
+        bucket = -(-count // self.prompt_bucket) * self.prompt_bucket
+        size = next((size for size in self.chunk_sizes if size >= count), bucket)
+        return max(count, min(size, cache.max_seq_len - cache.offset))
 
-    def _padded(self, longest: int, kv_cache: Sequence) -> int:
-        """The size that a prompt's tokens are padded to; a batch's rows of one token never are."""
-        if _is_batch(kv_cache):
-            return longest
-        bucket = -(-longest // self.prompt_bucket) * self.prompt_bucket
-        size = next((size for size in self.chunk_sizes if size >= longest), bucket)
-        return max(longest, min(size, kv_cache[0].max_seq_len - kv_cache[0].offset))
-
-    def _kept(self, kv_cache: Sequence, longest: int, sample_rows: Sequence[int]):
-        """Which tokens of each row the head sees: none, the last, or the last before the padding.
+    def _kept(self, count: int):
+        """Which token of a prompt the head sees: the last, or the last before the padding.
 
         The latter as a number in an array, also where a prompt fills its bucket: one program for the whole bucket.
         """
-        if not sample_rows:
-            return 0
-        is_padded = self.prompt_bucket > 1 or self.chunk_sizes
-        return self._array([longest - 1]) if is_padded and not _is_batch(kv_cache) else 1
+        return self._array([count - 1]) if self.prompt_bucket > 1 or self.chunk_sizes else 1
 
-    def _mask(self, offset: int, L: int, kv_cache: Sequence) -> dict:
+    def _mask(self, offset: int, L: int, cache: Any) -> dict:
         """The mask of a chunk over all keys that its cache will hand out; none where these are the chunk's own alone.
 
         A prompt's beginning says "causal", in a word that kernels know without a mask. Where a chunk starts is a number
         in an array: no new program for every start.
         """
-        if self.chunk_mask is None or _is_batch(kv_cache):
+        if self.chunk_mask is None:
             return {}
-        S, dtype = kv_cache[0].span(L), self.model.embedding.weight.dtype
+        S, dtype = cache.num_keys(L), self.model.embedding.weight.dtype
         return (
             {} if S == L else {"mask": self.chunk_mask(self._array(offset), L, total_length=S, dtype=dtype)}
         )
@@ -148,19 +140,21 @@ class ModelRunner:
             for layer in kv_cache:
                 layer.rewind(count)
 
-    def _choose(self, logits, sample_rows: Sequence[int], sampling: Sequence[Any]) -> list[int]:
-        """One token for each sampled row. Every way of drawing runs over all rows, so that its shape stays the same."""
+    def _choose(self, logits, rows: Sequence[int], sampling: Sequence[Any]) -> list[int]:
+        """One token for each of these rows; `sampling` has one entry per slot.
+
+        Every way of drawing runs over all rows, so that its shape stays the same.
+        """
         if self.on_logits is not None:
-            self.on_logits(list(sample_rows), self.kit.to_numpy(logits)[list(sample_rows)])
-        by_row = dict(zip(sample_rows, sampling, strict=True))
+            self.on_logits(list(rows), self.kit.to_numpy(logits)[list(rows)])
+        keys = [sampling_key(sampling[row]) if row in rows else None for row in range(logits.shape[0])]
         ids = self.kit.argmax(logits)
-        for way in dict.fromkeys(_way(params) for params in sampling):
-            if way is not None:
-                drawn = self._sampler()(*way)(logits)
-                wants = self._array([_way(by_row.get(row)) == way for row in range(logits.shape[0])])
-                ids = self.kit.where(wants, drawn, ids)
+        for key in dict.fromkeys(keys):
+            if key is not None:
+                drawn = self._sampler()(*key)(logits)
+                ids = self.kit.where(self._array([other == key for other in keys]), drawn, ids)
         ids = ids.tolist()  # the one copy from the device
-        return [ids[row] for row in sample_rows]
+        return [ids[row] for row in rows]
 
     def _sampler(self) -> Callable[..., Callable]:
         if self.sampler is None:
@@ -168,12 +162,7 @@ class ModelRunner:
         return self.sampler
 
 
-def _is_batch(kv_cache: Sequence) -> bool:
-    """Whether these caches hold a row for every slot, and not one request."""
-    return hasattr(kv_cache[0], "add_request")
-
-
-def _way(params: Any) -> tuple | None:
+def sampling_key(params: Any) -> tuple | None:
     """What `make_sampler` is called with; None is greedy."""
     if params is None or params.temperature == 0:
         return None

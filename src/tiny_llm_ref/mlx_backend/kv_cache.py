@@ -38,7 +38,7 @@ class TinyKvCache(Protocol):
     def next_positions(self, B: int) -> list[int]:
         """Where the next token of each of B rows stands."""
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens."""
 
     def make_mask(
@@ -86,16 +86,16 @@ class TinyKvFullCache:
         """Where the next token of each of B rows stands: behind the tokens held, in every row."""
         return [self.offset] * B
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens: all that are filled then."""
         return self.offset + L
 
     def make_mask(
         self, L: int, dtype: mx.Dtype, *, positions: mx.array | None = None
     ) -> mx.array | str | None:
-        """The causal mask of the next L tokens over the S = span(L) keys. The word is enough: the last token is last.
+        """The causal mask of the next L tokens over the S = num_keys(L) keys.
 
-        One token sees everything and needs none.
+        The word is enough: the last token is last. One token sees everything and needs none.
         """
         return None if L == 1 else "causal"
 
@@ -117,7 +117,7 @@ class TinyKvFullCache:
             positions: where the new tokens stand; this port's slices need only `offset`.
 
         Returns:
-            key, value: (B, Hkv, S, D) of all tokens, S = span(L).
+            key, value: (B, Hkv, S, D) of all tokens, S = num_keys(L).
             length: tokens held now.
             mask: for these S keys.
 

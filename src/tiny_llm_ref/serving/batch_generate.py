@@ -55,7 +55,7 @@ def batch_generate(
     try:
         while waiting or batch.running:
             if waiting and batch.free_slot is not None:
-                batch.admit(waiting.popleft())
+                batch.prefill_and_place(waiting.popleft())
             batch.remove_ended()
             if batch.running:
                 batch.decode()

@@ -58,20 +58,25 @@ class ChunkedPrefillMetrics:
         self._seen: dict[Hashable, tuple[float, float, int]] = {}  # first token, last token, how many
         self._start = self._end = None  # the first thing that was told, and the last
 
-    def hear(self, event: Event) -> None:
-        """Takes what a scheduler tells. A token that only ends the text is none. Given."""
+    def on_event(self, event: Event) -> None:
+        """Takes the events of a scheduler. A token that only ends the text does not count. Given."""
         request = event.request
         if event.kind == "arrive":
             self.record_arrival(request.prompt_idx, event.time)
-        elif event.kind == "chunk":
-            self.record_prefill_chunk(event.seconds, event.tokens, event.running)
-        elif event.kind == "decode":
-            self.record_decode_step(event.seconds, event.tokens)
+        elif event.kind == "step":
+            self._on_step(event)
         elif event.kind == "token":
             if len(request.tokens) > self._seen.get(request.prompt_idx, (0, 0, 0))[2]:
                 self.record_token(request.prompt_idx, event.time)
         elif event.kind == "finish":
             self.record_finish(request.prompt_idx, event.time)
+
+    def _on_step(self, event: Event) -> None:
+        for part in event.parts:
+            if part.kind == "chunk":
+                self.record_prefill_chunk(event.seconds, part.tokens, part.running)
+            else:
+                self.record_decode_step(event.seconds, part.tokens)
 
     def record_arrival(self, request_id: Hashable, time: float) -> None:
         """A request starts to wait."""

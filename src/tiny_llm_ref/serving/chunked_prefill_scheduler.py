@@ -11,7 +11,7 @@ from .completion import Completion
 from .events import Event, Listener
 from .model import ServingModel
 from .paused_prefills import PausedPrefills
-from .request import Request
+from .request import Request, model_call
 from .request_queue import FifoQueue, RequestQueue
 
 
@@ -40,8 +40,8 @@ class ChunkedPrefillScheduler:
         patience: so many times a prompt makes room for a shorter one, and so many steps it waits at peak load.
         clock: seconds.
         chunker: chooses every chunk's size, by what chunks have cost so far.
-        metrics: is told of each event by `hear(event)`, as `ChunkedPrefillMetrics` is.
-        on_event: is told of each event. It may call `abort` of any request.
+        metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
+        on_event: called with each event. It may call `abort` of any request.
 
     What the model or `on_event` raises is raised by `step`. It ends the requests that were in the step of the model,
     and no others: the next step serves them.
@@ -68,7 +68,7 @@ class ChunkedPrefillScheduler:
         on_event: Listener | None = None,
     ):
         _check(batch_size, prefill_step, reserved_decode_slots, peak_load, patience)
-        self.batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=self._hear)
+        self.batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=self._emit)
         self.prefill_step, self.max_seq_len, self.clock = prefill_step, max_seq_len, clock
         self.queue: RequestQueue = FifoQueue() if queue is None else queue
         self.reserved_decode_slots, self.pause_prefill = reserved_decode_slots, pause_prefill
@@ -89,10 +89,10 @@ class ChunkedPrefillScheduler:
         """
         if self.is_closed:
             raise RuntimeError("this scheduler is closed: make a new one for more requests")
-        request.limit(self.max_seq_len)
+        request.set_max_seq_len(self.max_seq_len)
         self._requests.append(request)
         self.queue.add(request)
-        self.batch.tell("arrive", request)
+        self.batch.emit("arrive", request)
 
     def has_work_remaining(self) -> bool:
         """Whether a request waits, is being prefilled, or runs."""
@@ -140,11 +140,11 @@ class ChunkedPrefillScheduler:
 
     def handle_decode_phase(self) -> bool:
         """One token for every running request. Returns whether one runs."""
-        # TASK 2.7.3: `decode_step`, if anyone runs. Whoever has ended leaves the batch, before the step and after it.
+        # TASK 2.7.3: `batch.decode`, if anyone runs. Whoever has ended leaves the batch, before the step and after it.
         self.batch.remove_ended()
         if not self.batch.running:
             return False
-        self.decode_step()
+        self.batch.decode()
         self.batch.remove_ended()
         return True
 
@@ -179,7 +179,7 @@ class ChunkedPrefillScheduler:
     def _resume_or_start(self) -> None:
         if self.paused:
             self.pending = self.paused.resume()
-            self.batch.tell("resume", self.pending)
+            self.batch.emit("resume", self.pending)
         else:
             self.pending = self.queue.schedule_next(interactive_only=self.keeps_slots())
 
@@ -207,7 +207,7 @@ class ChunkedPrefillScheduler:
         if shorter is not None:
             self.paused.pause(request)
             self.pending = shorter
-            self.batch.tell("pause", request)
+            self.batch.emit("pause", request)
 
     def next_shorter(self, tokens: int, interactive_only: bool) -> Request | None:
         """Takes the shortest prompt that waits out of the queue, if it has fewer than so many tokens. Given."""
@@ -253,63 +253,31 @@ class ChunkedPrefillScheduler:
         return waits
 
     def compute_chunk(self, request: Request, step: int) -> None:
-        """One chunk of at most `step` tokens, and what there is to tell of it. Given."""
-        context, running = request.offset, len(self.batch.running)
-        if context == 0:
-            self.batch.tell("prefill", request)
-        if request.is_done:  # whoever heard of it has aborted it
-            return
-        request.prefill_max_step, start = step, self.clock()
-        try:
-            tokens = request.try_prefill()
-        except BaseException as error:
-            self._fail([request], error)
-            self.leave(request)
-            raise
-        now = self.clock()
-        self._hear(Event("chunk", now, request, start=start, tokens=tokens, context=context, running=running))
-        if request.is_prefill_done and request.finish_reason != "abort":
-            self.batch.tell("token", request)
+        """One chunk of at most `step` tokens, after the "prefill" event of the first. Given."""
+        if request.offset == 0:
+            self.batch.emit("prefill", request)
+        if not request.is_done:  # whoever heard of it may have aborted it
+            request.prefill_max_step = step
+            self.batch.compute_prompt(request, request.try_prefill)
 
     def take_slot(self, request: Request) -> None:
         """Moves a finished prompt into the lowest free slot. Given."""
         slot = self.batch.free_slot
         try:
-            self.batch.place(request)
-        except BaseException as error:
+            with model_call(request):
+                self.batch.place(request)
+        except BaseException:
             for layer in self.batch.kv_cache:
                 with suppress(Exception):  # a layer that has not got it holds nothing to remove
                     layer.remove_request(slot)
-            self._fail([request], error)
-            self.leave(request)
             raise
-
-    def decode_step(self) -> None:
-        """One step of the batch, and what there is to tell of it. Given."""
-        running, start = self.batch.running, self.clock()
-        try:
-            self.batch.decode()
-        except BaseException as error:
-            self._fail([self.batch.slots[slot] for slot in running], error)
-            self.batch.remove_ended()
-            raise
-        self._hear(Event("decode", self.clock(), start=start, tokens=len(running)))
-
-    @staticmethod
-    def _fail(requests: list[Request], error: BaseException) -> None:
-        """Ends requests whose step has failed; one that a person has interrupted is aborted."""
-        for request in requests:
-            if isinstance(error, Exception):
-                request.fail(str(error) or type(error).__name__)
-            else:
-                request.abort()
 
     def leave(self, request: Request) -> None:
         """A request is in the batch now, or has ended: it is no prefill any more. Given."""
         self.pending = None if self.pending is request else self.pending
         self.paused.forget(request)
         if request.is_done:
-            self.batch.tell("finish", request)
+            self.batch.emit("finish", request)
 
     def _drop_ended(self) -> None:
         """Whoever was aborted between two steps leaves now, so that the slot is free in this one."""
@@ -318,12 +286,13 @@ class ChunkedPrefillScheduler:
             if request is not None and request.is_done:
                 self.leave(request)
 
-    def _hear(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         """Passes an event on: to the chunker what a chunk has cost, to the metrics and to `on_event` everything."""
-        if self.chunker is not None and event.kind == "chunk":
-            self.chunker.observe(event.tokens, event.seconds)
+        for part in event.parts:
+            if self.chunker is not None and part.kind == "chunk":
+                self.chunker.observe(part.tokens, event.seconds)
         if self.metrics is not None:
-            self.metrics.hear(event)
+            self.metrics.on_event(event)
         if self.on_event is not None:
             self.on_event(event)
 

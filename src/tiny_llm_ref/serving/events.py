@@ -1,4 +1,4 @@
-"""What happens while requests are served, as a scheduler tells it to whoever listens. Given."""
+"""Events emitted while requests are served. Given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +6,37 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Event:
-    """One thing that happened, to one request or to all that run.
+class Part:
+    """Part of a step of the model: a chunk of one prompt, or one more token for every running request.
 
     Args:
-        kind: of a request, "arrive" when it starts to wait, "prefill" before a prompt is computed, "chunk" after each
-            piece of it, "pause" and "resume" of its prefill, "token" after each new token, "finish" at the end. Of all
-            that run, "decode" after a step.
+        kind: "chunk" or "decode".
+        requests: whose tokens were computed; one request for a chunk.
+        tokens: how many were computed.
+        context: of a chunk, the tokens of its prompt before it.
+        running: of a chunk, how many requests were ready to decode and had to wait for it.
+    """
+
+    kind: str
+    requests: tuple[Any, ...]
+    tokens: int
+    context: int = 0
+    running: int = 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened, to one request or in one step of the model.
+
+    Args:
+        kind: of a request, "arrive" when it starts to wait, "prefill" before its prompt is computed, "pause" and
+            "resume" of its prefill, "token" after each new token, "finish" at its end. Of the model, "step" after
+            each call, before the tokens that came of it.
         time: seconds, by the scheduler's clock.
-        request: which one; its text, slot and finish reason can be read from it. None for "decode".
+        request: which one; its text, slot and finish reason can be read from it. None for "step".
         slot: its place in the batch; None while it has none.
-        start: when a "chunk" or a "decode" began; None for what takes no time.
-        tokens: how many a "chunk" or a "decode" has computed.
-        context: of a "chunk", the tokens before it.
-        running: of a "chunk", how many requests were ready to decode and waited for it.
+        start: when a "step" began; None for what takes no time.
+        parts: what a "step" computed.
     """
 
     kind: str
@@ -27,9 +44,7 @@ class Event:
     request: Any = None
     slot: int | None = None
     start: float | None = None
-    tokens: int = 0
-    context: int = 0
-    running: int = 0
+    parts: tuple[Part, ...] = ()
 
     @property
     def seconds(self) -> float:

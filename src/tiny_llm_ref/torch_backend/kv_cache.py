@@ -41,7 +41,7 @@ class TinyKvCache(Protocol):
     def next_positions(self, B: int) -> list[int]:
         """Where the next token of each of B rows stands."""
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens."""
 
     def make_mask(
@@ -91,7 +91,7 @@ class TinyKvFullCache:
         """Where the next token of each of B rows stands: behind the tokens held, in every row."""
         return [self.offset] * B
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         """S: how many keys `update_and_fetch` returns for L more tokens: a multiple of `STEP`, or L without a past."""
         return L if self._is_prompt(L) else round_up(self.offset + L)
 
@@ -102,10 +102,10 @@ class TinyKvFullCache:
     def make_mask(
         self, L: int, dtype: torch.dtype, *, positions: torch.Tensor | None = None
     ) -> torch.Tensor | str | None:
-        """The causal mask of the next L tokens over the S = span(L) keys: (L, S), or "causal" without a past."""
+        """The causal mask of the next L tokens over the S = num_keys(L) keys: (L, S), or "causal" without a past."""
         if self._is_prompt(L):
             return "causal"
-        return length_mask(self._positions(L, positions), self.span(L), dtype)
+        return length_mask(self._positions(L, positions), self.num_keys(L), dtype)
 
     def _positions(self, L: int, positions: torch.Tensor | None) -> torch.Tensor:
         """(L,): those given, from the first row, or those behind the tokens held."""
@@ -132,7 +132,7 @@ class TinyKvFullCache:
                 None, which is one more program for a graph compiler.
 
         Returns:
-            key, value: (B, Hkv, S, D) of all tokens, S = span(L); zeros behind the last token.
+            key, value: (B, Hkv, S, D) of all tokens, S = num_keys(L); zeros behind the last token.
             length: tokens held now.
             mask: for these S keys.
 
@@ -145,7 +145,7 @@ class TinyKvFullCache:
         if self.max_seq_len is not None and self.offset + L > self.max_seq_len:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         positions = self._positions(L, positions).to(key.device)
-        S, is_prompt = self.span(L), self._is_prompt(L)
+        S, is_prompt = self.num_keys(L), self._is_prompt(L)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
         # TASK 2.1.1: make room, write the new tokens at their positions, count them, hand out the first S positions.

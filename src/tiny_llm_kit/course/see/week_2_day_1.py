@@ -112,7 +112,7 @@ class ConcatenatingCache:
     def next_positions(self, B: int) -> list[int]:
         return [self.offset] * B
 
-    def span(self, L: int) -> int:
+    def num_keys(self, L: int) -> int:
         return self.offset + L
 
     def make_mask(self, L: int, dtype, *, positions=None) -> str | None:

@@ -31,7 +31,7 @@ STYLES = {"-": "dim", "·": "red"}
 
 
 class CountedRunner:
-    """A runner that counts its steps; the count is the clock of the events."""
+    """A runner that counts its calls; the count is the clock of the events."""
 
     def __init__(self, runner):
         self.runner, self.steps = runner, 0
@@ -39,9 +39,13 @@ class CountedRunner:
     def __getattr__(self, name: str):
         return getattr(self.runner, name)
 
-    def step(self, *arguments, **options):
+    def prefill(self, *arguments, **options):
         self.steps += 1
-        return self.runner.step(*arguments, **options)
+        return self.runner.prefill(*arguments, **options)
+
+    def decode(self, *arguments, **options):
+        self.steps += 1
+        return self.runner.decode(*arguments, **options)
 
     def clock(self) -> int:
         return self.steps
@@ -106,7 +110,7 @@ def _static(s, model, tokenizer, requests: list, on_event) -> None:
     waiting = deque(requests)
     while waiting:
         while waiting and batch.free_slot is not None:
-            batch.admit(waiting.popleft())
+            batch.prefill_and_place(waiting.popleft())
         while batch.running:
             batch.decode()
             batch.remove_ended()

@@ -90,11 +90,10 @@ def _line(index: int, events: list, units: int, chunk: int) -> Text:
     """A request's cells: its prompt, its tokens, and between two tokens what it waited for."""
     letter, cells = "ABC"[index], [" "] * units
     for event in events:
-        if event.request is None or event.request.prompt_idx != index:
-            continue
-        if event.kind == "chunk":
-            cells[int(event.start) : int(event.time)] = letter * event.tokens
-        elif event.kind == "token" and event.slot is not None:
+        for part in event.parts:
+            if part.kind == "chunk" and part.requests[0].prompt_idx == index:
+                cells[int(event.start) : int(event.time)] = letter * part.tokens
+        if event.kind == "token" and event.slot is not None and event.request.prompt_idx == index:
             cells[int(event.time) - 1] = letter.lower()
     used = [place for place, cell in enumerate(cells) if cell != " "]
     waited = 0

@@ -103,7 +103,7 @@ class RecordedLayer:
 
     def __call__(self, x, step, cache):
         out = []
-        self.keys += cache.span(x.shape[1])
+        self.keys += cache.num_keys(x.shape[1])
         recording = self.record(lambda: out.append(self.layer(x, step, cache)))
         self.programs.add(recording.signature)
         self.host_reads += len(recording.host_reads)
@@ -114,14 +114,14 @@ def cache_of(b, reads: str):
     """The port's cache, or one that hands out as many keys as `reads` says."""
 
     class BlockCache(b.TinyKvFullCache):
-        def span(self, L: int) -> int:
+        def num_keys(self, L: int) -> int:
             return self.offset + L
 
     class StaticCache(b.TinyKvFullCache):
         def _is_prompt(self, L: int) -> bool:
             return False
 
-        def span(self, L: int) -> int:
+        def num_keys(self, L: int) -> int:
             return self.max_seq_len
 
     return {"block": BlockCache, "ours": b.TinyKvFullCache, "all": StaticCache}[reads](LIMIT)
@@ -132,7 +132,7 @@ def started(b, policy: Policy):
     model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **policy.options})
     cache = cache_of(b, policy.reads)
-    runner.step([[1]], [0], [cache], sample_rows=[])
+    runner.prefill([1], 0, [cache], sample=False)
     return model, runner, cache
 
 
@@ -142,7 +142,7 @@ def run(b, policy: Policy, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
     [layer] = model.layers = [RecordedLayer(layer, b.kit.record) for layer in model.layers]
     for context, tokens in chunks:
         cache.offset = context
-        runner.step([[1] * tokens], [context], [cache], sample_rows=[0])
+        runner.prefill([1] * tokens, context, [cache], sample=True)
     return layer
 
 
@@ -151,9 +151,9 @@ def whole_steps(b, policy: Policy) -> int:
     _, runner, cache = started(b, policy)
     found = set()
     for context, tokens in policy.chunks():
-        for rows in ([0], [])[: 1 + (context + policy.sizes[-1] < LIMIT)]:
+        for sample in (True, False)[: 1 + (context + policy.sizes[-1] < LIMIT)]:
             cache.offset = context
-            step = partial(runner.step, [[1] * tokens], [context], [cache], sample_rows=rows)
+            step = partial(runner.prefill, [1] * tokens, context, [cache], sample=sample)
             found.add(b.kit.record(step).signature)
     return len(found)
 

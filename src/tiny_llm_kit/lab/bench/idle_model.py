@@ -40,17 +40,33 @@ class IdleModel:
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[NoBatchCache]:
         return [NoBatchCache() for _ in range(self.num_hidden_layers)]
 
-    def step(
-        self, tokens: Sequence, offsets: Sequence, kv_cache: Sequence, *, sample_rows: Sequence, sampling=None
-    ) -> list[int]:
-        return [7] * len(sample_rows)
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        offset: int,
+        kv_cache: Sequence[NoCache],
+        *,
+        sampling: Any = None,
+        sample: bool,
+    ) -> int | None:
+        return 7 if sample else None
+
+    def decode(
+        self,
+        tokens: Sequence[int | None],
+        offsets: Sequence[int],
+        kv_cache: Sequence[NoBatchCache],
+        *,
+        sampling: Sequence[Any] | None = None,
+    ) -> list[int | None]:
+        return [None if token is None else 7 for token in tokens]
 
 
 class PacedModel(IdleModel):
     """An idle model on a clock of its own, which moves by what a call costs: every latency is exact.
 
     Args:
-        seconds: what a call costs, by the tokens of its longest row.
+        seconds: what a call costs, by its tokens: those of a prompt, and one for a decode step, however many run.
     """
 
     def __init__(self, seconds: Callable[[int], float]):
@@ -59,6 +75,10 @@ class PacedModel(IdleModel):
     def clock(self) -> float:
         return self.now
 
-    def step(self, tokens: Sequence, offsets: Sequence, kv_cache: Sequence, **options: Any) -> list[int]:
-        self.now += self._seconds(max(map(len, tokens)))
-        return super().step(tokens, offsets, kv_cache, **options)
+    def prefill(self, tokens: Sequence[int], *arguments: Any, **options: Any) -> int | None:
+        self.now += self._seconds(len(tokens))
+        return super().prefill(tokens, *arguments, **options)
+
+    def decode(self, *arguments: Any, **options: Any) -> list[int | None]:
+        self.now += self._seconds(1)
+        return super().decode(*arguments, **options)

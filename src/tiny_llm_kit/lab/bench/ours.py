@@ -1,4 +1,4 @@
-"""This course's engine as a contestant: `ModelRunner.step`, with everything that serving pays for."""
+"""This course's engine as a contestant: `ModelRunner`, with everything that serving pays for."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ class Ours:
     def prefill(self, tokens: list[int]) -> None:
         """Computes a prompt into fresh caches, and chooses the token behind it."""
         cache = self.runner.create_kv_cache(len(tokens) + 1)
-        self.runner.step([tokens], [0], cache, sample_rows=[0])
+        self.runner.prefill(tokens, 0, cache, sample=True)
         _release(cache)
 
     def fill(self, rows: int, context: int, steps: int) -> None:
@@ -47,11 +47,10 @@ class Ours:
 
     def decode(self) -> None:
         """`steps` tokens a row, each read by the host; then the batch is as it was."""
-        tokens = [[1]] * self.rows
+        tokens: list[int | None] = [1] * self.rows
         for step in range(self.steps):
             offsets = [self.context + step] * self.rows
-            chosen = self.runner.step(tokens, offsets, self._batch, sample_rows=range(self.rows))
-            tokens = [[token] for token in chosen]
+            tokens = self.runner.decode(tokens, offsets, self._batch)
         for layer in self._batch:
             layer.offsets = [self.context] * self.rows
 

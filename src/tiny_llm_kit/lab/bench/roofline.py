@@ -119,7 +119,7 @@ def _calls(port: Port, model: Any, tokens: Iterable[int]):
     cache = runner.create_kv_cache(max(tokens))
 
     def run(count: int) -> None:
-        runner.step([prompt_of(count, model.config.vocab_size)], [0], cache, sample_rows=[])
+        runner.prefill(prompt_of(count, model.config.vocab_size), 0, cache, sample=False)
         for layer in cache:
             layer.rewind(count)
 

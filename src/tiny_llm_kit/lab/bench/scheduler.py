@@ -69,13 +69,13 @@ class Filled:
             IdleModel.max_model_len,
             queue=queue,
             metrics=self._metrics,
-            on_event=self._hear,
+            on_event=self._on_event,
             **self.options,
         )
         for number in range(self.waiting):
             self._add(PROMPTS[number % len(PROMPTS)], "batch" if number % 3 == 0 else "interactive")
 
-    def _hear(self, event: Any) -> None:
+    def _on_event(self, event: Any) -> None:
         if event.kind == "prefill":
             self._left.append(event.request)
 

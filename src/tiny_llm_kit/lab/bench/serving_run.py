@@ -42,11 +42,18 @@ class ArrivalsDuringSteps:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def step(self, *rows: Any, **options: Any) -> list[int]:
+    def prefill(self, *arguments: Any, **options: Any) -> int | None:
+        self._begin_call()
+        return self._model.prefill(*arguments, **options)
+
+    def decode(self, *arguments: Any, **options: Any) -> list[int | None]:
+        self._begin_call()
+        return self._model.decode(*arguments, **options)
+
+    def _begin_call(self) -> None:
         number, self.calls = self.calls, self.calls + 1
         for happen in self._during.pop(number, ()):
             happen()
-        return self._model.step(*rows, **options)
 
 
 @dataclass(frozen=True)

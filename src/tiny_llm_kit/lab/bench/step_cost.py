@@ -47,7 +47,7 @@ def measure(port: Port, rounds: int, progress: Callable = iter) -> dict[str, Any
     chunks = [
         {
             "tokens": tokens,
-            "pairs": pairs([[0] * tokens], [context]),
+            "pairs": pairs(tokens, context),
             "seconds": seconds["chunk", tokens, context],
         }
         for tokens, context in CHUNKS
@@ -102,10 +102,10 @@ def _chunks(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
     caches = {context: runner.create_kv_cache(WHOLE[-1]) for _, context in CHUNKS}
     for context, cache in caches.items():
         if context:
-            runner.step([_tokens(context)], [0], cache, sample_rows=[])
+            runner.prefill(_tokens(context), 0, cache, sample=False)
 
     def run(tokens: int, context: int) -> None:
-        runner.step([_tokens(tokens)], [context], caches[context], sample_rows=[])
+        runner.prefill(_tokens(tokens), context, caches[context], sample=False)
         for layer in caches[context]:
             layer.rewind(tokens)
 

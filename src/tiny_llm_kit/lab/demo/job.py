@@ -70,7 +70,7 @@ class Job:
         metrics = self.names.ChunkedPrefillMetrics(prefill_step=knobs.prefill_step)
         outcome = Outcome(policy, self.asked, requests, metrics, self.clock())
 
-        def hear(event: Any) -> None:
+        def listen(event: Any) -> None:
             outcome(event)
             on_event(event)
 
@@ -81,7 +81,7 @@ class Job:
             reserved_decode_slots=knobs.reserved_decode_slots,
             patience=knobs.patience,
             clock=self.clock,
-            on_event=hear,
+            on_event=listen,
             **policy.options(knobs.prefill_step),
         )
         return scheduler, outcome

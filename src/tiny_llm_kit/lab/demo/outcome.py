@@ -37,7 +37,7 @@ class Outcome:
     def __call__(self, event: Any) -> None:
         if event.kind == "arrive":  # said before, by `send`
             return
-        self.metrics.hear(event)
+        self.metrics.on_event(event)
         if event.kind == "finish":
             self.finished[event.request.prompt_idx] = event.time
 

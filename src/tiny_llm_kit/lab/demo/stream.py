@@ -63,11 +63,11 @@ async def serve(
     """
     streams = Streams(len(job.asked))
 
-    def hear(event: Any) -> None:
+    def listen(event: Any) -> None:
         streams(event)
         on_event(event)
 
-    scheduler, outcome = job.begin(policy, hear)
+    scheduler, outcome = job.begin(policy, listen)
     loop = asyncio.get_running_loop()
     began = loop.time()
 

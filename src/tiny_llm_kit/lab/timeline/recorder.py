@@ -24,7 +24,6 @@ class Recorder:
         self._chunks: list[
             tuple[float, int]
         ] = []  # start and tokens, of those for which running requests wait
-        self._row: dict[int, int] = {}  # the requests of the decode step that goes on, and their contexts
 
     def __call__(self, event: Any) -> None:
         if self._begin is None:
@@ -32,7 +31,7 @@ class Recorder:
         self._now = event.time - self._begin
         getattr(self, f"_{event.kind}")(event)
 
-    hear = __call__  # as metrics are told
+    on_event = __call__  # as metrics take them
 
     def trace(self, title: str, chunk: int, provenance: dict[str, Any] | None = None) -> Trace:
         """What was recorded so far."""
@@ -55,15 +54,17 @@ class Recorder:
         # One that makes room before its own first chunk is still queued.
         self._since.setdefault(event.request.prompt_idx, ("paused", self._now))
 
-    def _chunk(self, event: Any) -> None:
-        start = event.start - self._begin
-        self._ends_waiting(event.request.prompt_idx, start)
-        self._spans.append(
-            Span(event.request.prompt_idx, "chunk", start, self._now, event.tokens, event.context)
-        )
-        if event.running:
+    def _step(self, event: Any) -> None:
+        for part in event.parts:
+            getattr(self, f"_{part.kind}")(part, event.start - self._begin)
+
+    def _chunk(self, part: Any, start: float) -> None:
+        [request] = part.requests
+        self._ends_waiting(request.prompt_idx, start)
+        self._spans.append(Span(request.prompt_idx, "chunk", start, self._now, part.tokens, part.context))
+        if part.running:
             self.stall_steps -= self._stalls()
-            self._chunks.append((start, event.tokens))
+            self._chunks.append((start, part.tokens))
             self.stall_steps += self._stalls()
 
     def _stalls(self) -> int:
@@ -72,28 +73,26 @@ class Recorder:
 
     def _token(self, event: Any) -> None:
         lane = self._lanes[event.request.prompt_idx]
-        if event.slot is not None:
-            self._row[lane.request] = event.request.offset
         # The event of an end token adds nothing to the request's tokens.
         if len(event.request.tokens) > len(lane.tokens):
             lane.tokens.append(self._now)
 
-    def _decode(self, event: Any) -> None:
-        start = event.start - self._begin
-        self._waits(start)
-        for number, context in self._row.items():
-            self._spans.append(Span(number, "decode", start, self._now, event.tokens, context))
-        self._row.clear()
+    def _decode(self, part: Any, start: float) -> None:
+        self._waits(part, start)
+        for request in part.requests:
+            span = Span(request.prompt_idx, "decode", start, self._now, part.tokens, request.offset)
+            self._spans.append(span)
 
-    def _waits(self, end: float) -> None:
-        """The decode step that begins now ends a wait for chunks, of those who had a token before."""
+    def _waits(self, part: Any, end: float) -> None:
+        """The decode that begins now ends a wait for chunks, of those who had a token before."""
         if not self._chunks:
             return
         start, tokens = self._chunks[0][0], sum(tokens for _, tokens in self._chunks)
         kind = "stall" if self._stalls() else "waiting"
-        for number in self._row:
-            if self._lanes[number].tokens and self._lanes[number].tokens[0] <= start:
-                self._spans.append(Span(number, kind, start, end, tokens))
+        for request in part.requests:
+            lane = self._lanes[request.prompt_idx]
+            if lane.tokens and lane.tokens[0] <= start:
+                self._spans.append(Span(lane.request, kind, start, end, tokens))
         self._chunks.clear()
 
     def _finish(self, event: Any) -> None:
