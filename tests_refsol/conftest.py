@@ -1,16 +1,21 @@
 """What the tests of the product share: a copy of the repository to do things to, and a way to run its commands."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime.port import installed_backends
+
+# What a user asks of their own pytest runs is nothing for those that the tests start.
+os.environ.pop("PYTEST_ADDOPTS", None)
 
 # Tests of one port alone import its library at the top; where that port is missing they cannot even be collected.
 # test_hpu.py imports torch inside the processes that it starts.
@@ -35,11 +40,56 @@ def pytest_terminal_summary(terminalreporter) -> None:
             )
 
 
+class Forks:
+    """Runs modules in forks of one process that has imported the large libraries; see `fork_server.py`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder  # of what the forks print
+        self.server: subprocess.Popen | None = None
+
+    def run(
+        self, module: str, *arguments: str, folder: Path = ROOT, **environment: str
+    ) -> subprocess.CompletedProcess:
+        """`python -m MODULE ARGUMENTS` in `folder`, with the environment of the tests and what is added to it."""
+        self.server = self.server or self._start()
+        out, errors = self.folder / "out", self.folder / "errors"
+        job = {
+            "module": module,
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": os.environ | environment,
+            "stdout": str(out),
+            "stderr": str(errors),
+        }
+        self.server.stdin.write(json.dumps(job) + "\n")
+        self.server.stdin.flush()
+        code = json.loads(self.server.stdout.readline())
+        return subprocess.CompletedProcess(
+            arguments, code, *(f.read_text(encoding="utf-8") for f in (out, errors))
+        )
+
+    def _start(self) -> subprocess.Popen:
+        line = [sys.executable, str(ROOT / "tests_refsol" / "fork_server.py")]
+        env = os.environ | {"PYTHONIOENCODING": "utf-8"}
+        return subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def close(self) -> None:
+        if self.server:
+            self.server.communicate()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    made = Forks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.close()
+
+
 class Clone:
     """A copy of the repository under Git, whose commands run on the copy and not on the original."""
 
-    def __init__(self, root: Path):
-        self.root = root
+    def __init__(self, root: Path, forks: Forks):
+        self.root, self.forks = root, forks
         self.learner = root / "src" / "tiny_llm"
 
     def git(self, *arguments: str) -> str:
@@ -47,26 +97,39 @@ class Clone:
         command = ["git", *identity, *arguments]
         return subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True).stdout
 
+    def environment(self, **more: str) -> dict[str, str]:
+        return {"PYTHONPATH": str(self.root / "src"), "COLUMNS": "120"} | more
+
     def run(self, command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-        """Runs `pdm run COMMAND ARGUMENTS` of the copy with this Python."""
+        """Runs `pdm run COMMAND ARGUMENTS` of the copy, in a fork."""
         module = f"tiny_llm_kit.commands.{command.replace('-', '_')}"
-        env = os.environ | {"PYTHONPATH": str(self.root / "src"), "COLUMNS": "120"} | environment
-        return subprocess.run(
-            [sys.executable, "-m", module, *arguments], cwd=self.root, env=env, capture_output=True, text=True
-        )
+        return self.forks.run(module, *arguments, folder=self.root, **self.environment(**environment))
+
+    def start_over(self) -> None:
+        """As it was at first. What was compiled of the kit stays, which no test changes."""
+        self.git("reset", "-q", "--hard", "start")
+        self.git("clean", "-fdxq", "-e", "tiny_llm_kit")
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Clone:
-    """A fresh, committed copy of the sources, the tests and the book."""
-    root = tmp_path / "tiny-llm"
+@pytest.fixture(scope="session")
+def committed(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Clone:
+    """A committed copy of the sources, the tests and the book."""
+    root = tmp_path_factory.mktemp("clone") / "tiny-llm"
     ignore = shutil.ignore_patterns("__pycache__", "*.safetensors", ".hypothesis")
     for name in ("src", "tests", "book/src"):
         shutil.copytree(ROOT / name, root / name, ignore=ignore)
     for name in ("pyproject.toml", ".gitignore"):
         shutil.copy(ROOT / name, root / name)
-    made = Clone(root)
+    made = Clone(root, forks)
     made.git("init", "-q", "-b", "main")
     made.git("add", "-A")
     made.git("commit", "-q", "-m", "start")
+    made.git("tag", "start")
     return made
+
+
+@pytest.fixture
+def clone(committed: Clone) -> Clone:
+    """The one copy of this session, as fresh as at first."""
+    committed.start_over()
+    return committed

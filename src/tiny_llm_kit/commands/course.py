@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 
 from ..course import stubs
@@ -75,6 +74,8 @@ def do_reset(options: argparse.Namespace) -> None:
 
 
 def hint(options: argparse.Namespace) -> None:
+    from rich.markdown import Markdown  # takes a tenth of a second, and no other command needs it
+
     known(options.task)
     found = hints(options.task)
     if not found:

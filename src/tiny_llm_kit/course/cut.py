@@ -28,8 +28,12 @@ def fill(text: str, reference: str, wanted: Callable[[Task], bool] = lambda task
 
 def blank_holes(text: str, reference: str) -> list[Hole]:
     """The holes of `reference` in which `text` has nothing but the raising line."""
-    lines = text.splitlines(keepends=True)
-    return [hole for hole in find_holes(reference) if _blank_line(lines, hole) is not None]
+    return [hole for hole in find_holes(reference) if is_blank(text, hole)]
+
+
+def is_blank(text: str, hole: Hole) -> bool:
+    """Whether `text` has nothing in a hole of its reference but the raising line."""
+    return _blank_line(text.splitlines(keepends=True), hole) is not None
 
 
 def _blank_line(lines: list[str], hole: Hole) -> int | None:

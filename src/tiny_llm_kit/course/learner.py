@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..repo import ROOT
 from .address import Task
-from .cut import blank_holes, fill
+from .cut import fill, is_blank
 from .holes import Hole, functions_of
 from .progress import is_green
 from .stubs import keep, read, stub_of, write
@@ -39,7 +39,7 @@ def states(parts: Iterable[str]) -> list[State]:
 
 
 def _status(part: str, task: Task, holes: list[tuple[Path, Hole]]) -> str:
-    if any(hole in blank_holes(_text(file), read(file)) for file, hole in holes):
+    if any(is_blank(_text(file), hole) for file, hole in holes):
         return "blank"
     return "green" if is_green(part, task) else "filled"
 

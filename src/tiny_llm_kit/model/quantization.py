@@ -1,10 +1,13 @@
 """Weights in few bits at load: which matrices, in which groups, and what a solution makes of them. Knows no arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .config import ModelConfig, Quantization
+if TYPE_CHECKING:  # the options of every command read the names below, and `--help` needs no NumPy
+    from .config import ModelConfig, Quantization
 
 QUANTIZATIONS = {"4bit": 4, "8bit": 8}
 # Of the shipped model in 4 bits, groups of 32 answer 99 % of the training questions, and groups of 64 91 %.
