@@ -1,6 +1,7 @@
 """Weights that are broken or hostile: one line names the file, the tensor and the fix, on both ports."""
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from tiny_llm_kit.runtime.loading import load_checkpoint
 from tiny_llm_kit.runtime.port import installed_backends
 
 BROKEN = []  # (a function that breaks a correct folder, what the reader then says of it)
+REFUSED = (
+    "{weights}: broken, or not safetensors ('header: *); download the file again"  # * is the library's reason
+)
 
 
 def broken(message: str):
-    """Registers a way to break a folder. A message names its files by `paths`."""
+    """Registers a way to break a folder. A message names its files by `paths`; a * in it stands for any words."""
 
     def register(function):
         BROKEN.append(pytest.param(function, message, id=function.__name__))
@@ -78,75 +82,57 @@ def no_weights(folder, edit):
     (folder / "model.safetensors").unlink()
 
 
-@broken(
-    "{weights}: truncated or damaged: its tensors need 41088 bytes, and it has 824; download the file again"
-)
+@broken(REFUSED)
 def truncated(folder, edit):
     cut(folder / "model.safetensors", 1000)
 
 
-@broken(
-    "{weights}: truncated or not safetensors: header of 168 bytes in a file of 60; download the file again"
-)
+@broken(REFUSED)
 def cut_in_the_header(folder, edit):
     cut(folder / "model.safetensors", 60)
 
 
-@broken("{weights}: truncated or not safetensors: header of 0 bytes in a file of 0; download the file again")
+@broken(REFUSED)
 def empty_file(folder, edit):
     cut(folder / "model.safetensors", 0)
 
 
-@broken(
-    "{weights}: truncated or not safetensors: header of 1152921504606846976 bytes in a file of 41264; "
-    "download the file again"
-)
+@broken(REFUSED)
 def absurd_header_length(folder, edit):
     patch(folder, 0, struct.pack("<Q", 2**60))
 
 
-@broken(
-    "{weights}: its header is not JSON (Expecting property name enclosed in double quotes at character 1); "
-    "download the file again"
-)
+@broken(REFUSED)
 def header_is_not_json(folder, edit):
     patch(folder, 8, b"{{")
 
 
-@broken("{weights}: its header is not UTF-8 text; download the file again")
+@broken(REFUSED)
 def header_is_not_text(folder, edit):
     patch(folder, 10, b"\xff")
 
 
-@broken("{weights}: its header has the same key twice; download the file again")
+@broken(REFUSED)
 def header_with_the_same_name_twice(folder, edit):
     rewrite(folder, lambda text: text.replace("model.norm.weight", "model.embed_tokens.weight"))
 
 
-@broken(
-    "{weights}: tensor 'model.norm.weight': data_offsets [40832, 41088] overlaps another; download the file "
-    "again"
-)
+@broken(REFUSED)
 def offsets_overlap(folder, edit):
     rewrite(folder, lambda text: text.replace("[40960,41088]", "[40832,41088]"))
 
 
-@broken(
-    "{weights}: tensor 'model.norm.weight': 59039 bytes are not F32 of shape [32]; download the file again"
-)
+@broken(REFUSED)
 def offsets_past_the_end(folder, edit):
     rewrite(folder, lambda text: text.replace("[40960,41088]", "[40960,99999]"))
 
 
-@broken("{weights}: tensor 'model.norm.weight': 128 bytes are not F32 of shape [33]; download the file again")
+@broken(REFUSED)
 def shape_of_other_size(folder, edit):
     rewrite(folder, lambda text: text.replace("[32]", "[33]"))
 
 
-@broken(
-    "{weights}: tensor 'model.embed_tokens.weight': shape [-320, -32] is not a list of counts; download the "
-    "file again"
-)
+@broken(REFUSED)
 def negative_dimension(folder, edit):
     rewrite(folder, lambda text: text.replace("[320,32]", "[-320,-32]"))
 
@@ -164,9 +150,40 @@ def words_without_quantization(folder, edit):
     save_file({"model.norm.weight": np.ones(32, np.uint32)}, folder / "model.safetensors")
 
 
-@broken("{weights}: tensor '\\ud800_tokens.weight': its name is not text; download the file again")
+@broken(REFUSED)
 def a_name_that_is_not_unicode(folder, edit):
     rewrite(folder, lambda text: text.replace("model.embed", "\\ud800"))
+
+
+@broken(REFUSED)
+def bytes_that_belong_to_no_tensor(folder, edit):
+    with (folder / "model.safetensors").open("ab") as stream:
+        stream.write(b"more")
+
+
+@broken(REFUSED)
+def a_gap_between_two_tensors(folder, edit):
+    rewrite(folder, lambda text: text.replace("[40960,41088]", "[40964,41092]"))
+
+
+@broken(REFUSED.replace("*", "*`F33`*"))
+def a_dtype_that_nobody_knows(folder, edit):
+    rewrite(folder, lambda text: text.replace('"F32"', '"F33"', 1))
+
+
+@broken(
+    "{weights}: tensor 'extra': shape [0, 1099511627776] is not that of a weight; download the file again"
+)
+def no_numbers_and_a_size_that_overflows(folder, edit):
+    entry = ',"extra":{"dtype":"F32","shape":[0,1099511627776],"data_offsets":[41088,41088]}}'
+    rewrite(folder, lambda text: text.rstrip().removesuffix("}") + entry)
+
+
+@broken(
+    "{weights}: tensor 'model.norm.weight': shape [1, 1, * is not that of a weight; download the file again"
+)
+def more_axes_than_any_weight(folder, edit):
+    rewrite(folder, lambda text: text.replace("[32]", f"[{','.join(['1'] * 900)},32]"))
 
 
 @broken(
@@ -236,5 +253,6 @@ def test_a_broken_folder_gets_one_line(folder, edit, break_it, message, backend)
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder, backend, device="cpu").weight("model.norm.weight", 32)
     line = str(caught.value)
-    assert line == message.format(**paths(folder))
+    expected = re.escape(message.format(**paths(folder))).replace(r"\*", ".+")
+    assert re.fullmatch(expected, line), line
     assert "\n" not in line

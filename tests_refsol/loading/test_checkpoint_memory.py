@@ -17,7 +17,7 @@ TENSORS = 20
 # A thread samples it every millisecond, as a peak is over when loading ends.
 PROGRAM = """
 import sys, threading, time
-from tiny_llm_kit.model.checkpoint import load_checkpoint
+from tiny_llm_kit.runtime.loading import load_checkpoint
 from tiny_llm_kit.runtime.port import Port
 from tiny_llm_kit.model.quantization import WeightQuantizer
 

@@ -8,10 +8,10 @@ class CheckpointError(ValueError):
     """A model that cannot be used; the message is one line that names the file, the field and the fix."""
 
 
-def shown(value: object) -> str:
-    """A value out of a file for an error line: escaped, on one line, at most 60 characters."""
+def shown(value: object, width: int = 60) -> str:
+    """A value out of a file for an error line: escaped, on one line, at most so many characters."""
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def require(field: str, value: object, holds: bool, wanted: str) -> None:

@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 
 from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
-from ..model.files import CheckpointError, shown
+from ..model.files import CheckpointError
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer
 from ..model.quantized_tensors import check_quantized_parts, parts
-from ..model.safetensors_folder import TensorInfo, read_headers
+from ..model.safetensors_folder import TensorInfo, read_headers, refused
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .model_runner import ModelRunner
 from .port import Port
@@ -236,5 +236,5 @@ def _open(kit: ModuleType, file: Path) -> dict[str, Any]:
     try:
         return kit.open_safetensors(file)
     except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        # The library's reader may refuse what passed our checks, for example metadata of the wrong type.
-        raise CheckpointError(f"{file}: {shown(str(error))}; download the file again") from None
+        # MLX's reader may refuse what safetensors accepts.
+        raise refused(file, error) from None
