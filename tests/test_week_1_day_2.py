@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.masks import FAR_STARTS, assert_traces
 
 PAIRINGS = [False, True]
 
@@ -91,6 +92,38 @@ def test_positions_given_as_an_array_pass_through(b, positions):
     """Integer positions, (L,) or (B, L), in any order, are used as they are."""
     actual = positions_of(b, b.RoPE(4, 9), b.array(positions), 2, 3)
     assert_close(actual, np.broadcast_to(positions, (2, 3)), idea="an array already holds the positions")
+
+
+@pytest.mark.task("1.2.2")
+@pytest.mark.parametrize("start", FAR_STARTS)
+@pytest.mark.parametrize("form", ["slice", "list of slices", "array", "array (B, L)"])
+def test_positions_far_into_a_text(b, form, start):
+    """Positions are integers in each of the forms: float16 has no 2,049, and int16 no 40,000."""
+    rope, own = b.RoPE(2, 50_000), np.arange(start, start + 13)
+    other = own + 10_000
+    offset = {
+        "slice": slice(start, start + 13),
+        "list of slices": [slice(start, start + 13), slice(start + 10_000, start + 10_013)],
+        "array": b.array(own),
+        "array (B, L)": b.array(np.stack([own, other])),
+    }[form]
+    expected = [own, own if form in ("slice", "array") else other]
+    assert_close(
+        positions_of(b, rope, offset, 2, 13), expected, atol=0, rtol=0, idea=f"{form} from {start} on"
+    )
+
+
+@pytest.mark.task("1.2.2")
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_positions_in_an_array_are_not_read(b, shape):
+    """They may be on a device that has not computed them yet: nothing of them is compared, printed or counted."""
+    made = assert_traces(
+        b,
+        lambda positions: b.RoPE(4, 9).positions(positions, 2, 3),
+        b.array(np.ones(shape, int)),
+        idea="positions in an array are passed on as they are: no int(), no .item(), no `if`",
+    )
+    assert tuple(made.shape) == shape, f"positions of shape {shape} went in, {tuple(made.shape)} came back"
 
 
 @pytest.mark.task("1.2.2")
@@ -225,6 +258,29 @@ def test_rope_in_bf16_rounds_once(b, rng, traditional):
     expected = rope64(b.numpy(x).astype(np.float64), np.arange(30), traditional=traditional)
     idea = "compute in float32 and round to bf16 once, at the end"
     assert_close(b.numpy(actual), expected, atol=1e-4, rtol=2**-8, idea=idea)
+
+
+@pytest.mark.task("1.2.3")
+@pytest.mark.parametrize("traditional", PAIRINGS)
+@pytest.mark.parametrize("start", FAR_STARTS)
+def test_rope_in_bf16_far_into_a_text(b, rng, start, traditional):
+    """Positions in an array, 250 to 30,000 tokens into the text, and x in bf16: the angles are those of float32."""
+    x = b.array(rng.normal(size=(2, 5, 3, 8)), "bfloat16")
+    positions = np.stack([np.arange(start, start + 5), [start, 7, 2049, 257, 0]])
+    actual = b.numpy(b.RoPE(8, 30_100, 1000000, traditional)(x, b.array(positions)))
+    expected = rope64(b.numpy(x).astype(np.float64), positions, 1000000, traditional)
+    idea = f"positions around {start}: they pick rows of the tables, as integers, whatever the type of x"
+    assert_close(actual, expected, atol=0.03, rtol=2**-8, idea=idea)
+
+
+@pytest.mark.task("1.2.3")
+@pytest.mark.parametrize("shape", [(1, 3, 1, 2), (2, 7, 3, 6)])
+def test_a_devices_rope_honours_traditional_pairs(b, rng, shape):
+    """The device's program knows halves alone: who asks it for traditional pairs gets those of this day."""
+    x = rng.normal(size=shape)
+    rope = b.solution.kernels.choose_kernels("device").rope(shape[-1], 40, 1000, traditional=True)
+    idea = "traditional=True turns the pairs (2i, 2i+1), also with a device's kernels"
+    assert_close(b.numpy(rope(b.array(x))), rope64(x, np.arange(shape[1]), 1000, True), atol=1e-4, idea=idea)
 
 
 @pytest.mark.task("1.2.3")

@@ -147,6 +147,92 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "1.2.2",
+        "positions of a slice in float16, exact up to 2,048",
+        "rope.py",
+        survives="a test with up to 2,048 positions",
+        mlx=(
+            "mx.arange(span.start, span.stop)",
+            "mx.arange(span.start, span.stop).astype(mx.float16).astype(mx.int32)",
+        ),
+        torch=("torch.arange(span.start, span.stop)", "torch.arange(span.start, span.stop).half().long()"),
+    ),
+    Mutant(
+        "1.2.2",
+        "positions of an array in 16 bits, to save memory",
+        "rope.py",
+        survives="a test with up to 32,767 positions, or with slices",
+        mlx=("            return offset\n", "            return offset.astype(mx.int16)\n"),
+        torch=("            return offset\n", "            return offset.to(torch.int16)\n"),
+    ),
+    Mutant(
+        "1.2.2",
+        "checks the positions in an array, and reads them for it",
+        "rope.py",
+        survives="a test of the numbers: they are right, and the host waits for the device",
+        mlx=(
+            "            return offset\n",
+            "            if offset.max().item() >= self.seq_len:\n"
+            "                raise ValueError('positions leave the tables: raise seq_len')\n"
+            "            return offset\n",
+        ),
+        torch=(
+            "            return offset\n",
+            "            if offset.max() >= self.seq_len:\n"
+            "                raise ValueError('positions leave the tables: raise seq_len')\n"
+            "            return offset\n",
+        ),
+    ),
+    Mutant(
+        "1.2.2",
+        "makes new positions from those of an array, number by number",
+        "rope.py",
+        survives="a test of the numbers: they are right, and the host waits for the device",
+        mlx=("            return offset\n", "            return mx.array(offset.tolist())\n"),
+        torch=("            return offset\n", "            return torch.tensor(offset.tolist())\n"),
+    ),
+    Mutant(
+        "1.2.3",
+        "positions in the type of x: bf16 has no 257",
+        "rope.py",
+        survives="a test in float32, or with short texts",
+        inside="RoPE.__call__",
+        mlx=("self.positions(offset, B, L)", "self.positions(offset, B, L).astype(x.dtype).astype(mx.int32)"),
+        torch=(
+            "self.positions(offset, B, L).to(x.device)",
+            "self.positions(offset, B, L).to(x.dtype).long()",
+        ),
+    ),
+    Mutant(
+        "1.2.3",
+        "tables of 2,048 positions, and from there on their last row",
+        "rope.py",
+        survives="a test with up to 2,048 positions",
+        inside="RoPE.rows",
+        mlx=(
+            "self.cos[positions], self.sin[positions]",
+            "(t[mx.minimum(positions, 2047)] for t in (self.cos, self.sin))",
+        ),
+        torch=(
+            "F.embedding(positions, self.cos), F.embedding(positions, self.sin)",
+            "(F.embedding(positions.clamp(max=2047), t) for t in (self.cos, self.sin))",
+        ),
+    ),
+    Mutant(
+        "1.2.3",
+        "the device's RoPE turns halves, whatever `traditional` says",
+        "kernels.py",
+        survives="a test of Day 1.2's own class, or of Qwen3, which has halves",
+        both=("(RoPE if traditional else _DeviceRoPE)(dims", "_DeviceRoPE(dims"),
+    ),
+    Mutant(
+        "1.2.3",
+        "the device's kernels drop `traditional`",
+        "kernels.py",
+        survives="a test of Day 1.2's own class, or that only looks at which class is made",
+        both=("(dims, seq_len, base, traditional)", "(dims, seq_len, base)"),
+    ),
+    Mutant(
         "1.2.3",
         "pairs of neighbours (2i, 2i+1) whatever `traditional` says",
         "rope.py",

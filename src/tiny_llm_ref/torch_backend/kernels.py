@@ -19,12 +19,12 @@ class Kernels:
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
-        rope: a class with `RoPE`'s arguments.
+        rope: makes a RoPE from the arguments of `RoPE`.
     """
 
     attend: Callable[..., torch.Tensor] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
-    rope: type[RoPE] = RoPE
+    rope: Callable[..., RoPE] = RoPE
 
 
 class _DeviceNorm(RMSNorm):
@@ -44,10 +44,15 @@ class _DeviceRoPE(RoPE):
         return hpu.apply_rope(x, cos, sin)
 
 
+def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> RoPE:
+    """The device's rotation turns halves, as Qwen3 has them. Traditional pairs stay with Day 1.2's."""
+    return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
+
+
 KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
-    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm, rope=_DeviceRoPE),
+    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm, rope=_device_rope),
 }
 
 
