@@ -268,14 +268,14 @@ MUTANTS = [
     Mutant(
         "1.5.4",
         "the weight of the first norm in both norms of a layer",
-        "layer_weights.py",
+        "../layer_weights.py",
         survives="a test with fresh weights, where all norms are ones",
         both=('("post_attention_layernorm", E),', '("input_layernorm", E),'),
     ),
     Mutant(
         "1.5.4",
         "exchanges gate and up",
-        "layer_weights.py",
+        "../layer_weights.py",
         survives="a test of shapes: the two have the same",
         both=(
             '"w_gate": ("mlp.gate_proj", F, E),\n        "w_up": ("mlp.up_proj", F, E),',

@@ -2,8 +2,8 @@
 
 import mlx.core as mx
 
+from ..biased_weights import BiasedWeights
 from .basics import linear
-from .biased_weights import BiasedWeights
 from .quantized_weights import QuantizedWeights, quantized_linear
 
 Weights = mx.array | QuantizedWeights | BiasedWeights

@@ -4,8 +4,8 @@ from functools import cache
 
 import torch
 
+from ..biased_weights import BiasedWeights
 from .basics import linear
-from .biased_weights import BiasedWeights
 from .quantized_weights import QuantizedWeights, quantized_linear
 
 Weights = torch.Tensor | QuantizedWeights | BiasedWeights

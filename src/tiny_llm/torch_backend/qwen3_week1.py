@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
+from ..layer_weights import Checkpoint, layer_weights
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear, silu
 from .embedding import Embedding
-from .layer_weights import Checkpoint, layer_weights
 from .rms_norm import RMSNorm
 from .rope import RoPE
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
+from os.path import normpath
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +28,8 @@ class Mutant:
     Args:
         task: whose tests must kill it, for example "1.1.3".
         idea: the wrong idea in a few words.
-        file: the file of the backend package, or of `serving`, that holds it, for example "attention.py".
+        file: the file of the backend package, or of `serving`, that holds it: "attention.py", or "../x.py" for one
+            that both ports share.
         survives: a plausible weaker test that it would pass; a mutant that no test could miss is a strawman.
         both: (old, new) when the same edit serves both ports; `old` occurs exactly once.
         mlx, torch: (old, new) for one port.
@@ -57,7 +59,7 @@ class Mutant:
     def mutate(self, part: str) -> dict:
         """The texts to overlay. Raises ValueError when the reference no longer has the text once."""
         old, new = self.edits()[part]
-        path = REFERENCE / PARTS[part] / self.file
+        path = Path(normpath(REFERENCE / PARTS[part] / self.file))
         before, text, after = _around(path.read_text(encoding="utf-8"), self.inside)
         if text.count(old) != 1:
             where = f"{self.inside or 'it'} has {old!r} {text.count(old)} times"

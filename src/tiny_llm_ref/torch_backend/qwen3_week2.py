@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ..layer_weights import Checkpoint, head_norm, layer_weights
 from .basics import silu
 from .batching_kv_cache import BatchingKvCache
 from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .layer_weights import Checkpoint, head_norm, layer_weights
 from .projection import project
 from .rope_tables import rope_of
 from .window_mask import behind_windows, window_mask

@@ -1,9 +1,7 @@
-"""What a checkpoint is to a model, and where it keeps a layer's weights. Given."""
+"""What a checkpoint is to a model, and where it keeps a layer's weights. Given, for both ports: it passes arrays on."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
-
-import mlx.core as mx
 
 from .biased_weights import BiasedWeights
 
@@ -13,11 +11,11 @@ class Checkpoint(Protocol):
 
     config: Any  # fields named as in config.json; and `head_norms`, `biases`, `windows`, see kit's model_config.py
 
-    def weight(self, name: str, *shape: int) -> mx.array:
+    def weight(self, name: str, *shape: int) -> Any:
         """The array of that name, on the device already. CheckpointError: it is absent or has another shape."""
 
 
-def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, mx.array | BiasedWeights]:
+def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
     """The weights of layer `index`, under the names that `Qwen3TransformerBlock` gives them.
 
     Families that do not norm queries and keys have no `q_norm` and no `k_norm`; a projection with a bias comes as
@@ -47,7 +45,7 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, mx.array | Bi
     }
 
 
-def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> mx.array | BiasedWeights:
+def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> Any:
     """A weight of a layer, with its bias if it has one."""
     weight = checkpoint.weight(f"{layer}{name}.weight", *shape)
     if name not in checkpoint.config.biases:
@@ -55,8 +53,6 @@ def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> mx.ar
     return BiasedWeights(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]))
 
 
-def head_norm(
-    norm: Callable, dim: int, weight: mx.array | None, eps: float
-) -> Callable[[mx.array], mx.array]:
+def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable[[Any], Any]:
     """The norm of queries or keys; in families that have none, nothing happens to them."""
     return (lambda x: x) if weight is None else norm(dim, weight, eps)

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 
 @dataclass(frozen=True)
 class BiasedWeights:
@@ -16,4 +14,4 @@ class BiasedWeights:
     """
 
     weight: Any
-    bias: torch.Tensor
+    bias: Any
