@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import Case, random_weights
+from tiny_llm_kit.course.grading.goldens import SmallModel, random_weights
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 
@@ -228,7 +228,7 @@ def test_quantized_linear_keeps_its_promise(b, rng, group_size, bits):
 
 
 # Sizes that fit every group; no real checkpoint resembles it.
-SMALL = Case(
+SMALL = SmallModel(
     ModelConfig(
         hidden_size=64,
         num_hidden_layers=2,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.course.grading.masks import (
     FAR_STARTS,
     MANY,
@@ -19,7 +19,7 @@ from tiny_llm_kit.course.grading.masks import (
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.model.config import ModelConfig
 
-CHUNKED_QWEN = Case(
+CHUNKED_QWEN = SmallModel(
     ModelConfig(
         hidden_size=20,
         num_hidden_layers=2,

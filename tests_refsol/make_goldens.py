@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import transformers
 
-from tiny_llm_kit.course.grading.goldens import CASES, FOLDER, Case, random_inputs, random_weights
+from tiny_llm_kit.course.grading.goldens import CASES, FOLDER, SmallModel, random_inputs, random_weights
 from tiny_llm_kit.model.config import ModelConfig
 
 COMMAND = "pdm run python tests_refsol/make_goldens.py"
 
 
-def oracle(case: Case) -> transformers.Qwen3ForCausalLM:
+def oracle(case: SmallModel) -> transformers.Qwen3ForCausalLM:
     """transformers' Qwen3 with the weights of a case."""
     weights = {name: torch.from_numpy(weight) for name, weight in random_weights(case).items()}
     if case.config.tie_word_embeddings:
@@ -44,7 +44,7 @@ def _fields(config: ModelConfig) -> dict:
 
 
 @torch.no_grad()
-def compute(case: Case) -> dict[str, np.ndarray]:
+def compute(case: SmallModel) -> dict[str, np.ndarray]:
     """The arrays that `golden` describes."""
     model, (inputs, stream) = oracle(case), random_inputs(case)
     x, ids = torch.from_numpy(stream), torch.from_numpy(inputs)

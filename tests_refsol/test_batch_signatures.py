@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tiny_llm_kit.course.grading.goldens import CASES, Case, random_checkpoint, random_weights
+from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
@@ -14,7 +14,7 @@ from tiny_llm_kit.runtime.backend_torch import record
 from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import Request, SamplingParams, batch_generate
 
-CASE = Case(
+CASE = SmallModel(
     ModelConfig(**{**vars(CASES["tied-1"].config), "max_position_embeddings": 512}), seed=1, rows=1, tokens=1
 )
 V = CASE.config.vocab_size

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_ref.serving import Request
 
 HKV, D, CONTEXT, CHUNK, LIMIT = 2, 64, 3000, 4, 4000
 # Keys are wide and all else is narrow: a copy of the cache stands out among the bytes.
-CASE = Case(
+CASE = SmallModel(
     ModelConfig(
         hidden_size=12,
         num_hidden_layers=2,

@@ -88,3 +88,16 @@ def test_text_files_are_read_and_written_in_utf_8(path):
     for call in calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "write_text"):
             assert "encoding" in {k.arg for k in call.keywords}, f"{name(path)}:{call.lineno}"
+
+
+def test_a_name_of_a_class_means_one_thing_in_the_kit():
+    """In the rooms that the others build on. A name that two classes share makes the reader ask which one it is."""
+    found: dict[str, list[str]] = {}
+    for path in python_files("tiny_llm_kit"):
+        if path.parent.parts[len(SOURCES.parts) + 1 :][:1] not in (("model",), ("runtime",), ("course",)):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(name(path))
+    assert len(found) > 30
+    assert {key: files for key, files in found.items() if len(files) > 1} == {}

@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading.goldens import Case, random_checkpoint
+from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
@@ -28,7 +28,7 @@ TOKENS = 2000
 
 
 def model_of(b):
-    return b.Qwen3ModelWeek2(random_checkpoint(b, Case(CONFIG, 1, 1, 1)))
+    return b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)))
 
 
 def decode(b, model, caches):
@@ -133,7 +133,7 @@ def test_torch_allocates_once():
 @pytest.mark.parametrize("offsets", [(5, 5), (5, 3), (5, None)])
 def test_rows_of_one_length_and_of_several_get_the_logits_that_each_gets_alone(b, attention, offsets):
     """With another row beside it, or with an idle slot before it."""
-    model = b.Qwen3ModelWeek2(random_checkpoint(b, Case(CONFIG, 1, 1, 1)), attention=attention)
+    model = b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)), attention=attention)
     batch, expected, rows = model.create_batch_cache(2, 40), {}, []
     for slot, length in enumerate(reversed(offsets)):
         rows.append(length or 0)
@@ -153,7 +153,7 @@ def test_rows_of_one_length_and_of_several_get_the_logits_that_each_gets_alone(b
 def test_the_rotation_of_a_devices_kernels_is_the_one_of_day_2(backend):
     b, rng = Port("tiny_llm_ref", backend, "cpu"), np.random.default_rng(3)
     plain, device = (
-        b.Qwen3ModelWeek2(random_checkpoint(b, Case(CONFIG, 1, 1, 1)), attention=name).rope
+        b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)), attention=name).rope
         for name in ("simple", "device")
     )
     assert type(plain) is not type(device)

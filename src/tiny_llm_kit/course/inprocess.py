@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class Outcome:
+class TestOutcome:
     """One test: its id, the task it grades, and how it ended ("passed", "failed", "blank", "crashed")."""
 
     nodeid: str
@@ -42,12 +42,12 @@ class DayTests(Generic[Result]):
     def __init__(self, work: "Callable[[DayTests], Result]"):
         self.work = work
         self.items: list[pytest.Item] = []
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, TestOutcome] = {}
         self.output = io.StringIO()
         self.results: list[Result] = []
         self.streams = sys.stdout, sys.stderr
 
-    def run(self, of: Day | Task, port: str | None = None, stop: bool = False) -> list[Outcome]:
+    def run(self, of: Day | Task, port: str | None = None, stop: bool = False) -> list[TestOutcome]:
         """How the tests of a day or of a task ended.
 
         Args:
@@ -88,7 +88,7 @@ class DayTests(Generic[Result]):
         if report.failed or report.when == "call":
             status = "passed" if report.passed else _how(report, call)
             message = str(call.excinfo.value) if call.excinfo else ""
-            self.outcomes[item.nodeid] = Outcome(item.nodeid, task_of(item), status, message)
+            self.outcomes[item.nodeid] = TestOutcome(item.nodeid, task_of(item), status, message)
         return report
 
 

@@ -14,7 +14,7 @@ from rich.progress import track
 
 from .address import Day, Task, task_of_label
 from .cut import cut
-from .inprocess import DayTests, Outcome, with_day_tests
+from .inprocess import DayTests, TestOutcome, with_day_tests
 from .overlay import overlay
 from .tree import days, holes_of, learner_file, reference_files, tasks
 
@@ -72,7 +72,7 @@ def _blank_alone(tests: DayTests, task: Task) -> Finding:
     return Finding(f"task {task} alone blank", len(outcomes), problems)
 
 
-def _waits_for(outcome: Outcome, day: Day) -> bool:
+def _waits_for(outcome: TestOutcome, day: Day) -> bool:
     found = task_of_label(outcome.message)
     return found is not None and found[0].of_day == day
 

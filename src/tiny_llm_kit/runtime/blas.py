@@ -33,7 +33,7 @@ INSTALL_LINES = {
 INSTALL_WHEELS = "pdm install"
 CHOOSE_CACHE = "set XDG_CACHE_HOME to a folder with room for 25 MB, from which libraries may be loaded"
 
-Outcome = Literal["wheel", "distribution", "absent", "off", "too late", "not needed"]
+Preloaded = Literal["wheel", "distribution", "absent", "off", "too late", "not needed"]
 
 
 class NoCopyError(Exception):
@@ -44,7 +44,7 @@ class NoCopyError(Exception):
         self.fix = fix
 
 
-def preload() -> Outcome:
+def preload() -> Preloaded:
     """Loads the best OpenBLAS that is here for an `import mlx` that follows, and says which.
 
     Returns:

@@ -17,7 +17,7 @@ FOLDER = ROOT / "tests" / "goldens"
 
 
 @dataclass(frozen=True)
-class Case:
+class SmallModel:
     """A small Qwen3 that no real checkpoint resembles, so that no default and no coincidence of sizes helps.
 
     Args:
@@ -34,7 +34,7 @@ class Case:
 
 # Query heads per key head: 1, 3 and 8. Hq · D is never E, theta and eps are never the defaults of a class.
 CASES = {
-    "tied-1": Case(
+    "tied-1": SmallModel(
         ModelConfig(
             hidden_size=20,
             num_hidden_layers=2,
@@ -52,7 +52,7 @@ CASES = {
         rows=2,
         tokens=7,
     ),
-    "untied-3": Case(
+    "untied-3": SmallModel(
         ModelConfig(
             hidden_size=36,
             num_hidden_layers=3,
@@ -70,7 +70,7 @@ CASES = {
         rows=3,
         tokens=11,
     ),
-    "tied-8": Case(
+    "tied-8": SmallModel(
         ModelConfig(
             hidden_size=24,
             num_hidden_layers=2,
@@ -102,7 +102,7 @@ def golden(name: str) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def random_weights(case: Case) -> dict[str, np.ndarray]:
+def random_weights(case: SmallModel) -> dict[str, np.ndarray]:
     """Float32 weights by Hugging Face name. Matrices keep sizes as they are; norms are far enough from 1 to matter."""
     # RandomState and not default_rng: NumPy promises that its stream never changes.
     random = np.random.RandomState(case.seed)
@@ -114,7 +114,7 @@ def random_weights(case: Case) -> dict[str, np.ndarray]:
     return weights
 
 
-def random_inputs(case: Case) -> tuple[np.ndarray, np.ndarray]:
+def random_inputs(case: SmallModel) -> tuple[np.ndarray, np.ndarray]:
     """(B, L) token ids and (B, L, E) stream of a case."""
     random = np.random.RandomState(case.seed + 1000)
     inputs = random.randint(0, case.config.vocab_size, (case.rows, case.tokens))
@@ -122,7 +122,7 @@ def random_inputs(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return inputs, stream.astype(np.float32)
 
 
-def random_checkpoint(b, case: Case, dtype: str = "float32") -> Checkpoint:
+def random_checkpoint(b, case: SmallModel, dtype: str = "float32") -> Checkpoint:
     """The case's weights on the port `b`."""
     weights = {name: b.array(weight, dtype) for name, weight in random_weights(case).items()}
     return Checkpoint(case.config, weights)

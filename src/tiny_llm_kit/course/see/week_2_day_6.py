@@ -52,7 +52,7 @@ class CountedRunner:
 
 
 @dataclass
-class Run:
+class Served:
     """What one way of serving did: its requests, its events, and how many steps it took."""
 
     name: str
@@ -81,11 +81,11 @@ def show(b, console: Console) -> None:
     _bill(console, runs)
 
 
-def _run(s, runner, tokenizer, name: str, serve) -> Run:
+def _run(s, runner, tokenizer, name: str, serve) -> Served:
     counted, events = CountedRunner(runner), []
     requests = [_request(s, counted, tokenizer, i, *case) for i, case in enumerate(QUESTIONS)]
     serve(s, counted, tokenizer, requests, events.append)
-    return Run(name, requests, events, counted.steps)
+    return Served(name, requests, events, counted.steps)
 
 
 def _request(s, model, tokenizer, index: int, question: str, special: dict):
@@ -117,7 +117,7 @@ def _static(s, model, tokenizer, requests: list, on_event) -> None:
     batch.close()
 
 
-def _grid(run: Run) -> list[list[str]]:
+def _grid(run: Served) -> list[list[str]]:
     """A row a slot, a letter a step."""
     grid = [["·"] * run.steps for _ in range(SLOTS)]
     for request in run.requests:
@@ -149,7 +149,7 @@ def _answers(console: Console, requests: list) -> None:
     console.print(table)
 
 
-def _bill(console: Console, runs: list[Run]) -> None:
+def _bill(console: Console, runs: list[Served]) -> None:
     table = Table(
         "", "steps", "prompts", "decodes", "tokens", "waited", "idle", "used", box=None, pad_edge=False
     )

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from ...model.config import ModelConfig
-from ..grading.goldens import Case, random_checkpoint
+from ..grading.goldens import SmallModel, random_checkpoint
 
 LIMIT, BLOCK, CHUNK = 8192, 128, 512
 STEPS = tuple(range(BLOCK, CHUNK + 1, BLOCK))
 ANY_BLOCK, ALIGNED = range(0, LIMIT, BLOCK), range(0, LIMIT, CHUNK)
 BATCHES = (1, 2, 4)
-CASE = Case(
+CASE = SmallModel(
     ModelConfig(
         hidden_size=4,
         num_hidden_layers=1,  # all layers ask for the same
@@ -40,7 +40,7 @@ CASE = Case(
 
 
 @dataclass(frozen=True)
-class Policy:
+class Chunking:
     """One way to cut and to pad prompts.
 
     Args:
@@ -84,13 +84,13 @@ class Policy:
                     yield context, size - context // BLOCK % (size - smaller)
 
 
-POLICIES = {
-    "whole": Policy("whole prompts, in steps of 128", (0,), range(BLOCK, LIMIT + 1, BLOCK)),
-    "any block": Policy("chunks of 512 behind any block of 128", ANY_BLOCK, STEPS, "block"),
-    "aligned": Policy("chunks of 512 behind multiples of 512", ALIGNED, STEPS),
-    "ladder": Policy("  the last one on the ladder 128, 256, 512", ALIGNED, (128, 256, 512)),
-    "padded": Policy("  the last one padded to 512", ALIGNED, (512,)),
-    "static": Policy("  and the whole cache is read, always", ALIGNED, (512,), "all"),
+CHUNKINGS = {
+    "whole": Chunking("whole prompts, in steps of 128", (0,), range(BLOCK, LIMIT + 1, BLOCK)),
+    "any block": Chunking("chunks of 512 behind any block of 128", ANY_BLOCK, STEPS, "block"),
+    "aligned": Chunking("chunks of 512 behind multiples of 512", ALIGNED, STEPS),
+    "ladder": Chunking("  the last one on the ladder 128, 256, 512", ALIGNED, (128, 256, 512)),
+    "padded": Chunking("  the last one padded to 512", ALIGNED, (512,)),
+    "static": Chunking("  and the whole cache is read, always", ALIGNED, (512,), "all"),
 }
 
 
@@ -127,18 +127,18 @@ def cache_of(b, reads: str):
     return {"block": BlockCache, "ours": b.TinyKvFullCache, "all": StaticCache}[reads](LIMIT)
 
 
-def started(b, policy: Policy):
-    """A model, its runner by a policy, and a cache whose arrays were made."""
+def started(b, chunking: Chunking):
+    """A model, its runner, and a cache whose arrays were made."""
     model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention="device")
-    runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **policy.options})
-    cache = cache_of(b, policy.reads)
+    runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **chunking.options})
+    cache = cache_of(b, chunking.reads)
     runner.prefill([1], 0, [cache], sample=False)
     return model, runner, cache
 
 
-def run(b, policy: Policy, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
-    """Runs (context, tokens) chunks by a policy. What stands before a chunk is only counted, and was never computed."""
-    model, runner, cache = started(b, policy)
+def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
+    """Runs (context, tokens) chunks. What stands before a chunk is only counted, and was never computed."""
+    model, runner, cache = started(b, chunking)
     [layer] = model.layers = [RecordedLayer(layer, b.kit.record) for layer in model.layers]
     for context, tokens in chunks:
         cache.offset = context
@@ -146,45 +146,45 @@ def run(b, policy: Policy, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
     return layer
 
 
-def whole_steps(b, policy: Policy) -> int:
+def whole_steps(b, chunking: Chunking) -> int:
     """Programs of steps from the ids to the token; a chunk that ends no prompt skips the head, which is one more."""
-    _, runner, cache = started(b, policy)
+    _, runner, cache = started(b, chunking)
     found = set()
-    for context, tokens in policy.chunks():
-        for sample in (True, False)[: 1 + (context + policy.sizes[-1] < LIMIT)]:
+    for context, tokens in chunking.chunks():
+        for sample in (True, False)[: 1 + (context + chunking.sizes[-1] < LIMIT)]:
             cache.offset = context
             step = partial(runner.prefill, [1] * tokens, context, [cache], sample=sample)
             found.add(b.kit.record(step).signature)
     return len(found)
 
 
-def keys_read(b, policy: Policy, tokens: int) -> int:
+def keys_read(b, chunking: Chunking, tokens: int) -> int:
     """How many keys the chunks of one prompt read, all together."""
-    chunk = policy.sizes[-1]
-    return run(b, policy, [(start, min(chunk, tokens - start)) for start in range(0, tokens, chunk)]).keys
+    chunk = chunking.sizes[-1]
+    return run(b, chunking, [(start, min(chunk, tokens - start)) for start in range(0, tokens, chunk)]).keys
 
 
 def show_graphs(b, console: Console) -> None:
-    """Counts every policy's programs beside the arithmetic."""
+    """Counts every chunking's programs beside the arithmetic."""
     console.print(
         f"Prompts of up to {LIMIT:,} tokens, one row, attention over the cache up to the chunk's end."
     )
     console.print("Programs that a compiler for fixed shapes would make of the layers:\n")
     console.print(f"{'':43}{'sizes × contexts':>19}{'counted':>9}{'padding':>9}", style="bold")
-    for policy in POLICIES.values():
-        (sizes, contexts), counted = policy.product, len(run(b, policy, policy.chunks()).programs)
+    for chunking in CHUNKINGS.values():
+        (sizes, contexts), counted = chunking.product, len(run(b, chunking, chunking.chunks()).programs)
         product = f"{sizes} × {contexts} = {sizes * contexts}"
-        line = Text.assemble(f"{policy.name:43}{product:>19}", (f"{counted:>9}", "bold"))
-        console.print(line.append(f"{policy.padding:>9.1f}"))
+        line = Text.assemble(f"{chunking.name:43}{product:>19}", (f"{counted:>9}", "bold"))
+        console.print(line.append(f"{chunking.padding:>9.1f}"))
     console.print("\npadding: tokens that the last chunk computes for nothing, the mean over all lengths.")
     _notes(b, console)
 
 
 def _notes(b, console: Console) -> None:
     """Why a count is not the product, what was not counted, and what the one program costs."""
-    sizes, contexts = POLICIES["any block"].product
-    beyond = sizes * contexts - len(list(POLICIES["any block"].chunks()))
-    steps = whole_steps(b, POLICIES["padded"])
+    sizes, contexts = CHUNKINGS["any block"].product
+    beyond = sizes * contexts - len(list(CHUNKINGS["any block"].chunks()))
+    steps = whole_steps(b, CHUNKINGS["padded"])
     rows = [LIMIT // BLOCK // batch for batch in BATCHES]
     console.print(f"Behind any block, {beyond} of the {sizes * contexts} would end after token {LIMIT:,}.")
     console.print(f"Whole steps, padded to 512: {steps}. A chunk that ends no prompt skips the head.")
@@ -193,7 +193,7 @@ def _notes(b, console: Console) -> None:
         f"{' + '.join(map(str, rows))} = {sum(rows)}."
     )
     for tokens in (CHUNK, LIMIT):
-        whole, needed = (keys_read(b, POLICIES[name], tokens) for name in ("static", "padded"))
+        whole, needed = (keys_read(b, CHUNKINGS[name], tokens) for name in ("static", "padded"))
         console.print(
             f"The one program reads {whole / needed:.1f} × as many keys for a prompt of {tokens:,} tokens."
         )
