@@ -75,7 +75,7 @@ def answers(out: str) -> list[str]:
 def test_every_port_answers_as_main_does_one_by_one(capsys):
     """Twelve prompts on four slots, offline; slots are used again, and no answer changes by it."""
     running = [start("--backend", port) for port in installed_backends()]
-    outputs = [process.communicate(timeout=240) for process in running]
+    outputs = [process.communicate() for process in running]
     assert [process.returncode for process in running] == [0] * len(running), outputs
     assert {errors for _, errors in outputs} == {""}
     one_by_one = []
@@ -257,7 +257,7 @@ def test_ctrl_c_prints_what_is_finished(tmp_path):
     while "3 started" not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate()
     assert (process.returncode, errors) == (130, ""), errors
     assert re.search(r"\n1\. 1 1 .*…\n   error: the prompt has", out), out
     assert "\n2. " not in out and "\n3. " not in out, "what was not finished is not shown as an answer"
@@ -304,7 +304,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
     process.stdout.close()
     process.stdin.close()
     assert process.stderr.read() == ""
-    assert process.wait(60) == 1
+    assert process.wait() == 1
 
 
 # ---- a terminal
@@ -348,7 +348,7 @@ def test_a_terminal_shows_a_table_that_goes_and_the_answers_that_stay(columns):
         columns, "--slots", "2", "--prompt", "Goodbye", "--prompt", "Thank you!", "--prompt", "Hi"
     )
     out = terminal.read_all()
-    assert terminal.process.wait(30) == 0, out
+    assert terminal.process.wait() == 0, out
     assert "3 waiting · 0 running · 0 done" in out and "idle" in out and "started:" not in out
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     table, report = shown[: shown.rindex("1. ")], shown[shown.rindex("1. ") :]
@@ -366,7 +366,7 @@ def test_ctrl_c_leaves_the_terminal_clean():
     terminal.read_until(b"decode")
     terminal.process.send_signal(signal.SIGINT)
     out = terminal.read_all()
-    assert terminal.process.wait(60) == 130 and "Traceback" not in out
+    assert terminal.process.wait() == 130 and "Traceback" not in out
     assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l")
     assert out.rindex("of 2 prompts") > out.rindex("\x1b[?25h") and "interrupted\r\n" in out
 
@@ -375,7 +375,7 @@ def test_ctrl_c_leaves_the_terminal_clean():
 def test_lines_are_for_those_who_ask_and_for_a_terminal_that_cannot_move(options, kind):
     terminal = Terminal(80, *options, "--prompt", "Goodbye", TERM=kind)
     out = terminal.read_all()
-    assert terminal.process.wait(30) == 0 and "1 started: Goodbye" in out and "\x1b[?25l" not in out
+    assert terminal.process.wait() == 0 and "1 started: Goodbye" in out and "\x1b[?25l" not in out
 
 
 # ---- the table

@@ -23,7 +23,7 @@ def run(command: str, *arguments: str, **environment: str) -> subprocess.Complet
     """`pdm run COMMAND ARGUMENTS` in a process of its own."""
     line = [sys.executable, "-m", f"tiny_llm_kit.commands.{command}", *arguments]
     env = os.environ | {"PYTHONIOENCODING": "utf-8"} | environment
-    return subprocess.run(line, env=env, capture_output=True, encoding="utf-8", timeout=120)
+    return subprocess.run(line, env=env, capture_output=True, encoding="utf-8")
 
 
 # ---- arguments
@@ -92,16 +92,36 @@ def test_help_is_shown_and_nothing_is_run(command):
     assert run(command, "--no-such-option").returncode == 2
 
 
-@pytest.mark.parametrize("broken", ["setup_torch", "test_refsol", "prefix", "mutants"])
+CHECKS = [test_all.INSTALLATION, test_all.TESTS, *test_all.COURSE]
+
+
+@pytest.mark.parametrize("broken", [title for title, _ in CHECKS])
 def test_whatever_fails_fails_test_all(broken, monkeypatch, capsys):
     monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx"])
-    monkeypatch.setattr(test_all, "call", lambda title, arguments, capture: arguments[-1].endswith(broken))
+    monkeypatch.setattr(test_all, "call", lambda title, arguments, capture: title == broken)
     with pytest.raises(SystemExit) as end:
         test_all.main([])
     assert end.value.code == 1
-    checks = [test_all.INSTALLATION, test_all.TESTS, *test_all.COURSE]
-    [title] = [title for title, arguments in checks if arguments[-1].endswith(broken)]
-    assert capsys.readouterr().out == f"FAILED: {title}\n"
+    assert f"FAILED: {broken}\n" in capsys.readouterr().out
+
+
+def test_long_tests_are_named_and_run_only_when_asked_for(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx", "torch"])
+    monkeypatch.setattr(test_all, "call", lambda title, arguments, capture: calls.append(arguments))
+    for options, told in (([], True), (["--long"], False)):
+        calls.clear()
+        with pytest.raises(SystemExit):
+            test_all.main(options)
+        assert [arguments for arguments in calls if arguments[-1] == "--long"] == [
+            [*test_all.TESTS[1], "--long"] for _ in options
+        ]
+        assert (f"not run: {test_all.LONG_ADDS}" in capsys.readouterr().out) == told
+
+
+def test_what_a_user_asks_of_their_own_pytest_does_not_reach_the_checks(monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-x -k nothing")
+    assert "PYTEST_ADDOPTS" not in test_all._environment()
 
 
 @pytest.mark.parametrize("capture", [False, True])
@@ -155,6 +175,6 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_training(tmp_path):
     file.touch()
     for out in (file, file / "model"):
         train = [sys.executable, str(MODELS / "train" / "train.py"), "--steps", "1", "--out", str(out)]
-        done = subprocess.run(train, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(train, capture_output=True, text=True)
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert f"--out {out}: no folder can be made there" in done.stderr.splitlines()[-1]

@@ -3,7 +3,6 @@
 import io
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,42 +19,67 @@ from tiny_llm_kit.runtime.port import installed_backends
 PORT = installed_backends()[0]
 
 
-def grade(tmp_path, test: str) -> subprocess.CompletedProcess:
-    """Runs one test file under the plugin, in a process of its own."""
-    (tmp_path / "test_it.py").write_text("import pytest\n" + test)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tiny_llm_kit.course.grading.plugin",
-        "-q",
-        str(tmp_path / "test_it.py"),
-    ]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+@pytest.fixture
+def grade(forks, tmp_path):
+    """Runs one test file under the plugin, in a fork."""
+
+    def run(test: str, *arguments: str) -> subprocess.CompletedProcess:
+        (tmp_path / "test_it.py").write_text("import pytest\n" + test)
+        # A fork has imported hypothesis before pytest could prepare it.
+        plugin = (
+            "-p",
+            "tiny_llm_kit.course.grading.plugin",
+            "-q",
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",
+        )
+        return forks.run("pytest", *plugin, str(tmp_path / "test_it.py"), *arguments, folder=tmp_path)
+
+    return run
 
 
-def test_a_skip_is_not_a_pass(tmp_path):
-    done = grade(tmp_path, "def test_a(): pass\n\ndef test_b(): pytest.skip('no weights')\n")
+def test_a_skip_is_not_a_pass(grade):
+    done = grade("def test_a(): pass\n\ndef test_b(): pytest.skip('no weights')\n")
     assert done.returncode == 1
     assert "a skip is no pass: test_it.py::test_b" in done.stdout
 
 
-def test_many_tests_of_one_blank_are_one_line(tmp_path):
+def test_a_skip_in_another_process_is_not_a_pass_either(grade):
+    """With pytest-xdist the tests run in processes of their own, and only their reports come back."""
+    absent = "@pytest.mark.device('hpu')\ndef test_a(): pass\n"
+    skipped = "\ndef test_b(): pytest.skip('no weights')\n"
+    blank = "\ndef test_c(): raise NotImplementedError('week 1 day 2 task 1: RoPE.__call__')\n"
+    done = grade(absent + skipped + blank, "-n", "1")
+    assert done.returncode == 1
+    assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
+    assert "a skip is no pass: test_it.py::test_b" in done.stdout
+    assert "blank: week 1 day 2 task 1: RoPE.__call__ (1 tests wait for it)" in done.stdout
+    assert grade(absent + skipped, "-n", "1").returncode == 1, "also where nothing else fails"
+
+
+def test_a_long_test_runs_only_when_asked_for(grade):
+    test = "@pytest.mark.long\ndef test_a(): pass\n\ndef test_b(): pass\n"
+    done = grade(test)
+    assert done.returncode == 0 and "1 passed, 1 deselected" in done.stdout
+    assert "not tested in this run (needs --long): test_it.py::test_a" in done.stdout
+    assert "2 passed" in grade(test, "--long").stdout
+
+
+def test_many_tests_of_one_blank_are_one_line(grade):
     blank = "raise NotImplementedError('week 1 day 2 task 1: RoPE.__call__')"
-    done = grade(tmp_path, f"@pytest.mark.parametrize('i', range(50))\ndef test_a(i):\n    {blank}\n")
+    done = grade(f"@pytest.mark.parametrize('i', range(50))\ndef test_a(i):\n    {blank}\n")
     assert done.returncode == 1
     assert "blank: week 1 day 2 task 1: RoPE.__call__ (50 tests wait for it)" in done.stdout
     assert len(done.stdout.splitlines()) < 8
 
 
-def test_another_not_implemented_error_is_an_ordinary_failure(tmp_path):
-    done = grade(tmp_path, "def test_a():\n    raise NotImplementedError('later')\n")
+def test_another_not_implemented_error_is_an_ordinary_failure(grade):
+    done = grade("def test_a():\n    raise NotImplementedError('later')\n")
     assert done.returncode == 1 and "1 failed" in done.stdout and "blank" not in done.stdout
 
 
-def test_a_test_of_an_absent_device_is_listed_and_not_passed(tmp_path):
-    done = grade(tmp_path, "@pytest.mark.device('hpu')\ndef test_a(): pass\n\ndef test_b(): pass\n")
+def test_a_test_of_an_absent_device_is_listed_and_not_passed(grade):
+    done = grade("@pytest.mark.device('hpu')\ndef test_a(): pass\n\ndef test_b(): pass\n")
     assert "1 passed, 1 deselected" in done.stdout
     assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
 

@@ -27,9 +27,7 @@ def beside_the_imitation(program: list, **settings: str) -> subprocess.Completed
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PT_HPU_")}
     path = os.pathsep.join([str(IMITATION), str(ROOT / "src")])
     env = clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | settings
-    return subprocess.run(
-        [sys.executable, *program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
-    )
+    return subprocess.run([sys.executable, *program], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
 @cache

@@ -181,6 +181,15 @@ def trial(out) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
+def test_training_never_opens_the_held_out_questions(tmp_path):
+    """A process of its own: the spy must see all that it opens."""
+    opened = trial(tmp_path / "a")
+    assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"
+    assert [path for path in opened if "heldout" in path] == []
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+
+
+@pytest.mark.long
 def test_training_is_deterministic_and_never_opens_the_held_out_questions(tmp_path):
     opened = trial(tmp_path / "a") + trial(tmp_path / "b")
     assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"

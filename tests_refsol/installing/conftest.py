@@ -48,7 +48,7 @@ def setup_torch(python: Path, change: str = "pass", **environment: str) -> subpr
         f"{change}; sys.exit(command.install())"
     )
     env = quiet_environment(PYTHONPATH=str(SOURCES), **environment)
-    return subprocess.run([python, "-c", program], env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([python, "-c", program], env=env, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session", name="write_wheel")

@@ -71,7 +71,7 @@ def torch_of(project: Path) -> tuple[str, str, str]:
 
 def pdm_install(pdm: str, project: Path, environment: dict[str, str], *options: str) -> str:
     command = [pdm, "install", *options]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

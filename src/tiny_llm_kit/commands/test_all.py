@@ -14,10 +14,14 @@ Check = tuple[str, list[str]]
 
 COMMANDS = "tiny_llm_kit.commands"
 INSTALLATION: Check = ("the torch port is missing: installing it", [f"{COMMANDS}.setup_torch"])
+# The tests take turns with the checks of the course, which are single processes: one process of tests for each core.
+WORKERS = max(2, min(8, os.cpu_count() or 1))
 TESTS: Check = (
     "the day tests on the reference, and the tests of the product",
-    [f"{COMMANDS}.test_refsol"],
+    [f"{COMMANDS}.test_refsol", "--", "-n", str(WORKERS), "--dist", "worksteal"],
 )
+LONG = "--long"
+LONG_ADDS = "two real trainings of three steps, whose weights must be equal to the byte: 20 s"
 COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
     ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
@@ -25,19 +29,24 @@ COURSE: list[Check] = [
 
 
 def main(argv: list[str] | None = None) -> None:
-    argparse.ArgumentParser(prog="pdm run test-all", description=__doc__).parse_args(argv)
+    parser = argparse.ArgumentParser(prog="pdm run test-all", description=__doc__)
+    parser.add_argument(LONG, action="store_true", help=f"also what proves the machine: {LONG_ADDS}")
+    options = parser.parse_args(argv)
     failed = [] if "torch" in installed_backends() else run([INSTALLATION])
-    failed += run_all()
+    failed += run_all(options.long)
+    if not options.long:
+        print(f"not run: {LONG_ADDS} (add {LONG})")
     for title in failed:
         print(f"FAILED: {title}")
     sys.exit(1 if failed else 0)
 
 
-def run_all() -> list[str]:
+def run_all(long: bool = False) -> list[str]:
     """The tests, and at the same time the checks of the course, which speak when they are done. What has failed."""
+    title, arguments = TESTS
     with ThreadPoolExecutor() as pool:
         course = pool.submit(run, COURSE, capture=True)
-        return run([TESTS]) + course.result()
+        return run([(title, arguments + [LONG] * long)]) + course.result()
 
 
 def run(checks: list[Check], capture: bool = False) -> list[str]:
@@ -67,9 +76,12 @@ def call(title: str, arguments: list[str], capture: bool = False) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Two processes share the cores: more threads than cores would wait for each other."""
-    half = str(max(1, (os.cpu_count() or 1) // 2))
-    return {"OMP_NUM_THREADS": half, **os.environ}
+    """The processes share the cores: more threads than cores would wait for each other.
+
+    What a user sets for their own pytest runs, such as `-x` or `-k`, is not part of the proof.
+    """
+    mine = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **mine}
 
 
 if __name__ == "__main__":

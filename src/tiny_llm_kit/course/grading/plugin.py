@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--record", action="store_true", help="remember which tasks are green, for `course status`"
     )
+    group.addoption("--long", action="store_true", help="also tests that prove the machine, as real training")
     group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
 
 
@@ -118,13 +119,17 @@ class Grader:
             items[:] = [item for item in items if task_of(item) in wanted]
 
     def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
-        """A test for a device or a port that is not here is neither passed nor skipped: it is named at the end."""
+        """A test for a device or a port that is not here, or a long one, is neither passed nor skipped: it is named."""
         present = {"device": cache(devices), "port": cache(lambda: set(installed_backends()))}
-        needs = [(item, _missing(item, present)) for item in items]
+        needs = [(item, _missing(item, present) or self._too_long(item)) for item in items]
         self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
         if self.untested:
             self.config.hook.pytest_deselected(items=[item for item, missing in needs if missing])
             items[:] = [item for item, missing in needs if not missing]
+
+    def _too_long(self, item: pytest.Item) -> str | None:
+        is_long = item.get_closest_marker("long") is not None
+        return "--long" if is_long and not self.config.getoption("long") else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -133,19 +138,31 @@ class Grader:
         if blank:
             report.blank = blank
             report.longrepr = f"blank: {blank}"
-        if report.failed or report.when == "call":
-            self._note(item, passed=report.passed)
-        if report.skipped:
-            self.skipped.append(item.nodeid)
+        report.grades = self._grades(item)
         return report
 
-    def _note(self, item: pytest.Item, passed: bool) -> None:
+    def _grades(self, item: pytest.Item) -> tuple[str, str] | None:
+        """The port and the task that a test grades; a report carries them as text from one process to another."""
         task = task_of(item)
-        if task is not None:
-            # A task of the policy is judged as a whole, also by its tests that run a port's model.
-            port = "serving" if task in self.of_serving else port_of(item) or "serving"
-            key = (port, task)
-            self.outcomes[key] = self.outcomes.get(key, True) and passed
+        if task is None:
+            return None
+        # A task of the policy is judged as a whole, also by its tests that run a port's model.
+        port = "serving" if task in self.of_serving else port_of(item) or "serving"
+        return port, str(task)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of tests that ran in other processes (pytest-xdist) the reports come here, and nothing else."""
+        grades = getattr(report, "grades", None)  # of a process that died there is only a plain report
+        if grades and (report.failed or report.when == "call"):
+            key = grades[0], parse_task(grades[1])
+            self.outcomes[key] = self.outcomes.get(key, True) and report.passed
+        if report.skipped:
+            self.skipped.append(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node) -> None:
+        """A process of pytest-xdist ends: each has set the same tests aside."""
+        self.untested = node.workeroutput.get("untested", self.untested)
 
     def pytest_report_teststatus(self, report):
         if getattr(report, "blank", None):
@@ -154,7 +171,9 @@ class Grader:
         return None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.config.getoption("record"):
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["untested"] = self.untested
+        elif self.config.getoption("record"):
             record_results(self.outcomes)
         if self.skipped and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -175,7 +194,7 @@ class Grader:
                 yellow=True,
             )
         for nodeid, missing in self.untested:
-            terminalreporter.write_line(f"not tested on this machine (needs {missing}): {nodeid}")
+            terminalreporter.write_line(f"not tested {_where(missing)} (needs {missing}): {nodeid}")
         for nodeid in self.skipped:
             terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
 
@@ -183,6 +202,10 @@ class Grader:
         """Days that were not asked for, but whose blanks the tests ran into."""
         asked = {task.of_day for _, task in self.outcomes}
         return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
+
+
+def _where(missing: str) -> str:
+    return "in this run" if missing == "--long" else "on this machine"
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
