@@ -111,7 +111,7 @@ def test_a_padded_prompt_has_the_same_window(b, saved):
     cache = runner.create_kv_cache()
     token = runner.prefill(IDS, 0, cache, sample=True)
     runner.prefill([token], len(IDS), cache, sample=True)
-    expected = family["logits"](theirs, IDS + token)[-2:]
+    expected = family["logits"](theirs, [*IDS, token])[-2:]
     assert_close(found, expected, atol=TOLERANCE, rtol=0, idea="the padding of a prompt is seen")
 
 

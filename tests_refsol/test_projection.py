@@ -24,12 +24,12 @@ def test_bf16_products_are_right_for_any_number_of_rows(backend, rows, O):
 @pytest.mark.port("torch")
 @pytest.mark.parametrize(("units", "tiles"), [(True, False), (False, True)])
 def test_many_rows_go_in_float32_tiles_where_the_cpu_has_no_bf16(monkeypatch, units, tiles):
-    from tiny_llm_ref.torch_backend import projection
+    from tiny_llm_ref.torch_backend import kernels, projection
 
     b, called = Port("tiny_llm_ref", "torch", "cpu"), []
-    inner = projection._linear_in_float32
-    monkeypatch.setattr(projection, "_has_bf16_units", lambda: units)
-    monkeypatch.setattr(projection, "_linear_in_float32", lambda *a: called.append(a) or inner(*a))
+    inner = kernels._linear_in_float32
+    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: units)
+    monkeypatch.setattr(kernels, "_linear_in_float32", lambda *a: called.append(a) or inner(*a))
     x, w = b.array(np.ones((9, 96)), "bfloat16"), b.array(np.ones((300, 96)), "bfloat16")
     projection.project(x, w)
     assert bool(called) == tiles
@@ -41,10 +41,10 @@ def test_many_rows_go_in_float32_tiles_where_the_cpu_has_no_bf16(monkeypatch, un
 
 @pytest.mark.port("torch")
 def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(monkeypatch):
-    from tiny_llm_ref.torch_backend import projection
+    from tiny_llm_ref.torch_backend import kernels, projection
 
     b = Port("tiny_llm_ref", "torch", "cpu")
-    monkeypatch.setattr(projection, "_has_bf16_units", lambda: False)
+    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: False)
     x, w = b.array(np.ones((8, 512)), "bfloat16"), b.array(np.ones((4096, 512)), "bfloat16")
     assert b.peak_bytes(lambda: projection.project(x, w)) < 4096 * 512 * 4 / 4
 

@@ -1,4 +1,4 @@
-"""The three operations that a device has its own programs for, under one name for each way to compute them. Given."""
+"""The operations that a device has its own ways for, under one name for each way to compute them. Given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from .attention import scaled_dot_product_attention_grouped
+from .basics import linear
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .rms_norm import RMSNorm
 from .rope import RoPE
@@ -67,3 +68,8 @@ def choose_kernels(attention: str) -> Kernels:
     if attention not in KERNELS:
         raise ValueError(f"attention {attention!r} is unknown: choose {', '.join(KERNELS)}")
     return KERNELS[attention]
+
+
+def dense_linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Day 1.1's `linear`; MLX needs no other way on any device: (..., I), (O, I), (O,) or None to (..., O)."""
+    return linear(x, w, bias)

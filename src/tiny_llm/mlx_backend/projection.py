@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from ..biased_weights import BiasedWeights
-from .basics import linear
+from .kernels import dense_linear
 from .quantized_weights import QuantizedWeights, quantized_linear
 
 Weights = mx.array | QuantizedWeights | BiasedWeights
@@ -22,4 +22,4 @@ def project(x: mx.array, w: Weights, bias: mx.array | None = None) -> mx.array:
     """
     if isinstance(w, BiasedWeights):
         return project(x, w.weight, w.bias)
-    return quantized_linear(x, w, bias) if isinstance(w, QuantizedWeights) else linear(x, w, bias)
+    return quantized_linear(x, w, bias) if isinstance(w, QuantizedWeights) else dense_linear(x, w, bias)
