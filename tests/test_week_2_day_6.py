@@ -3,7 +3,7 @@
 Oracles: exact traces of the script; NumPy in float64; Week 1's model, which computes each text alone and as a whole.
 """
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -638,9 +638,8 @@ def abort_from(made, thread: bool) -> None:
     if not thread:
         made.abort()
         return
-    other = threading.Thread(target=made.abort)
-    other.start()
-    other.join()
+    with ThreadPoolExecutor() as other:
+        other.submit(made.abort).result()  # raises here what was raised there
 
 
 @pytest.mark.task("2.6.6")
