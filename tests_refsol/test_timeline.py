@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -323,6 +324,20 @@ def test_the_page_needs_no_network(html):
     assert "A &lt;long&gt; prompt" in html
 
 
+def test_the_page_says_where_its_runs_come_from_in_words(html):
+    assert "<footer>The two runs at the top: simulated model, virtual time.</footer>" in html
+    machine = {"processor": "Abacus <9>", "cores": 2, "load_before": 0.05}
+    found = {"model": "tiny-qwen3", "solution": "ref", "port": "torch", "device": "cpu", "machine": machine}
+    found |= {"date": "2026-01-02 03:04 UTC", "commit": "abc", "changed_since_commit": True}
+    before, after = (replace(simulate(WORK, SERVING, size), provenance=found) for size in (WHOLE, 64))
+    measured = page.html("A prompt", before, after, [], [after], None)
+    line = (
+        "tiny-qwen3, ref, torch port, cpu; Abacus &lt;9&gt;, 2 cores, load 0.05 before; 2026-01-02 03:04 UTC, "
+        "commit abc, changed since"
+    )
+    assert f"<footer>The two runs at the top: {line}.</footer>" in measured
+
+
 def test_the_page_draws_every_chunk_size_and_shows_one(html):
     drawn = re.findall(r'<div class="size" data-chunk="(\d+)" data-title="[^"]+"( hidden)?>', html)
     assert [int(size) for size, _ in drawn] == [32, 64, 128, 256, WHOLE]
@@ -417,6 +432,7 @@ def test_both_runs_by_the_real_model(port, tmp_path):
     assert source["provenance"]["port"] == port and source["provenance"]["versions"]["numpy"]
     text = (tmp_path / "page.html").read_text()
     assert "This was fitted to the steps of the two runs above." in text and str(tmp_path) not in text
+    assert f"{source['provenance']['port']} port, cpu; " in text and source["provenance"]["commit"] in text
 
 
 def test_the_simulation_needs_no_model(capsys, monkeypatch):

@@ -1,7 +1,7 @@
-"""A run as bars of an SVG: a lane a request, stretched to whatever width the page has. Names stand beside it."""
+"""A run as bars of an SVG: a lane per request, stretched to whatever width the page has. Names stand beside it."""
 
 from collections.abc import Iterator
-from html import escape
+from dataclasses import dataclass
 
 from .trace import Lane, Span, Trace
 from .words import described, lane_title
@@ -10,36 +10,41 @@ WIDTH, LANE, BAR = 1000, 26, 18  # units across, pixels of a lane and of a bar i
 THIN = ("waiting", "queued", "paused")
 
 
-def chart(trace: Trace, end: float) -> str:
+@dataclass(frozen=True)
+class Bar:
+    """One span: its classes in the style sheet, its rectangle, and what it says."""
+
+    style: str
+    x: float
+    y: float
+    width: float
+    height: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DrawnLane:
+    """One request: its title, and its bars from left to right."""
+
+    title: str
+    bars: list[Bar]
+
+
+def drawn(trace: Trace, end: float) -> Iterator[DrawnLane]:
     """The lanes of a run, on a time axis that ends at so many seconds."""
-    height = LANE * len(trace.lanes)
     words: dict[int, list[tuple[Span, str]]] = {lane.request: [] for lane in trace.lanes}
     for span, name, details in described(trace):
         words[span.request].append((span, f"{name}: {details}"))
-    lanes = "\n".join(
-        _lane(lane, place * LANE, sorted(words[lane.request], key=lambda pair: pair[0].start), end)
-        for place, lane in enumerate(trace.lanes)
-    )
-    return (
-        f'<svg class="bars" viewBox="0 0 {WIDTH} {height}" height="{height}" preserveAspectRatio="none" role="group" '
-        f'aria-label="{escape(trace.title)}">\n{lanes}\n</svg>'
-    )
+    for place, lane in enumerate(trace.lanes):
+        spans = sorted(words[lane.request], key=lambda pair: pair[0].start)
+        yield DrawnLane(lane_title(lane), list(_bars(lane, place * LANE, spans, WIDTH / end)))
 
 
-def _lane(lane: Lane, top: int, spans: list[tuple[Span, str]], end: float) -> str:
-    bars = "".join(_bars(lane, top, spans, WIDTH / end))
-    title = escape(f"{lane_title(lane)}. Arrow keys go through its spans.")
-    return f'<g class="lane" tabindex="0" role="img" aria-label="{title}">{bars}</g>'
-
-
-def _bars(lane: Lane, top: int, spans: list[tuple[Span, str]], scale: float) -> Iterator[str]:
+def _bars(lane: Lane, top: int, spans: list[tuple[Span, str]], scale: float) -> Iterator[Bar]:
     chunks = 0
     for span, text in spans:
         chunks += span.kind == "chunk"
         style = f"{span.kind} even" if span.kind == "chunk" and chunks % 2 == 0 else span.kind
         height = 4 if span.kind in THIN else BAR
-        yield (
-            f'<rect class="{style}" x="{span.start * scale:.2f}" y="{top + (LANE - height) / 2:g}" '
-            f'width="{span.seconds * scale:.2f}" height="{height}">'
-            f"<title>{escape(f'{lane.name}, {text}')}</title></rect>"
-        )
+        y = top + (LANE - height) / 2
+        yield Bar(style, span.start * scale, y, span.seconds * scale, height, f"{lane.name}, {text}")

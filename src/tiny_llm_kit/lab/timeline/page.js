@@ -1,10 +1,10 @@
-// The bar under the pointer, or the one that the arrow keys have reached, is told below its chart.
+// The bar under the pointer, or the one that the arrow keys have reached, is described below its chart.
 for (const timeline of document.querySelectorAll(".timeline")) {
     const say = timeline.querySelector(".say");
-    const tell = (bar) => { say.textContent = bar.querySelector("title").textContent; };
+    const show = (bar) => { say.textContent = bar.querySelector("title").textContent; };
     timeline.addEventListener("pointerover", (event) => {
         const bar = event.target.closest("rect");
-        if (bar) tell(bar);
+        if (bar) show(bar);
     });
     for (const lane of timeline.querySelectorAll(".lane")) {
         let at = -1;
@@ -12,7 +12,7 @@ for (const timeline of document.querySelectorAll(".timeline")) {
             lane.children[at]?.classList.remove("at");
             at = Math.max(0, Math.min(lane.children.length - 1, place));
             lane.children[at].classList.add("at");
-            tell(lane.children[at]);
+            show(lane.children[at]);
         };
         lane.addEventListener("pointerdown", (event) => { at = [...lane.children].indexOf(event.target.closest("rect")); });
         lane.addEventListener("focus", () => go(Math.max(at, 0)));
