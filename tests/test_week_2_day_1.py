@@ -460,10 +460,15 @@ CUTS = {
 
 def logits_of(b, model, ids: np.ndarray, pieces, caches=None, **options) -> np.ndarray:
     """(B, L, V) logits of ids that come in pieces, all with the same caches."""
-    caches = model.create_kv_cache() if caches is None else caches
-    outputs = [
-        b.numpy(model(b.array(ids[:, start:stop]), start, caches, **options)) for start, stop in spans(pieces)
-    ]
+    caches, outputs = model.create_kv_cache() if caches is None else caches, []
+    for start, stop in spans(pieces):
+        try:
+            outputs.append(b.numpy(model(b.array(ids[:, start:stop]), start, caches, **options)))
+        except ValueError as error:
+            pytest.fail(
+                f"tokens {start} … {stop - 1} stand at {start}, and were refused: {error}. Hand the offset to `begin` as "
+                "it came; and layer i fills cache i, with every token once"
+            )
     return np.concatenate(outputs, axis=1)
 
 

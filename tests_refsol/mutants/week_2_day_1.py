@@ -651,14 +651,14 @@ MUTANTS = [
     _generate(
         "makes room for the model's whole context",
         "a test of the text, or one that the answer fits",
-        "max_seq_len=len(tokenizer.encode(prompt)) + max_tokens",
+        "max_seq_len=len(tokens) + max_tokens",
         "",
     ),
     _generate(
         "makes twice the room",
         "a test of the text, or one that the answer fits",
-        "len(tokenizer.encode(prompt)) + max_tokens",
-        "2 * (len(tokenizer.encode(prompt)) + max_tokens)",
+        "len(tokens) + max_tokens",
+        "2 * (len(tokens) + max_tokens)",
     ),
     _generate(
         "scores every token of the prompt",
@@ -736,8 +736,8 @@ MUTANTS = [
     _generate(
         "ignores the sampler",
         "a test without one",
-        "new_tokens_only, tokenizer, prompt, sampler,",
-        "new_tokens_only, tokenizer, prompt, None,",
+        "new_tokens_only, tokenizer, tokens, sampler,",
+        "new_tokens_only, tokenizer, tokens, None,",
     ),
     _generate(
         "ignores the limit", "a script that ends by itself", "max_tokens=max_tokens,", "max_tokens=256,"
