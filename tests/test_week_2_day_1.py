@@ -466,7 +466,7 @@ def logits_of(b, model, ids: np.ndarray, pieces, caches=None, **options) -> np.n
             outputs.append(b.numpy(model(b.array(ids[:, start:stop]), start, caches, **options)))
         except ValueError as error:
             pytest.fail(
-                f"tokens {start} … {stop - 1} stand at {start}, and were refused: {error}. Hand the offset to `begin` as "
+                f"tokens {start} … {stop - 1}, at {start}, were refused: {error}. Hand the offset to `begin` as "
                 "it came; and layer i fills cache i, with every token once"
             )
     return np.concatenate(outputs, axis=1)
