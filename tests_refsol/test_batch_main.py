@@ -21,8 +21,8 @@ from rich.console import Console
 import tiny_llm_kit
 from tiny_llm_kit.commands import batch_main as command
 from tiny_llm_kit.commands import main as single
-from tiny_llm_kit.lab.batch.board import Board, Tail
-from tiny_llm_kit.lab.batch.view import LiveTable
+from tiny_llm_kit.lab.batch.view import SlotBoard
+from tiny_llm_kit.lab.live import LiveTable, Tail
 from tiny_llm_kit.lab.prompts import QUESTIONS, read_prompts
 from tiny_llm_kit.lab.text import harmless, one_line, shortened
 from tiny_llm_kit.repo import MODELS
@@ -267,35 +267,37 @@ def test_ctrl_c_prints_what_is_finished(tmp_path):
 def test_ctrl_c_comes_between_two_steps_and_releases_every_cache(monkeypatch):
     """The signal arrives in the middle of a step; the step ends, then every request and every cache does."""
     options = command.parse(["--backend", PORT, "--device", "cpu", "--plain", *ENDLESS])
-    jobs, batches = [], []
-    make_job = command.make_job
+    jobs, batches, job_of = [], [], command.job_of
 
-    def spy(*arguments):
-        job = make_job(*arguments)
-        decode, create = job.model._model.decode, job.model._model.create_batch_cache
+    def spy(options):
+        job = job_of(options)
+        model, create = job.serving.model, job.serving.model.create_batch_cache
 
-        def interrupted_decode(*arguments, **named):
-            if job.model.steps == 7:
-                os.kill(os.getpid(), signal.SIGINT)
-            return decode(*arguments, **named)
+        def interrupted(call):
+            def run(*arguments, **named):
+                if job.recorder.steps == 6:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return call(*arguments, **named)
 
-        job.model._model.decode = interrupted_decode
-        job.model._model.create_batch_cache = lambda *a: batches.append(create(*a)) or batches[-1]
+            return run
+
+        model.prefill, model.decode = interrupted(model.prefill), interrupted(model.decode)
+        model.create_batch_cache = lambda *sizes: batches.append(create(*sizes)) or batches[-1]
         jobs.append(job)
         return job
 
-    monkeypatch.setattr(command, "make_job", spy)
+    monkeypatch.setattr(command, "job_of", spy)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        code = command.run(options, Console(file=io.StringIO(), width=80), command.choose_view)
+        code = command.run(options, Console(file=io.StringIO(), width=80))
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler is put back"
     finally:
         signal.signal(signal.SIGINT, before)
     (job,), ((*layers,),) = jobs, batches
-    assert (code, job.model.steps) == (130, 7)
+    assert (code, job.recorder.steps) == (130, 7)
     assert {request.finish_reason for request in job.requests} == {"abort"}
     assert not any(request._kv_cache for request in job.requests)
-    assert all(layer.keys is None for layer in layers) and job.trace.tokens > 0
+    assert all(layer.keys is None for layer in layers) and job.recorder.trace().num_tokens > 0
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
@@ -386,7 +388,7 @@ class Drawn:
 
     def __init__(self, prompts: int, slots: int):
         self.requests = [SimpleNamespace(prompt_idx=i, tokens=[], text="") for i in range(prompts)]
-        self.board = Board(self.requests, slots)
+        self.board = SlotBoard(self.requests, slots)
 
     def tell(self, kind: str, index: int, slot: int | None = None, text: str = "") -> list[str]:
         request = self.requests[index]

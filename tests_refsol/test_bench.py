@@ -7,10 +7,10 @@ import pytest
 from tiny_llm_kit.commands import bench_decode, bench_prefill
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import contest, provenance, report, samples
-from tiny_llm_kit.lab.bench.contest import Plan, contestants, measure_decode, measure_prefill
+from tiny_llm_kit.lab.bench.contest import ContestPlan, contestants, measure_decode, measure_prefill
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
-TINY = Plan(config="tiny-qwen3", layers=1, dtype="float32", rounds=2, steps=2)
+TINY = ContestPlan(config="tiny-qwen3", layers=1, dtype="float32", rounds=2, steps=2)
 PEERS = {"torch": "transformers"}
 
 
@@ -65,7 +65,7 @@ def test_a_prompt_counts_its_tokens_and_has_no_roofline():
 @pytest.mark.parametrize("quantize", [None, "4bit"])
 def test_a_benchmark_measures_every_case_and_leaves_the_batch_as_it_was(backend, quantize):
     port = port_of(backend)
-    plan = Plan(**{**TINY.__dict__, "quantize": quantize, "compare": PEERS.get(backend)})
+    plan = ContestPlan(**{**TINY.__dict__, "quantize": quantize, "compare": PEERS.get(backend)})
     result = measure_decode(plan, port, [1, 3], [5, 300], iter)
     assert [(c["rows"], c["context"], c["threads"]) for c in result["cases"]] == [
         (1, 5, 1), (1, 300, 1), (3, 5, 1), (3, 300, 1),
@@ -91,7 +91,7 @@ def test_a_sample_of_decode_leaves_the_batch_as_it_was(backend):
 @pytest.mark.port("torch")
 def test_the_peer_computes_with_the_same_weights():
     port = port_of("torch")
-    plan = Plan(**{**TINY.__dict__, "compare": "transformers"})
+    plan = ContestPlan(**{**TINY.__dict__, "compare": "transformers"})
     cast, prompt = contestants(plan, port), [5, 900, 33, 17, 2100]
     ours = cast["tiny-llm"]
     expected = ours.runner.prefill(prompt, 0, ours.runner.create_kv_cache(9), sample=True)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,25 +12,34 @@ from tiny_llm_kit.commands import bench_chunked_prefill as command
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.lab.bench import chunked_prefill, provenance, reports
-from tiny_llm_kit.lab.bench.chunked_prefill import POLICIES, Plan, measure, sweep
+from tiny_llm_kit.lab.bench.chunked_prefill import POLICIES, SweepPlan, figures_of, measure, sweep
 from tiny_llm_kit.lab.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
-from tiny_llm_kit.lab.bench.idle_model import PacedModel
-from tiny_llm_kit.lab.bench.serving_run import PROMISE, Serving, prompt_of, serve
-from tiny_llm_kit.lab.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, behind_a_long_one, mixed
-from tiny_llm_kit.lab.bench.workloads import decode_heavy as heavy
+from tiny_llm_kit.lab.serve import NoEnd, Serving, serve
+from tiny_llm_kit.lab.simulated_model import SimulatedModel
+from tiny_llm_kit.lab.workload import (
+    LONG,
+    RUNNING,
+    SHORT,
+    RequestSpec,
+    Workload,
+    behind_a_long_one,
+    mixed,
+    prompt_of,
+)
+from tiny_llm_kit.lab.workload import decode_heavy as heavy
 from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 NAMES = resolve_serving("ref")
 
 
 def paced() -> Serving:
-    """A second a token of the longest row: a chunk of n tokens takes n seconds, a decode step one."""
-    model = PacedModel(float)
-    return Serving(NAMES, model, model.clock)
+    """A chunk of n tokens takes n seconds, a decode step one."""
+    model = SimulatedModel(max_model_len=4096)
+    return Serving(NAMES, model, clock=model.clock)
 
 
 def virtual(workload: Workload, step: int | None, **options) -> dict:
-    return serve(paced(), workload, step, **options).figures
+    return figures_of(serve(paced(), workload, step, **options).trace(), workload)
 
 
 # ---- one run, on a clock that is exact
@@ -63,17 +73,17 @@ def test_the_policies_behind_a_long_prompt():
 
 
 def test_the_mixed_workload_is_that_of_the_public_chapter():
-    kinds = [asked.kind for asked in mixed().asked]
+    kinds = [spec.kind for spec in mixed().requests]
     assert kinds == [LONG] * 3 + [SHORT] * 10 and mixed().batch_size == 5
-    assert all(asked.arrives is None for asked in mixed().asked)
+    assert all(spec.arrives is None for spec in mixed().requests)
     figures = virtual(mixed(256), 128)
     assert (len(figures["ttft_long"]), len(figures["ttft_short"])) == (3, 10)
     assert figures["total"] > 3 * 256 + 10 * 8, "the prompts alone take that long"
 
 
 def test_a_request_without_its_whole_answer_is_no_result():
-    workload = Workload("broken", "", (Asked(RUNNING, 4090, 20),), 1)
-    with pytest.raises(RuntimeError, match="request 0 of broken has 6 of 20 tokens: length"):
+    workload = Workload("broken", "", (RequestSpec(RUNNING, 4090, 20),), 1)
+    with pytest.raises(NoEnd, match="request 0 has 6 of 20 tokens: length"):
         serve(paced(), workload, 128)
 
 
@@ -89,15 +99,16 @@ def test_every_candidate_takes_its_turn_and_the_first_run_is_not_counted(monkeyp
 
     def served(serving, workload, step, **options):
         ran.append(step)
-        return type("Served", (), {"figures": {"n": len(ran)}, "metrics": {"total_ms": 1.0}})
+        return SimpleNamespace(trace=lambda: {"n": len(ran)}, metrics={"total_ms": 1.0})
 
     monkeypatch.setattr(chunked_prefill, "serve", served)
+    monkeypatch.setattr(chunked_prefill, "figures_of", lambda trace, workload: trace)
     found = sweep(paced(), mixed(9), (32, 128, None), 2, lambda text: None)
     assert ran == [32, 128, None, 32, 128, None, 128, None, 32]
     assert [run["n"] for run in found["runs"]["128"]] == [5, 7], "the run before the rounds was counted"
     assert [row["step"] for row in found["rows"]] == [32, 128, None]
     ran.clear()
-    plan = Plan("m", rounds=2, long_tokens=300)
+    plan = SweepPlan("m", rounds=2, long_tokens=300)
     found = chunked_prefill._policies(plan, paced(), True, lambda text: None)
     assert ran == [128, None, 128, None, 128, 128, 128, 128, None], "-1, 0, 1: each round begins with another"
     assert [[run["n"] for run in runs] for runs in found["runs"].values()] == [[4, 9], [5, 7], [6, 8]]
@@ -135,7 +146,7 @@ def scripted() -> dict:
         }
         for name, pausing in (("queued", 0.16), ("arriving", 0.8))
     ]
-    plan = {**Plan("a-model").__dict__, "rounds": 3}
+    plan = {**SweepPlan("a-model").__dict__, "rounds": 3}
     return {
         "kind": "chunked-prefill",
         "backend": "torch",
@@ -196,7 +207,7 @@ def test_changes_have_a_sign_that_is_theirs():
 
 
 def test_everything_is_measured_and_can_be_kept():
-    plan = Plan("paced", steps=(128, None), mixed_tokens=300, long_tokens=600, rounds=2)
+    plan = SweepPlan("paced", steps=(128, None), mixed_tokens=300, long_tokens=600, rounds=2)
     result = measure(plan, paced(), "none", "cpu", lambda text: None)
     assert json.loads(json.dumps(result)) == result
     assert [sweep_["name"] for sweep_ in result["sweeps"]] == ["mixed", "decode-heavy"]
@@ -205,7 +216,7 @@ def test_everything_is_measured_and_can_be_kept():
         assert {len(runs) for runs in case["runs"].values()} == {2}
     assert list(result["policies"][0]["runs"]) == list(POLICIES)
     gap = result["sweeps"][1]["runs"]
-    assert gap["128"][0]["longest_gap"] == PROMISE + 1 and gap[NONE][0]["longest_gap"] == 601
+    assert gap["128"][0]["longest_gap"] == 129 and gap[NONE][0]["longest_gap"] == 601
     [won] = [row["gap_won"] for row in result["sweeps"][1]["rows"] if row["step"] == 128]
     assert won == pytest.approx(1 - 129 / 601)
 
@@ -269,9 +280,7 @@ def test_the_screen_counts_the_stalls_that_it_predicts():
     week_2_day_7._stalls(NAMES, console)
     out = console.file.getvalue()
     assert "⌈2,048 / 128⌉ − 1 = 15 stall steps" in out
-    assert [line.split() for line in out.splitlines()[-5:-1]] == [
-        ["32", "0", "33"],
-        ["128", "0", "129"],
-        ["512", "12", "513"],
-        ["none", "15", "2,049"],
-    ]
+    rows = [line.split() for line in out.splitlines()[-5:-1]]
+    assert [row[:2] for row in rows] == [["32", "0"], ["128", "0"], ["512", "12"], ["none", "15"]]
+    gaps = [float(row[2]) for row in rows]
+    assert gaps == sorted(gaps) and gaps[3] > 5 * gaps[1], "measured costs: the gap grows with the chunk"

@@ -12,7 +12,7 @@ from rich.console import Console
 from tiny_llm_kit.commands import bench_roofline as command
 from tiny_llm_kit.course.book import roofline_screen, screens
 from tiny_llm_kit.lab.bench import provenance, reports, roofline_report
-from tiny_llm_kit.lab.bench.roofline import Plan, fastest_product, measure, work
+from tiny_llm_kit.lab.bench.roofline import RooflinePlan, fastest_product, measure, work
 from tiny_llm_kit.lab.bench.roofline_report import Roof, points, roof
 from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
 from tiny_llm_kit.runtime.port import Port, installed_backends
@@ -32,7 +32,9 @@ def scripted() -> dict:
     return {
         "kind": "roofline",
         "backend": "torch",
-        "plan": {**Plan(config="tiny-qwen3", layers=2, tokens=(1, 64), threads=(1, 2), rounds=3).__dict__},
+        "plan": {
+            **RooflinePlan(config="tiny-qwen3", layers=2, tokens=(1, 64), threads=(1, 2), rounds=3).__dict__
+        },
         "provenance": {"machine": machine, "versions": {"torch": "2"}, "date": "2026-11-21"},
         "roofs": {
             "1": {"bytes_per_second": 16e9, "operations_per_second": 50e9},
@@ -109,7 +111,7 @@ def test_every_call_is_measured_with_every_number_of_threads(backend, monkeypatc
     port, asked = Port("tiny_llm_ref", backend, "cpu", "float32"), []
     monkeypatch.setattr(port.kit, "read_bandwidth", lambda device: 1e9)
     monkeypatch.setattr(port.kit, "product_speed", lambda device, dtype, size: asked.append(size) or 2e9)
-    result = measure(Plan("tiny-qwen3", 1, "float32", (1, 3, 40), (1, 2), 2), port, iter)
+    result = measure(RooflinePlan("tiny-qwen3", 1, "float32", (1, 3, 40), (1, 2), 2), port, iter)
     found = [(case["tokens"], case["threads"], len(case["seconds"])) for case in result["cases"]]
     assert found == [(tokens, threads, 2) for threads in (1, 2) for tokens in (1, 3, 40)]
     assert all(second > 0 for case in result["cases"] for second in case["seconds"])

@@ -10,7 +10,7 @@ from rich.console import Console
 from tiny_llm_kit.commands import bench_scheduler as command
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import provenance, reports
-from tiny_llm_kit.lab.bench.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, Plan, measure
+from tiny_llm_kit.lab.bench.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, SchedulerPlan, measure
 from tiny_llm_kit.lab.bench.scheduler_report import growth, targets
 from tiny_llm_kit.runtime.port import resolve_serving
 
@@ -51,7 +51,7 @@ def scripted(slow: float = 0.0004) -> dict:
         {"scheduler": "two", "waiting": 10, "mean": [slow] * 3, "p99": [0.002] * 3},
         {"scheduler": "two", "waiting": 1000, "mean": [slow] * 3, "p99": [0.003] * 3},
     ]
-    plan = {**Plan((10, 1000)).__dict__, "slots": SLOTS, "chunk": 128, "prompts": [1], "answer": 2}
+    plan = {**SchedulerPlan((10, 1000)).__dict__, "slots": SLOTS, "chunk": 128, "prompts": [1], "answer": 2}
     found = provenance.provenance("cpu")
     return {"kind": "scheduler", "backend": "no model", "plan": plan, "provenance": found, "cases": cases}
 
@@ -76,7 +76,7 @@ def test_the_targets_are_below_half_a_millisecond_and_flat():
 
 
 def test_every_scheduler_is_measured_with_every_queue():
-    result = measure(Plan((3, 40), steps=4, rounds=2), NAMES, iter)
+    result = measure(SchedulerPlan((3, 40), steps=4, rounds=2), NAMES, iter)
     found = [(case["scheduler"], case["waiting"]) for case in result["cases"]]
     assert found == [(name, waiting) for name in SCHEDULERS for waiting in (3, 40)]
     assert all(len(case["mean"]) == len(case["p99"]) == 2 for case in result["cases"])

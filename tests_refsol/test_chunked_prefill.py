@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import tiny_llm_kit
-from tiny_llm_kit.lab.batch.board import Board
-from tiny_llm_kit.lab.batch.view import Lines
+from tiny_llm_kit.lab.batch.view import BatchLines, SlotBoard
 from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
-from tiny_llm_kit.lab.latency import Trace
+from tiny_llm_kit.lab.recorder import Recorder
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams
 
 MAX_SEQ_LEN = 24
@@ -436,17 +435,18 @@ def test_a_step_takes_no_longer_because_more_requests_wait(options):
 def test_the_views_of_a_batch_hear_of_chunks_and_steps_and_go_on():
     """A listener that knows the events of Day 2.6 counts the same tokens, and no slot changes with a chunk."""
     mix = [(9, 3, None, "interactive", 0), (3, 2, None, "interactive", 0), (5, 4, None, "batch", 2)]
-    trace, text = Trace(0.0), io.StringIO()
-    lines = Lines(Console(file=text, width=80), ["first", "second", "third"])
-    board = Board([], 2)
+    recorder, text = Recorder(4), io.StringIO()
+    lines = BatchLines(Console(file=text, width=80), ["first", "second", "third"])
+    board = SlotBoard([], 2)
 
     def heard(run):
-        for listener in (trace, lines, board):
+        for listener in (recorder, lines, board):
             listener(run.events[-1])
 
     run = Mix(mix, 2, {"prefill_step": 4}, heard=heard).serve()
     run.check_answers()
-    assert trace.tokens == 9 and len(trace.first) == 3
+    trace = recorder.trace()
+    assert trace.num_tokens == 9 and all(lane.tokens for lane in trace.lanes)
     assert trace.end == run.model.clock.now
     assert text.getvalue().count("started") == text.getvalue().count("finished") == 3
     assert board.done == {0, 1, 2} and {slot.phase for slot in board.slots} <= {"done", "idle"}

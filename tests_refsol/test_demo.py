@@ -13,12 +13,13 @@ import pytest
 from rich.console import Console
 
 from tiny_llm_kit.commands import demo as command
-from tiny_llm_kit.lab.bench.idle_model import PacedModel
-from tiny_llm_kit.lab.demo import knobs, prompts, report, stream, sync
-from tiny_llm_kit.lab.demo.job import Job, Knobs
-from tiny_llm_kit.lab.demo.policies import POLICIES
-from tiny_llm_kit.lab.demo.prompts import Asked
-from tiny_llm_kit.lab.demo.view import Board, Lines, Pieces
+from tiny_llm_kit.lab.demo import knobs, prompts, report
+from tiny_llm_kit.lab.demo.runs import POLICIES, Demo, Knobs
+from tiny_llm_kit.lab.demo.stream import serve_async
+from tiny_llm_kit.lab.demo.view import DemoLines, Pieces, RequestBoard
+from tiny_llm_kit.lab.serve import Serving
+from tiny_llm_kit.lab.simulated_model import SimulatedModel
+from tiny_llm_kit.lab.workload import LONG, SHORT, RequestSpec
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
@@ -41,18 +42,23 @@ class Words:
         return StreamDetokenizer(lambda token: b"ha ")
 
 
-def asked(*sizes: int) -> list[Asked]:
-    return [Asked(f"{'large' if n > 9 else 'small'}_{i}", n, "x" * n, n > 9) for i, n in enumerate(sizes)]
+def specs(*sizes: int) -> list[RequestSpec]:
+    return [
+        RequestSpec(LONG, n, 0, None, f"large_{i}", priority="batch")
+        if n > 9
+        else RequestSpec(SHORT, n, 0, None, f"small_{i}")
+        for i, n in enumerate(sizes)
+    ]
 
 
-def job_of(model, *sizes: int, clock=None, **turned) -> Job:
+def demo_of(model, *sizes: int, clock=None, **turned) -> Demo:
     turned = Knobs(**{"prefill_step": 8, "max_tokens": 6, **turned})
-    return Job(NAMES, model, Words(), asked(*sizes), turned, clock or model.clock)
+    return Demo(Serving(NAMES, model, Words(), clock or model.clock), specs(*sizes), turned)
 
 
 def served(policy, *sizes: int, **turned):
     """On a clock of a second a token, all at the start."""
-    return sync.serve(job_of(PacedModel(float), *sizes, **turned), policy, lambda event: None, lambda: None)
+    return demo_of(SimulatedModel(), *sizes, **turned).serve(policy, lambda event: None, lambda: None)
 
 
 # ---- the requests
@@ -60,11 +66,13 @@ def served(policy, *sizes: int, **turned):
 
 def test_the_texts_have_the_tokens_that_they_say():
     tokenizer = load_tokenizer("tiny-qwen3")
-    found = prompts.requests(tokenizer)
-    assert [request.name for request in found] == ["large_1", "small_1", "small_2", "small_3", "large_2"]
-    assert [request.tokens for request in found[1:4]] == [3, 4, 5]
-    assert 2000 <= found[0].tokens < 2004 and 1500 <= found[4].tokens < 1504
-    assert [request.is_long for request in found] == [True, False, False, False, True]
+    found = prompts.specs(tokenizer)
+    assert [spec.name for spec in found] == ["large_1", "small_1", "small_2", "small_3", "large_2"]
+    assert [spec.text_tokens for spec in found[1:4]] == [3, 4, 5]
+    assert 2000 <= found[0].text_tokens < 2004 and 1500 <= found[4].text_tokens < 1504
+    assert [spec.kind for spec in found] == [LONG, SHORT, SHORT, SHORT, LONG]
+    assert [spec.priority for spec in found] == ["batch", *["interactive"] * 3, "batch"]
+    assert all(spec.tokens == len(spec.prompt) > spec.text_tokens for spec in found)
     text = prompts.padded(tokenizer, 100)
     assert 100 <= len(tokenizer.encode(text)) < 104 and text.endswith(prompts.QUESTION)
     unknown = tokenizer.encode("\u2603\u2603")
@@ -73,7 +81,7 @@ def test_the_texts_have_the_tokens_that_they_say():
 
 def test_without_a_template_the_plain_text_is_sent():
     plain = SimpleNamespace(has_chat_template=False, encode=lambda text: text.split())
-    assert [r.prompt for r in prompts.requests(plain)][1] == prompts.SHORT["small_1"]
+    assert prompts.specs(plain)[1].prompt == tuple(prompts.QUESTIONS["small_1"].split())
 
 
 # ---- the policies, on a clock that is exact
@@ -90,7 +98,7 @@ def test_each_policy_is_what_it_says():
     assert unchunked.short_ttft == 46.5 and pausing.short_ttft == 5.5
     assert unchunked.long_ttft == (40 + 74) / 2
     for outcome in (unchunked, chunked, pausing):
-        assert outcome.total == max(outcome.finished.values())
+        assert outcome.total == max(lane.finish for lane in outcome.trace.lanes)
         assert all(outcome.latency(i) > outcome.ttft(i) for i in range(4))
 
 
@@ -115,7 +123,7 @@ def outcome_of(name: str, gap, ttft, total, texts=("a",), long_ttft=None):
     requests = [SimpleNamespace(text=text, prompt_tokens=[1] * 7) for text in texts]
     return SimpleNamespace(
         policy=SimpleNamespace(name=name),
-        asked=[Asked("small_1", 3, "x", False)],
+        specs=[RequestSpec(SHORT, 7, 6, name="small_1", text_tokens=3)],
         requests=requests,
         longest_gap=gap,
         short_ttft=ttft,
@@ -161,7 +169,7 @@ def test_the_table_and_the_answers():
 def test_requests_are_heard_between_steps_and_wait_from_the_moment_they_were_sent():
     """The first chunk takes 0.3 s, a request is sent every 0.1 s: two are sent in it, and go before the second."""
 
-    class Slow(PacedModel):
+    class Slow(SimulatedModel):
         calls = ()
 
         def prefill(self, tokens, *arguments, **options):
@@ -173,28 +181,28 @@ def test_requests_are_heard_between_steps_and_wait_from_the_moment_they_were_sen
             return super().decode(*arguments, **options)
 
         def note(self, tokens: int) -> None:
+            time.sleep(0.3 if tokens == 8 and 8 not in self.calls else 0.0)
             self.calls += (tokens,)
-            time.sleep(0.3 if len(self.calls) == 1 else 0.0)
 
-    model, pieces = Slow(float), {}
-    job = job_of(model, 32, 3, 4, clock=time.perf_counter)
+    model, pieces = Slow(), {}
+    demo = demo_of(model, 32, 3, 4, clock=time.perf_counter)
 
     def on_piece(index: int, piece: str) -> None:
         pieces.setdefault(index, []).append(piece)
 
-    outcome = asyncio.run(stream.serve(job, PAUSING, lambda e: None, lambda: None, 0.1, on_piece))
-    assert model.calls[:4] == (8, 3, 1, 4), "the short ones were not heard after the first chunk"
+    outcome = asyncio.run(serve_async(demo, PAUSING, lambda e: None, lambda: None, 0.1, on_piece))
+    assert model.calls[2:6] == (8, 3, 1, 4), "the short ones were not heard after the first chunk"
     assert outcome.ttft(1) > 0.15, "its waiting began when it was heard, not when it was sent"
     assert all("".join(pieces[i]) == request.text == "ha " * 6 for i, request in enumerate(outcome.requests))
     assert len(pieces[1]) == 6, "the text came in one piece, not as a stream"
-    assert outcome.sent[2] - outcome.sent[0] == pytest.approx(0.2)
+    assert outcome.trace.lanes[2].arrive - outcome.trace.lanes[0].arrive == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_ctrl_c_ends_every_task_and_releases_every_cache(is_async):
     closed, checks = [], iter([None] * 4 + [KeyboardInterrupt()])
 
-    class Watched(PacedModel):
+    class Watched(SimulatedModel):
         def create_batch_cache(self, rows, length):
             layers = super().create_batch_cache(rows, length)
             for layer in layers:
@@ -205,17 +213,17 @@ def test_ctrl_c_ends_every_task_and_releases_every_cache(is_async):
         if interrupt := next(checks):
             raise interrupt
 
-    job, started = job_of(Watched(float), 40, 3, 30), []
+    demo, started = demo_of(Watched(), 40, 3, 30), []
 
     def listen(event) -> None:
         started.extend([event.request] if event.request else [])
 
     with pytest.raises(KeyboardInterrupt):
         if is_async:
-            asyncio.run(stream.serve(job, CHUNKED, listen, check, 0.0))
+            asyncio.run(serve_async(demo, CHUNKED, listen, check, 0.0))
         else:
-            sync.serve(job, CHUNKED, listen, check)
-    assert closed == ["batch"] * 4
+            demo.serve(CHUNKED, listen, check)
+    assert closed == ["batch"]
     assert started and all(request.is_done for request in started)
 
 
@@ -224,13 +232,13 @@ def test_ctrl_c_ends_every_task_and_releases_every_cache(is_async):
 
 def test_lines_and_pieces():
     console = Console(width=100, file=io.StringIO(), highlight=False)
-    job = job_of(PacedModel(float), 40, 3)
-    sync.serve(job, PAUSING, Lines(console, job.asked), lambda: None)
+    demo = demo_of(SimulatedModel(), 40, 3)
+    demo.serve(PAUSING, DemoLines(console, demo.specs), lambda: None)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
     assert lines[:2] == ["0.00 s large_0 makes room at 0 of 40 tokens", "3.00 s small_1 first token"]
     assert "length, 6 tokens: ha ha" in lines[-1] and len(lines) == 5
     console = Console(width=100, file=io.StringIO(), highlight=False)
-    pieces = Pieces(console, job.asked)
+    pieces = Pieces(console, demo.specs)
     pieces(0, "x" * 39)
     assert console.file.getvalue() == ""
     pieces(0, "y"), pieces(1, "z"), pieces.flush(1), pieces.flush(1)
@@ -241,8 +249,8 @@ def test_lines_and_pieces():
 
 
 def test_the_board_follows_the_events():
-    job, seen = job_of(PacedModel(float), 40, 3), []
-    board = Board(job.asked)
+    demo, seen = demo_of(SimulatedModel(), 40, 3), []
+    board = RequestBoard(demo.specs)
 
     def listen(event) -> None:
         board(event)
@@ -250,7 +258,7 @@ def test_the_board_follows_the_events():
         console.print(board)
         seen.append([" ".join(line.split()) for line in console.file.getvalue().splitlines()[1:]])
 
-    sync.serve(job, PAUSING, listen, lambda: None)
+    demo.serve(PAUSING, listen, lambda: None)
     assert seen[0] == ["large_0 waits 0/40 0", "small_1 waits 0/3 0"]
     assert any(large == "large_0 paused 0/40 0" for large, _ in seen)
     assert any(large.startswith("large_0 prompt 8/40 0") for large, _ in seen)
@@ -306,7 +314,7 @@ def test_the_menu():
     ("kind", "backend"), [*zip(["sync", "async"], installed_backends() * 2, strict=False)]
 )
 def test_the_command_runs_three_policies(kind, backend, monkeypatch, capsys):
-    monkeypatch.setattr(prompts, "LONG", SMALL)
+    monkeypatch.setattr(prompts, "LONG_TEXTS", SMALL)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     options = ["--backend", backend, "--device", "cpu", "--max-tokens", "4", "--prefill-step", "32"]
     command.main([*options, *(["--demo", "async", "--gap", "0.01"] if kind == "async" else [])])
@@ -334,7 +342,7 @@ def test_ctrl_c_is_an_exit_code_and_no_traceback(monkeypatch, capsys):
 
         yield check
 
-    monkeypatch.setattr(prompts, "LONG", SMALL)
+    monkeypatch.setattr(prompts, "LONG_TEXTS", SMALL)
     monkeypatch.setattr(command, "interrupts_kept", pressed_after_a_while)
     with pytest.raises(SystemExit) as end:
         command.main(["--demo", "sync", "--device", "cpu", "--max-tokens", "2"])

@@ -19,27 +19,28 @@ from rich.console import Console
 from tiny_llm_kit.commands import timeline as command
 from tiny_llm_kit.course.book import timeline_screen
 from tiny_llm_kit.course.book.links import read_page
-from tiny_llm_kit.lab.simulated_model import Cost, Costs, SimulatedModel, SimulatedTokenizer
+from tiny_llm_kit.lab.cost_model import Cost, Costs, fit, line, pairs
+from tiny_llm_kit.lab.recorder import Recorder
+from tiny_llm_kit.lab.serve import EndlessTokenizer, NoEnd
+from tiny_llm_kit.lab.simulated_model import SimulatedModel
 from tiny_llm_kit.lab.timeline import chrome, page, terminal
+from tiny_llm_kit.lab.timeline.comparison import every_size, simulate
 from tiny_llm_kit.lab.timeline.figures import Figure, figures
-from tiny_llm_kit.lab.timeline.fit import fit, line
-from tiny_llm_kit.lab.timeline.recorder import Recorder
-from tiny_llm_kit.lab.timeline.simulation import every_size, simulate
-from tiny_llm_kit.lab.timeline.trace import WHOLE, Trace
 from tiny_llm_kit.lab.timeline.words import described
-from tiny_llm_kit.lab.timeline.workload import NoEnd, Workload
+from tiny_llm_kit.lab.trace import WHOLE, Trace
+from tiny_llm_kit.lab.workload import among_decodes
 from tiny_llm_kit.repo import BOOK
 from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.
 PLAIN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))
-WORK = Workload(prompt_tokens=300, decodes=2, prefill_step=64)
+WORK = among_decodes(300, 2, 64)
 
 
 def recorded(prompts, step, agreed=None, slots=4, listen=lambda event: None, **options) -> Trace:
     """(tokens of a prompt, tokens of its answer) served at once, on the simulated model."""
-    model, tokenizer = SimulatedModel(PLAIN), SimulatedTokenizer()
+    model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
     recorder = Recorder(agreed or step)
     requests = [
         SERVING.Request(model, tokenizer, [0] * tokens, sampling=SERVING.SamplingParams(max_tokens=answer))
@@ -99,7 +100,7 @@ def test_a_prompt_that_makes_room_is_paused():
 
 def recorded_with_arrival() -> Trace:
     """A short prompt arrives behind the first chunk of a long one."""
-    model, tokenizer = SimulatedModel(PLAIN), SimulatedTokenizer()
+    model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
     recorder = Recorder(2)
     scheduler = SERVING.ChunkedPrefillScheduler(
         model, 2, 2, 64, pause_prefill=True, clock=model.clock, on_event=recorder
@@ -146,7 +147,7 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
 def test_a_batch_without_chunks_is_recorded_like_one_of_whole_prompts(prompts):
     """With a slot for everybody `batch_generate` of Day 2.6 emits the same steps; its caller knows the arrivals."""
     slots = len(prompts)
-    model, tokenizer = SimulatedModel(PLAIN), SimulatedTokenizer()
+    model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
     requests = [
         SERVING.Request(model, tokenizer, [0] * tokens, sampling=SERVING.SamplingParams(max_tokens=answer))
         for tokens, answer in prompts
@@ -177,7 +178,7 @@ def test_a_whole_prompt_and_its_chunks_see_the_same_pairs_of_tokens():
     seconds = []
     for chunk in (5, 64, WHOLE):
         model = SimulatedModel(cost)
-        request = SERVING.Request(model, SimulatedTokenizer(), [0] * 100, chunk)
+        request = SERVING.Request(model, EndlessTokenizer(), [0] * 100, chunk)
         while not request.is_prefill_done:
             request.try_prefill()
         seconds.append(model.clock.now)
@@ -191,7 +192,7 @@ def test_virtual_time_is_the_same_in_every_run():
 
 
 def test_smaller_chunks_shorten_the_gaps_and_cost_time():
-    runs = every_size(Workload(), SERVING)
+    runs = every_size(among_decodes(), SERVING)
     assert [run.chunk for run in runs] == [32, 64, 128, 256, 512, 1024, WHOLE]
     assert [run.stall_steps for run in runs] == [0, 0, 0, 8, 12, 14, 15]
     for smaller, larger in pairwise(runs):
@@ -200,7 +201,7 @@ def test_smaller_chunks_shorten_the_gaps_and_cost_time():
 
 def test_the_fit_finds_the_costs_again():
     costs = Costs(prefill=Cost(0.01, 2e-4, 3e-7), decode=Cost(0.02, 1e-3, 4e-6))
-    runs = [simulate(Workload(), SERVING, chunk, costs) for chunk in (WHOLE, 128)]
+    runs = [simulate(among_decodes(), SERVING, chunk, costs) for chunk in (WHOLE, 128)]
     found = fit(runs)
     for one, other in ((found.prefill, costs.prefill), (found.decode, costs.decode)):
         assert (one.a, one.b, one.c) == pytest.approx((other.a, other.b, other.c), rel=1e-6)
@@ -209,7 +210,7 @@ def test_the_fit_finds_the_costs_again():
 def test_noise_does_not_pull_the_line_down():
     """Steps that take 40 % more or less than the line, as often the one as the other."""
     rng, cost = np.random.default_rng(27), Cost(0.01, 2e-4, 3e-7)
-    sizes = [(int(tokens), float(context)) for tokens, context in rng.integers(1, 2048, (400, 2))]
+    sizes = [(int(n), pairs(int(n), int(context))) for n, context in rng.integers(1, 2048, (400, 2))]
     noise = rng.uniform(0.6, 1.4, len(sizes))
     found = line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
     assert sum(found.seconds(*size) / cost.seconds(*size) for size in sizes) / 400 == pytest.approx(
@@ -267,7 +268,7 @@ def test_spans_of_a_thread_of_a_chrome_trace_do_not_overlap():
 def shown(width: int = 88, **options) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, **options)
     before, after = (simulate(WORK, SERVING, chunk) for chunk in (WHOLE, 64))
-    terminal.show(console, before, after, figures(before, after, WORK.long, WORK.late))
+    terminal.show(console, before, after, figures(before, after))
     return console.file.getvalue()
 
 
@@ -313,7 +314,7 @@ def test_a_figure_in_words(figure, texts):
 @pytest.fixture(scope="module")
 def html() -> str:
     before, after = (simulate(WORK, SERVING, chunk) for chunk in (WHOLE, 64))
-    rows = list(figures(before, after, WORK.long, WORK.late))
+    rows = list(figures(before, after))
     return page.html("A <long> prompt", before, after, rows, every_size(WORK, SERVING), None)
 
 
@@ -396,7 +397,7 @@ def test_a_scheduler_that_drains_prompts_first_stalls_in_its_chunks_too():
             self.move_prefill_to_decode()
         return self.handle_decode_phase()
 
-    trace = simulate(Workload(), changed(step=step), 128)
+    trace = simulate(among_decodes(), changed(step=step), 128)
     assert trace.stall_steps >= 15 and any(span.kind == "stall" for span in trace.spans)
 
 
@@ -436,7 +437,7 @@ def test_both_runs_by_the_real_model(port, tmp_path):
 
 
 def test_the_simulation_needs_no_model(capsys, monkeypatch):
-    monkeypatch.setattr(command, "load_model", None)
+    monkeypatch.setattr(command, "load", None)
     command.main(["--solution", "ref", "--simulate", "--prompt-tokens", "100000", "--prefill-step", "512"])
     out = capsys.readouterr().out
     assert "Simulated model, virtual time." in out and re.search(r"stall steps +195 +0 *\n", out)

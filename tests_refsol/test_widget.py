@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from xml.etree import ElementTree
 
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tiny_llm_kit.course.book import screens, widget
-from tiny_llm_kit.lab.bench import step_cost
-from tiny_llm_kit.lab.simulated_model import Cost, Costs, SimulatedModel, SimulatedTokenizer
+from tiny_llm_kit.lab import cost_model
+from tiny_llm_kit.lab.bench import provenance, step_cost
+from tiny_llm_kit.lab.cost_model import Cost, Costs, sealed
+from tiny_llm_kit.lab.serve import EndlessTokenizer
+from tiny_llm_kit.lab.simulated_model import SimulatedModel
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_ref.serving.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from tiny_llm_ref.serving.chunked_prefill_scheduler import ChunkedPrefillScheduler
@@ -53,7 +57,7 @@ class Served:
             self.scheduler.step()
 
     def _add(self, prompt: int, answer: int) -> None:
-        sampling, tokenizer = SamplingParams(max_tokens=answer), SimulatedTokenizer()
+        sampling, tokenizer = SamplingParams(max_tokens=answer), EndlessTokenizer()
         request = Request(
             self.model, tokenizer, [0] * prompt, prompt_idx=len(self.requests), sampling=sampling
         )
@@ -153,9 +157,7 @@ def test_the_widget_schedules_as_the_scheduler_does(run, scene):
 
 @pytest.mark.parametrize("chunk", [16, 32, 64, 128, 256, 512, 1024])
 def test_so_it_does_at_the_costs_that_the_page_shows(run, chunk):
-    lines = {
-        name: {factor: widget.cost()[name][factor] for factor in "abc"} for name in ("prefill", "decode")
-    }
+    lines = {name: {factor: sealed()[name][factor] for factor in "abc"} for name in ("prefill", "decode")}
     assert differences({**SCENE, "chunk": chunk, "cost": lines}, run) == []
 
 
@@ -215,33 +217,69 @@ def cases(line, noise: float = 0.0) -> list[dict]:
 
 
 def test_the_line_of_steps_that_cost_by_a_line_is_that_line():
-    line = step_cost.line(cases((0.012, 0.0002, 3e-7), noise=0.3))
+    line = step_cost.line_of(cases((0.012, 0.0002, 3e-7), noise=0.3))
     assert [line[name] for name in "abc"] == pytest.approx([0.012, 0.0002, 3e-7])
     assert line["error"] < 1e-9
 
 
 def test_a_line_that_falls_is_no_measurement():
     with pytest.raises(ValueError, match="too busy"):
-        step_cost.line(cases((0.5, -0.0001, 0.0)))
+        step_cost.line_of(cases((0.5, -0.0001, 0.0)))
 
 
 def test_the_costs_on_the_page_are_the_lines_through_their_samples():
     """Nobody has typed them: the file is sealed, and says on which machine, of which commit."""
-    measured = widget.cost()
+    measured = sealed()
     for name in ("prefill", "decode"):
-        assert measured[name] == pytest.approx(step_cost.line(measured["samples"][name]), rel=1e-6)
+        assert measured[name] == pytest.approx(step_cost.line_of(measured["samples"][name]), rel=1e-6)
         assert all(len(case["seconds"]) == measured["rounds"] for case in measured["samples"][name])
     assert measured["provenance"]["machine"]["processor"]
     assert measured["provenance"]["commit"]
 
 
-def test_costs_that_somebody_edited_are_refused(tmp_path, monkeypatch):
-    measured = json.loads((widget.FOLDER / f"{widget.COST}.json").read_text())
+def test_costs_that_somebody_edited_are_refused(tmp_path):
+    measured = json.loads(cost_model.MEASURED.read_text())
     measured["prefill"]["a"] /= 2
-    (tmp_path / f"{widget.COST}.json").write_text(json.dumps(measured))
-    monkeypatch.setattr(widget, "FOLDER", tmp_path)
+    (tmp_path / "cost.json").write_text(json.dumps(measured))
     with pytest.raises(RuntimeError, match="pdm run book measure"):
-        widget.cost()
+        sealed(tmp_path / "cost.json")
+
+
+def test_the_timeline_and_see_take_the_costs_of_the_page():
+    lines, costs = sealed(), cost_model.measured_costs()
+    for kind in ("prefill", "decode"):
+        assert asdict(getattr(costs, kind)) == {term: lines[kind][term] for term in "abc"}
+
+
+@pytest.mark.parametrize("quiet", [0, 1, 2], ids=["busy before", "busy after", "quiet"])
+def test_a_busy_machine_measures_nothing_that_stays(tmp_path, monkeypatch, quiet):
+    """The load is taken before and after; both are in the file, or there is none."""
+    monkeypatch.setattr(widget, "FOLDER", tmp_path)
+    monkeypatch.setattr(step_cost, "measure", lambda *a, **o: {"provenance": {"machine": {}}})
+    loads = iter([0.03, 0.07][:quiet])
+
+    def settle() -> float:
+        if (load := next(loads, None)) is None:
+            raise ValueError("the load is 2.0")
+        return load
+
+    if quiet < 2:
+        with pytest.raises(ValueError, match=r"the load is 2\.0"):
+            widget.measure(installed_backends()[0], 5, settle=settle)
+        assert not list(tmp_path.iterdir())
+        return
+    widget.measure(installed_backends()[0], 5, settle=settle)
+    [file] = tmp_path.iterdir()
+    assert sealed(file)["provenance"]["machine"] == {"load_before": 0.03, "load_after": 0.07}
+
+
+def test_a_load_is_waited_for_and_refused_in_a_line(monkeypatch):
+    loads, slept = iter([2.0, 0.5, 0.05]), []
+    monkeypatch.setattr(provenance, "load", lambda: next(loads, 3.0))
+    monkeypatch.setattr(provenance.time, "sleep", slept.append)
+    assert provenance.settled_load() == 0.05 and len(slept) == 2
+    with pytest.raises(ValueError, match=r"the load is 3\.0: end what else runs here until it is below 0\.1"):
+        provenance.settled_load()
 
 
 def test_measuring_gives_lines_and_every_sample():
@@ -251,7 +289,7 @@ def test_measuring_gives_lines_and_every_sample():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in sizes.items():
             patch.setattr(step_cost, name, value)
-        patch.setattr(step_cost, "line", lambda cases: {"a": 1.0, "cases": len(cases)})
+        patch.setattr(step_cost, "line_of", lambda cases: {"a": 1.0, "cases": len(cases)})
         result = step_cost.measure(port, rounds=2)
     assert result["prefill"]["cases"] == result["decode"]["cases"] == 3
     assert [case["pairs"] for case in result["samples"]["prefill"]] == [36, 8 * 64 + 36, 96 * 97 // 2]

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load
-from ..lab.bench.chunked_prefill import Plan, measure
+from ..lab.bench.chunked_prefill import SweepPlan, measure
 from ..lab.bench.kept import keep
 from ..lab.bench.reports import show
-from ..lab.bench.serving_run import Serving
 from ..lab.bench.shapes import SHAPES, RandomCheckpoint, shape
+from ..lab.serve import Serving
 from ..runtime.arguments import DEVICES, DTYPES, model_argument, whole_number
 from ..runtime.port import SOLUTIONS, Port, resolve_serving
 from ..terminal import fail
@@ -40,14 +40,20 @@ def parser() -> argparse.ArgumentParser:
         "--steps",
         type=chunk_argument,
         nargs="+",
-        default=list(Plan.steps),
+        default=list(SweepPlan.steps),
         metavar="N",
         help="tokens of a chunk; none computes a prompt whole",
     )
-    add("--policy-step", type=whole_number(1), default=Plan.policy_step, metavar="N", help="for the policies")
-    add("--mixed-tokens", type=whole_number(9), default=Plan.mixed_tokens, metavar="N")
-    add("--long-tokens", type=whole_number(9), default=Plan.long_tokens, metavar="N")
-    add("--rounds", type=whole_number(1), default=Plan.rounds, help="runs of each, taken in turns")
+    add(
+        "--policy-step",
+        type=whole_number(1),
+        default=SweepPlan.policy_step,
+        metavar="N",
+        help="for the policies",
+    )
+    add("--mixed-tokens", type=whole_number(9), default=SweepPlan.mixed_tokens, metavar="N")
+    add("--long-tokens", type=whole_number(9), default=SweepPlan.long_tokens, metavar="N")
+    add("--rounds", type=whole_number(1), default=SweepPlan.rounds, help="runs of each, taken in turns")
     add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
     return top
 
@@ -77,7 +83,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     backend = choose_backend(options.solution, options.backend)
     model = load_model(options, backend)
     model.kit.set_threads(options.threads)
-    plan = Plan(
+    plan = SweepPlan(
         model=name_of(options),
         steps=tuple(options.steps),
         policy_step=options.policy_step,

@@ -10,7 +10,7 @@ from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank
 from ..lab.bench.kept import keep
 from ..lab.bench.reports import show
-from ..lab.bench.roofline import Plan, measure
+from ..lab.bench.roofline import RooflinePlan, measure
 from ..lab.bench.shapes import SHAPES
 from ..runtime.arguments import DEVICES, DTYPES, whole_number
 from ..runtime.port import SOLUTIONS, Port
@@ -24,14 +24,19 @@ def parser() -> argparse.ArgumentParser:
     add("--backend", default="auto", choices=["auto", "mlx", "torch"])
     add("--device", default="auto", choices=DEVICES)
     add("--dtype", default="auto", choices=DTYPES)
-    add("--config", default=Plan.config, choices=sorted(SHAPES), help="a shape; its weights are random")
-    add("--layers", type=whole_number(1), default=Plan.layers, help="of the shape")
-    add("--tokens", type=whole_number(1), nargs="+", default=list(Plan.tokens), help="of a call")
+    add(
+        "--config",
+        default=RooflinePlan.config,
+        choices=sorted(SHAPES),
+        help="a shape; its weights are random",
+    )
+    add("--layers", type=whole_number(1), default=RooflinePlan.layers, help="of the shape")
+    add("--tokens", type=whole_number(1), nargs="+", default=list(RooflinePlan.tokens), help="of a call")
     both = sorted({1, os.cpu_count() or 1})
     add(
         "--threads", type=whole_number(1), nargs="+", default=both, help="each is measured; the best is shown"
     )
-    add("--rounds", type=whole_number(1), default=Plan.rounds, help="samples of each, taken in turns")
+    add("--rounds", type=whole_number(1), default=RooflinePlan.rounds, help="samples of each, taken in turns")
     add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
     return top
 
@@ -42,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     with ends_at_a_blank(needs=Day(2, 5)):
         try:
             port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
-            plan = Plan(
+            plan = RooflinePlan(
                 config=options.config,
                 layers=options.layers,
                 dtype=port.float_dtype,

@@ -9,7 +9,7 @@ from ..course.address import Day
 from ..course.capabilities import ends_at_a_blank
 from ..lab.bench.kept import keep
 from ..lab.bench.reports import show
-from ..lab.bench.scheduler import Plan, measure
+from ..lab.bench.scheduler import SchedulerPlan, measure
 from ..runtime.arguments import whole_number
 from ..runtime.port import SOLUTIONS, resolve_serving
 
@@ -18,16 +18,24 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run bench-scheduler", description=__doc__, allow_abbrev=False)
     add = top.add_argument
     add("--solution", default="ref", choices=sorted(SOLUTIONS))
-    add("--waiting", type=whole_number(1), nargs="+", default=list(Plan.waiting), help="requests that wait")
-    add("--steps", type=whole_number(1), default=Plan.steps, help="of one sample")
-    add("--rounds", type=whole_number(1), default=Plan.rounds, help="samples of each, taken in turns")
+    add(
+        "--waiting",
+        type=whole_number(1),
+        nargs="+",
+        default=list(SchedulerPlan.waiting),
+        help="requests that wait",
+    )
+    add("--steps", type=whole_number(1), default=SchedulerPlan.steps, help="of one sample")
+    add(
+        "--rounds", type=whole_number(1), default=SchedulerPlan.rounds, help="samples of each, taken in turns"
+    )
     add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
     return top
 
 
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console()
-    plan = Plan(tuple(sorted(set(options.waiting))), options.steps, options.rounds)
+    plan = SchedulerPlan(tuple(sorted(set(options.waiting))), options.steps, options.rounds)
     with ends_at_a_blank(needs=Day(2, 7)):
         result = measure(
             plan, resolve_serving(options.solution), lambda rounds: track(rounds, console=console)

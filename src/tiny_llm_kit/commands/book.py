@@ -13,7 +13,7 @@ from ..runtime.port import installed_backends
 from ..terminal import replace_unknown_characters
 
 SITE = BOOK / "book"
-ROUNDS = 9  # of a measurement
+ROUNDS = 5  # of a measurement, whose medians count
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,23 +4,23 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..lab.demo import knobs, report, stream, sync
-from ..lab.demo.job import Job, Knobs
-from ..lab.demo.outcome import Outcome
-from ..lab.demo.policies import POLICIES, Policy
-from ..lab.demo.prompts import requests
+from ..lab.demo import prompts, report
+from ..lab.demo.knobs import knob_values, show_knobs
+from ..lab.demo.runs import POLICIES, Demo, DemoPolicy, Knobs, PolicyRun
+from ..lab.demo.stream import serve_async
 from ..lab.demo.view import Pieces, choose_view
+from ..lab.serve import Serving
 from ..runtime.arguments import add_model_arguments, whole_number
 from ..runtime.port import resolve_serving
 from ..terminal import INTERRUPTED, ends_quietly, fail, interrupts_kept, replace_unknown_characters
 
 CHOICES = {"1": "sync", "2": "async"}
+LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,61 +50,44 @@ def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str]
     return CHOICES[answer]
 
 
-def make_job(options: argparse.Namespace) -> Job:
+def make_demo(options: argparse.Namespace) -> Demo:
     """Everything that can be wrong with the options or with the model's files ends here, in one line."""
-    names = ("model", "solution", "backend", "device", "dtype", "quantize")
     try:
-        model, tokenizer = load(**{name: getattr(options, name) for name in names})
+        model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         if not 0 <= options.reserved_decode_slots < options.batch_size:
             raise ValueError(f"--reserved-decode-slots: give 0 to {options.batch_size - 1}, fewer than slots")
         if not 0 <= options.gap < 60:
             raise ValueError(f"--gap {options.gap}: give seconds from 0 to 60")
     except ValueError as error:
         fail(error)
-    turned = {name: getattr(options, name) for name in Knobs.__dataclass_fields__}
-    return Job(resolve_serving(options.solution), model, tokenizer, requests(tokenizer), Knobs(**turned))
+    knobs = Knobs(**{name: getattr(options, name) for name in Knobs.__dataclass_fields__})
+    return Demo(Serving(resolve_serving(options.solution), model, tokenizer), prompts.specs(tokenizer), knobs)
 
 
 def serve(
-    job: Job, policy: Policy, options: argparse.Namespace, console: Console, check: Callable
-) -> Outcome:
-    with choose_view(console, job.asked, moves=console.is_terminal and not options.plain) as view:
-        if options.demo == "async":
-            pieces = Pieces(console, job.asked)
-            served = stream.serve(job, policy, view, check, options.gap, pieces, pieces.flush)
-            return asyncio.run(served)
-        return sync.serve(job, policy, view, check)
+    demo: Demo, policy: DemoPolicy, options: argparse.Namespace, console: Console, check: Callable
+) -> PolicyRun:
+    with choose_view(console, demo.specs, moves=console.is_terminal and not options.plain) as view:
+        if options.demo == "sync":
+            return demo.serve(policy, view, check)
+        pieces = Pieces(console, demo.specs)
+        return asyncio.run(serve_async(demo, policy, view, check, options.gap, pieces, pieces.flush))
 
 
-def run(job: Job, options: argparse.Namespace, console: Console) -> tuple[list[Outcome], bool]:
-    """The outcomes of the policies that came to their end, and whether somebody pressed Ctrl-C."""
-    outcomes = []
+def run(demo: Demo, options: argparse.Namespace, console: Console) -> tuple[list[PolicyRun], bool]:
+    """The runs of the policies that came to their end, and whether somebody pressed Ctrl-C."""
+    runs = []
     try:
         with interrupts_kept() as check:
             console.print("warming up: the longest prompt once")
-            job.warm_up()
+            demo.warm_up()
             check()
             for number, policy in enumerate(POLICIES, 1):
                 console.print(f"\n{number} of {len(POLICIES)}, {policy.name}: {policy.says}", style="bold")
-                outcomes.append(serve(job, policy, options, console, check))
+                runs.append(serve(demo, policy, options, console, check))
     except KeyboardInterrupt:
-        return outcomes, True
-    return outcomes, False
-
-
-def introduce(job: Job, options: argparse.Namespace, console: Console) -> None:
-    when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
-    console.print(
-        f"{options.model}, {options.backend} on {job.model.device}; {len(job.asked)} requests, {when}:"
-    )
-    for asked in job.asked:
-        size = "long text" if asked.is_long else "question"
-        console.print(f"  {asked.name}  {asked.tokens:>5,} tokens, {size}")
-
-
-def knob_values(job: Job) -> dict[str, Any]:
-    pausing = ", ".join(policy.name for policy in POLICIES if policy.pauses)
-    return {**job.knobs.__dict__, "max_seq_len": job.max_seq_len, "pause_prefill": pausing}
+        return runs, True
+    return runs, False
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -117,14 +100,15 @@ def main(argv: list[str] | None = None) -> None:
             options.demo = choose_demo(options.demo, sys.stdin.isatty() and sys.stdout.isatty())
         except EOFError:
             sys.exit(1)
-        job = make_job(options)
-        introduce(job, options, console)
-        outcomes, is_interrupted = run(job, options, console)
-        report.show(console, outcomes)
+        demo = make_demo(options)
+        when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
+        report.introduce(console, demo, f"{options.model}, {options.backend}", when)
+        runs, is_interrupted = run(demo, options, console)
+        report.show(console, runs)
         if is_interrupted:
             console.print("\ninterrupted")
             sys.exit(INTERRUPTED)
-        knobs.show(console, knob_values(job))
+        show_knobs(console, knob_values(demo))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rich.table import Table
 from ..course.address import parse_day
 from ..course.capabilities import ends_at_a_blank, needed_day, ports_of
 from ..lab.evaluation import Logits, exact_answers, generates_exactly, misses_allowed
-from ..lab.evaluation_cases import Case, Suite, make_suites, read_material
+from ..lab.evaluation_cases import Conversation, Suite, make_suites, read_material
 from ..model.files import CheckpointError
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer
@@ -130,7 +130,7 @@ def evaluate(logits: Logits, run: Run, console: Console) -> None:
             progress.advance(bar)
 
 
-def _sample(suites: list[Suite], verdicts: list[list[bool]]) -> list[tuple[Case, bool]]:
+def _sample(suites: list[Suite], verdicts: list[list[bool]]) -> list[tuple[Conversation, bool]]:
     """Half questions and half short look-ups, each with its verdict."""
     half = GENERATED // 2
     sample = []

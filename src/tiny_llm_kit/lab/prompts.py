@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 # The shipped model can answer them. Their answers differ in length, so slots become free at different times.
 QUESTIONS = (
@@ -19,6 +20,17 @@ QUESTIONS = (
     "What is static batching?",
 )
 STANDARD_INPUT = "-"
+
+
+def rendered(tokenizer: Any, text: str) -> str:
+    """The prompt as the model was trained to read it; a model without a template continues the plain text.
+
+    Raises:
+        CheckpointError: the template fails.
+    """
+    if not tokenizer.has_chat_template:
+        return text
+    return tokenizer.apply_chat_template([{"role": "user", "content": text}])
 
 
 def read_prompts(file: str) -> list[str]:

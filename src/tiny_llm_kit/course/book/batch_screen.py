@@ -5,8 +5,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ...commands import batch_main
-from ...lab.batch.board import Board
+from ...lab.batch.job import BatchJob, make_job
+from ...lab.batch.view import SlotBoard
+from ...lab.prompts import QUESTIONS
+from ...lab.serve import Serving
+from ...runtime.port import resolve_serving
+from ..capabilities import load
 
 COMMAND = "pdm run batch-main"
 # What a run measures, and where it runs.
@@ -19,12 +23,12 @@ class Still:
     """A view that shows the table once.
 
     Args:
-        board: what is drawn.
+        job: whose slots.
         console: where to.
     """
 
-    def __init__(self, board: Board, console: Console):
-        self._board, self._console = board, console
+    def __init__(self, job: BatchJob, console: Console):
+        self._board, self._console = SlotBoard(job.requests, job.slots), console
 
     def __enter__(self) -> "Still":
         return self
@@ -40,5 +44,5 @@ class Still:
 
 def show(backend: str, console: Console) -> None:
     """The command on one port's CPU; what a terminal shows and forgets is kept at one moment."""
-    options = batch_main.parse(["--backend", backend, "--device", "cpu"])
-    batch_main.run(options, console, lambda job, console: Still(Board(job.requests, job.slots), console))
+    serving = Serving(resolve_serving("ref"), *load(backend=backend, device="cpu"))
+    make_job(serving, backend, QUESTIONS).report(Still, console)

@@ -5,11 +5,10 @@ from html import escape
 
 from rich.console import Console
 
-from ...commands import timeline
-from ...lab.timeline.simulation import simulate
-from ...lab.timeline.trace import WHOLE, Lane, Span, Trace
+from ...lab.timeline.comparison import Comparison
 from ...lab.timeline.words import duration
-from ...lab.timeline.workload import Workload
+from ...lab.trace import Lane, Span, Trace
+from ...lab.workload import among_decodes
 from ...runtime.port import resolve_serving
 
 COMMAND = "pdm run timeline --simulate"
@@ -22,13 +21,13 @@ BOXES = {"chunk": "box-b", "decode": "head"}
 
 def show(console: Console) -> None:
     """What the command prints."""
-    timeline.run(timeline.parse(["--solution", "ref", "--simulate"]), console)
+    Comparison.of(among_decodes(), resolve_serving("ref")).show(console)
 
 
 def drawing() -> str:
     """An SVG without colours of its own, to be included in a `<figure class="diagram">`."""
-    workload, serving = Workload(), resolve_serving("ref")
-    runs = [simulate(workload, serving, chunk) for chunk in (WHOLE, workload.prefill_step)]
+    found = Comparison.of(among_decodes(), resolve_serving("ref"))
+    runs = [found.before, found.after]
     end, height = max(run.end for run in runs), 56 + LANE * len(runs[0].lanes)
     parts = [part for i, run in enumerate(runs) for part in _run(run, i * height, end)]
     return "\n".join(

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...lab.bench import step_cost
-from ...lab.bench.provenance import is_sealed, save
-from ...repo import BOOK
+from ...lab.bench.provenance import save, settled_load
+from ...lab.cost_model import MEASURED, sealed
 from ...runtime.port import Port
 
-FOLDER = BOOK / "src" / "widgets"
+FOLDER = MEASURED.parent
 SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")
-COST = "chunked-prefill-cost"
 # What the picture in the page shows, before anybody has moved a slider.
 SCENE = {"promptTokens": 2048, "chunk": 128, "decodes": 4, "answerTokens": 32, "context": 256}
 WIDTH = 620
@@ -43,32 +42,24 @@ def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str]
         yield lambda expression: json.loads(engine.eval(f"JSON.stringify({expression})"))
 
 
-def cost() -> dict[str, Any]:
-    """What a step costs, as it was measured.
-
-    Raises:
-        RuntimeError: the file is not what was sealed.
-    """
-    measured = json.loads((FOLDER / f"{COST}.json").read_text(encoding="utf-8"))
-    if not is_sealed(measured):
-        raise RuntimeError(f"{COST}.json was changed after it was sealed: `pdm run book measure`")
-    return measured
-
-
 def picture() -> str:
     """The SVG of the page for readers without JavaScript."""
-    scene = json.dumps({**SCENE, "cost": cost()})
+    scene = json.dumps({**SCENE, "cost": sealed()})
     with scripts() as run:
         return run(
             f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {WIDTH}, 'chunk-widget')"
         )
 
 
-def measure(backend: str, rounds: int, progress: Callable = iter) -> None:
-    """Measures what a step costs on this machine, and keeps it for the page.
+def measure(
+    backend: str, rounds: int, progress: Callable = iter, settle: Callable[[], float] = settled_load
+) -> None:
+    """Measures what a step costs on this machine, and keeps it for the page; what was before stays if it is busy.
 
     Raises:
-        ValueError: the machine was too busy for a line.
+        ValueError: the machine is busy before or after, or was too busy for a line.
     """
-    port = Port("tiny_llm_ref", backend, device="cpu")
-    save(step_cost.measure(port, rounds, progress=progress), COST, FOLDER)
+    before = settle()
+    result = step_cost.measure(Port("tiny_llm_ref", backend, device="cpu"), rounds, progress=progress)
+    result["provenance"]["machine"].update(load_before=before, load_after=settle())
+    save(result, MEASURED.stem, FOLDER)

@@ -7,13 +7,16 @@ are exact. Then it serves the shipped model, and the clock is a real one.
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from ...lab.bench.chunked_prefill import shown, sweep
 from ...lab.bench.chunked_prefill_report import median, percent
-from ...lab.bench.idle_model import PacedModel
-from ...lab.bench.serving_run import PROMISE, UNCHUNKED, EndlessTokenizer, Serving, serve
-from ...lab.bench.workloads import LONG, RUNNING, SHORT, Asked, Workload, decode_heavy
+from ...lab.cost_model import measured_costs
+from ...lab.serve import Serving, serve
+from ...lab.simulated_model import SimulatedModel
+from ...lab.trace import WHOLE
+from ...lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
 from ...runtime.loading import load_checkpoint
 from ...runtime.port import resolve_serving
 from .chunk_costs import MEASURED as OF_MEMORY
@@ -29,7 +32,11 @@ CHUNK, PROMPT, ANSWER = 4, 22, 9
 MEASURED_WORKLOAD = Workload(
     "measured",
     "3 requests decode; a prompt of 1,024 tokens arrives, and one of 8 right behind it",
-    (*(Asked(RUNNING, 16, 48),) * 3, Asked(LONG, 1024, 4, arrives=8), Asked(SHORT, 8, 4, arrives=8)),
+    (
+        *(RequestSpec(RUNNING, 16, 48),) * 3,
+        RequestSpec(LONG, 1024, 4, arrives=8),
+        RequestSpec(SHORT, 8, 4, arrives=8),
+    ),
     5,
 )
 ROUNDS = 2
@@ -52,7 +59,7 @@ def show(b, console: Console) -> None:
         "C  its prompt      a b c  a new token      ·  waits, as agreed: one chunk      !  stalls\n"
     )
     for title, chunk in (
-        ("before: the whole prompt in one step", UNCHUNKED),
+        ("before: the whole prompt in one step", WHOLE),
         (f"after: chunks of {CHUNK}", CHUNK),
     ):
         console.print(title, style="bold")
@@ -72,18 +79,16 @@ def show_mlx(b, console: Console) -> None:
 
 def _timeline(names, chunk: int) -> list[Text]:
     """One line a request, from the events of the learner's scheduler on a clock that moves one unit a token."""
-    model, events = PacedModel(float), []
+    model, events = SimulatedModel(), []
     scheduler = names.ChunkedPrefillScheduler(model, 3, chunk, 64, clock=model.clock, on_event=events.append)
     for index, (tokens, answer) in enumerate([(1, ANSWER), (1, ANSWER), (PROMPT, 3)]):
         if index == 2:  # the third one arrives when both others have begun
             scheduler.step(), scheduler.step(), scheduler.step()
-        limit = names.SamplingParams(max_tokens=answer)
-        request = names.Request(model, EndlessTokenizer(), [7] * tokens, prompt_idx=index, sampling=limit)
-        scheduler.add(request)
+        scheduler.add(Serving(names, model).request(RequestSpec(RUNNING, tokens, answer), index))
     while scheduler.has_work_remaining():
         scheduler.step()
     scheduler.close()
-    return [_line(index, events, int(model.now), chunk) for index in range(3)]
+    return [_line(index, events, int(model.clock.now), chunk) for index in range(3)]
 
 
 def _line(index: int, events: list, units: int, chunk: int) -> Text:
@@ -111,15 +116,18 @@ def _line(index: int, events: list, units: int, chunk: int) -> Text:
 def _stalls(names, console: Console) -> None:
     """The prediction of the chapter, and what the learner's own metrics count."""
     long = decode_heavy(2048)
-    pieces = -(-2048 // PROMISE)
+    pieces = -(-2048 // long.promise)
     console.print(f"{long.says};")
-    console.print(f"{PROMISE} tokens between two decode steps are promised.")
-    console.print(f"predicted without chunks: ⌈2,048 / {PROMISE}⌉ − 1 = {pieces - 1} stall steps\n")
-    console.print("chunk   stall steps, counted   longest gap, in times of a token", style="bold")
+    console.print(f"{long.promise} tokens between two decode steps are promised.")
+    console.print(f"predicted without chunks: ⌈2,048 / {long.promise}⌉ − 1 = {pieces - 1} stall steps\n")
+    table = Table("chunk", "stall steps, counted", "longest gap, simulated ms", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
     for step in STEPS:
-        model = PacedModel(float)
-        figures = serve(Serving(names, model, model.clock), long, step).figures
-        console.print(f"{shown(step):<5}{figures['stall_steps']:>15}{figures['longest_gap']:>26,.0f}")
+        model = SimulatedModel(measured_costs())
+        trace = serve(Serving(names, model, clock=model.clock), long, step).trace()
+        table.add_row(shown(step), str(trace.stall_steps), f"{1000 * trace.longest_gap:.1f}")
+    console.print(table)
     console.print()
 
 

@@ -1,54 +1,91 @@
-"""How a running batch shows itself: as a live table on a terminal, else as a line for each thing that happens."""
+"""A running batch: as a table of its slots on a terminal, else as a line for each thing that happens."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
+from rich.console import Console, Group
+from rich.table import Table
 from rich.text import Text
 
+from ..live import Tail
 from ..text import counted, one_line, shortened
-from .board import Board
 
-# Drawing takes time from the engine: at most this share of it, so a slow terminal is drawn on less often.
-DRAWING_SHARE = 0.02
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two drawings
+STYLES = {"prefill": "yellow", "decode": "cyan", "done": "green", "idle": "dim"}
+PHASES = {"prefill": "prefill", "token": "decode", "finish": "done"}  # what an event makes of a slot
 
 
-class LiveTable:
-    """The board, drawn again now and then, on the engine's own thread between two steps.
+@dataclass
+class Slot:
+    """One row of the batch: its last request, and what became of it."""
+
+    request: Any = None
+    phase: str = "idle"
+
+
+class SlotBoard:
+    """The state of a batch, for people to look at. A listener for a scheduler's events; draws itself with rich.
 
     Args:
-        board: what is drawn. It hears of an event before the table does.
-        console: a terminal.
-        clock: seconds.
+        requests: all of them, in the order of the prompts.
+        slots: how many run at a time.
     """
 
-    def __init__(self, board: Board, console: Console, clock: Callable[[], float] = time.perf_counter):
-        self._board, self._clock = board, clock
-        self._next = clock()
-        # Nothing remains of the table: the answers take its place.
-        self._live = Live(board, console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> "LiveTable":
-        self._live.__enter__()
-        return self
+    def __init__(self, requests: Sequence[Any], slots: int):
+        self.waiting = {request.prompt_idx for request in requests}
+        self.done: set[int] = set()
+        self.slots = [Slot() for _ in range(slots)]
 
     def __call__(self, event: Any) -> None:
-        self._board(event)
-        start = self._clock()
-        if start >= self._next:
-            self._live.refresh()
-            end = self._clock()
-            pause = (end - start) / DRAWING_SHARE
-            self._next = end + min(max(pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        if event.kind not in PHASES:  # a chunk of a prompt, or a step: no slot changes
+            return
+        index = event.request.prompt_idx
+        self.waiting.discard(index)
+        if event.kind == "finish":
+            self.done.add(index)
+        slot = self._slot(event)
+        if slot is not None:
+            slot.phase = PHASES[event.kind]
 
-    def __exit__(self, *exception: Any) -> None:
-        self._live.__exit__(*exception)
+    def _slot(self, event: Any) -> Slot | None:
+        """Where the request of the event stands. During prefill it has no slot yet: it is shown where it will go."""
+        mine = next((slot for slot in self.slots if slot.request is event.request), None)
+        if mine is None and event.kind == "prefill":
+            mine = next((slot for slot in self.slots if slot.phase in ("idle", "done")), None)
+        if event.slot is not None and mine is not self.slots[event.slot]:
+            if mine is not None:
+                mine.request, mine.phase = None, "idle"
+            mine = self.slots[event.slot]
+        if mine is not None:
+            mine.request = event.request
+        return mine
+
+    def __rich__(self) -> Group:
+        running = sum(slot.phase in ("prefill", "decode") for slot in self.slots)
+        counts = f"{len(self.waiting)} waiting · {running} running · {len(self.done)} done"
+        return Group(Text(counts, no_wrap=True), self._table())
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False, expand=True)
+        table.add_column("slot", justify="right", no_wrap=True)
+        table.add_column("request", justify="right", no_wrap=True)
+        table.add_column("phase", min_width=len("prefill"), no_wrap=True)
+        table.add_column("tokens", justify="right", no_wrap=True)
+        table.add_column("text", ratio=1, no_wrap=True)
+        for number, slot in enumerate(self.slots):
+            table.add_row(str(number), *self._cells(slot))
+        return table
+
+    @staticmethod
+    def _cells(slot: Slot) -> tuple:
+        phase = Text(slot.phase, STYLES[slot.phase])
+        if slot.request is None:
+            return "", phase, "", Tail("")
+        request = slot.request
+        return str(request.prompt_idx + 1), phase, str(len(request.tokens)), Tail(request.text)
 
 
-class Lines:
+class BatchLines:
     """A line when a request starts, and one when it ends.
 
     Args:
@@ -59,7 +96,7 @@ class Lines:
     def __init__(self, console: Console, prompts: list[str]):
         self._console, self._prompts = console, prompts
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "BatchLines":
         return self
 
     def __call__(self, event: Any) -> None:

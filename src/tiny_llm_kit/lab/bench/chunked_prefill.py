@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..serve import Serving, serve
+from ..trace import Trace, percentile
+from ..workload import LONG, SHORT, Workload, behind_a_long_one, decode_heavy, mixed
 from .provenance import provenance
-from .serving_run import Serving, serve
-from .workloads import Workload, behind_a_long_one, decode_heavy, mixed
 
 Progress = Callable[[str], object]  # told what runs now
 # Shown name -> (whether the prompt is chunked, options of the scheduler).
@@ -18,7 +19,7 @@ POLICIES = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What to measure.
 
     Args:
@@ -40,7 +41,9 @@ class Plan:
     dtype: str = "float32"
 
 
-def measure(plan: Plan, serving: Serving, backend: str, device: str, progress: Progress) -> dict[str, Any]:
+def measure(
+    plan: SweepPlan, serving: Serving, backend: str, device: str, progress: Progress
+) -> dict[str, Any]:
     """Every workload with every chunk size, then every policy."""
     before = provenance(device)
     sweeps = [
@@ -67,7 +70,7 @@ def sweep(
     def run(step: int | None) -> Any:
         progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {rounds}")
         served = serve(serving, workload, step)
-        figures[step].append(served.figures)
+        figures[step].append(figures_of(served.trace(), workload))
         return served.metrics
 
     for step in steps:
@@ -81,7 +84,7 @@ def sweep(
     }
 
 
-def _policies(plan: Plan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:
+def _policies(plan: SweepPlan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:
     """Short prompts behind a long one, under each policy, in turns; one run of each goes before."""
     figures: dict[str, list[dict]] = {name: [] for name in POLICIES}
     names = list(POLICIES)
@@ -92,9 +95,28 @@ def _policies(plan: Plan, serving: Serving, queued: bool, progress: Progress) ->
             step = plan.policy_step if is_chunked else None
             workload = behind_a_long_one(plan.long_tokens, step, queued)
             progress(f"{workload.name}, {name}, run {number + 1} of {plan.rounds}")
-            figures[name].append(serve(serving, workload, step, **options).figures)
+            figures[name].append(figures_of(serve(serving, workload, step, **options).trace(), workload))
     runs = {name: counted[1:] for name, counted in figures.items()}
     return {"name": workload.name, "says": workload.says, "runs": runs}
+
+
+def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
+    """One run in seconds: every TTFT of the long and of the short prompts, TBT p50 and p99, the longest gap, the stalls
+    against what was promised, and the time of all."""
+
+    def ttft(kind: str) -> list[float]:
+        specs = zip(workload.requests, trace.lanes, strict=True)
+        return sorted(lane.ttft for spec, lane in specs if spec.kind == kind)
+
+    return {
+        "ttft_long": ttft(LONG),
+        "ttft_short": ttft(SHORT),
+        "tbt_p50": percentile(trace.gaps, 50),
+        "tbt_p99": trace.tbt_p99,
+        "longest_gap": trace.longest_gap,
+        "stall_steps": trace.stall_steps,
+        "total": trace.end,
+    }
 
 
 def shown(step: int | None) -> str:

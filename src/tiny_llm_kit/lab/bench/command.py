@@ -13,7 +13,7 @@ from ...repo import PORTS
 from ...runtime.arguments import DEVICES, whole_number
 from ...runtime.port import SOLUTIONS, Port, installed_backends
 from ...terminal import fail
-from .contest import Plan
+from .contest import ContestPlan
 from .kept import keep
 from .report import show
 from .shapes import SHAPES
@@ -56,7 +56,7 @@ def bench_main(kind: str, description: str, measure: Callable, argv: list[str] |
     console = Console()
     try:
         port = Port(SOLUTIONS[options.solution], options.backend, options.device, options.dtype)
-        plan = Plan(
+        plan = ContestPlan(
             config=options.config,
             layers=options.layers,
             dtype=options.dtype,

@@ -26,7 +26,7 @@ class Contestant(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ContestPlan:
     """What to measure.
 
     Args:
@@ -52,7 +52,7 @@ class Plan:
     steps: int = 4
 
 
-def contestants(plan: Plan, port: Port) -> dict[str, Contestant]:
+def contestants(plan: ContestPlan, port: Port) -> dict[str, Contestant]:
     """Our engine and its peers, on one set of weights."""
     checkpoint = RandomCheckpoint(shape(plan.config, plan.layers), port.kit, plan.dtype, port.device)
     cast: dict[str, Contestant] = {
@@ -84,7 +84,7 @@ def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dic
 
 
 def measure_decode(
-    plan: Plan, port: Port, rows: Iterable[int], contexts: Iterable[int], progress: Callable
+    plan: ContestPlan, port: Port, rows: Iterable[int], contexts: Iterable[int], progress: Callable
 ) -> dict[str, Any]:
     """Seconds a step of every contestant, for every number of rows, context and threads."""
     before, cast = provenance(port.device), contestants(plan, port)
@@ -102,7 +102,9 @@ def measure_decode(
     return _result("decode", plan, port, cast, measured, before)
 
 
-def measure_prefill(plan: Plan, port: Port, lengths: Iterable[int], progress: Callable) -> dict[str, Any]:
+def measure_prefill(
+    plan: ContestPlan, port: Port, lengths: Iterable[int], progress: Callable
+) -> dict[str, Any]:
     """Seconds of a prompt of every length, for every contestant and number of threads."""
     before, cast = provenance(port.device), contestants(plan, port)
     vocabulary = shape(plan.config).vocab_size
@@ -118,7 +120,7 @@ def measure_prefill(plan: Plan, port: Port, lengths: Iterable[int], progress: Ca
     return _result("prefill", plan, port, cast, measured, before)
 
 
-def _measure(plan: Plan, port: Port, cases: list, prepare: Callable, progress: Callable):
+def _measure(plan: ContestPlan, port: Port, cases: list, prepare: Callable, progress: Callable):
     """(case, threads, seconds by contestant); a case is prepared once for all numbers of threads."""
     for case in progress(cases):
         candidates = prepare(case)
@@ -131,7 +133,9 @@ def _per(steps: int, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
     return {name: [sample / steps for sample in samples] for name, samples in seconds.items()}
 
 
-def _result(kind: str, plan: Plan, port: Port, cast: dict, cases: list[dict], before: dict) -> dict[str, Any]:
+def _result(
+    kind: str, plan: ContestPlan, port: Port, cast: dict, cases: list[dict], before: dict
+) -> dict[str, Any]:
     bandwidth = {}
     for threads in plan.threads:
         port.kit.set_threads(threads)
@@ -156,7 +160,7 @@ def weight_bytes(model: Any) -> int:
     return head.nbytes + sum(getattr(layer, name).nbytes for layer in model.layers for name in names)
 
 
-def kv_bytes(config: Any, plan: Plan) -> int:
+def kv_bytes(config: Any, plan: ContestPlan) -> int:
     """Bytes of keys and values that a token keeps in all layers."""
     size = 4 if plan.dtype == "float32" else 2
     return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * size

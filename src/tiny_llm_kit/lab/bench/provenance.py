@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
+QUIET = 0.1  # the load above which a machine is too busy for figures that stay
 PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "mlx-lm", "numpy")
 
 
@@ -25,12 +27,30 @@ def provenance(device: str) -> dict:
             "system": f"{platform.system()} {platform.machine()}",
             "processor": _processor(),
             "cores": os.cpu_count(),
-            "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+            "load_before": load(),
         },
         "device": device,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES if _version(name)},
     }
+
+
+def load() -> float | None:
+    """Processes that wanted to run, on average over the last minute; None where nobody counts them."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def settled_load(seconds: int = 300) -> float:
+    """Waits until the machine is quiet, for so long at most, and returns its load then.
+
+    Raises:
+        ValueError: it stays busy.
+    """
+    for _ in range(seconds // 5):
+        if (now := load() or 0.0) < QUIET:
+            return now
+        time.sleep(5)
+    raise ValueError(f"the load is {now}: end what else runs here until it is below {QUIET}, and try again")
 
 
 def _git(*arguments: str) -> str:

@@ -11,16 +11,16 @@ from typing import Any
 
 from ...model.config import ModelConfig
 from ...runtime.port import Port
+from ..workload import prompt_of
 from .provenance import provenance
 from .samples import interleave
-from .serving_run import prompt_of
 from .shapes import RandomCheckpoint, shape
 
 TOKENS = tuple(2**power for power in range(12))  # 1 to 2,048
 
 
 @dataclass(frozen=True)
-class Plan:
+class RooflinePlan:
     """What to measure.
 
     Args:
@@ -65,7 +65,7 @@ def work(config: ModelConfig, tokens: int, itemsize: int) -> Work:
     )
 
 
-def measure(plan: Plan, port: Port, progress: Callable[[Iterable], Iterable]) -> dict[str, Any]:
+def measure(plan: RooflinePlan, port: Port, progress: Callable[[Iterable], Iterable]) -> dict[str, Any]:
     """Seconds of every call with every number of threads, and the two roofs of each.
 
     Raises:

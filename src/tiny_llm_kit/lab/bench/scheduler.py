@@ -8,10 +8,11 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from ..latency import percentile
-from .idle_model import IdleModel
+from ..serve import EndlessTokenizer, Serving
+from ..simulated_model import SimulatedModel
+from ..trace import percentile
+from ..workload import RUNNING, RequestSpec
 from .provenance import provenance
-from .serving_run import EndlessTokenizer
 
 # Shown name -> (the queue's class in `serving`, options of the scheduler).
 SCHEDULERS = {
@@ -21,11 +22,11 @@ SCHEDULERS = {
     "PriorityScheduler, pausing": ("PriorityScheduler", {"pause_prefill": True}),
 }
 # Prompts of one to six chunks in turns, so that many of them are shorter than what is left of another.
-PROMPTS, ANSWER, CHUNK, SLOTS = (40, 700, 150, 300, 90), 12, 128, 8
+PROMPTS, ANSWER, CHUNK, SLOTS, MAX_SEQ_LEN = (40, 700, 150, 300, 90), 12, 128, 8, 4096
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulerPlan:
     """What to measure.
 
     Args:
@@ -60,15 +61,15 @@ class Filled:
     _left: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
-        self._model, self._metrics = IdleModel(), self.names.ChunkedPrefillMetrics(prefill_step=CHUNK)
+        self._serving = Serving(self.names, SimulatedModel(), EndlessTokenizer())
         queue = getattr(self.names, self.queue)()
         self.scheduler = self.names.ChunkedPrefillScheduler(
-            self._model,
+            self._serving.model,
             SLOTS,
             CHUNK,
-            IdleModel.max_model_len,
+            MAX_SEQ_LEN,
             queue=queue,
-            metrics=self._metrics,
+            metrics=self.names.ChunkedPrefillMetrics(prefill_step=CHUNK),
             on_event=self._on_event,
             **self.options,
         )
@@ -86,15 +87,8 @@ class Filled:
             self._add(len(left.prompt_tokens), left.priority)
 
     def _add(self, tokens: int, priority: str) -> None:
-        request = self.names.Request(
-            self._model,
-            EndlessTokenizer(),
-            [7] * tokens,
-            prompt_idx=next(self._numbers),
-            sampling=self.names.SamplingParams(max_tokens=ANSWER),
-            priority=priority,
-        )
-        self.scheduler.add(request)
+        spec = RequestSpec(RUNNING, tokens, ANSWER, priority=priority)
+        self.scheduler.add(self._serving.request(spec, next(self._numbers)))
 
     def sample(self, steps: int) -> list[float]:
         """Seconds of so many steps, one by one. What ends is replaced between two of them, and not timed."""
@@ -108,7 +102,7 @@ class Filled:
         return seconds
 
 
-def measure(plan: Plan, names: ModuleType, progress: Callable) -> dict[str, Any]:
+def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[str, Any]:
     """Seconds a step of every scheduler with every number of waiting requests: means and p99 of every round."""
     before = provenance("cpu")
     filled = {

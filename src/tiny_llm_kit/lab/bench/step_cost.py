@@ -1,22 +1,20 @@
-"""What a step of the shipped model costs on this machine, as two lines: for the book's widget of Week 2 Day 7.
-
-The lines are those of the simulated model: seconds = a + b·tokens + c·tokens·context, one for the chunks of a prompt,
-one for decode steps. The context is how many tokens a token sees, on average.
+"""Measures what a step of the shipped model costs on this machine: the lines of `cost_model`.
 
 What counts is the processor's own time, of all threads, and not the time that passes: on a CPU with one thread they
 are the same, but for what else the machine does.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ...runtime.loading import load_network
 from ...runtime.port import Port
-from ..simulated_model import pairs
+from ..cost_model import line, pairs
+from ..workload import prompt_of
 from .ours import Ours
 from .provenance import provenance
 from .samples import interleave
@@ -45,12 +43,8 @@ def measure(port: Port, rounds: int, progress: Callable = iter) -> dict[str, Any
     steps = {**dict(_chunks(port, model)), **dict(_decodes(port, model))}
     seconds = interleave(steps, rounds, clock=time.process_time, progress=progress)
     chunks = [
-        {
-            "tokens": tokens,
-            "pairs": pairs(tokens, context),
-            "seconds": seconds["chunk", tokens, context],
-        }
-        for tokens, context in CHUNKS
+        {"tokens": n, "pairs": pairs(n, context), "seconds": seconds["chunk", n, context]}
+        for n, context in CHUNKS
     ]
     decodes = [
         {
@@ -69,31 +63,27 @@ def measure(port: Port, rounds: int, progress: Callable = iter) -> dict[str, Any
         "clock": "processor time",
         "rounds": rounds,
         "provenance": before,
-        "prefill": line(chunks),
-        "decode": line(decodes),
+        "prefill": line_of(chunks),
+        "decode": line_of(decodes),
         "samples": {"prefill": chunks, "decode": decodes},
     }
 
 
-def line(cases: Sequence[dict]) -> dict[str, float]:
-    """The line that comes closest to the medians: its a, b and c in seconds.
-
-    Every error counts as a share of its own median, so that short steps are met as well as long ones; `error` is the
-    largest of them.
+def line_of(cases: Sequence[dict]) -> dict[str, float]:
+    """The line through the medians: its a, b and c in seconds, and `error`, the largest share by which it misses one.
 
     Args:
-        cases: `tokens` of a step, its `pairs` of a token and one that it sees, and all samples of its `seconds`.
+        cases: `tokens` of a step, its `pairs`, and all samples of its `seconds`.
 
     Raises:
-        ValueError: the line falls.
+        ValueError: the line falls somewhere.
     """
-    medians = np.array([np.median(case["seconds"]) for case in cases])
-    terms = np.array([(1.0, case["tokens"], case["pairs"]) for case in cases]) / medians[:, None]
-    factors = np.linalg.lstsq(terms, np.ones(len(cases)), rcond=None)[0]
-    if (factors < 0).any():
+    medians = [(case["tokens"], case["pairs"], statistics.median(case["seconds"])) for case in cases]
+    found = line(medians, passes=1)
+    if 0 in (found.a, found.b):
         raise ValueError("more work took less time: the machine was too busy, so measure again")
-    error = np.abs(terms @ factors - 1).max()
-    return dict(zip(("a", "b", "c", "error"), map(float, (*factors, error)), strict=True))
+    error = max(abs(found.seconds(tokens, seen) / seconds - 1) for tokens, seen, seconds in medians)
+    return {**asdict(found), "error": error}
 
 
 def _chunks(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
@@ -102,10 +92,10 @@ def _chunks(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
     caches = {context: runner.create_kv_cache(WHOLE[-1]) for _, context in CHUNKS}
     for context, cache in caches.items():
         if context:
-            runner.prefill(_tokens(context), 0, cache, sample=False)
+            runner.prefill(prompt_of(context, model.config.vocab_size), 0, cache, sample=False)
 
     def run(tokens: int, context: int) -> None:
-        runner.prefill(_tokens(tokens), context, caches[context], sample=False)
+        runner.prefill(prompt_of(tokens, model.config.vocab_size), context, caches[context], sample=False)
         for layer in caches[context]:
             layer.rewind(tokens)
 
@@ -119,8 +109,3 @@ def _decodes(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
         batch = Ours(port, model)
         batch.fill(*case, DECODE_STEPS)
         yield ("decode", *case), batch.decode
-
-
-def _tokens(count: int) -> list[int]:
-    """Some ids of the vocabulary; which they are changes no time."""
-    return [7919 * position % 3000 for position in range(count)]

@@ -6,6 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .runs import POLICIES, Demo
+
 # Name in the scheduler -> (its option of the demo, what it does).
 KNOBS = {
     "prefill_step": (
@@ -55,7 +57,13 @@ def trouble_table() -> Table:
     return shown
 
 
-def show(console: Console, values: Mapping[str, Any]) -> None:
+def knob_values(demo: Demo) -> dict[str, Any]:
+    """The value of every knob in this run."""
+    pausing = ", ".join(policy.name for policy in POLICIES if policy.pauses)
+    return {**demo.knobs.__dict__, "max_seq_len": demo.workload.max_seq_len, "pause_prefill": pausing}
+
+
+def show_knobs(console: Console, values: Mapping[str, Any]) -> None:
     console.print()
     console.print(knob_table(values))
     console.print()

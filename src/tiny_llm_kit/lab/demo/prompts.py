@@ -1,10 +1,11 @@
 """The requests of the demo: two long texts and three short questions, counted by the model's own tokenizer."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import cycle, islice
 
 from ...model.tokenizer import Tokenizer
+from ..prompts import rendered
+from ..workload import LONG, SHORT, RequestSpec
 
 SENTENCES = (
     "Prefill computes a whole prompt and fills the KV cache.",
@@ -14,26 +15,9 @@ SENTENCES = (
 )
 QUESTION = "What is chunked prefill?"
 # Name, and tokens that the text has at least; or the text of a short one.
-LONG = {"large_1": 2000, "large_2": 1500}
-SHORT = {"small_1": "Thank you!", "small_2": "What is prefill?", "small_3": "What is a chunk?"}
+LONG_TEXTS = {"large_1": 2000, "large_2": 1500}
+QUESTIONS = {"small_1": "Thank you!", "small_2": "What is prefill?", "small_3": "What is a chunk?"}
 ORDER = ("large_1", "small_1", "small_2", "small_3", "large_2")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One request of the demo.
-
-    Args:
-        name: for the tables.
-        tokens: of the text itself, as the tokenizer counts them.
-        prompt: the text as the model was trained to read it.
-        is_long: whether it is one of the long texts.
-    """
-
-    name: str
-    tokens: int
-    prompt: str
-    is_long: bool
 
 
 def padded(tokenizer: Tokenizer, tokens: int) -> str:
@@ -47,17 +31,13 @@ def padded(tokenizer: Tokenizer, tokens: int) -> str:
     return text(bisect_left(range(len(enough)), tokens, key=lambda count: len(tokenizer.encode(text(count)))))
 
 
-def requests(tokenizer: Tokenizer) -> list[Asked]:
-    """All five, in the order in which they are sent."""
-    texts = {**{name: padded(tokenizer, tokens) for name, tokens in LONG.items()}, **SHORT}
-    return [
-        Asked(name, len(tokenizer.encode(texts[name])), rendered(tokenizer, texts[name]), name in LONG)
-        for name in ORDER
-    ]
+def specs(tokenizer: Tokenizer) -> list[RequestSpec]:
+    """All five, in the order in which they are sent. Long texts are of the class `batch`, questions interactive."""
+    texts = {**{name: padded(tokenizer, tokens) for name, tokens in LONG_TEXTS.items()}, **QUESTIONS}
+    return [_spec(tokenizer, name, texts[name]) for name in ORDER]
 
 
-def rendered(tokenizer: Tokenizer, text: str) -> str:
-    """With the chat template around it, if the model has one."""
-    if not tokenizer.has_chat_template:
-        return text
-    return tokenizer.apply_chat_template([{"role": "user", "content": text}])
+def _spec(tokenizer: Tokenizer, name: str, text: str) -> RequestSpec:
+    kind, priority = (LONG, "batch") if name in LONG_TEXTS else (SHORT, "interactive")
+    prompt, text_tokens = tuple(tokenizer.encode(rendered(tokenizer, text))), len(tokenizer.encode(text))
+    return RequestSpec(kind, len(prompt), 0, None, name, prompt, priority, text_tokens)

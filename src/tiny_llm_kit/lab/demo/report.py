@@ -6,14 +6,15 @@ from rich.console import Console
 from rich.table import Table
 
 from ..bench.chunked_prefill_report import NEAR, percent
-from .outcome import Outcome
+from ..workload import LONG
+from .runs import Demo, PolicyRun
 
 # What less is better of; text, and where it is known.
 COMPARED = (
-    ("longest gap", lambda outcome: outcome.longest_gap),
-    ("short TTFT", lambda outcome: outcome.short_ttft),
-    ("long TTFT", lambda outcome: outcome.long_ttft),
-    ("total time", lambda outcome: outcome.total),
+    ("longest gap", lambda run: run.longest_gap),
+    ("short TTFT", lambda run: run.short_ttft),
+    ("long TTFT", lambda run: run.long_ttft),
+    ("total time", lambda run: run.total),
 )
 
 
@@ -21,57 +22,65 @@ def seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
+    """What is sent, to what, and when."""
+    console.print(f"{what} on {demo.serving.model.device}; {len(demo.specs)} requests, {when}:")
+    for spec in demo.specs:
+        size = "long text" if spec.kind == LONG else "question"
+        console.print(f"  {spec.name}  {spec.text_tokens:>5,} tokens, {size}")
+
+
+def table(runs: Sequence[PolicyRun]) -> Table:
     """A row a request: its tokens, and of each policy the seconds to its first token and to its end."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("\nrequest", no_wrap=True)
     shown.add_column("text\ntokens", justify="right")
     shown.add_column("prompt\ntokens", justify="right")
-    for outcome in outcomes:
-        shown.add_column(f"{outcome.policy.name}\nTTFT", justify="right", no_wrap=True)
+    for run in runs:
+        shown.add_column(f"{run.policy.name}\nTTFT", justify="right", no_wrap=True)
         shown.add_column("\nfinish", justify="right", no_wrap=True)
-    for index, asked in enumerate(outcomes[0].asked):
-        cells = [seconds(s) for o in outcomes for s in (o.ttft(index), o.latency(index))]
-        tokens = len(outcomes[0].requests[index].prompt_tokens)
-        shown.add_row(asked.name, f"{asked.tokens:,}", f"{tokens:,}", *cells)
+    for index, spec in enumerate(runs[0].specs):
+        cells = [seconds(s) for o in runs for s in (o.ttft(index), o.latency(index))]
+        tokens = len(runs[0].requests[index].prompt_tokens)
+        shown.add_row(spec.name, f"{spec.text_tokens:,}", f"{tokens:,}", *cells)
     shown.add_row()
     for name, value in COMPARED:
-        shown.add_row(name, "", "", *(c for o in outcomes for c in (seconds(value(o)), "")), style="bold")
+        shown.add_row(name, "", "", *(c for o in runs for c in (seconds(value(o)), "")), style="bold")
     return shown
 
 
-def summary(baseline: Outcome, outcome: Outcome) -> list[str]:
+def summary(baseline: PolicyRun, run: PolicyRun) -> list[str]:
     """What was measured, and whether chunks have won or lost by it. TTFT is the median of the prompts."""
     changes = []
     for name, value in COMPARED:
-        mine, other = value(outcome), value(baseline)
+        mine, other = value(run), value(baseline)
         if mine is not None and other:
             changes.append((name, mine / other - 1))
     if not changes:
-        return [f"{outcome.policy.name}: nothing to compare"]
+        return [f"{run.policy.name}: nothing to compare"]
     figures = ", ".join(f"{name} {percent(share)}" for name, share in changes)
     won = [name for name, share in changes if share <= -NEAR]
     lost = [name for name, share in changes if share >= NEAR]
     verdict = f"won: {', '.join(won) or 'nothing'}; lost: {', '.join(lost) or 'nothing'}"
-    return [f"{outcome.policy.name} against {baseline.policy.name}:", f"  {figures}", f"  {verdict}"]
+    return [f"{run.policy.name} against {baseline.policy.name}:", f"  {figures}", f"  {verdict}"]
 
 
-def same_answers(outcomes: Sequence[Outcome]) -> str:
+def same_answers(runs: Sequence[PolicyRun]) -> str:
     """Whether the policies gave the same texts: they decide when something is computed, not what."""
-    texts = {tuple(request.text for request in outcome.requests) for outcome in outcomes}
+    texts = {tuple(request.text for request in run.requests) for run in runs}
     return "the same answers under every policy" if len(texts) == 1 else "the answers differ between policies"
 
 
-def show(console: Console, outcomes: Sequence[Outcome]) -> None:
+def show(console: Console, runs: Sequence[PolicyRun]) -> None:
     """Table and summary of the policies that came to their end."""
-    if not outcomes:
+    if not runs:
         return
     console.print(
         "\nSeconds from sending a request to its first token (TTFT) and to its end; one run each.\n"
     )
-    console.print(table(outcomes))
+    console.print(table(runs))
     console.print()
-    for outcome in outcomes[1:]:
-        for line in summary(outcomes[0], outcome):
+    for run in runs[1:]:
+        for line in summary(runs[0], run):
             console.print(line, soft_wrap=True)
-    console.print(f"{same_answers(outcomes)}; with medians: `pdm run bench-chunked-prefill`")
+    console.print(f"{same_answers(runs)}; with medians: `pdm run bench-chunked-prefill`")

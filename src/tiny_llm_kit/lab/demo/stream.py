@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from .job import Job
-from .outcome import Outcome
-from .policies import Policy
+from ..serve import Listener
+from .runs import Demo, DemoPolicy, PolicyRun
 
 IDLE = 0.002  # seconds between two looks, when there is nothing to do
-Listener = Callable[[Any], object]
 
 
 class Streams:
@@ -44,15 +42,15 @@ async def others_run() -> None:
         await asyncio.sleep(0)
 
 
-async def serve(
-    job: Job,
-    policy: Policy,
+async def serve_async(
+    demo: Demo,
+    policy: DemoPolicy,
     on_event: Listener,
     check_interrupt: Callable[[], None],
     gap: float,
-    on_piece: Callable[[int, str], object] = lambda index, piece: None,
-    on_end: Callable[[int], object] = lambda index: None,
-) -> Outcome:
+    on_piece: Callable[[int, str], object] = lambda number, piece: None,
+    on_end: Callable[[int], object] = lambda number: None,
+) -> PolicyRun:
     """Serves all requests under one policy; they are sent `gap` seconds apart.
 
     A step blocks the loop, as it blocks a server. A request that is sent while one runs is heard after it, but waits
@@ -61,39 +59,32 @@ async def serve(
     Raises:
         KeyboardInterrupt: from `check_interrupt`, between two steps; every task has ended and every cache is released.
     """
-    streams = Streams(len(job.asked))
+    streams = Streams(len(demo.specs))
 
-    def listen(event: Any) -> None:
+    def emit(event: Any) -> None:
         streams(event)
         on_event(event)
 
-    scheduler, outcome = job.begin(policy, listen)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+    async def client(number: int) -> None:
+        await asyncio.sleep(began + number * gap - loop.time())
+        service.send(number, start + number * gap)
+        async for piece in streams.of(number):
+            on_piece(number, piece)
+        on_end(number)
 
-    async def client(request: Any) -> None:
-        index = request.prompt_idx
-        await asyncio.sleep(began + index * gap - loop.time())
-        outcome.send(index, outcome.start + index * gap)
-        scheduler.add(request)
-        async for piece in streams.of(index):
-            on_piece(index, piece)
-        on_end(index)
-
-    clients = [loop.create_task(client(request)) for request in outcome.requests]
-    try:
-        while not all(task.done() for task in clients):
-            await others_run()
-            if scheduler.has_work_remaining():
-                scheduler.step()
-            else:
-                await asyncio.sleep(IDLE)
-            check_interrupt()
-    finally:
-        scheduler.close()
-        for task in clients:
-            task.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
+    with demo.service(policy, emit) as service:
+        loop = asyncio.get_running_loop()
+        began, start = loop.time(), service.serving.clock()
+        clients = [loop.create_task(client(number)) for number in range(len(demo.specs))]
+        try:
+            for _ in service.steps(check_interrupt, lambda: not all(task.done() for task in clients)):
+                await others_run()
+                if not service.scheduler.has_work_remaining():
+                    await asyncio.sleep(IDLE)
+        finally:
+            for task in clients:
+                task.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
     for task in clients:
         task.result()  # a client that failed says so
-    return outcome
+    return PolicyRun(policy, demo.specs, service.requests, service.trace())

@@ -7,25 +7,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..batch.board import Tail
-from ..batch.view import LiveTable
+from ..live import LiveTable, Tail
 from ..text import one_line, shortened
-from .prompts import Asked
+from ..workload import RequestSpec
 
 STYLES = {"waits": "dim", "prompt": "yellow", "paused": "magenta", "answers": "cyan", "done": "green"}
 
 
-class Board:
+class RequestBoard:
     """Where every request stands. A listener for a scheduler's events; draws itself with rich.
 
     Args:
-        asked: what was sent.
+        specs: what was sent.
     """
 
-    def __init__(self, asked: Sequence[Asked]):
-        self._asked = asked
-        self._phase = ["waits"] * len(asked)
-        self._request: list[Any] = [None] * len(asked)
+    def __init__(self, specs: Sequence[RequestSpec]):
+        self._specs = specs
+        self._phase = ["waits"] * len(specs)
+        self._request: list[Any] = [None] * len(specs)
 
     def __call__(self, event: Any) -> None:
         if event.request is None:
@@ -46,30 +45,30 @@ class Board:
         for heading in ("request", "phase", "prompt", "answer"):
             table.add_column(heading, no_wrap=True)
         table.add_column("text", ratio=1, no_wrap=True)
-        for asked, phase, request in zip(self._asked, self._phase, self._request, strict=True):
+        for spec, phase, request in zip(self._specs, self._phase, self._request, strict=True):
             computed = min(request.offset, len(request.prompt_tokens)) if request else 0
-            total = len(request.prompt_tokens) if request else asked.tokens
+            total = len(request.prompt_tokens) if request else spec.tokens
             answer = str(len(request.tokens)) if request else "0"
             text = Tail(request.text if request else "")
-            table.add_row(asked.name, Text(phase, STYLES[phase]), f"{computed}/{total}", answer, text)
+            table.add_row(spec.name, Text(phase, STYLES[phase]), f"{computed}/{total}", answer, text)
         return table
 
 
-class Lines:
+class DemoLines:
     """A line for every first token, pause and end, with the seconds since the first request arrived.
 
     Args:
         console: where they go.
-        asked: what was sent.
+        specs: what was sent.
     """
 
     SHOWN = 38  # characters of an answer: behind "length, 100 tokens" the line fits into 80
 
-    def __init__(self, console: Console, asked: Sequence[Asked]):
-        self._console, self._asked, self._start = console, asked, None
+    def __init__(self, console: Console, specs: Sequence[RequestSpec]):
+        self._console, self._specs, self._start = console, specs, None
         self._began: set[int] = set()
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "DemoLines":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -78,7 +77,7 @@ class Lines:
     def __call__(self, event: Any) -> None:
         self._start = event.time if self._start is None else self._start
         if event.request is not None and (says := self._says(event)):
-            name = self._asked[event.request.prompt_idx].name
+            name = self._specs[event.request.prompt_idx].name
             line = f"  {event.time - self._start:6.2f} s  {name:<8}  {says}"
             self._console.print(Text(line), soft_wrap=True)
 
@@ -100,14 +99,14 @@ class Pieces:
 
     Args:
         console: where they go.
-        asked: what was sent.
+        specs: what was sent.
     """
 
     LENGTH = 40  # characters of a line, at least
 
-    def __init__(self, console: Console, asked: Sequence[Asked]):
-        self._console, self._asked = console, asked
-        self._held = [""] * len(asked)
+    def __init__(self, console: Console, specs: Sequence[RequestSpec]):
+        self._console, self._specs = console, specs
+        self._held = [""] * len(specs)
 
     def __call__(self, index: int, piece: str) -> None:
         self._held[index] += piece
@@ -117,7 +116,7 @@ class Pieces:
     def flush(self, index: int) -> None:
         """What is left, when a text has ended."""
         if self._held[index]:
-            line = f"{'':11}{self._asked[index].name:<8}  > {one_line(self._held[index])}"
+            line = f"{'':11}{self._specs[index].name:<8}  > {one_line(self._held[index])}"
             self._console.print(Text(line), soft_wrap=True)
         self._held[index] = ""
 
@@ -130,7 +129,7 @@ class LinesAndTable:
         table: below; nothing of it remains.
     """
 
-    def __init__(self, lines: Lines, table: LiveTable):
+    def __init__(self, lines: DemoLines, table: LiveTable):
         self._lines, self._table = lines, table
 
     def __enter__(self) -> "LinesAndTable":
@@ -145,7 +144,7 @@ class LinesAndTable:
         self._table(event)
 
 
-def choose_view(console: Console, asked: Sequence[Asked], moves: bool) -> Lines | LinesAndTable:
+def choose_view(console: Console, specs: Sequence[RequestSpec], moves: bool) -> DemoLines | LinesAndTable:
     """Lines alone for a file, a pipe, or a terminal that cannot move."""
-    lines = Lines(console, asked)
-    return LinesAndTable(lines, LiveTable(Board(asked), console)) if moves else lines
+    lines = DemoLines(console, specs)
+    return LinesAndTable(lines, LiveTable(RequestBoard(specs), console)) if moves else lines

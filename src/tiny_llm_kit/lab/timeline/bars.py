@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .trace import Lane, Span, Trace
+from ..trace import Lane, Span, Trace
 from .words import described, lane_title
 
 WIDTH, LANE, BAR = 1000, 26, 18  # units across, pixels of a lane and of a bar in it

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .trace import Lane, Trace
+from ..trace import Lane, Trace
 from .words import described, lane_title
 
 # Names of colours that `chrome://tracing` knows; Perfetto chooses its own.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .trace import Lane, Trace
+from ..trace import Trace
 from .words import duration
 
 
@@ -33,19 +33,11 @@ class Figure:
 STALLS = "stall steps"
 
 
-def figures(before: Trace, after: Trace, long: int, late: int) -> Iterator[Figure]:
-    """What the two runs are judged by.
-
-    Args:
-        long, late: the numbers of the long prompt, and of the short one that arrives with it.
-    """
+def figures(before: Trace, after: Trace) -> Iterator[Figure]:
+    """What the two runs are judged by."""
     yield Figure(STALLS, before.stall_steps, after.stall_steps)
     yield Figure("longest gap", before.longest_gap, after.longest_gap)
     yield Figure("TBT p99", before.tbt_p99, after.tbt_p99)
-    for name, number in (("TTFT of the long prompt", long), ("TTFT of the short one behind it", late)):
-        yield Figure(name, _lane(before, number).ttft, _lane(after, number).ttft)
+    for name, lane in (("TTFT of the long prompt", "long"), ("TTFT of the short one behind it", "late")):
+        yield Figure(name, before.named(lane).ttft, after.named(lane).ttft)
     yield Figure("total time", before.end, after.end)
-
-
-def _lane(trace: Trace, number: int) -> Lane:
-    return next(lane for lane in trace.lanes if lane.request == number)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..simulated_model import Cost, Costs
+from ..cost_model import Cost, Costs, measured_costs
 from ..text import counted
+from ..trace import WHOLE, Lane, Trace
 from . import bars
 from .figures import Figure
-from .trace import WHOLE, Lane, Trace
 from .words import MEANINGS, duration
 
 
@@ -86,7 +86,7 @@ def _source(found: Mapping[str, Any]) -> str:
 
 def _costs(measured: Trace, virtual: Trace, costs: Costs | None) -> str:
     """What the steps of the virtual runs cost, and how near they come."""
-    used = costs or Costs()
+    used = costs or measured_costs()
     text = f"A chunk takes {_cost(used.prefill)}; a decode step {_cost(used.decode)}."
     if costs is None:
         return f"{text} These are the simulated model's own figures."

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..text import counted
+from ..trace import Lane, Span, Trace
 from .figures import Figure
-from .trace import Lane, Span, Trace
 from .words import duration
 
 COLUMNS = 88

@@ -1,6 +1,6 @@
 """What the drawings say: spans, requests and figures in a few words."""
 
-from .trace import Lane, Span, Trace
+from ..trace import Lane, Span, Trace
 
 MEANINGS = {
     "chunk": "a chunk of its prompt",

@@ -1,21 +1,22 @@
 """From the events of a scheduler to a trace."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from .trace import Lane, Span, Trace, stalls
+from .trace import WHOLE, Lane, Span, Trace, stalls
 
 
 class Recorder:
-    """Writes down what a scheduler does. A listener for the events of `ChunkedPrefillScheduler`.
+    """Records what a scheduler does. A listener for the events of `batch_generate` and `ChunkedPrefillScheduler`.
 
     Args:
         prefill_step: tokens of prompts that were agreed between two decode steps.
         names: what people call the requests, by their numbers.
     """
 
-    def __init__(self, prefill_step: int, names: dict[int, str] | None = None):
-        self.prefill_step, self.names = prefill_step, names or {}
-        self.stall_steps = 0
+    def __init__(self, prefill_step: int, names: Sequence[str] = ()):
+        self.prefill_step, self.names = prefill_step, names
+        self.stall_steps = self.steps = 0
         self._begin: float | None = None
         self._now = 0.0
         self._lanes: dict[int, Lane] = {}
@@ -26,24 +27,31 @@ class Recorder:
         ] = []  # start and tokens, of those for which running requests wait
 
     def __call__(self, event: Any) -> None:
-        if self._begin is None:
-            self._begin = event.time
+        self.begin(event.time)
         self._now = event.time - self._begin
         getattr(self, f"_{event.kind}")(event)
 
-    on_event = __call__  # as metrics take them
+    def begin(self, time: float) -> None:
+        """All times count from here; without this call, from the first event."""
+        self._begin = time if self._begin is None else self._begin
 
-    def trace(self, title: str, chunk: int, provenance: dict[str, Any] | None = None) -> Trace:
+    def arrive(self, request: Any, time: float) -> None:
+        """A request starts to wait; a later "arrive" event of it changes nothing."""
+        self.begin(time)
+        number, time = request.prompt_idx, time - self._begin
+        if number not in self._lanes:
+            name = self.names[number] if number < len(self.names) else ""
+            self._lanes[number] = Lane(number, len(request.prompt_tokens), time, name or str(number))
+            self._since[number] = ("queued", time)
+
+    def trace(self, title: str = "", chunk: int = WHOLE, provenance: dict[str, Any] | None = None) -> Trace:
         """What was recorded so far."""
         lanes = [self._lanes[number] for number in sorted(self._lanes)]
         spans, end = list(self._spans), self._now
         return Trace(title, lanes, spans, chunk, self.prefill_step, self.stall_steps, end, provenance or {})
 
     def _arrive(self, event: Any) -> None:
-        number = event.request.prompt_idx
-        name = self.names.get(number, str(number))
-        self._lanes[number] = Lane(number, len(event.request.prompt_tokens), self._now, name)
-        self._since[number] = ("queued", self._now)
+        self.arrive(event.request, event.time)
 
     def _prefill(self, event: Any) -> None:
         self._ends_waiting(event.request.prompt_idx)
@@ -55,6 +63,7 @@ class Recorder:
         self._since.setdefault(event.request.prompt_idx, ("paused", self._now))
 
     def _step(self, event: Any) -> None:
+        self.steps += 1
         for part in event.parts:
             getattr(self, f"_{part.kind}")(part, event.start - self._begin)
 

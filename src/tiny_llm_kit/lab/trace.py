@@ -6,10 +6,23 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from ..latency import percentile
-
 FORMAT = "tiny-llm timeline 1"
 WHOLE = 999_999  # the prefill step that computes every prompt whole
+
+
+def percentile(values: Sequence[float], p: float) -> float:
+    """The smallest of the values that is not exceeded by p per cent of them: no value is made up.
+
+    So p99 of fewer than 100 values is the largest one.
+
+    Raises:
+        ValueError: there is no value, or p is not above 0 and at most 100.
+    """
+    if not len(values) or not 0 < p <= 100:
+        raise ValueError(f"no percentile {p} of {len(values)} values")
+    import numpy as np  # here: `--help` of the commands that report latencies needs no NumPy
+
+    return float(np.percentile(values, p, method="inverted_cdf"))
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,12 @@ class Lane:
         return self.tokens[0] - self.arrive if self.tokens else None
 
     @property
+    def latency(self) -> float | None:
+        """Seconds from its arrival to its end; None while it runs, and for one that failed."""
+        failed = self.reason in ("abort", "error")
+        return None if failed or self.finish is None else self.finish - self.arrive
+
+    @property
     def gaps(self) -> list[float]:
         """Seconds from each token to the next."""
         return [later - earlier for earlier, later in pairwise(self.tokens)]
@@ -96,9 +115,18 @@ class Trace:
     end: float
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    def named(self, name: str) -> Lane:
+        """The request that people call so."""
+        return next(lane for lane in self.lanes if lane.name == name)
+
     def of(self, lane: Lane) -> list[Span]:
         """Its spans, in order."""
         return [span for span in self.spans if span.request == lane.request]
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all answers."""
+        return sum(len(lane.tokens) for lane in self.lanes)
 
     @property
     def gaps(self) -> list[float]:
@@ -113,6 +141,17 @@ class Trace:
     def tbt_p99(self) -> float | None:
         """Time between tokens that one gap in a hundred exceeds, in seconds."""
         return percentile(self.gaps, 99) if self.gaps else None
+
+    def latencies(self) -> list[str]:
+        """TTFT, TBT and speed as texts. What was not seen is left out."""
+        texts, ttfts = [], [lane.ttft for lane in self.lanes if lane.tokens]
+        for name, seconds in (("TTFT", ttfts), ("TBT", self.gaps)):
+            if seconds:
+                p50, p99 = (1000 * percentile(seconds, p) for p in (50, 99))
+                texts.append(f"{name} p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+        if self.num_tokens and self.end:
+            texts.append(f"{self.num_tokens / self.end:.1f} tokens/s")
+        return texts
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in ms, of values that JSON has."""

@@ -1,0 +1,145 @@
+"""A batch of prompts answered by `batch_generate`: the work, and what it leaves on the terminal."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ...terminal import interrupts_kept
+from ..prompts import rendered
+from ..recorder import Recorder
+from ..serve import Serving
+from ..text import counted, harmless, shortened
+
+PREFILL_STEP = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """What there is to do.
+
+    Args:
+        serving: what serves.
+        backend: its port.
+        prompts: what was asked.
+        requests: one for each.
+        slots: how many run at a time.
+        max_seq_len: tokens of a slot.
+        recorder: of what happens.
+    """
+
+    serving: Serving
+    backend: str
+    prompts: Sequence[str]
+    requests: Sequence[Any]
+    slots: int
+    max_seq_len: int
+    recorder: Recorder
+
+    @property
+    def failed(self) -> list[Any]:
+        return [request for request in self.requests if request.error is not None]
+
+    def run(self, view: AbstractContextManager[Callable[[Any], object]]) -> None:
+        """Answers all prompts. Ctrl-C ends it between two steps, with every cache released."""
+        with view as show, interrupts_kept() as check_interrupt:
+
+            def on_event(event: Any) -> None:
+                self.recorder(event)
+                show(event)
+                check_interrupt()
+
+            serving = self.serving
+            options = {"clock": serving.clock, "on_event": on_event}
+            serving.names.batch_generate(
+                serving.model, serving.tokenizer, self.requests, self.max_seq_len, self.slots, **options
+            )
+            check_interrupt()  # it may have come after the last event
+
+    def report(self, make_view: Callable[["BatchJob", Console], Any], console: Console) -> bool:
+        """Runs it and prints its answers; whether it was interrupted."""
+        interrupted = False
+        try:
+            self.run(make_view(self, console))
+        except KeyboardInterrupt:
+            interrupted = True
+        print_report(self, console, interrupted)
+        return interrupted
+
+
+def make_job(
+    serving: Serving,
+    backend: str,
+    prompts: Sequence[str],
+    slots: int = 4,
+    max_seq_len: int = 512,
+    template: bool = True,
+    **limits: Any,
+) -> BatchJob:
+    """A request for every prompt; all of them arrive now. More slots than prompts would only be memory.
+
+    Args:
+        template: whether prompts get the model's chat template.
+        limits: of every request: `sampling`, `stop`.
+
+    Raises:
+        CheckpointError: the template fails.
+    """
+    start, model, tokenizer = serving.clock(), serving.model, serving.tokenizer
+    texts = [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
+    requests = [
+        serving.names.Request(model, tokenizer, text, prompt_idx=i, max_seq_len=max_seq_len, **limits)
+        for i, text in enumerate(texts)
+    ]
+    recorder = Recorder(PREFILL_STEP, [str(number + 1) for number in range(len(prompts))])
+    for request in requests:
+        recorder.arrive(request, start)
+    return BatchJob(serving, backend, prompts, requests, min(slots, len(prompts)), max_seq_len, recorder)
+
+
+def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
+    """The answers and the summary of a batch; of one that was interrupted, those prompts that came to their end."""
+    ended = [request for request in job.requests if request.finish_reason not in (None, "abort")]
+    digits = len(str(len(job.requests)))
+    for request in ended:
+        number = f"{request.prompt_idx + 1:{digits}}. "
+        prompt = shortened(job.prompts[request.prompt_idx])
+        console.print(Text.assemble((number, "green"), (prompt, "bold")), soft_wrap=True)
+        print_wrapped(console, answer_of(request), indent=" " * len(number))
+    if ended:
+        console.print()
+    for parts in (counts(job, len(ended), interrupted), job.recorder.trace().latencies()):
+        if parts:
+            console.print(Text(" · ".join(parts)), soft_wrap=True)
+
+
+def answer_of(request: Any) -> str:
+    """The text; behind it why it ended, unless the model ended it itself. An error is its line."""
+    if request.error is not None:
+        return f"error: {harmless(request.error)}"
+    reason = "" if request.finish_reason == "stop" else f" [{request.finish_reason}]"
+    return harmless(request.text) + reason
+
+
+def print_wrapped(console: Console, text: str, indent: str) -> None:
+    """Indented, and on a terminal wrapped between words; a file keeps the lines of the text."""
+    for line in text.split("\n"):
+        width = max(1, console.width - len(indent))
+        pieces = Text(line).wrap(console, width) if console.is_terminal else [Text(line)]
+        for piece in pieces:
+            piece.rstrip()
+            console.print(Text(indent) + piece, soft_wrap=True)
+
+
+def counts(job: BatchJob, ended: int, interrupted: bool) -> list[str]:
+    """How much was done, and where."""
+    total, recorder = len(job.requests), job.recorder
+    texts = [f"{ended} of {counted(total, 'prompt')}" if interrupted else counted(total, "prompt")]
+    if job.failed:
+        texts.append(f"{len(job.failed)} failed")
+    tokens = recorder.trace().num_tokens
+    texts += [counted(job.slots, "slot"), counted(recorder.steps, "step"), counted(tokens, "token")]
+    return [*texts, job.backend, job.serving.model.device, *["interrupted"] * interrupted]

@@ -1,0 +1,152 @@
+"""Serves the requests of the demo under each policy, and keeps what each of them felt."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from ..serve import Listener, Service, Serving
+from ..trace import Trace
+from ..workload import LONG, SHORT, RequestSpec, Workload
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What can be turned, see `knobs.KNOBS`."""
+
+    prefill_step: int = 128
+    batch_size: int = 5
+    max_seq_len: int | None = None
+    reserved_decode_slots: int = 0
+    patience: int = 8
+    max_tokens: int = 48
+
+
+@dataclass(frozen=True)
+class DemoPolicy:
+    """One way to serve.
+
+    Args:
+        name, says: for the tables.
+        is_chunked: whether prompts are cut.
+        pauses: whether a long prompt makes room for a shorter one.
+    """
+
+    name: str
+    says: str
+    is_chunked: bool
+    pauses: bool
+
+
+POLICIES = (
+    DemoPolicy("unchunked", "every prompt in one piece", is_chunked=False, pauses=False),
+    DemoPolicy("chunked", "in pieces, first come first served", is_chunked=True, pauses=False),
+    DemoPolicy("pausing", "in pieces, and a shorter prompt goes first", is_chunked=True, pauses=True),
+)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The demo's work.
+
+    Args:
+        serving: what serves.
+        specs: what is sent.
+        knobs: as they are turned.
+    """
+
+    serving: Serving
+    specs: Sequence[RequestSpec]
+    knobs: Knobs
+
+    @property
+    def workload(self) -> Workload:
+        """With room for the longest prompt and its answer, if nobody has said otherwise."""
+        answer = self.knobs.max_tokens
+        specs = tuple(replace(spec, answer=answer) for spec in self.specs)
+        room = self.knobs.max_seq_len or max(spec.tokens for spec in specs) + answer
+        return Workload("demo", "", specs, self.knobs.batch_size, self.knobs.prefill_step, room)
+
+    def service(self, policy: DemoPolicy, on_event: Listener) -> Service:
+        """A run under this policy, ready to begin."""
+        knobs = self.knobs
+        return Service(
+            self.serving,
+            self.workload,
+            knobs.prefill_step if policy.is_chunked else None,
+            on_event,
+            pause_prefill=policy.pauses,
+            reserved_decode_slots=knobs.reserved_decode_slots,
+            patience=knobs.patience,
+        )
+
+    def warm_up(self) -> None:
+        """The longest prompt once and two tokens, so that the first policy does not pay for what is only once."""
+        room, names = self.workload.max_seq_len, self.serving.names
+        request = self.serving.request(replace(self.specs[0], answer=2), max_seq_len=room)
+        if not request.is_done:
+            names.batch_generate(self.serving.model, self.serving.tokenizer, [request], room, 1)
+
+    def serve(
+        self, policy: DemoPolicy, on_event: Listener, check_interrupt: Callable[[], None]
+    ) -> "PolicyRun":
+        """All requests under one policy; all are there at the start.
+
+        Raises:
+            KeyboardInterrupt: from `check_interrupt`, between two steps; every cache is released then.
+        """
+        with self.service(policy, on_event) as service:
+            service.send_all()
+            for _ in service.steps(check_interrupt):
+                pass
+        return PolicyRun(policy, self.specs, service.requests, service.trace())
+
+
+@dataclass(frozen=True)
+class PolicyRun:
+    """What the requests felt under one policy.
+
+    Args:
+        policy: which one.
+        specs: what was sent.
+        requests: the same as requests of the solution.
+        trace: what was recorded.
+    """
+
+    policy: DemoPolicy
+    specs: Sequence[RequestSpec]
+    requests: Sequence[Any]
+    trace: Trace
+
+    def ttft(self, number: int) -> float | None:
+        """Seconds from sending a request to its first token; None when there was none."""
+        return self.trace.lanes[number].ttft
+
+    def latency(self, number: int) -> float | None:
+        """Seconds from sending a request to its end; None when it did not come to its own end."""
+        return self.trace.lanes[number].latency
+
+    @property
+    def short_ttft(self) -> float | None:
+        """The median of the short prompts."""
+        return self._median_ttft(SHORT)
+
+    @property
+    def long_ttft(self) -> float | None:
+        """The median of the long prompts, who may pay for it."""
+        return self._median_ttft(LONG)
+
+    def _median_ttft(self, kind: str) -> float | None:
+        times = [self.ttft(number) for number, spec in enumerate(self.specs) if spec.kind == kind]
+        known = [time for time in times if time is not None]
+        return median(known) if known else None
+
+    @property
+    def longest_gap(self) -> float | None:
+        """Seconds between two tokens of one request, at most."""
+        return self.trace.longest_gap
+
+    @property
+    def total(self) -> float:
+        """Seconds from the start to the last end."""
+        return self.trace.end

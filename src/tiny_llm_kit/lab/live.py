@@ -1,0 +1,74 @@
+"""What moves on a terminal while requests are served: a table that is drawn again, and the end of a text that grows."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.measure import Measurement
+from rich.text import Text
+
+from .text import one_line
+
+# Drawing takes time from the engine: at most this share of it, so a slow terminal is drawn on less often.
+DRAWING_SHARE = 0.02
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two drawings
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a text on one line, as much of it as there is room for."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self.last(options.max_width), no_wrap=True, overflow="crop")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, options.max_width)
+
+    def last(self, width: int) -> str:
+        """At most `width` columns of a terminal; some characters take two."""
+        # Every character may be of no width at all, but four times as many as columns are more than enough.
+        text = one_line(self.text[-4 * width :])
+        if cell_len(text) <= width:
+            return text
+        text = text[-width:]
+        while cell_len(text) > width - 1:
+            text = text[1:]
+        return "…" + text
+
+
+class LiveTable:
+    """The board, drawn again now and then, on the engine's own thread between two steps.
+
+    Args:
+        board: what is drawn, a listener for the events too.
+        console: a terminal.
+        clock: seconds.
+    """
+
+    def __init__(self, board: Any, console: Console, clock: Callable[[], float] = time.perf_counter):
+        self._board, self._clock = board, clock
+        self._next = clock()
+        # Nothing remains of the table: the answers take its place.
+        self._live = Live(board, console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "LiveTable":
+        self._live.__enter__()
+        return self
+
+    def __call__(self, event: Any) -> None:
+        self._board(event)
+        start = self._clock()
+        if start >= self._next:
+            self._live.refresh()
+            end = self._clock()
+            pause = (end - start) / DRAWING_SHARE
+            self._next = end + min(max(pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+
+    def __exit__(self, *exception: Any) -> None:
+        self._live.__exit__(*exception)

@@ -1,0 +1,204 @@
+"""Serves a workload by a solution's chunked scheduler: the one loop of the lab, and what is recorded of it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from ..model.detokenizer import StreamDetokenizer
+from .recorder import Recorder
+from .trace import WHOLE, Trace
+from .workload import RUNNING, RequestSpec, Workload
+
+Listener = Callable[[Any], object]
+
+
+class EndlessTokenizer:
+    """Ends no text, so that every answer has the length that was asked for. Prompts are token ids."""
+
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def detokenizer(self) -> StreamDetokenizer:
+        return StreamDetokenizer(lambda token: b" ")
+
+
+class ArrivalsDuringCalls:
+    """A `ServingModel` that lets things happen while one of its calls runs.
+
+    Args:
+        model: what runs them.
+    """
+
+    def __init__(self, model: Any):
+        self._model, self.calls = model, 0
+        self.during: dict[int, list[Callable[[], None]]] = {}  # by a call's number, what happens as it begins
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def prefill(self, *arguments: Any, **options: Any) -> int | None:
+        self._begin_call()
+        return self._model.prefill(*arguments, **options)
+
+    def decode(self, *arguments: Any, **options: Any) -> list[int | None]:
+        self._begin_call()
+        return self._model.decode(*arguments, **options)
+
+    def _begin_call(self) -> None:
+        number, self.calls = self.calls, self.calls + 1
+        for happen in self.during.pop(number, ()):
+            happen()
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What serves.
+
+    Args:
+        names: the module `serving` of a solution.
+        model: a `ServingModel`.
+        tokenizer: as `Request` takes it.
+        clock: seconds.
+    """
+
+    names: ModuleType
+    model: Any
+    tokenizer: Any = field(default_factory=EndlessTokenizer)
+    clock: Callable[[], float] = time.perf_counter
+
+    def request(
+        self, spec: RequestSpec, number: int = 0, max_seq_len: int | None = None, model: Any = None
+    ) -> Any:
+        """A request of the solution."""
+        return self.names.Request(
+            model or self.model,
+            self.tokenizer,
+            spec.ids(self.model.vocab_size, number),
+            prompt_idx=number,
+            max_seq_len=max_seq_len,
+            sampling=self.names.SamplingParams(max_tokens=spec.answer),
+            priority=spec.priority,
+        )
+
+
+class NoEnd(RuntimeError):
+    """A scheduler that does not serve everybody to the end."""
+
+
+class Service:
+    """One run of a workload.
+
+    Args:
+        serving: what serves.
+        workload: what is asked.
+        chunk: tokens of a chunk; None computes prompts whole.
+        on_event: called with each event, after it was recorded.
+        options: of the scheduler.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        workload: Workload,
+        chunk: int | None = None,
+        on_event: Listener = lambda event: None,
+        **options: Any,
+    ):
+        self.serving, self.workload, self.chunk, self._on_event = serving, workload, chunk or WHOLE, on_event
+        self._model = ArrivalsDuringCalls(serving.model)
+        names, max_seq_len = serving.names, workload.max_seq_len
+        self.metrics = names.ChunkedPrefillMetrics(prefill_step=workload.promise)
+        self.recorder = Recorder(workload.promise, [spec.name for spec in workload.requests])
+        self.requests = [
+            serving.request(spec, number, max_seq_len, self._model)
+            for number, spec in enumerate(workload.requests)
+        ]
+        self.unsent = len(self.requests)
+        self.scheduler = names.ChunkedPrefillScheduler(
+            self._model, workload.batch_size, self.chunk, max_seq_len, clock=serving.clock, **options
+        )
+
+    def __enter__(self) -> "Service":
+        """Serves a small request that nobody records: a service that is open has made its batch's cache already."""
+        try:
+            self.scheduler.add(self.serving.request(RequestSpec(RUNNING, 4, 2), model=self._model))
+            for _ in self.steps():
+                pass
+            self.scheduler.collect_results()
+        except BaseException:
+            self.scheduler.close()
+            raise
+        self._model.calls = 0
+        self.scheduler.metrics, self.scheduler.on_event = self.metrics, self._emit
+        self.recorder.begin(self.serving.clock())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.scheduler.close()
+
+    def _emit(self, event: Any) -> None:
+        self.recorder(event)
+        self._on_event(event)
+
+    def send(self, number: int, time: float | None = None) -> None:
+        """Sends a request; it has been waiting since `time` if it was sent during a step."""
+        self.recorder.arrive(self.requests[number], self.serving.clock() if time is None else time)
+        self.unsent -= 1
+        self.scheduler.add(self.requests[number])
+
+    def send_all(self) -> None:
+        """Sends every request when its workload says."""
+        for number, spec in enumerate(self.workload.requests):
+            if spec.arrives is None:
+                self.send(number)
+            else:
+                self._model.during.setdefault(spec.arrives, []).append(partial(self.send, number))
+
+    def steps(
+        self,
+        check_interrupt: Callable[[], None] = lambda: None,
+        more_come: Callable[[], object] = lambda: False,
+    ) -> Iterator[None]:
+        """The serve loop: yields before each step, and while there is none to do but `more_come()`.
+
+        Raises:
+            NoEnd: the scheduler takes more steps than there are tokens.
+            KeyboardInterrupt: from `check_interrupt`, between two steps.
+        """
+        steps, most = 0, 10 + sum(spec.tokens + spec.answer for spec in self.workload.requests)
+        while self.scheduler.has_work_remaining() or more_come():
+            yield
+            if self.scheduler.has_work_remaining():
+                self.scheduler.step()
+                steps += 1
+            check_interrupt()
+            if steps > most:
+                raise NoEnd(f"the scheduler has work after {steps:,} steps, more than there are tokens")
+
+    def check_answers(self) -> None:
+        """Raises NoEnd if a request does not have its whole answer."""
+        for spec, request in zip(self.workload.requests, self.requests, strict=True):
+            if len(request.tokens) != spec.answer:
+                reason = request.error or request.finish_reason or "it never ended"
+                name = spec.name or request.prompt_idx
+                raise NoEnd(f"request {name} has {len(request.tokens)} of {spec.answer} tokens: {reason}")
+
+    def trace(self, title: str = "", provenance: dict[str, Any] | None = None) -> Trace:
+        """What was recorded."""
+        return self.recorder.trace(title or self.workload.name, self.chunk, provenance)
+
+
+def serve(serving: Serving, workload: Workload, chunk: int | None = None, **options: Any) -> Service:
+    """Serves a workload once, every request to its whole answer; options as `Service` takes them.
+
+    Raises:
+        NoEnd: a request does not have its whole answer.
+    """
+    with Service(serving, workload, chunk, **options) as service:
+        service.send_all()
+        for _ in service.steps():
+            pass
+    service.check_answers()
+    return service

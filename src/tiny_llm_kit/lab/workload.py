@@ -1,0 +1,121 @@
+"""What is asked of a scheduler: which prompts, how long, and when they arrive.
+
+Nothing arrives by a clock: a request arrives while a call of the model runs, counted from 0, so that every chunk size
+meets the same state of the batch on every machine.
+"""
+
+import string
+from dataclasses import dataclass
+
+LONG, SHORT, RUNNING = "long", "short", "running"
+
+
+def prompt_of(length: int, vocabulary: int, number: int = 0) -> list[int]:
+    """Token ids that repeat only after the whole vocabulary; speed does not depend on what they mean."""
+    return [(7919 * position + 31 * number) % vocabulary for position in range(length)]
+
+
+@dataclass(frozen=True)
+class RequestSpec:
+    """One request.
+
+    Args:
+        kind: `LONG`, `SHORT`, or `RUNNING`, which only keeps the batch busy.
+        tokens: of its prompt.
+        answer: tokens that it may have.
+        arrives: during which call of the model; None is before the first one.
+        name: what charts and tables call it.
+        prompt: its token ids; empty for those of `prompt_of`.
+        priority: its class.
+        text_tokens: of the prompt's text without a chat template around it.
+    """
+
+    kind: str
+    tokens: int
+    answer: int
+    arrives: int | None = None
+    name: str = ""
+    prompt: tuple[int, ...] = ()
+    priority: str = "interactive"
+    text_tokens: int = 0
+
+    def ids(self, vocabulary: int, number: int = 0) -> list[int]:
+        """Its prompt."""
+        return list(self.prompt) or prompt_of(self.tokens, vocabulary, number)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in the order of their arrival, and how they are served.
+
+    Args:
+        name, says: for tables.
+        requests: what is asked.
+        batch_size: slots.
+        promise: tokens of prompts for which running requests agree to wait; what is more is a stall.
+        room: tokens of a slot; None is what the longest request needs.
+    """
+
+    name: str
+    says: str
+    requests: tuple[RequestSpec, ...]
+    batch_size: int = 5
+    promise: int = 128
+    room: int | None = None
+
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens of a slot."""
+        return self.room or max(spec.tokens + spec.answer for spec in self.requests) + 1
+
+
+def mixed(tokens: int = 1024, answer: int = 32) -> Workload:
+    """Three long prompts and ten short ones, five at a time, all there at the start."""
+    long, short = RequestSpec(LONG, tokens, answer), RequestSpec(SHORT, 8, answer)
+    says = f"3 prompts of {tokens:,} tokens, then 10 of 8, all there at the start; 5 slots"
+    return Workload("mixed", says, (long,) * 3 + (short,) * 10)
+
+
+def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
+    """Four requests that decode; then a long prompt arrives.
+
+    Their prompts are of one chunk whatever its size. Each starts in a step of its own, so calls 0 to 7 are a prompt
+    and a decode in turns; the long one arrives during the 16th decode that follows. Of the gaps between 4 · 96 tokens
+    the longest four are more than one per cent: p99 is one of them.
+    """
+    says = f"4 requests decode {answer} tokens; a prompt of {tokens:,} arrives"
+    running = (RequestSpec(RUNNING, 16, answer),) * 4
+    return Workload("decode-heavy", says, (*running, RequestSpec(LONG, tokens, 8, arrives=23)))
+
+
+def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
+    """Three short prompts after a long one.
+
+    Args:
+        tokens: of the long one.
+        chunk: tokens of a chunk; None computes it whole, in call 0.
+        queued: whether all are there at the start; else they arrive as the long one's second chunk begins.
+    """
+    second = 1 if chunk is not None and chunk < tokens else 0
+    arrives = None if queued else second
+    short = tuple(RequestSpec(SHORT, size, 16, arrives) for size in (3, 4, 5))
+    when = "all at the start" if queued else "from its second chunk on"
+    says = f"prompts of 3, 4 and 5 tokens behind one of {tokens:,}, {when}"
+    return Workload("queued" if queued else "arriving", says, (RequestSpec(LONG, tokens, 16), *short))
+
+
+def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> Workload:
+    """The timeline's: requests that decode, a long prompt that arrives among them, and a short one right after it.
+
+    It arrives in the third step in which all of them decode. Each outlives it by some tokens, in chunks of `promise`.
+    """
+    arrives, chunks = 2 * decodes + 1, -(-tokens // promise)
+    running = tuple(
+        RequestSpec(RUNNING, min(20, promise), decodes + chunks + 16, name=name)
+        for name in string.ascii_uppercase[:decodes]
+    )
+    long = RequestSpec(LONG, tokens, 8, arrives, "long")
+    late = RequestSpec(SHORT, 20, 8, arrives, "late")
+    running_text = f"{decodes} requests run" if decodes > 1 else "1 request runs"
+    says = f"{running_text} when a prompt of {tokens:,} tokens arrives, and a short one behind it."
+    return Workload("timeline", says, (*running, long, late), decodes + 2, promise)
