@@ -390,7 +390,7 @@ class Drawn:
         self.requests = [SimpleNamespace(prompt_idx=i, tokens=[], text="") for i in range(prompts)]
         self.board = SlotBoard(self.requests, slots)
 
-    def tell(self, kind: str, index: int, slot: int | None = None, text: str = "") -> list[str]:
+    def emit(self, kind: str, index: int, slot: int | None = None, text: str = "") -> list[str]:
         request = self.requests[index]
         request.tokens += [0] * bool(text)
         request.text += text
@@ -403,23 +403,23 @@ class Drawn:
 def test_the_table_follows_the_events():
     drawn = Drawn(prompts=4, slots=2)
     head = "slot request phase tokens text"
-    assert drawn.tell("prefill", 0) == ["3 waiting · 1 running · 0 done", head, "0 1 prefill 0", "1 idle"]
-    assert drawn.tell("token", 0, text="One")[2] == "0 1 decode 1 One"
-    assert drawn.tell("finish", 1)[0] == "2 waiting · 1 running · 1 done", "refused before it had a slot"
-    assert drawn.tell("prefill", 2)[3] == "1 3 prefill 0"
-    drawn.tell("token", 2, text="Three")
-    assert drawn.tell("token", 0, slot=0, text=" two")[2] == "0 1 decode 2 One two"
-    assert drawn.tell("finish", 0, slot=0)[2] == "0 1 done 2 One two"
-    last = drawn.tell("prefill", 3)
+    assert drawn.emit("prefill", 0) == ["3 waiting · 1 running · 0 done", head, "0 1 prefill 0", "1 idle"]
+    assert drawn.emit("token", 0, text="One")[2] == "0 1 decode 1 One"
+    assert drawn.emit("finish", 1)[0] == "2 waiting · 1 running · 1 done", "refused before it had a slot"
+    assert drawn.emit("prefill", 2)[3] == "1 3 prefill 0"
+    drawn.emit("token", 2, text="Three")
+    assert drawn.emit("token", 0, slot=0, text=" two")[2] == "0 1 decode 2 One two"
+    assert drawn.emit("finish", 0, slot=0)[2] == "0 1 done 2 One two"
+    last = drawn.emit("prefill", 3)
     assert last == ["0 waiting · 2 running · 2 done", head, "0 4 prefill 0", "1 3 decode 1 Three"]
-    assert drawn.tell("finish", 3)[2] == "0 4 done 0", "its first token was its last"
+    assert drawn.emit("finish", 3)[2] == "0 4 done 0", "its first token was its last"
 
 
 @pytest.mark.parametrize("width", [1, 9, 20, 40])
 def test_the_table_is_as_wide_as_a_narrow_terminal(width):
     drawn = Drawn(prompts=2, slots=1)
-    drawn.tell("prefill", 0)
-    drawn.tell("token", 0, text="日本語のテキスト, and more of it than there is room for")
+    drawn.emit("prefill", 0)
+    drawn.emit("token", 0, text="日本語のテキスト, and more of it than there is room for")
     console = Console(width=width, file=io.StringIO())
     console.print(drawn.board)
     assert all(cell_len(line) <= width for line in console.file.getvalue().splitlines())
@@ -428,8 +428,8 @@ def test_the_table_is_as_wide_as_a_narrow_terminal(width):
 def test_the_table_believes_the_events_about_slots():
     """A scheduler may prefill before it knows the slot, and choose another than the lowest."""
     drawn = Drawn(prompts=1, slots=3)
-    drawn.tell("prefill", 0)
-    assert drawn.tell("token", 0, slot=2, text="x")[2:] == ["0 idle", "1 idle", "2 1 decode 1 x"]
+    drawn.emit("prefill", 0)
+    assert drawn.emit("token", 0, slot=2, text="x")[2:] == ["0 idle", "1 idle", "2 1 decode 1 x"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.repo import PORTS, SOURCES
 from tiny_llm_kit.runtime.port import installed_backends
 
@@ -91,13 +94,168 @@ def test_text_files_are_read_and_written_in_utf_8(path):
 
 
 def test_a_name_of_a_class_means_one_thing_in_the_kit():
-    """In the rooms that the others build on. A name that two classes share makes the reader ask which one it is."""
+    """A name that two classes share makes the reader ask which one it is."""
     found: dict[str, list[str]] = {}
     for path in python_files("tiny_llm_kit"):
-        if path.parent.parts[len(SOURCES.parts) + 1 :][:1] not in (("model",), ("runtime",), ("course",)):
-            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(name(path))
     assert len(found) > 30
     assert {key: files for key, files in found.items() if len(files) > 1} == {}
+
+
+# ---- the rooms of kit
+
+KIT = SOURCES / "tiny_llm_kit"
+ROOMS = ("model", "runtime", "lab", "course", "commands")  # each imports only those before it
+OUTSIDE = {"__init__", "repo", "terminal", "torch_build"}
+OPTIMIZED = 1  # the flag of a function's code, which those of modules and classes lack
+BY_NAME = {"import_module", "__import__", "find_spec"}
+
+
+def kit_imports(
+    source: str, place: tuple[str, ...], is_package: bool = False
+) -> Iterator[tuple[tuple, ast.AST]]:
+    """Every part of kit that a file imports, as names below `tiny_llm_kit`, and where it stands.
+
+    Args:
+        place: the file, as names below `tiny_llm_kit`.
+    """
+    here = place if is_package else place[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            module = tuple(node.module.split(".")) if node.module else ()
+            if node.level:
+                module = ("tiny_llm_kit", *here[: len(here) - node.level + 1], *module)
+            found = [(*module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.Call) and _called(node) in BY_NAME and node.args:
+            text = next((n.value for n in ast.walk(node.args[0]) if isinstance(n, ast.Constant)), "")
+            above = len(text) - len(text.lstrip("."))
+            prefix = ("tiny_llm_kit", *here[: len(here) - above + 1]) if above else ()
+            found = [(*prefix, *filter(None, text.split(".")))]
+        else:
+            continue
+        yield from ((names[1:], node) for names in found if names[:1] == ("tiny_llm_kit",))
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "id", getattr(node.func, "attr", ""))
+
+
+def against_the_rooms(source: str, place: tuple[str, ...]) -> list[str]:
+    """What a file imports and may not."""
+    room, found = place[0], []
+    for names, node in kit_imports(source, place):
+        other = names[0] if names else ""
+        if other not in ROOMS:
+            continue
+        if room not in ROOMS:
+            # Its package alone reaches a room, when a name of it is asked for.
+            allowed = place == ("__init__",) and node.col_offset > 0
+        elif room == other == "commands":
+            allowed = names[:2] == place[:2]
+        else:
+            allowed = ROOMS.index(other) <= ROOMS.index(room)
+        if not allowed:
+            found.append(f"{'/'.join(place)}.py, line {node.lineno}, imports {'.'.join(names)}")
+    return found
+
+
+def place_of(path: Path) -> tuple[str, ...]:
+    return path.relative_to(KIT).with_suffix("").parts
+
+
+def test_kit_stands_in_its_rooms():
+    assert {place_of(path)[0] for path in KIT.rglob("*.py")} <= {*ROOMS, *OUTSIDE}
+    found = [
+        line
+        for path in KIT.rglob("*.py")
+        for line in against_the_rooms(path.read_text(encoding="utf-8"), place_of(path))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("model/hub", "from ..runtime.port import Port"),
+        ("model/hub", "def f():\n    from ..course import tree"),
+        ("runtime/port", "from .. import lab"),
+        ("runtime/port", "import tiny_llm_kit.course.tree"),
+        ("lab/serve", "from tiny_llm_kit.course.capabilities import load"),
+        ("lab/bench/ours", "from ...commands import main"),
+        ("lab/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
+        ("lab/serve", "__import__('tiny_llm_kit.commands.main')"),
+        ("lab/bench/ours", "import_module('...course.tree', __package__)"),
+        ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
+        ("commands/demo", "from .main import answer"),
+        ("commands/demo", "from ..commands import main"),
+        ("repo", "from .model import hub"),
+        ("terminal", "def f():\n    from .runtime.port import Port"),
+        ("__init__", "from .course.capabilities import load"),
+    ],
+)
+def test_an_import_up_or_across_is_found(place, source):
+    assert against_the_rooms(source, tuple(place.split("/")))
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("commands/demo", "from ..lab.serve import serve\nfrom ..repo import ROOT"),
+        ("lab/bench/ours", "from ...runtime.port import Port\nfrom ..serve import serve\nimport json"),
+        ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
+    ],
+)
+def test_an_import_down_is_none_of_them(place, source):
+    assert not against_the_rooms(source, tuple(place.split("/")))
+
+
+# ---- from a prompt to its first token
+
+
+class UntilText:
+    """Standard output that stops the profiler at the first piece of text.
+
+    Args:
+        stream: where the text goes.
+    """
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if text:
+            sys.setprofile(None)
+        return self._stream.write(text)
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys):
+    """Files of kit that are called between `main` of the README and its first token, but for reading the model."""
+    called, encoded = set(), []
+
+    def profile(frame, event: str, argument: object) -> None:
+        if event == "call":
+            called.add(frame.f_code)
+            if frame.f_code.co_name == "encode" and str(KIT) in frame.f_code.co_filename:
+                encoded.append(Path(frame.f_code.co_filename).stem)
+
+    monkeypatch.setattr(sys, "stdout", UntilText(sys.stdout))
+    sys.setprofile(profile)
+    try:
+        command.main(["--solution", "ref", "--backend", port, "--device", "cpu", "--max-tokens", "1"])
+    finally:
+        sys.setprofile(None)
+    # The bodies of modules and classes are run by imports.
+    paths = {Path(code.co_filename) for code in called if code.co_flags & OPTIMIZED}
+    places = {place_of(path) for path in paths if KIT in path.parents}
+    entered = {"/".join(place) for place in places if place[0] != "model"}
+    assert {"commands/main", "runtime/loading"} <= entered
+    assert len(entered) <= 8, sorted(entered)
+    assert encoded == ["tokenizer"]

@@ -3,12 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tiny_llm_kit.lab.recorder import Recorder
 from tiny_llm_kit.lab.trace import percentile
-from tiny_llm_ref.serving.chunked_prefill_metrics import percentile as learners
 
 
 @pytest.mark.parametrize(
@@ -30,12 +27,6 @@ def test_p99_needs_a_hundred_values_to_leave_one_out():
 def test_there_is_no_percentile_of_nothing(values, p):
     with pytest.raises(ValueError, match="no percentile"):
         percentile(values, p)
-
-
-@given(values=st.lists(st.floats(0, 1e6), min_size=1), p=st.sampled_from([1, 10, 50, 90, 95, 99, 100]))
-def test_the_percentile_of_day_7_is_numpys(values, p):
-    """Kit's is NumPy's `inverted_cdf`; the learner writes the rank themselves."""
-    assert learners(values, p) == percentile(values, p)
 
 
 class Script:

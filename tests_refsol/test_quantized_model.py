@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tiny_llm_kit.commands.eval_tiny_model import main as evaluate
-from tiny_llm_kit.commands.eval_tiny_model import quantized_logits
+from tiny_llm_kit.lab.evaluated_models import quantized_logits
 from tiny_llm_kit.lab.evaluation import exact_answers
 from tiny_llm_kit.lab.evaluation_cases import make_suites, read_material
 from tiny_llm_kit.model.quantization import WeightQuantizer

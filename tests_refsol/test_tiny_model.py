@@ -53,7 +53,7 @@ def log():
 
 @pytest.fixture(scope="module")
 def oracle():
-    from tiny_llm_kit.commands.eval_tiny_model import oracle_logits
+    from tiny_llm_kit.lab.evaluated_models import oracle_logits
 
     return oracle_logits("fp32", str(MODEL))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from .evaluation_cases import Conversation, Suite
+from .evaluation_cases import EvaluationCase, Suite
 
 # (B rows, L tokens) -> (B, L, vocabulary) logits.
 Logits = Callable[[list[list[int]]], np.ndarray]
@@ -18,7 +18,7 @@ BATCH_TOKENS = 2048
 
 
 def exact_answers(
-    logits: Logits, cases: Sequence[Conversation], on_done: Callable[[int], None] = lambda n: None
+    logits: Logits, cases: Sequence[EvaluationCase], on_done: Callable[[int], None] = lambda n: None
 ) -> list[bool]:
     """For each answer of each case, whether it is the greedy one: one forward pass, the answers already in place.
 
@@ -40,7 +40,7 @@ def _is_best(score: np.ndarray, tokens: Sequence[int], start: int, stop: int) ->
     return score[start - 1 : stop - 1].argmax(-1).tolist() == list(tokens[start:stop])
 
 
-def generates_exactly(logits: Logits, case: Conversation) -> bool:
+def generates_exactly(logits: Logits, case: EvaluationCase) -> bool:
     """Whether decoding step by step, each token fed back, gives the first answer."""
     start, stop = case.answers[0]
     tokens = list(case.tokens[:start])
@@ -56,7 +56,7 @@ def misses_allowed(suite: Suite) -> int:
     return max(1, math.floor((1 - suite.target) * suite.size + 1e-9))
 
 
-def _batches(cases: Sequence[Conversation]) -> Iterator[list[int]]:
+def _batches(cases: Sequence[EvaluationCase]) -> Iterator[list[int]]:
     """Indices of the cases in groups of like length, each group of at most BATCH_TOKENS tokens or one case."""
     batch: list[int] = []
     for i in sorted(range(len(cases)), key=lambda i: len(cases[i].tokens)):

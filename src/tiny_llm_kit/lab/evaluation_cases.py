@@ -20,7 +20,7 @@ OTHER_LOOKUPS = ("Please read out {}.", "I need {}!", "How much is {}?", "{} ?",
 
 
 @dataclass(frozen=True)
-class Conversation:
+class EvaluationCase:
     """A conversation as token ids, and where its answers stand: (start, stop) of each, the end-of-turn token included.
 
     Most cases have one answer. A long list of registers is followed by several questions, each a turn of its own.
@@ -36,7 +36,7 @@ class Suite:
 
     name: str
     target: float | None
-    cases: tuple[Conversation, ...]
+    cases: tuple[EvaluationCase, ...]
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class Maker:
     paraphrases: Sequence[Question]
     names: Sequence[str]
 
-    def case(self, *turns: tuple[str, str]) -> Conversation:
+    def case(self, *turns: tuple[str, str]) -> EvaluationCase:
         """The conversation of (question, answer) turns."""
         tokens: list[int] = []
         answers = []
@@ -63,7 +63,7 @@ class Maker:
             start = len(tokens)
             tokens += self.tokenizer.encode(answer + "<|im_end|>")
             answers.append((start, len(tokens)))
-        return Conversation(tuple(tokens), tuple(answers))
+        return EvaluationCase(tuple(tokens), tuple(answers))
 
 
 def read_material(folder: Path, tokenizer: Tokenizer) -> Maker:
@@ -77,7 +77,7 @@ def make_suites(maker: Maker, count: int, every_question: bool, seed: int = 0) -
     limit = None if every_question else count
 
     def lookups(
-        name: str, target: float | None, make: Callable[[Random], Conversation], turns: int = 1
+        name: str, target: float | None, make: Callable[[Random], EvaluationCase], turns: int = 1
     ) -> Suite:
         random = Random(f"{name} {seed}")
         return Suite(name, target, tuple(make(random) for _ in range(max(1, count // turns))))
@@ -112,7 +112,7 @@ def lookup(
     turns: int = 1,
     ask: str = "What is {}?",
     absent: bool = False,
-) -> Conversation:
+) -> EvaluationCase:
     """Fresh random pairs, one a line, then a question for one of the names (or for a name that no line has).
 
     With `tokens`, lines of ordinary text are strewn in until the conversation has about that many tokens.
@@ -124,7 +124,7 @@ def lookup(
     questions = [(ask.format(name), values.get(name, ABSENT_NAME)) for name in asked]
     text = [f"{name} {value}" for name, value in values.items()]
 
-    def conversation() -> Conversation:
+    def conversation() -> EvaluationCase:
         (first, answer), *others = questions
         return maker.case(("\n".join([*text, first]), answer), *others)
 
@@ -142,18 +142,18 @@ def _filler(maker: Maker, random: Random, tokens: int) -> list[str]:
     return lines[:-1]  # the last one went past the length
 
 
-def _question_cases(maker: Maker) -> list[Conversation]:
+def _question_cases(maker: Maker) -> list[EvaluationCase]:
     return [maker.case((ask, question.answer)) for question in maker.questions for ask in question.asks]
 
 
-def _paraphrase_cases(maker: Maker) -> list[Conversation]:
+def _paraphrase_cases(maker: Maker) -> list[EvaluationCase]:
     answers = {question.id: question.answer for question in maker.questions}
     return [
         maker.case((ask, answers[question.id])) for question in maker.paraphrases for ask in question.asks
     ]
 
 
-def _spread(cases: list[Conversation], limit: int | None) -> tuple[Conversation, ...]:
+def _spread(cases: list[EvaluationCase], limit: int | None) -> tuple[EvaluationCase, ...]:
     """At most `limit` of the cases, evenly from first to last."""
     if limit is None or limit >= len(cases):
         return tuple(cases)

@@ -30,7 +30,7 @@ def html(
         before, after: the two runs.
         rows: their figures.
         runs: the same requests in chunks of every size, in virtual time.
-        costs: of the steps in these runs, where they were fitted to the two; None for those of `simulated_model`.
+        costs: of the steps in these runs, where they were fitted to the two; None for the measured ones.
     """
     chosen = next((i for i, run in enumerate(runs) if run.chunk == after.chunk), len(runs) - 1)
     kinds = {span.kind for run in (before, after, *runs) for span in run.spans}
