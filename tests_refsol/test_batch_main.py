@@ -1,19 +1,15 @@
 """`pdm run batch-main`: answers on both ports, prompts from everywhere, a terminal, Ctrl-C, and a learner's blanks."""
 
-import fcntl
 import io
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from types import SimpleNamespace
 
+import pexpect
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -29,6 +25,8 @@ from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 PORT = installed_backends()[-1]
+# Where it is about a process: the port whose library starts faster.
+QUICK = installed_backends()[0]
 ENDLESS = ["--temperature", "9", "--max-tokens", "400", "--prompt", "Go", "--prompt", "on"]
 SUMMARY = re.compile(
     r"(?P<counts>\d+ prompts.*) · (mlx|torch) · cpu\n"
@@ -36,18 +34,33 @@ SUMMARY = re.compile(
 )
 
 
-def start(*arguments: str, terminal: int | None = None, **environment: str) -> subprocess.Popen:
-    """`pdm run batch-main ARGUMENTS` in a process of its own; on a terminal, where one is given."""
-    line = [sys.executable, "-m", "tiny_llm_kit.commands.batch_main", "--device", "cpu", *arguments]
-    env = os.environ | {"PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1", "TERM": "xterm"} | environment
+LINE = ["-m", "tiny_llm_kit.commands.batch_main", "--device", "cpu", "--backend", QUICK]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of the tests, without the width of their own terminal."""
+    env = os.environ | {"PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1", "TERM": "xterm"} | more
     env.pop("COLUMNS", None)
-    stream = subprocess.PIPE if terminal is None else terminal
-    # A shell that runs this in the background hands down an ignored SIGINT; a person's terminal does not.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return subprocess.Popen(line, env=env, stdin=stream, stdout=stream, stderr=stream, encoding="utf-8")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return env
+
+
+def ctrl_c_counts() -> None:
+    """A shell that runs the tests in the background hands down an ignored SIGINT; a person's terminal does not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    """`pdm run batch-main ARGUMENTS` in a process of its own: for signals, and for streams that are closed."""
+    pipe, line = subprocess.PIPE, [sys.executable, *LINE, *arguments]
+    return subprocess.Popen(
+        line,
+        env=environment(),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        encoding="utf-8",
+        preexec_fn=ctrl_c_counts,
+    )
 
 
 @pytest.fixture
@@ -72,18 +85,15 @@ def answers(out: str) -> list[str]:
 # ---- whole runs
 
 
-def test_every_port_answers_as_main_does_one_by_one(capsys):
+def test_every_port_answers_as_main_does_one_by_one(batch, capsys):
     """Twelve prompts on four slots, offline; slots are used again, and no answer changes by it."""
-    running = [start("--backend", port) for port in installed_backends()]
-    outputs = [process.communicate() for process in running]
-    assert [process.returncode for process in running] == [0] * len(running), outputs
-    assert {errors for _, errors in outputs} == {""}
     one_by_one = []
     for question in QUESTIONS:
         single.main(["--solution", "ref", "--backend", PORT, "--device", "cpu", "--prompt", question])
         one_by_one.append(capsys.readouterr().out.splitlines()[0])
-    for out, _ in outputs:
-        assert answers(out) == one_by_one
+    for port in installed_backends():
+        code, out, errors = batch("--backend", port)
+        assert (code, errors) == (0, "") and answers(out) == one_by_one
         counts = SUMMARY.search(out)["counts"]
         assert re.fullmatch(r"12 prompts · 4 slots · \d+ steps · \d+ tokens", counts), counts
 
@@ -253,7 +263,7 @@ def test_an_option_out_of_range_is_a_usage_error(batch, arguments):
 
 
 def test_ctrl_c_prints_what_is_finished(tmp_path):
-    process = start("--backend", PORT, "--prompt", "1 " * 600, *ENDLESS)
+    process = start("--prompt", "1 " * 600, *ENDLESS)
     while "3 started" not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGINT)
@@ -301,7 +311,7 @@ def test_ctrl_c_comes_between_two_steps_and_releases_every_cache(monkeypatch):
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
-    process = start("--backend", PORT, *ENDLESS)
+    process = start(*ENDLESS)
     process.stdout.readline()
     process.stdout.close()
     process.stdin.close()
@@ -313,35 +323,25 @@ def test_a_reader_that_goes_away_is_no_traceback():
 
 
 class Terminal:
-    """A terminal of so many columns with a batch on it; collects what it was sent."""
+    """A terminal of so many columns with a batch on it, in a process of its own; collects what it was sent."""
 
-    def __init__(self, columns: int, *arguments: str, **environment: str):
-        self.ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = start("--backend", PORT, *arguments, terminal=theirs, **environment)
-        os.close(theirs)
-        self.sent = b""
+    def __init__(self, columns: int, *arguments: str, **more: str):
+        self.process = pexpect.spawn(
+            sys.executable,
+            [*LINE, *arguments],
+            env=environment(**more),
+            dimensions=(24, columns),
+            timeout=None,
+            encoding="utf-8",
+            preexec_fn=ctrl_c_counts,
+        )
+        self.process.logfile_read = self.sent = io.StringIO()
 
-    def read(self, seconds: float = 120) -> bool:
-        """Takes more of the output; False at its end."""
-        ready, _, _ = select.select([self.ours], [], [], seconds)
-        assert ready, f"the command fell silent: {self.sent[-500:]!r}"
-        try:
-            piece = os.read(self.ours, 65536)
-        except OSError:  # how Linux reports that the other side has closed
-            piece = b""
-        self.sent += piece
-        return piece != b""
-
-    def read_until(self, word: bytes) -> None:
-        while word not in self.sent:
-            assert self.read(), f"{word!r} never came: {self.sent!r}"
-
-    def read_all(self) -> str:
-        while self.read():
-            pass
-        os.close(self.ours)
-        return self.sent.decode()
+    def read_all(self) -> tuple[int, str]:
+        """The exit code, and all that the terminal was sent from the start."""
+        self.process.expect(pexpect.EOF)
+        self.process.wait()
+        return self.process.exitstatus, self.sent.getvalue()
 
 
 @pytest.mark.parametrize("columns", [80, 40])
@@ -349,8 +349,8 @@ def test_a_terminal_shows_a_table_that_goes_and_the_answers_that_stay(columns):
     terminal = Terminal(
         columns, "--slots", "2", "--prompt", "Goodbye", "--prompt", "Thank you!", "--prompt", "Hi"
     )
-    out = terminal.read_all()
-    assert terminal.process.wait() == 0, out
+    code, out = terminal.read_all()
+    assert code == 0, out
     assert "3 waiting · 0 running · 0 done" in out and "idle" in out and "started:" not in out
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     table, report = shown[: shown.rindex("1. ")], shown[shown.rindex("1. ") :]
@@ -365,10 +365,10 @@ def test_a_terminal_shows_a_table_that_goes_and_the_answers_that_stay(columns):
 
 def test_ctrl_c_leaves_the_terminal_clean():
     terminal = Terminal(80, *ENDLESS)
-    terminal.read_until(b"decode")
-    terminal.process.send_signal(signal.SIGINT)
-    out = terminal.read_all()
-    assert terminal.process.wait() == 130 and "Traceback" not in out
+    terminal.process.expect_exact("decode")
+    terminal.process.kill(signal.SIGINT)
+    code, out = terminal.read_all()
+    assert code == 130 and "Traceback" not in out
     assert out.rindex("\x1b[?25h") > out.rindex("\x1b[?25l")
     assert out.rindex("of 2 prompts") > out.rindex("\x1b[?25h") and "interrupted\r\n" in out
 
@@ -376,8 +376,8 @@ def test_ctrl_c_leaves_the_terminal_clean():
 @pytest.mark.parametrize(("options", "kind"), [(["--plain"], "xterm"), ([], "dumb")])
 def test_lines_are_for_those_who_ask_and_for_a_terminal_that_cannot_move(options, kind):
     terminal = Terminal(80, *options, "--prompt", "Goodbye", TERM=kind)
-    out = terminal.read_all()
-    assert terminal.process.wait() == 0 and "1 started: Goodbye" in out and "\x1b[?25l" not in out
+    code, out = terminal.read_all()
+    assert code == 0 and "1 started: Goodbye" in out and "\x1b[?25l" not in out
 
 
 # ---- the table

@@ -26,6 +26,8 @@ SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")
 FIGURES = re.compile(r"\d+ tokens · TTFT \d+ ms · \d+\.\d tokens/s · (mlx|torch) · \w+")
 # Where a test is not about a port, any will do.
 PORT = installed_backends()[-1]
+# Where it is about a process: the port whose library starts faster.
+QUICK = installed_backends()[0]
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -58,16 +60,27 @@ def ask(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("loader", ["auto", *capabilities.LOADERS])
-def test_every_port_gives_the_same_sentence(loader):
-    """The README's command, offline, and without a terminal: one sentence, one line of figures."""
-    running = [start("--backend", port, "--loader", loader) for port in installed_backends()]
-    outputs = [process.communicate() for process in running]
-    assert {process.returncode for process in running} == {0}, outputs
-    answers, figures = zip(*(out.splitlines() for out, _ in outputs), strict=True)
+def assert_same_sentence(outputs: list[str]) -> None:
+    """One sentence, the same on every port, and one line of figures."""
+    answers, figures = zip(*(out.splitlines() for out in outputs), strict=True)
     assert len(set(answers)) == 1 and SENTENCE.fullmatch(answers[0]), answers
     assert [FIGURES.fullmatch(line)[1] for line in figures] == installed_backends(), figures
+
+
+@pytest.mark.parametrize("loader", capabilities.LOADERS)
+def test_every_port_gives_the_same_sentence(ask, loader):
+    runs = [ask("--backend", port, "--loader", loader) for port in installed_backends()]
+    assert {(code, errors) for code, _, errors in runs} == {(0, "")}
+    assert_same_sentence([out for _, out, _ in runs])
+
+
+def test_the_command_of_the_readme_gives_the_sentence():
+    """A real process, offline, and without a terminal: nothing that the tests have set up helps it."""
+    running = [start("--backend", port) for port in installed_backends()]
+    outputs = [process.communicate() for process in running]
+    assert {process.returncode for process in running} == {0}, outputs
     assert {errors for _, errors in outputs} == {""}
+    assert_same_sentence([out for out, _ in outputs])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +129,8 @@ def test_a_broken_folder_is_one_line(ask, tmp_path):
 
 
 def test_a_hub_model_without_a_network_is_one_line_of_a_real_process():
-    process = start("--backend", PORT, "--model", "nobody/no-model", HF_HUB_OFFLINE="1")
+    """The hub's library reads its environment when it is imported."""
+    process = start("--backend", QUICK, "--model", "nobody/no-model", HF_HUB_OFFLINE="1")
     out, errors = process.communicate()
     assert (process.returncode, out) == (2, "")
     assert errors.startswith("model 'nobody/no-model': not on this machine") and errors.count("\n") == 1, (
@@ -152,7 +166,8 @@ def test_a_model_without_a_template_continues_the_plain_prompt(ask, tmp_path):
 
 
 def test_a_terminal_that_knows_only_ascii_gets_what_it_can_show():
-    process = start("--backend", PORT, "--max-tokens", "2", PYTHONIOENCODING="ascii")
+    """A process decides about its encoding when it starts."""
+    process = start("--backend", QUICK, "--max-tokens", "2", PYTHONIOENCODING="ascii")
     out, errors = process.communicate()
     assert (process.returncode, errors) == (0, "") and "2 tokens ? TTFT" in out
 
@@ -245,8 +260,9 @@ def test_the_figures_are_those_of_the_clock():
 
 @pytest.mark.parametrize("options", [[], ["--chat", "--prompt", "Go"]])
 def test_ctrl_c_ends_with_the_text_so_far(options):
+    """A process, because the signal would end the tests."""
     endless = ["--temperature", "9", "--max-tokens", "3000"]
-    process = start("--backend", PORT, *endless, *options)
+    process = start("--backend", QUICK, *endless, *options)
     first = process.stdout.read(5)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate()
@@ -255,7 +271,8 @@ def test_ctrl_c_ends_with_the_text_so_far(options):
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
-    process = start("--backend", PORT)
+    """A process, because what it closes would be the tests' own output."""
+    process = start("--backend", QUICK)
     process.stdout.read(3)
     process.stdout.close()
     assert process.stderr.read() == ""
