@@ -1,7 +1,6 @@
 """The KV cache over a long text: a token late in it costs no more memory than an early one, and hardly more time."""
 
 import time
-from statistics import median
 
 import numpy as np
 import pytest
@@ -47,18 +46,18 @@ def held(caches) -> int:
 
 
 def test_a_late_token_takes_about_as_long_as_an_early_one(b):
-    """Interleaved, so that a busy moment meets both; concatenating or computing all again is far beyond the bound."""
+    """The processor's time of the fastest of 41, which other programs do not change; computing all again is beyond."""
     model = model_of(b)
     early, late = filled(b, model, 100), filled(b, model, TOKENS)
     seconds = []
     for _ in range(41):
         pair = []
         for caches in (early, late):
-            start = time.perf_counter()
+            start = time.process_time()
             b.numpy(decode(b, model, caches))
-            pair.append(time.perf_counter() - start)
+            pair.append(time.process_time() - start)
         seconds.append(pair)
-    first, last = map(median, zip(*seconds, strict=True))
+    first, last = map(min, zip(*seconds, strict=True))
     assert last < 4 * first, f"{1e3 * first:.2f} ms behind 100 tokens, {1e3 * last:.2f} ms behind {TOKENS}"
 
 

@@ -9,7 +9,7 @@ from .biased_weights import BiasedWeights
 class Checkpoint(Protocol):
     """What a model is built from: its sizes, and its weights by Hugging Face name."""
 
-    config: Any  # fields named as in config.json; and `head_norms`, `biases`, `windows`, see kit's model_config.py
+    config: Any  # fields named as in config.json; and `head_norms`, `biases`, `windows`, see kit's model/config.py
 
     def weight(self, name: str, *shape: int) -> Any:
         """The array of that name, on the device already. CheckpointError: it is absent or has another shape."""
