@@ -554,11 +554,17 @@ def test_decode_done_gives_no_token_to_a_request_that_has_ended(s, token):
 @pytest.mark.task("2.6.5")
 @pytest.mark.parametrize(
     ("script", "options", "text", "reason"),
-    [("", {}, "", "stop"), ("x", {"max_tokens": 1}, "x", "length"), ([120, END], {}, "x", None)],
+    [
+        ("", {}, "", "stop"),
+        ("xy", {"stop": "x"}, "", "stop"),
+        ("x", {"max_tokens": 1}, "x", "length"),
+        ([120, END], {}, "x", None),
+    ],
 )
 def test_prefill_may_end_a_request(s, script, options, text, reason):
-    """The first token comes with the prompt, and is treated as every other: it may be an end token or the limit."""
-    made, _ = request(s, "Hi", script, sampling=s.SamplingParams(**options))
+    """The first token comes with the prompt, and is treated as every other: an end token, a stop string, the limit."""
+    sampling = s.SamplingParams(max_tokens=options.get("max_tokens"))
+    made, _ = request(s, "Hi", script, stop=options.get("stop"), sampling=sampling)
     made.prefill()
     assert (made.text, made.finish_reason, made.offset) == (text, reason, 2), (
         f"after prefill: text {made.text!r}, {made.finish_reason!r}, offset {made.offset}"
@@ -759,6 +765,21 @@ def test_prefill_and_place_hears_an_abort_from_its_listener(s, kind, trace):
     assert model.trace == trace, f"aborted at {kind!r}: {model.trace}"
     assert batch.running == [], "an aborted request takes no slot"
     assert events[-1] == ("finish", 2.0 * len(trace), 0, None), f"told as finished: {events}"
+
+
+@pytest.mark.task("2.6.7")
+def test_every_cache_is_released_once(s):
+    """When it was copied, or at its end, but not at both: whoever releases twice takes what is another's by then."""
+    batch, model, (one, two), _ = batch_of(s, {"Hi": "abc", "Hello": ""})
+    batch.prefill_and_place(one)
+    batch.prefill_and_place(two)
+    for made in (one, two):
+        made.finish("abort")
+        made.release()
+    batch.remove_ended()
+    batch.close()
+    batch.close()
+    assert not model.unreleased(), f"and none is left: {model.unreleased()}"
 
 
 @pytest.mark.task("2.6.8")
@@ -979,6 +1000,17 @@ def test_any_number_of_slots_gives_the_same_texts(s, batch_size):
     assert texts(results) == list(answers.values()), f"each prompt gets its own answer: {texts(results)}"
     widest = max(call.computed for call in model.calls if call.is_batch)
     assert widest == min(batch_size, 4), f"{widest} requests ran at once on {batch_size} slots"
+
+
+@pytest.mark.task("2.6.9")
+@pytest.mark.parametrize(("batch_size", "max_seq_len"), [(1, 9), (3, 40)])
+def test_the_slots_are_as_many_and_as_long_as_asked(s, batch_size, max_seq_len):
+    """One cache per layer with `batch_size` slots of `max_seq_len` tokens, whatever the prompts and the model."""
+    _, model, _ = serve(s, {"1": "a", "2": "b"}, batch_size=batch_size, max_seq_len=max_seq_len)
+    sizes = [(len(layer.rows), layer.max_seq_len) for layer in model.batch_caches]
+    assert sizes == [(batch_size, max_seq_len)] * model.num_hidden_layers, (
+        f"(slots, tokens of a slot): {sizes}"
+    )
 
 
 @pytest.mark.task("2.6.9")

@@ -625,10 +625,11 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
     machine = Machine(0.01, 8e-4)
     long = [name * 700 for name in "xyz"]
     answers = dict.fromkeys("abc", "-" * 150) | dict.fromkeys(long, "ok")
-    clock, chunks, tokens = FakeClock(), [], []
+    clock, parts, chunks, tokens = FakeClock(), [], [], []
     model = PricedModel(answers, machine, max_model_len=800, clock=clock)
 
     def on_event(event):
+        parts.extend(event.parts)
         chunks.extend(part for part in event.parts if part.kind == "chunk")
         if event.kind == "token" and event.request.prompt == "a":
             tokens.append((event.time, len(chunks)))
@@ -647,9 +648,21 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
     assert all(chunk.context % sizes[0] == 0 for chunk in chunks), (
         "every chunk begins at a multiple of sizes[0]"
     )
+    longest = max(chunk.tokens for chunk in chunks)
+    assert longest <= sizes[-1], (
+        f"a chunk of {longest} tokens, and the chunker chose {sizes[-1]} at most: `try_prefill` of Task 2.7.2 must not"
+        " compute more than `prefill_max_step`"
+    )
+    drained = [b.context for a, b in pairwise(parts) if a.kind == b.kind == "chunk" and a.running]
+    assert not drained, (
+        f"no decode step between two chunks, {len(drained)} times, though requests were ready: that is the scheduler of"
+        " Task 2.7.3, and no chunk size can help"
+    )
     waited = [chunk for chunk in chunks if chunk.running and chunk.context + chunk.tokens < 700]
     later = [chunk for chunk in waited[10:] if chunk.tokens in sizes]
-    assert len(later) > 20, "requests decode while the prompts are computed"
+    assert len(later) > 20, (
+        f"only {len(later)} chunks of a size of the ladder were computed while requests decoded: {waited}"
+    )
     wrong = [chunk.tokens for chunk in later if chunk.tokens != machine.largest(sizes)]
     assert not wrong, f"once settled every chunk is the largest under the target, and these are not: {wrong}"
     settled = [later - earlier for (earlier, _), (later, n) in pairwise(tokens) if n > 13]
@@ -1164,6 +1177,57 @@ def test_chunked_prefill_priority_counts_only_while_a_batch_request_waits(s):
 
 
 @pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_the_oldest_goes_first_after_a_long_wait(s):
+    """Past the ageing limit batch requests go in the order of their arrival: not the newest, and not the shortest."""
+    queue, order = queue_of(s, "b1:9 b2:1 b3:5", patience=2), []
+    for number in range(9):
+        queue.add(Ticket(f"i{number}"))
+        order.append(queue.schedule_next().name)
+    assert [name for name in order if name[0] == "b"] == ["b1", "b2", "b3"], (
+        f"after two interactive ones the batch request that waits longest is next: {order}"
+    )
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_priority_the_count_is_set_back_by_nothing_else(s):
+    """A wait goes on when another batch request comes, and when an interactive one takes a slot that was kept."""
+    queue = queue_of(s, "b1 i1 i2 i3 i4", patience=2)
+    order = [queue.schedule_next().name]
+    queue.add(Ticket("b2"))
+    order.append(queue.schedule_next().name)
+    assert (order, queue.schedule_next().name) == (["i1", "i2"], "b1"), (
+        "i1 and i2 have passed b1: that b2 came in between changes nothing"
+    )
+    queue = queue_of(s, "b1 i1 i2 i3 i4", patience=2)
+    order = [queue.schedule_next(interactive_only=only).name for only in (False, True, False)]
+    assert (order, queue.schedule_next().name) == (["i1", "i2", "i3"], "b1"), (
+        "i1 and i3 have passed b1; i2 took a slot that was kept, which neither counts nor starts a new count"
+    )
+
+
+@pytest.mark.task("2.7.9")
+@pytest.mark.parametrize("reserved", [0, 1])
+def test_chunked_prefill_priority_a_batch_request_runs_in_the_end(s, reserved):
+    """Interactive requests come in every step. The batch request is computed after `patience` of them, and answered."""
+    names = [f"i{n:02d}" for n in range(40)]
+    model = FakeModel({**dict.fromkeys(names, "u"), "batch": "xyz"})
+    turns = s.Turns(s.PriorityScheduler(3), reserved_decode_slots=reserved)
+    scheduler = s.ChunkedPrefillScheduler(model, 2, 8, 64, turns=turns, clock=model.clock)
+    batch = s.Request(model, ByteTokenizer(), "batch", priority="batch")
+    scheduler.add(batch)
+    for name in names:
+        scheduler.add(s.Request(model, ByteTokenizer(), name))
+        if not batch.is_done:
+            scheduler.step()
+    prompts = [call.removeprefix("prompt ") for call in model.trace if call.startswith("prompt")]
+    assert prompts[3:4] == ["batch"], (
+        f"after 3 interactive prompts it is the turn of the batch request: {prompts}"
+    )
+    assert batch.text == "xyz", f"it runs to its end while interactive requests keep coming: {batch.text!r}"
+    scheduler.close()
+
+
+@pytest.mark.task("2.7.9")
 def test_chunked_prefill_priority_slots_for_interactive_only(s):
     """A slot that is kept: a batch request does not take it, also when it is next; whoever does has passed nobody."""
     queue = queue_of(s, "b1 i1 i2 i3", patience=2)
@@ -1262,7 +1326,7 @@ def test_chunked_prefill_priority_decides_whose_prompt_is_computed(s, patience, 
         for name in names
     ]
     s.batch_generate_with_chunked_prefill(
-        model, ByteTokenizer(), requests, 1, 8, queue=s.PriorityScheduler(patience)
+        model, ByteTokenizer(), requests, 1, 8, turns=s.Turns(s.PriorityScheduler(patience))
     )
     computed = [call.removeprefix("prompt ") for call in model.trace if call.startswith("prompt")]
     assert " ".join(computed) == order, f"patience {patience}"

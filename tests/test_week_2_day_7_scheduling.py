@@ -223,6 +223,41 @@ def test_chunked_prefill_may_end_with_its_first_token(s, answer, limit, text, re
 
 
 @pytest.mark.task("2.7.2")
+@pytest.mark.parametrize("stop", ["x", ["y", "x"]])
+def test_chunked_prefill_may_end_with_a_stop_string(s, stop):
+    """The first token completes a stop string: the text is empty, and no slot is needed."""
+    made, model = chunked_request(s, stop=stop)
+    try_all(made)
+    assert (made.text, made.finish_reason) == ("", "stop"), (
+        f"the first token is the stop string: {made.text!r}, {made.finish_reason!r}"
+    )
+    assert not model.unreleased(), f"it has ended: {model.unreleased()} not released"
+
+
+@pytest.mark.task("2.7.2")
+@pytest.mark.parametrize(
+    "limits", [{"max_tokens": n} for n in (1, 2, 3)] + [{"max_seq_len": n} for n in (9, 10, 11)], ids=str
+)
+def test_chunked_prefill_gives_no_token_too_many(s, limits):
+    """The first token counts like every other: as many as after a whole prefill, by either limit."""
+    found = {}
+    for way in ("prefill", "chunks"):
+        sampling = s.SamplingParams(max_tokens=limits.get("max_tokens"))
+        made, _ = chunked_request(
+            s, answer="uvwxyz", max_seq_len=limits.get("max_seq_len"), sampling=sampling
+        )
+        made.prefill() if way == "prefill" else try_all(made)
+        for token in b"vwxyz":
+            if not made.is_done:
+                made.decode_done(token)
+        found[way] = (made.text, made.tokens, made.finish_reason)
+    expected = "uvw"[: limits.get("max_tokens") or limits["max_seq_len"] - 8]
+    assert found["chunks"] == found["prefill"] == (expected, [*expected.encode()], "length"), (
+        f"{limits}: {found}"
+    )
+
+
+@pytest.mark.task("2.7.2")
 @pytest.mark.parametrize("chunk", [0, 1, 2])
 @pytest.mark.parametrize("thread", [False, True], ids=["from the call", "from another thread"])
 def test_chunked_prefill_takes_an_abort_during_its_call(s, chunk, thread):
@@ -270,15 +305,21 @@ class ChunkedRun:
     Args:
         answers: by prompt, what follows it.
         heard: is given the run and each event, after it was noted.
-        options: of the scheduler.
+        turns: options of `Turns`.
     """
 
-    def __init__(self, s, answers: dict, slots=2, step=3, max_seq_len=64, fails=None, heard=None, **options):
+    def __init__(self, s, answers: dict, slots=2, step=3, max_seq_len=64, fails=None, heard=None, **turns):
         self.s, self.heard, self.events = s, heard, []
         self.model = FakeModel(answers, fails=fails)
         self.requests: list = []
         self.scheduler = s.ChunkedPrefillScheduler(
-            self.model, slots, step, max_seq_len, clock=self.model.clock, on_event=self._note, **options
+            self.model,
+            slots,
+            step,
+            max_seq_len,
+            turns=s.Turns(**turns) if turns else None,
+            clock=self.model.clock,
+            on_event=self._note,
         )
 
     def _note(self, event) -> None:
@@ -487,6 +528,92 @@ def test_chunked_prefill_finishes_a_lone_prompt(s):
     assert run.texts == ["xy"], f"{run.texts}"
     assert run.scheduler.step() is False, "nothing is left to do: step() returns False"
     run.check_end()
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_phases_say_what_they_did(s):
+    """(a chunk was computed, `pending` has left, somebody ran) in every step, each True or False."""
+    run = ChunkedRun(s, {"1": "abcd", "AB": "xy", "CD": "z"}, slots=1)
+    scheduler, found = run.scheduler, []
+    for number in range(9):
+        if number == 1:
+            run.add("1", "AB", "CD")
+        phases = (
+            scheduler.handle_prefill_phase,
+            scheduler.move_prefill_to_decode,
+            scheduler.handle_decode_phase,
+        )
+        found.append(tuple(phase() for phase in phases))
+    expected = [
+        (False, False, False),  # nobody is there
+        (True, True, True),  # the prompt 1, its slot, a decode
+        (True, False, True),  # AB is computed; the slot is taken
+        (False, False, True),  # AB waits for it
+        (False, False, True),  # 1 ends
+        (False, True, True),  # AB moves and decodes
+        (True, False, True),  # CD is computed while AB ends
+        (False, True, True),  # CD moves, decodes and ends
+        (False, False, False),  # all have ended
+    ]
+    for number, (step, wanted) in enumerate(zip(found, expected, strict=True)):
+        assert step == wanted, f"step {number} of {run.trace}: (chunk, move, decode) is {step}, not {wanted}"
+        assert all(type(phase) is bool for phase in step), f"step {number}: True or False, not {step}"
+
+
+@pytest.mark.task("2.7.3")
+def test_chunked_prefill_methods_return_what_they_say(s):
+    """`add` and `close` nothing, `has_work_remaining` and `step` True or False, `collect_results` each end once."""
+    run = ChunkedRun(s, {"1": "ab", "2": "", "ABCDE": "x"})
+    scheduler, work = run.scheduler, []
+    late, early = (
+        s.Request(run.model, ByteTokenizer(), name, prompt_idx=n) for n, name in ((1, "2"), (0, "1"))
+    )
+    assert scheduler.add(late) is None and scheduler.add(early) is None
+    assert scheduler.collect_results() == [], "nobody has ended yet"
+    while not work or work[-1]:
+        work.append(scheduler.has_work_remaining())
+        done = scheduler.step()
+        assert done is work[-1], f"step {len(work)}: work remains: {work[-1]}, and step() returned {done}"
+    ended = [(result.prompt_idx, result.text) for result in scheduler.collect_results()]
+    assert ended == [(0, "ab"), (1, "")], f"in the order of `prompt_idx`, not of the ends: {ended}"
+    assert scheduler.collect_results() == [], "each result is given once"
+    run.add("ABCDE").steps(1)
+    assert scheduler.collect_results() == [], "a request that goes on has no result"
+    assert scheduler.close() is None
+    reasons = [result.finish_reason for result in scheduler.collect_results()]
+    assert reasons == ["abort"], f"close() has ended the pending prompt: {reasons}"
+
+
+@pytest.mark.task("2.7.3")
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"A" * 11: "xy"},
+        {"ABCD": "", "EF": ""},
+        {"": "", "x" * 70: "", "AB": "x"},
+        {"1": "abcde", "AB": "", "CD": "xy"},
+        {"1": "abcdef", "ABCDEFG": "xyz", "HIJK": "uvw", "2": "k"},
+    ],
+    ids=lambda answers: " ".join(name[:8] or "empty" for name in answers),
+)
+def test_chunked_prefill_step_is_true_as_long_as_there_is_work(s, answers, slots):
+    """`while scheduler.step():` serves everybody, and so does `while scheduler.has_work_remaining():`, step by step."""
+    run = ChunkedRun(s, answers, slots).add(*answers)
+    for _ in range(100):
+        if not run.scheduler.step():
+            break
+    else:
+        pytest.fail("100 steps, and step() still returns True")
+    assert all(r.is_done for r in run.requests), f"step() returned False, and not all have ended: {run.texts}"
+    assert not run.scheduler.has_work_remaining(), "step() returned False: then no work remains"
+    run.check_end()
+    again = ChunkedRun(s, answers, slots).add(*answers)
+    while again.scheduler.has_work_remaining():
+        before = len(again.trace)
+        said = again.scheduler.step()
+        assert said is (len(again.trace) > before), f"step() returned {said} after {again.trace[before:]}"
+    assert again.texts == run.texts, f"both loops give the same answers: {again.texts}, {run.texts}"
 
 
 @pytest.mark.task("2.7.3")
@@ -1025,6 +1152,51 @@ def test_chunked_prefill_hears_of_an_abort_of_a_paused_prompt(s, victim):
         texts = [text if ended or n != victim else run.texts[n] for n, text in enumerate("xyz")]
         assert run.texts == texts, f"request {victim} aborted after {steps} more steps: {run.texts}"
         run.check_end()
+
+
+@pytest.mark.task("2.7.9")
+def test_chunked_prefill_may_stop_early_with_a_request_in_every_place(s):
+    """One runs, one is pending, one is paused, one waits, and whoever serves stops: close() ends and releases all."""
+    run = ChunkedRun(s, {"1": "a" * 30, "A" * 12: "x", "B" * 8: "y", "C" * 20: "z"}, pause_prefill=True)
+    run.add("1", "A" * 12).steps(2).add("B" * 8, "C" * 20).steps(1)
+    one, paused, pending, _ = run.requests
+    scheduler, turns = run.scheduler, run.scheduler.turns
+    places = (scheduler.batch.requests, turns.paused.requests, [scheduler.pending], len(turns.queue))
+    assert places == ([one], [paused], [pending], 1), f"(running, paused, pending, waiting) is {places}"
+    calls = len(run.trace)
+    scheduler.close()
+    reasons = [request.finish_reason for request in run.requests]
+    assert reasons == ["abort"] * 4, f"running, paused, pending and waiting requests have ended: {reasons}"
+    assert not run.model.unreleased(), f"close() has not released {run.model.unreleased()}"
+    for _ in range(9):
+        if scheduler.has_work_remaining():
+            scheduler.step()
+    assert not scheduler.has_work_remaining() and len(run.trace) == calls, (
+        "a loop that goes on computes nothing"
+    )
+    assert len(scheduler.collect_results()) == 4, "each of them has a result"
+
+
+@pytest.mark.task("2.7.9")
+@pytest.mark.parametrize("at", range(12))
+def test_chunked_prefill_releases_every_cache_when_a_driver_with_pauses_fails(s, at):
+    """A listener raises in any step, with requests in every place: what `batch_generate` made is released."""
+    answers = {"1": "a" * 30, "A" * 12: "x", "B" * 8: "y", "C" * 3: "z"}
+    model, requests, steps = FakeModel(answers), [], []
+    requests += [s.Request(model, ByteTokenizer(), name) for name in answers]
+
+    def on_event(event):
+        steps.append(event)
+        if len(steps) > 4 + 2 * at:
+            raise OSError("stop")
+
+    with pytest.raises(OSError):
+        turns = s.Turns(pause_prefill=True)
+        s.batch_generate_with_chunked_prefill(
+            model, ByteTokenizer(), requests, 2, 3, 64, turns=turns, clock=model.clock, on_event=on_event
+        )
+    assert all(request.is_done for request in requests), f"stopped at {steps[-1].kind!r}: not all have ended"
+    assert not model.unreleased(), f"stopped at {steps[-1].kind!r}: {model.unreleased()} not released"
 
 
 @pytest.mark.task("2.7.9")

@@ -24,7 +24,7 @@ def test_the_same_requests_wait_in_every_step(scheduler):
     started = Counter()
     for _ in range(60):
         filled.sample(1)
-        assert abs(len(filled.scheduler.queue) - 30) <= 2, "the queue has drained, or has grown"
+        assert abs(len(filled.scheduler.turns.queue) - 30) <= 2, "the queue has drained, or has grown"
         started.update(len(request.prompt_tokens) for request in filled.scheduler.batch.slots if request)
     assert len(filled.scheduler.batch.running) > 0
     if "pausing" not in scheduler:
@@ -33,7 +33,9 @@ def test_the_same_requests_wait_in_every_step(scheduler):
 
 def test_batch_requests_are_there_for_the_classes():
     filled = Filled(NAMES, "PriorityScheduler", {}, waiting=30)
-    assert len(filled.scheduler.queue.batch) == 10 and len(filled.scheduler.queue.interactive) == 20
+    assert (
+        len(filled.scheduler.turns.queue.batch) == 10 and len(filled.scheduler.turns.queue.interactive) == 20
+    )
 
 
 def test_only_the_steps_are_timed():

@@ -19,7 +19,7 @@ from tiny_llm_kit.course.see.week_2_day_7_graphs import (
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.runtime.backend_torch import record
 from tiny_llm_kit.runtime.port import Port
-from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams
+from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams, Turns
 
 V = CASE.config.vocab_size
 
@@ -151,11 +151,11 @@ def test_after_warm_up_five_hundred_mixed_steps_add_no_program(port):
         SLOTS,
         SIZES[-1],
         LONGEST,
-        pause_prefill=True,
+        turns=Turns(pause_prefill=True),
         on_event=lambda event: events.extend([event.kind, *(part.kind for part in event.parts)]),
     )
     for index in range(500):
-        if index % 9 == 0 or len(scheduler.queue) < 2:
+        if index % 9 == 0 or len(scheduler.turns.queue) < 2:
             prompt = rng.integers(0, V, size=int(rng.integers(1, 319))).tolist()
             sampling = SamplingParams(max_tokens=int(rng.integers(1, 60)))
             scheduler.add(Request(runner, ByteTokenizer(), prompt, prompt_idx=index, sampling=sampling))

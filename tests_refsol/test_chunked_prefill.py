@@ -14,7 +14,7 @@ import tiny_llm_kit
 from tiny_llm_kit.lab.batch.view import BatchLines, SlotBoard
 from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
 from tiny_llm_kit.lab.recorder import Recorder
-from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams
+from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams, Turns
 
 MAX_SEQ_LEN = 24
 # Of each request: tokens of its prompt (0 and 24 and more are refused), of its answer, its limit, its class, and the
@@ -37,6 +37,7 @@ KNOBS = st.fixed_dictionaries(
         "patience": st.integers(1, 4),
     }
 )
+OF_TURNS = ("pause_prefill", "peak_load", "patience")
 SLOTS = st.integers(1, 4)
 ABORTS = st.dictionaries(st.integers(0, 80), st.lists(st.integers(0, 7), max_size=3), max_size=6)
 
@@ -63,10 +64,13 @@ class Mix:
             self.model,
             slots,
             max_seq_len=MAX_SEQ_LEN,
-            reserved_decode_slots=min(reserved, slots - 1),
+            turns=Turns(
+                reserved_decode_slots=min(reserved, slots - 1),
+                **{name: value for name, value in knobs.items() if name in OF_TURNS},
+            ),
             clock=self.model.clock,
             on_event=self._note,
-            **knobs,
+            **{name: value for name, value in knobs.items() if name not in OF_TURNS},
         )
 
     def _note(self, event) -> None:
@@ -111,7 +115,8 @@ class Mix:
         """Steps that all requests take one after the other, and at peak load `patience` steps before each chunk."""
         chunks = sum(-(-max(case[0], 1) // self.scheduler.prefill_step) for case in self.mix)
         tokens = sum(case[1] + 2 for case in self.mix)
-        return (chunks + tokens + 1) * (1 + self.scheduler.patience * (self.scheduler.peak_load is not None))
+        turns = self.scheduler.turns
+        return (chunks + tokens + 1) * (1 + turns.patience * (turns.peak_load is not None))
 
     def check_answers(self, except_of: set = frozenset()) -> None:
         for index, case in enumerate(self.mix):
@@ -144,7 +149,7 @@ class Mix:
                 assert slots[event.slot] in (None, event.request)
                 slots[event.slot] = None if event.kind == "finish" else event.request
             batch = sum(request is not None and request.priority == "batch" for request in slots)
-            assert batch <= len(slots) - self.scheduler.reserved_decode_slots
+            assert batch <= len(slots) - self.scheduler.turns.reserved_decode_slots
         for request in self.requests.values():
             tokens = [
                 e for e in self.events if e.kind == "token" and e.request is request and e.slot is not None
@@ -265,7 +270,7 @@ def test_a_chunker_chooses_every_chunk_and_hears_what_it_cost():
 
 def test_a_prompt_does_not_wait_for_ever_when_no_chunk_fits(monkeypatch):
     """A chunk size of 0 means to wait; but when nobody runs, nobody will make room."""
-    sizes = "tiny_llm_ref.serving.chunked_prefill_scheduler.select_optimal_chunk_size"
+    sizes = "tiny_llm_ref.serving.chunk_size.select_optimal_chunk_size"
     monkeypatch.setattr(sizes, lambda *arguments: 0)
     run = Mix(
         [(5, 3, None, "interactive", 0), (4, 2, None, "batch", 0)],
@@ -285,16 +290,27 @@ def test_a_prompt_does_not_wait_for_ever_when_no_chunk_fits(monkeypatch):
         ({"prefill_step": 0}, "prefill_step is 0"),
         ({"prefill_step": -5}, "prefill_step is -5"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"reserved_decode_slots": 5}, "reserved_decode_slots is 5"),
+        ({"turns": Turns(reserved_decode_slots=5)}, "reserved_decode_slots is 5: give 0 to 4"),
+        ({"batch_size": 1, "turns": Turns(reserved_decode_slots=1)}, "is 1: give 0 to 0, fewer than slots"),
+    ],
+)
+def test_a_number_out_of_range_is_named(options, named):
+    with pytest.raises(ValueError, match=named):
+        ChunkedPrefillScheduler(FakeModel({}), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
         ({"reserved_decode_slots": -1}, "reserved_decode_slots is -1"),
         ({"peak_load": 0.0}, "peak_load is 0"),
         ({"peak_load": 1.5}, "peak_load is 1.5"),
         ({"patience": 0}, "patience is 0"),
     ],
 )
-def test_a_number_out_of_range_is_named(options, named):
+def test_a_number_out_of_range_of_the_turns_is_named(options, named):
     with pytest.raises(ValueError, match=named):
-        ChunkedPrefillScheduler(FakeModel({}), **options)
+        Turns(**options)
 
 
 def test_a_priority_that_does_not_exist_is_named():
@@ -405,7 +421,7 @@ class Nothing:
 def seconds_a_step(queued: int, steps: int = 400, **options) -> float:
     """The median over many steps, with so many requests in the queue."""
     model, tokenizer = Nothing(), ByteTokenizer()
-    scheduler = ChunkedPrefillScheduler(model, 8, 16, 64, **options)
+    scheduler = ChunkedPrefillScheduler(model, 8, 16, 64, turns=Turns(**options))
     params = SamplingParams(max_tokens=8)
     for number in range(queued + steps):
         priority = "batch" if number % 3 else "interactive"
@@ -415,7 +431,7 @@ def seconds_a_step(queued: int, steps: int = 400, **options) -> float:
         start = time.perf_counter()
         scheduler.step()
         found.append(time.perf_counter() - start)
-    assert len(scheduler.queue) >= queued
+    assert len(scheduler.turns.queue) >= queued
     return statistics.median(found)
 
 

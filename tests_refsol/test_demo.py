@@ -269,8 +269,8 @@ def test_the_board_follows_the_events():
 
 
 def test_every_knob_is_one_of_the_scheduler_and_every_option_one_of_the_demo():
-    known = inspect.signature(NAMES.ChunkedPrefillScheduler).parameters
-    assert set(knobs.KNOBS) <= set(known)
+    known = (inspect.signature(made).parameters for made in (NAMES.ChunkedPrefillScheduler, NAMES.Turns))
+    assert set(knobs.KNOBS) <= set().union(*known)
     options = command.parser()._option_string_actions
     named = {word for option, _ in knobs.KNOBS.values() for word in re.findall(r"--[a-z-]+", option)}
     assert named and named <= set(options)

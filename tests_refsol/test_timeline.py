@@ -103,7 +103,7 @@ def recorded_with_arrival() -> Trace:
     model, tokenizer = SimulatedModel(PLAIN), EndlessTokenizer()
     recorder = Recorder(2)
     scheduler = SERVING.ChunkedPrefillScheduler(
-        model, 2, 2, 64, pause_prefill=True, clock=model.clock, on_event=recorder
+        model, 2, 2, 64, turns=SERVING.Turns(pause_prefill=True), clock=model.clock, on_event=recorder
     )
     for index, tokens in enumerate((6, 2)):
         scheduler.add(

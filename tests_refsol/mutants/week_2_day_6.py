@@ -494,6 +494,20 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.5",
+        "looks for stop strings from the second token on",
+        REQUEST,
+        survives="a test with stop strings of several tokens",
+        serving=("        if self._stop.found:", "        if self._stop.found and len(self.tokens) > 1:"),
+    ),
+    Mutant(
+        "2.6.5",
+        "a request whose first token completes a stop string stays open until the next token",
+        REQUEST,
+        survives="a test with stop strings that come later",
+        serving=("        if self._stop.found:", "        if self._stop.found and update_offset:"),
+    ),
+    Mutant(
+        "2.6.5",
         "one token more than the limit",
         REQUEST,
         survives="a test in which the text ends before the limit",
@@ -668,6 +682,31 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.7",
+        "releases the layers by hand, and then the request once more",
+        BATCH,
+        survives="a test that the caches were released",
+        serving=(
+            "        request.release()\n        self.slots[slot] = request\n",
+            "        for own in request.kv_cache:\n            own.release()\n"
+            "        request.release()\n        self.slots[slot] = request\n",
+        ),
+    ),
+    Mutant(
+        "2.6.7",
+        "a request that is aborted after it has moved into its slot releases its caches again",
+        REQUEST,
+        survives="a test in which nobody is aborted",
+        serving=("released, self._kv_cache = self._kv_cache, []", "released = self._kv_cache"),
+    ),
+    Mutant(
+        "2.6.7",
+        "a batch that is closed twice releases its caches twice",
+        BATCH,
+        survives="a test that closes it once",
+        serving=("released, self.kv_cache = self.kv_cache, []", "released = self.kv_cache"),
+    ),
+    Mutant(
+        "2.6.7",
         "gives a slot to a request that ended with its first token",
         BATCH,
         survives="a test in which every answer has two tokens",
@@ -771,6 +810,20 @@ MUTANTS = [
             "[request.sampling if request else None for request in self.slots]",
             "[request.sampling for request in requests]",
         ),
+    ),
+    Mutant(
+        "2.6.9",
+        "slots as long as the model's context, whatever was asked",
+        GENERATE,
+        survives="a test of the texts: memory is only wasted",
+        serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, batch_size, model.max_model_len,"),
+    ),
+    Mutant(
+        "2.6.9",
+        "a slot for every prompt, whatever was asked",
+        GENERATE,
+        survives="a test of the texts",
+        serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, len(prompts) or 1, max_seq_len,"),
     ),
     Mutant(
         "2.6.9",

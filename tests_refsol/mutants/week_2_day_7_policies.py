@@ -13,6 +13,7 @@ IGNORE = """        if chunk_size not in self.sizes:
 """
 NEIGHBOURS = "self.sizes[max(rung - 1, 0)], self.sizes[min(rung + 1, len(self.sizes) - 1)]"
 BASE = "largest_size(self.sizes, base_chunk_size) or self.sizes[0]"
+AGED = "            self._passed = 0\n            return self.batch.schedule_next()"
 
 MUTANTS = [
     Mutant(
@@ -789,6 +790,44 @@ MUTANTS = [
             "            self._passed = 0\n            return self.batch",
             "            return self.batch",
         ),
+    ),
+    Mutant(
+        "2.7.9",
+        "past its limit the newest batch request goes, and not the oldest",
+        PRIORITY,
+        survives="a test with one batch request",
+        serving=(
+            AGED,
+            AGED.replace("self.batch.schedule_next()", "self.batch._waiting.pop(max(self.batch._waiting))"),
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "past its limit the shortest batch request goes, and not the oldest",
+        PRIORITY,
+        survives="a test in which all prompts have the same length",
+        serving=(AGED, AGED.replace("self.batch.schedule_next()", "self.batch.shorter_than(10**9)")),
+    ),
+    Mutant(
+        "2.7.9",
+        "the count of who has passed is set back by every batch request that comes",
+        PRIORITY,
+        survives="a test in which all wait from the start",
+        serving=(
+            "        if not len(self.batch):\n            self._passed = 0\n",
+            "        self._passed = 0\n",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
+        "the count of who has passed is set back when a slot is kept",
+        PRIORITY,
+        survives="a test in which slots are always kept, or never",
+        serving=(
+            "        if interactive_only:\n",
+            "        if interactive_only:\n            self._passed = 0\n",
+        ),
+        inside="PriorityScheduler.schedule_next",
     ),
     Mutant(
         "2.7.9",

@@ -3,13 +3,20 @@
 from tiny_llm_kit.course.mutants import Mutant
 
 CHUNK, REQUEST, SCHEDULER = "chunk.py", "request.py", "chunked_prefill_scheduler.py"
-GENERATE, PAUSED = "chunked_prefill.py", "paused_prefills.py"
+GENERATE, PAUSED, TURNS = "chunked_prefill.py", "paused_prefills.py", "turns.py"
 CUT = "return Chunk(offset, min(max_step, prompt_len - offset), prompt_len)"
 PIECE = "self.prompt_tokens[chunk.start : chunk.stop],"
 CALL = """        with model_call(self):
             token = self.model.prefill(
 """
 PREFILL = CALL + "                self.prompt_tokens[chunk"
+FIRST = "            self.decode_done(token, update_offset=False)\n"
+BY_HAND = """            self.next_token = token
+            self.text += "" if token in self.tokenizer.eos_token_ids else self._stop.add(self._detokenizer.add(token))
+"""
+STOPS = """            if token in self.tokenizer.eos_token_ids or self._stop.found:
+                self.finish("stop")
+"""
 TOOK = "        self.offset = chunk.stop\n"
 PHASES = """        prefilled = self.handle_prefill_phase()
         moved = self.move_prefill_to_decode()
@@ -21,14 +28,14 @@ PENDING = """        if self.pending is None or self.pending.is_prefill_done:
 COMPUTE = """        if step:
             self.compute_chunk(self.pending, step)
 """
-WORK = "return bool(self.pending or self.paused or len(self.queue) or self.batch.running)"
+WORK = "return bool(self.pending or len(self.turns) or self.batch.running)"
 NO_SLOT = """            if self.batch.free_slot is None:
                 return False
 """
 MOVE = """        if not request.is_done:
             if self.batch.free_slot is None:
                 return False
-            self.take_slot(request)
+            self.batch.take_slot(request)
         self.leave(request)
         return True
 """
@@ -159,6 +166,49 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.2",
+        "takes the first token by hand, and does not count it: the answer is one token too long",
+        REQUEST,
+        survives="a test of answers that end with an end token",
+        serving=(FIRST, BY_HAND + STOPS),
+        inside="Request.try_prefill",
+    ),
+    Mutant(
+        "2.7.2",
+        "takes the first token by hand, and asks for no limit",
+        REQUEST,
+        survives="a test with limits of two tokens and more",
+        serving=(FIRST, BY_HAND + "            self.tokens.append(token)\n" + STOPS),
+        inside="Request.try_prefill",
+    ),
+    Mutant(
+        "2.7.2",
+        "takes the first token by hand, and looks for no stop string in it",
+        REQUEST,
+        survives="a test with stop strings that come later",
+        serving=(
+            FIRST,
+            BY_HAND
+            + "            self.tokens.append(token)\n"
+            + STOPS.replace(" or self._stop.found", "")
+            + "            elif len(self.tokens) >= self.max_new_tokens:\n"
+            + '                self.finish("length")\n',
+        ),
+        inside="Request.try_prefill",
+    ),
+    Mutant(
+        "2.7.2",
+        "a stop string in the first token counts from the second token on",
+        REQUEST,
+        survives="a test with stop strings that come later",
+        serving=(
+            FIRST,
+            FIRST + '            if self._stop.found and self.finish_reason == "stop":\n'
+            "                self.finish_reason = None\n",
+        ),
+        inside="Request.try_prefill",
+    ),
+    Mutant(
+        "2.7.2",
         "returns the offset and not the tokens of this chunk",
         REQUEST,
         survives="a test with prompts of one chunk",
@@ -274,14 +324,14 @@ MUTANTS = [
         "stops when the queue and the slots are empty, and loses the pending prompt",
         SCHEDULER,
         survives="a test whose prompts are one chunk long, or in which others run",
-        serving=(WORK, "return bool(len(self.queue) or self.batch.running)"),
+        serving=(WORK, "return bool(len(self.turns) or self.batch.running)"),
     ),
     Mutant(
         "2.7.3",
         "stops when no prompt waits, and forgets those that run",
         SCHEDULER,
         survives="a test that steps until all requests have ended",
-        serving=(WORK, "return bool(self.pending or self.paused or len(self.queue))"),
+        serving=(WORK, "return bool(self.pending or len(self.turns))"),
     ),
     Mutant(
         "2.7.3",
@@ -303,7 +353,7 @@ MUTANTS = [
         serving=(
             NO_SLOT,
             "            if self.batch.free_slot is None:\n"
-            "                self.queue.add(request)\n"
+            "                self.turns.queue.add(request)\n"
             "                self.pending = None\n"
             "                return False\n",
         ),
@@ -340,7 +390,7 @@ MUTANTS = [
             MOVE,
             "        if self.batch.free_slot is None:\n"
             "            return False\n"
-            "        self.take_slot(request)\n"
+            "        self.batch.take_slot(request)\n"
             "        self.leave(request)\n"
             "        return True\n",
         ),
@@ -387,6 +437,115 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.3",
+        "a step says whether work is left, and not whether it did any",
+        SCHEDULER,
+        survives="a test that asks has_work_remaining",
+        serving=(
+            PHASES,
+            PHASES.replace(
+                "return self.handle_decode_phase() or prefilled or moved",
+                "self.handle_decode_phase()\n        return prefilled or moved or self.has_work_remaining()",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "a step always says that it did something: a loop on it never ends",
+        SCHEDULER,
+        survives="a test that asks has_work_remaining",
+        serving=(
+            PHASES,
+            PHASES.replace(
+                "return self.handle_decode_phase() or prefilled or moved",
+                "self.handle_decode_phase()\n        return True",
+            ),
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "says that a chunk was computed while a finished prompt waits for its slot",
+        SCHEDULER,
+        survives="a test of what is computed",
+        serving=(PENDING, PENDING.replace("return False", "return self.pending is not None")),
+    ),
+    Mutant(
+        "2.7.3",
+        "says that a chunk was computed only if it ended its prompt",
+        SCHEDULER,
+        survives="a test with prompts of one chunk",
+        serving=("        return step > 0\n", "        return step > 0 and self.pending.is_prefill_done\n"),
+    ),
+    Mutant(
+        "2.7.3",
+        "says that a prompt has moved although no slot was free",
+        SCHEDULER,
+        survives="a test of the places of the requests",
+        serving=(NO_SLOT, NO_SLOT.replace("return False", "return True")),
+    ),
+    Mutant(
+        "2.7.3",
+        "says that nobody has left when a prompt has moved into its slot",
+        SCHEDULER,
+        survives="a test of the places of the requests",
+        serving=(MOVE, MOVE.replace("return True", "return request.is_done")),
+    ),
+    Mutant(
+        "2.7.3",
+        "says that nobody ran in the step in which the last one ends",
+        SCHEDULER,
+        survives="a test of the tokens",
+        serving=(DECODE, DECODE.replace("return True", "return bool(self.batch.running)")),
+    ),
+    Mutant(
+        "2.7.3",
+        "hands out what it has found, and no yes or no",
+        SCHEDULER,
+        survives="a test in a while loop",
+        serving=(WORK, "return self.pending or len(self.turns) or self.batch.running"),
+    ),
+    Mutant(
+        "2.7.3",
+        "gives every result again in the next call",
+        SCHEDULER,
+        survives="a test that collects once",
+        serving=(
+            "        self._requests = [request for request in self._requests if not request.is_done]\n",
+            "",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "gives the results in the order in which the requests were added",
+        SCHEDULER,
+        survives="a test that adds them in the order of their numbers",
+        serving=(
+            "return sorted(map(Completion.of, ended), key=lambda completion: completion.prompt_idx)",
+            "return list(map(Completion.of, ended))",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "a driver that stops early leaves those that wait without an end",
+        SCHEDULER,
+        survives="a test of the caches: who waits has none",
+        serving=(
+            "        for request in self._requests:\n            request.abort()",
+            "        for request in self._requests:\n            request.abort() if request.offset else None",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
+        "a driver that stops early leaves the pending prompt and its cache behind",
+        SCHEDULER,
+        survives="a test that stops when everybody runs or waits",
+        serving=(
+            "        for request in self._requests:\n            request.abort()",
+            "        for request in self._requests:\n"
+            "            request.abort() if request is not self.pending else None",
+        ),
+    ),
+    Mutant(
+        "2.7.3",
         "always a chunk of 128, whatever the step",
         SCHEDULER,
         survives="a test with short prompts, or with a step of 128",
@@ -422,21 +581,21 @@ MUTANTS = [
     Mutant(
         "2.7.9",
         "makes room for a prompt that is just as long",
-        SCHEDULER,
+        TURNS,
         survives="a test with lengths that differ",
         serving=(
-            "self.next_shorter(request.prompt_left, interactive_only",
-            "self.next_shorter(request.prompt_left + 1, interactive_only",
+            "self.next_shorter(current.prompt_left, interactive_only",
+            "self.next_shorter(current.prompt_left + 1, interactive_only",
         ),
     ),
     Mutant(
         "2.7.9",
         "compares with the whole prompt, and not with what is left of it",
-        SCHEDULER,
+        TURNS,
         survives="a test in which the short prompt is very short",
         serving=(
-            "self.next_shorter(request.prompt_left, interactive_only",
-            "self.next_shorter(len(request.prompt_tokens), interactive_only",
+            "self.next_shorter(current.prompt_left, interactive_only",
+            "self.next_shorter(len(current.prompt_tokens), interactive_only",
         ),
     ),
     Mutant(
@@ -468,6 +627,17 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.9",
+        "a driver that stops early leaves the paused prompts and their caches behind",
+        SCHEDULER,
+        survives="a test without pausing",
+        serving=(
+            "        for request in self._requests:\n            request.abort()",
+            "        for request in self._requests:\n"
+            "            request.abort() if request not in self.turns.paused.requests else None",
+        ),
+    ),
+    Mutant(
+        "2.7.9",
         "resumes from the beginning of the prompt",
         PAUSED,
         survives="a test of the answers: they are the same, only late",
@@ -496,96 +666,114 @@ MUTANTS = [
     Mutant(
         "2.7.9",
         "an interactive prompt makes room for a batch one",
-        SCHEDULER,
+        TURNS,
         survives="a test with one priority",
         serving=(
-            'only = request.priority == "interactive" or self.keeps_slots()',
-            "only = self.keeps_slots()",
+            'only = current.priority == "interactive" or self.keeps_slots([*running, current], slots)',
+            "only = self.keeps_slots([*running, current], slots)",
         ),
     ),
     Mutant(
         "2.7.9",
         "a batch prompt makes room for one that may not have a slot",
-        SCHEDULER,
+        TURNS,
         survives="a test of pausing without reserved slots, and of reserved slots without pausing",
         serving=(
-            'only = request.priority == "interactive" or self.keeps_slots()',
-            'only = request.priority == "interactive"',
+            'only = current.priority == "interactive" or self.keeps_slots([*running, current], slots)',
+            'only = current.priority == "interactive"',
         ),
     ),
     Mutant(
         "2.7.9",
         "of batch prompts, those that are paused need no slot",
-        SCHEDULER,
+        TURNS,
         survives="a test with two slots",
         serving=(
-            "[*self.batch.slots, self.pending, *self.paused.requests]",
-            "[*self.batch.slots, self.pending]",
+            "for request in [*begun, *self.paused.requests])",
+            "for request in begun)",
         ),
     ),
     Mutant(
         "2.7.9",
         "reserves one slot too few",
-        SCHEDULER,
+        TURNS,
         survives="a test that an interactive request gets a slot at once",
-        serving=("return taken >= len(self.batch.slots)", "return taken > len(self.batch.slots)"),
+        serving=("return taken >= slots", "return taken > slots"),
     ),
     Mutant(
         "2.7.9",
         "reserves one slot too many",
-        SCHEDULER,
+        TURNS,
         survives="a test that a slot is left for an interactive request",
-        serving=("return taken >= len(self.batch.slots)", "return taken + 1 >= len(self.batch.slots)"),
+        serving=("return taken >= slots", "return taken + 1 >= slots"),
     ),
     Mutant(
         "2.7.9",
-        "does not count batch prompts that are paused or pending",
-        SCHEDULER,
+        "when a prompt makes room, does not count that prompt itself: it will need a slot, too",
+        TURNS,
         survives="a test without pausing",
-        serving=(
-            "begun = [*self.batch.slots, self.pending, *self.paused.requests]",
-            "begun = self.batch.slots",
-        ),
+        serving=("self.keeps_slots([*running, current], slots)", "self.keeps_slots(running, slots)"),
+    ),
+    Mutant(
+        "2.7.9",
+        "where slots are reserved, a batch request never runs",
+        TURNS,
+        survives="a test that an interactive request gets a slot at once",
+        serving=("return taken >= slots - self.reserved_decode_slots", "return taken >= 0"),
+    ),
+    Mutant(
+        "2.7.9",
+        "a batch request begins only when nobody runs",
+        TURNS,
+        survives="a test of one class",
+        serving=("interactive_only=self.keeps_slots(running, slots)", "interactive_only=bool(running)"),
     ),
     Mutant(
         "2.7.9",
         "counts interactive requests, too: they take the slots of batch ones",
-        SCHEDULER,
+        TURNS,
         survives="a test with batch requests only",
-        serving=('request is not None and request.priority == "batch" for', "request is not None for"),
+        serving=('sum(request.priority == "batch" for', "sum(True for"),
     ),
     Mutant(
         "2.7.9",
         "waits as long as the peak lasts",
-        SCHEDULER,
+        TURNS,
         survives="a test in which the running requests end soon",
         serving=("self._waited < self.patience", "self._waited >= 0"),
     ),
     Mutant(
         "2.7.9",
         "waits once, and then never again",
-        SCHEDULER,
+        TURNS,
         survives="a test of a prompt of two chunks",
         serving=("self._waited = self._waited + 1 if waits else 0", "self._waited += waits"),
     ),
     Mutant(
         "2.7.9",
+        "counts every step at peak load, also the one in which the prompt had its chunk",
+        TURNS,
+        survives="a test of a prompt of two chunks",
+        serving=("self._waited + 1 if waits else 0", "self._waited + 1 if load >= self.peak_load else 0"),
+    ),
+    Mutant(
+        "2.7.9",
         "short prompts wait, too",
-        SCHEDULER,
+        TURNS,
         survives="a test of a long prompt",
-        serving=("and request.prompt_left > self.prefill_step", "and request.prompt_left > 0"),
+        serving=("and request.prompt_left > prefill_step", "and request.prompt_left > 0"),
     ),
     Mutant(
         "2.7.9",
         "takes any load for the peak",
-        SCHEDULER,
+        TURNS,
         survives="a test of one peak load",
         serving=("load >= self.peak_load", "load > 0"),
     ),
     Mutant(
         "2.7.9",
         "the peak begins only above its own share",
-        SCHEDULER,
+        TURNS,
         survives="a test in which more requests run than the share says",
         serving=("load >= self.peak_load", "load > self.peak_load"),
     ),

@@ -2,27 +2,15 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from .batch import Batch
-from .chunk_size import select_optimal_chunk_size
+from .chunk_size import Chunker, chunker_step
 from .completion import Completion
 from .events import Event, Listener
 from .model import ServingModel
-from .paused_prefills import PausedPrefills
-from .request import Request, model_call
-from .request_queue import FifoQueue, RequestQueue
-
-
-class Chunker(Protocol):
-    """Who chooses the size of every chunk; `AdaptiveChunker` is one."""
-
-    sizes: tuple[int, ...]
-
-    def observe(self, chunk_size: int, seconds: float) -> None: ...
-
-    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int: ...
+from .request import Request
+from .turns import Turns
 
 
 class ChunkedPrefillScheduler:
@@ -31,20 +19,16 @@ class ChunkedPrefillScheduler:
     Args:
         model: what runs the steps.
         batch_size: how many requests decode at the same time.
-        prefill_step: tokens of a chunk, at most; a `chunker` takes its place.
+        prefill_step: the most tokens of a chunk; a `chunker` takes its place.
         max_seq_len: tokens of a slot, prompt and answer together.
-        queue: who waits; `FifoQueue` when None.
-        reserved_decode_slots: so many slots no batch request takes: they are for interactive ones.
-        pause_prefill: a prompt that is shorter than what is left of the current one goes first.
-        peak_load: the share of slots that run, above 0 and at most 1, from which on a long prompt waits; None is never.
-        patience: so many times a prompt makes room for a shorter one, and so many steps it waits at peak load.
+        turns: whose prompt is computed next; first come, first served when None.
         clock: seconds.
-        chunker: chooses every chunk's size, by what chunks have cost so far.
+        chunker: chooses the size of every chunk, from what chunks have cost so far.
         metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
         on_event: called with each event. It may call `abort` of any request.
 
-    What the model or `on_event` raises is raised by `step`. It ends the requests that were in the step of the model,
-    and no others: the next step serves them.
+    What the model or `on_event` raises is raised by `step`. A call of the model that fails ends the requests in it, and
+    no others (`model_call`): the next step serves them.
 
     Raises:
         ValueError: a number is out of range.
@@ -57,28 +41,21 @@ class ChunkedPrefillScheduler:
         prefill_step: int = 128,
         max_seq_len: int = 512,
         *,
-        queue: RequestQueue | None = None,
-        reserved_decode_slots: int = 0,
-        pause_prefill: bool = False,
-        peak_load: float | None = None,
-        patience: int = 8,
+        turns: Turns | None = None,
         clock: Callable[[], float] = time.perf_counter,
         chunker: Chunker | None = None,
         metrics: Any = None,
         on_event: Listener | None = None,
     ):
-        _check(batch_size, prefill_step, reserved_decode_slots, peak_load, patience)
+        if prefill_step < 1:
+            raise ValueError(f"prefill_step is {prefill_step}: a chunk has at least 1 token")
+        self.turns = Turns() if turns is None else turns
+        self.turns.check_slots(batch_size)
         self.batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=self._emit)
-        self.prefill_step, self.max_seq_len, self.clock = prefill_step, max_seq_len, clock
-        self.queue: RequestQueue = FifoQueue() if queue is None else queue
-        self.reserved_decode_slots, self.pause_prefill = reserved_decode_slots, pause_prefill
-        self.peak_load, self.patience = peak_load, patience
+        self.prefill_step, self.max_seq_len = prefill_step, max_seq_len
         self.chunker, self.metrics, self.on_event = chunker, metrics, on_event
-        # The prompt that is being computed, or that is finished and waits for a slot.
-        self.pending: Request | None = None
-        self.paused = PausedPrefills(patience)
+        self.pending: Request | None = None  # its prompt is computed now, or waits for a slot
         self.is_closed = False
-        self._waited = 0  # steps in a row, at peak load
         self._requests: list[Request] = []  # all that were added and not yet collected
 
     def add(self, request: Request) -> None:
@@ -91,19 +68,19 @@ class ChunkedPrefillScheduler:
             raise RuntimeError("this scheduler is closed: make a new one for more requests")
         request.set_max_seq_len(self.max_seq_len)
         self._requests.append(request)
-        self.queue.add(request)
+        self.turns.queue.add(request)
         self.batch.emit("arrive", request)
 
     def has_work_remaining(self) -> bool:
-        """Whether a request waits, is being prefilled, or runs."""
-        # TASK 2.7.3: four places where a request can be. A lone prompt of many chunks is in none but `pending`.
+        """Whether a request waits, is paused, is being prefilled, or runs."""
+        # TASK 2.7.3: `turns` has those that wait or are paused. A lone prompt of many chunks is in none but `pending`.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.has_work_remaining")
 
     def step(self) -> bool:
         """At most one chunk of a prompt, then one token for every running request.
 
         Returns:
-            Whether anything was done.
+            Whether anything was done; when not, no work remains.
         """
         self._drop_ended()
         # TASK 2.7.3: the three phases, each of them once and in every step, whatever the others have done.
@@ -112,7 +89,7 @@ class ChunkedPrefillScheduler:
 
     def handle_prefill_phase(self) -> bool:
         """Computes one chunk of one prompt. Returns whether there was one to compute."""
-        self._choose_pending()
+        self.choose_pending()
         # TASK 2.7.3: nothing is computed when nobody waits, or while a finished prompt waits for a slot.
         # `choose_step` says how large the chunk may be, 0 when it has to wait. `compute_chunk` does the rest.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.handle_prefill_phase")
@@ -129,123 +106,71 @@ class ChunkedPrefillScheduler:
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.handle_decode_phase")
 
     def collect_results(self) -> list[Completion]:
-        """What became of the requests that have ended since the last call, in the order of `prompt_idx`."""
+        """The results of the requests that have ended since the last call, in the order of `prompt_idx`."""
         ended = [request for request in self._requests if request.is_done]
         self._requests = [request for request in self._requests if not request.is_done]
         return sorted(map(Completion.of, ended), key=lambda completion: completion.prompt_idx)
 
     def close(self) -> None:
-        """Ends every request that has not ended, and releases every cache."""
+        """Ends every request that has not ended, wherever it is, and releases every cache."""
         self.is_closed = True
         self.batch.close()
         for request in self._requests:
             request.abort()
 
-    # Whose turn it is.
+    # Given: what the phases are made of.
 
-    def _choose_pending(self) -> None:
-        """The prompt that is computed next: the current one, one that made room, or the first that waits. Given."""
-        while True:
-            if self.pending is None:
-                self._resume_or_start()
-            if self.pending is None:
-                return
-            if not self.pending.is_done:
-                self.make_room()
-            if not self.pending.is_done:
-                return
-            self.leave(self.pending)
+    def choose_pending(self) -> None:
+        """Makes the prompt whose turn it is `pending`; those that have ended leave."""
+        while self._take_turn():
+            pass
 
-    def _resume_or_start(self) -> None:
-        if self.paused:
-            self.pending = self.paused.resume()
+    def _take_turn(self) -> bool:
+        """Returns whether `pending` has changed: then it may have to make room in turn."""
+        before, resumes = self.pending, len(self.turns.paused) > 0
+        if before is not None and before.is_done:
+            self.leave(before)
+            return True
+        self.pending = self.turns.choose(before, self.batch.requests, len(self.batch.slots))
+        if before is not None and self.pending is not before:
+            self.batch.emit("pause", before)
+        elif before is None and resumes:
             self.batch.emit("resume", self.pending)
-        else:
-            self.pending = self.queue.schedule_next(interactive_only=self.keeps_slots())
-
-    def keeps_slots(self) -> bool:
-        """Whether batch requests have all the slots that they may take."""
-        if not self.reserved_decode_slots:
-            return False
-        # TASK 2.7.9: `reserved_decode_slots` are not for them. One whose prefill has begun will need a slot, too.
-        raise NotImplementedError("week 2 day 7 task 9: ChunkedPrefillScheduler.keeps_slots")
-
-    def make_room(self) -> None:
-        """Lets the shortest prompt that waits go before the current one, if it is shorter than what is left of that."""
-        if not self.pause_prefill:
-            return
-        # TASK 2.7.9: not if patience forbids it. `next_shorter` finds the other; of a finished prompt nothing is left.
-        # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset. Tell
-        # "pause" of it last: whoever hears that may abort either of the two.
-        raise NotImplementedError("week 2 day 7 task 9: ChunkedPrefillScheduler.make_room")
-
-    def next_shorter(self, tokens: int, interactive_only: bool) -> Request | None:
-        """Takes the shortest prompt that waits out of the queue, if it has fewer than so many tokens. Given."""
-        while (request := self.queue.shorter_than(tokens, interactive_only)) is not None:
-            if not request.is_done:
-                return request
-            self.leave(request)  # it was refused, or aborted while it waited
-        return None
-
-    # How large its chunk is, and what it costs.
+        while self.turns.ended:
+            self.leave(self.turns.ended.pop(0))
+        return self.pending is not before
 
     def choose_step(self, request: Request) -> int:
-        """Tokens of the next chunk, at most; 0 when it has to wait. Given."""
-        if self.waits_for_peak(request):
+        """The most tokens of the next chunk; 0 when it has to wait."""
+        running, slots = len(self.batch.running), len(self.batch.slots)
+        if self.turns.waits_for_peak(request, running / slots, self.prefill_step):
             return 0
         if self.chunker is None:
             return self.prefill_step
-        running, slots = len(self.batch.running), len(self.batch.slots)
-        base = select_optimal_chunk_size(
-            request.prompt_left, self.room(request), running, slots, self.chunker.sizes
-        )
-        if not base and not running:
-            base = self.chunker.sizes[0]  # nobody will end, so waiting would be for ever
-        return base and self.chunker.select_chunk_size(base, running / slots)
-
-    def room(self, request: Request) -> int:
-        """Tokens that the caches may still take: there are the slots, and one prompt more. Given."""
-        free = len(self.batch.slots) + 1 - len(self.batch.running)
-        return free * self.max_seq_len - request.offset - sum(one.offset for one in self.paused.requests)
-
-    def waits_for_peak(self, request: Request) -> bool:
-        """Whether a long prompt waits, because so many requests run."""
-        if self.peak_load is None:
-            return False
-        # TASK 2.7.9: long is what needs more than one chunk. It waits `patience` steps, then gets one chunk; and again.
-        raise NotImplementedError("week 2 day 7 task 9: ChunkedPrefillScheduler.waits_for_peak")
+        # The caches may still take the tokens of the free slots, and of one prompt beside them.
+        held = request.offset + sum(one.offset for one in self.turns.paused.requests)
+        memory = (slots + 1 - running) * self.max_seq_len - held
+        return chunker_step(self.chunker, request.prompt_left, memory, running, slots)
 
     def compute_chunk(self, request: Request, step: int) -> None:
-        """One chunk of at most `step` tokens, after the "prefill" event of the first. Given."""
+        """One chunk of at most `step` tokens; "prefill" is emitted before the first."""
         if request.offset == 0:
             self.batch.emit("prefill", request)
         if not request.is_done:  # whoever heard of it may have aborted it
             request.prefill_max_step = step
             self.batch.compute_prompt(request, request.try_prefill)
 
-    def take_slot(self, request: Request) -> None:
-        """Moves a finished prompt into the lowest free slot. Given."""
-        slot = self.batch.free_slot
-        try:
-            with model_call(request):
-                self.batch.place(request)
-        except BaseException:
-            for layer in self.batch.kv_cache:
-                with suppress(Exception):  # a layer that has not got it holds nothing to remove
-                    layer.remove_request(slot)
-            raise
-
     def leave(self, request: Request) -> None:
-        """A request is in the batch now, or has ended: it is no prefill any more. Given."""
+        """A request is in the batch now, or has ended: it is no prefill any more."""
         self.pending = None if self.pending is request else self.pending
-        self.paused.forget(request)
+        self.turns.paused.forget(request)
         if request.is_done:
             self.batch.emit("finish", request)
 
     def _drop_ended(self) -> None:
-        """Whoever was aborted between two steps leaves now, so that the slot is free in this one."""
+        """Whoever has ended between two steps leaves now, so that the slot is free in this one."""
         self.batch.remove_ended()
-        for request in [self.pending, *self.paused.requests]:
+        for request in [self.pending, *self.turns.paused.requests]:
             if request is not None and request.is_done:
                 self.leave(request)
 
@@ -258,15 +183,3 @@ class ChunkedPrefillScheduler:
             self.metrics.on_event(event)
         if self.on_event is not None:
             self.on_event(event)
-
-
-def _check(batch_size: int, prefill_step: int, reserved: int, peak_load: float | None, patience: int) -> None:
-    """The numbers that no scheduler can work with. Given."""
-    if prefill_step < 1:
-        raise ValueError(f"prefill_step is {prefill_step}: a chunk has at least 1 token")
-    if not 0 <= reserved < max(batch_size, 1):
-        raise ValueError(f"reserved_decode_slots is {reserved}: give 0 to {batch_size - 1}, fewer than slots")
-    if peak_load is not None and not 0 < peak_load <= 1:
-        raise ValueError(f"peak_load is {peak_load}: give a share above 0 and at most 1, or None")
-    if patience < 1:
-        raise ValueError(f"patience is {patience}: a prompt makes room at least once")

@@ -95,7 +95,7 @@ class Service:
         workload: what is asked.
         chunk: tokens of a chunk; None computes prompts whole.
         on_event: called with each event, after it was recorded.
-        options: of the scheduler.
+        turns: options of `Turns`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Service:
         workload: Workload,
         chunk: int | None = None,
         on_event: Listener = lambda event: None,
-        **options: Any,
+        **turns: Any,
     ):
         self.serving, self.workload, self.chunk, self._on_event = serving, workload, chunk or WHOLE, on_event
         self._model = ArrivalsDuringCalls(serving.model)
@@ -117,7 +117,12 @@ class Service:
         ]
         self.unsent = len(self.requests)
         self.scheduler = names.ChunkedPrefillScheduler(
-            self._model, workload.batch_size, self.chunk, max_seq_len, clock=serving.clock, **options
+            self._model,
+            workload.batch_size,
+            self.chunk,
+            max_seq_len,
+            turns=names.Turns(**turns),
+            clock=serving.clock,
         )
 
     def __enter__(self) -> "Service":

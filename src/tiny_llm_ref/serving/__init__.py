@@ -17,6 +17,7 @@ from .request_queue import FifoQueue, RequestQueue
 from .sampling import SamplingParams
 from .stop_strings import StopStrings
 from .sweep import sweep_chunk_sizes
+from .turns import Turns
 
 __all__ = [
     "AdaptiveChunker",
@@ -36,6 +37,7 @@ __all__ = [
     "SamplingParams",
     "ServingModel",
     "StopStrings",
+    "Turns",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
     "model_call",

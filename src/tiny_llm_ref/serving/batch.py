@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from .events import Event, Listener, Part
 from .model import BatchCache, ServingModel
@@ -41,6 +42,11 @@ class Batch:
     def running(self) -> list[int]:
         """The slots in use."""
         return [slot for slot, request in enumerate(self.slots) if request]
+
+    @property
+    def requests(self) -> list[Request]:
+        """The running requests."""
+        return [request for request in self.slots if request]
 
     @property
     def free_slot(self) -> int | None:
@@ -85,10 +91,21 @@ class Batch:
         request.release()
         self.slots[slot] = request
 
+    def take_slot(self, request: Request) -> None:
+        """As `place`; if it fails, the request ends and nothing of it stays in the batch. Given."""
+        slot = self.free_slot
+        try:
+            with model_call(request):
+                self.place(request)
+        except BaseException:
+            for layer in self.kv_cache:
+                with suppress(Exception):  # a layer that has not got it holds nothing to remove
+                    layer.remove_request(slot)
+            raise
+
     def decode(self) -> None:
         """One step: one new token for every running request. Emits "step", then "token" of each."""
-        start, running = self.clock(), self.running
-        requests = tuple(self.slots[slot] for slot in running)
+        start, running, requests = self.clock(), self.running, self.requests
         # TASK 2.6.8: one entry for every slot, None for an idle one; each new token goes to the request of its slot.
         # The cache holds `offset` tokens of a request; its `next_token` is what this step adds. The call of the model
         # stands in `with model_call(…):`, as in Task 2.6.4, with all of `requests`.
@@ -100,7 +117,7 @@ class Batch:
         for slot in running:
             self.slots[slot].decode_done(chosen[slot])
         # END TASK
-        decode = Part("decode", requests, len(requests))
+        decode = Part("decode", tuple(requests), len(requests))
         self.on_event(Event("step", self.clock(), start=start, parts=(decode,)))
         for slot, request in zip(running, requests, strict=True):
             if request.finish_reason != "abort":

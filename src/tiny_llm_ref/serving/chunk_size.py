@@ -1,6 +1,7 @@
 """How large a chunk should be, by a rule of thumb: who waits, how long the prompt is, what memory is left."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 SIZES = (32, 64, 128, 256, 512)
 
@@ -79,3 +80,21 @@ def _check(sequence_length: int, active_decode_requests: int, batch_size: int) -
         raise ValueError(f"batch_size is {batch_size}: there must be at least 1 slot")
     if not 0 <= active_decode_requests <= batch_size:
         raise ValueError(f"active_decode_requests is {active_decode_requests}: give 0 to {batch_size}")
+
+
+class Chunker(Protocol):
+    """What chooses the size of every chunk while a scheduler serves; `AdaptiveChunker` is one. Given."""
+
+    sizes: tuple[int, ...]
+
+    def observe(self, chunk_size: int, seconds: float) -> None: ...
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int: ...
+
+
+def chunker_step(chunker: Chunker, prompt_left: int, memory: int, running: int, slots: int) -> int:
+    """What a chunker makes of the rule of thumb: tokens of the next chunk, 0 when it has to wait. Given."""
+    base = select_optimal_chunk_size(prompt_left, memory, running, slots, chunker.sizes)
+    if not base and not running:
+        base = chunker.sizes[0]  # nobody will end, so waiting would be for ever
+    return base and chunker.select_chunk_size(base, running / slots)

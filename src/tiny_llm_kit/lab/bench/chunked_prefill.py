@@ -10,7 +10,7 @@ from ..workload import LONG, SHORT, Workload, behind_a_long_one, decode_heavy, m
 from .provenance import provenance
 
 Progress = Callable[[str], object]  # told what runs now
-# Shown name -> (whether the prompt is chunked, options of the scheduler).
+# Shown name -> (whether the prompt is chunked, options of `Turns`).
 POLICIES = {
     "unchunked": (False, {}),
     "chunked, in order": (True, {}),

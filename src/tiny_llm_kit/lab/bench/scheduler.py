@@ -14,7 +14,7 @@ from ..trace import percentile
 from ..workload import RUNNING, RequestSpec
 from .provenance import provenance
 
-# Shown name -> (the queue's class in `serving`, options of the scheduler).
+# Shown name -> (the queue's class in `serving`, options of `Turns`).
 SCHEDULERS = {
     "FifoQueue": ("FifoQueue", {}),
     "FifoQueue, pausing": ("FifoQueue", {"pause_prefill": True}),
@@ -68,10 +68,9 @@ class Filled:
             SLOTS,
             CHUNK,
             MAX_SEQ_LEN,
-            queue=queue,
+            turns=self.names.Turns(queue, **self.options),
             metrics=self.names.ChunkedPrefillMetrics(prefill_step=CHUNK),
             on_event=self._on_event,
-            **self.options,
         )
         for number in range(self.waiting):
             self._add(PROMPTS[number % len(PROMPTS)], "batch" if number % 3 == 0 else "interactive")

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from .runs import POLICIES, Demo
 
-# Name in the scheduler -> (its option of the demo, what it does).
+# Name in the scheduler or its `Turns` -> (its option of the demo, what it does).
 KNOBS = {
     "prefill_step": (
         "--prefill-step",
