@@ -648,7 +648,7 @@ MUTANTS = [
         "adds every request into slot 0, taken or not",
         BATCH,
         survives="a test with one request",
-        serving=("        slot = self.free_slot\n", "        slot = 0\n"),
+        serving=("        slot = self.free_slot\n        for own", "        slot = 0\n        for own"),
     ),
     Mutant(
         "2.6.7",
