@@ -10,7 +10,7 @@ from tiny_llm_kit.lab.bench import contest, provenance, report, samples
 from tiny_llm_kit.lab.bench.contest import ContestPlan, contestants, measure_decode, measure_prefill
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
-TINY = ContestPlan(config="tiny-qwen3", layers=1, dtype="float32", rounds=2, steps=2)
+TINY = ContestPlan(config="tiny-qwen3", layers=1, dtype="float32", threads=(1,), rounds=2, steps=2)
 PEERS = {"torch": "transformers"}
 
 

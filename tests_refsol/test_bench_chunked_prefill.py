@@ -146,7 +146,7 @@ def scripted() -> dict:
         }
         for name, pausing in (("queued", 0.16), ("arriving", 0.8))
     ]
-    plan = {**SweepPlan("a-model").__dict__, "rounds": 3}
+    plan = {**SweepPlan("a-model", threads=1, dtype="float32").__dict__, "rounds": 3}
     return {
         "kind": "chunked-prefill",
         "backend": "torch",
@@ -207,7 +207,7 @@ def test_changes_have_a_sign_that_is_theirs():
 
 
 def test_everything_is_measured_and_can_be_kept():
-    plan = SweepPlan("paced", steps=(128, None), mixed_tokens=300, long_tokens=600, rounds=2)
+    plan = SweepPlan("paced", (128, None), mixed_tokens=300, long_tokens=600, rounds=2)
     result = measure(plan, paced(), "none", "cpu", lambda text: None)
     assert json.loads(json.dumps(result)) == result
     assert [sweep_["name"] for sweep_ in result["sweeps"]] == ["mixed", "decode-heavy"]

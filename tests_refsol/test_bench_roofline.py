@@ -33,7 +33,7 @@ def scripted() -> dict:
         "kind": "roofline",
         "backend": "torch",
         "plan": {
-            **RooflinePlan(config="tiny-qwen3", layers=2, tokens=(1, 64), threads=(1, 2), rounds=3).__dict__
+            **RooflinePlan("tiny-qwen3", 2, "float32", tokens=(1, 64), threads=(1, 2), rounds=3).__dict__
         },
         "provenance": {"machine": machine, "versions": {"torch": "2"}, "date": "2026-11-21"},
         "roofs": {

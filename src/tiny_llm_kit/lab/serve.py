@@ -24,8 +24,8 @@ class EndlessTokenizer:
         return StreamDetokenizer(lambda token: b" ")
 
 
-class ArrivalsDuringCalls:
-    """A `ServingModel` that lets things happen while one of its calls runs.
+class CountedModel:
+    """A `ServingModel` that counts its calls, and lets things happen while one of them runs.
 
     Args:
         model: what runs them.
@@ -45,6 +45,10 @@ class ArrivalsDuringCalls:
     def decode(self, *arguments: Any, **options: Any) -> list[int | None]:
         self._begin_call()
         return self._model.decode(*arguments, **options)
+
+    def clock(self) -> int:
+        """The number of calls so far, for events whose time is a call."""
+        return self.calls
 
     def _begin_call(self) -> None:
         number, self.calls = self.calls, self.calls + 1
@@ -107,7 +111,7 @@ class Service:
         **turns: Any,
     ):
         self.serving, self.workload, self.chunk, self._on_event = serving, workload, chunk or WHOLE, on_event
-        self._model = ArrivalsDuringCalls(serving.model)
+        self._model = CountedModel(serving.model)
         names, max_seq_len = serving.names, workload.max_seq_len
         self.metrics = names.ChunkedPrefillMetrics(prefill_step=workload.promise)
         self.recorder = Recorder(workload.promise, [spec.name for spec in workload.requests])
@@ -115,7 +119,6 @@ class Service:
             serving.request(spec, number, max_seq_len, self._model)
             for number, spec in enumerate(workload.requests)
         ]
-        self.unsent = len(self.requests)
         self.scheduler = names.ChunkedPrefillScheduler(
             self._model,
             workload.batch_size,
@@ -150,7 +153,6 @@ class Service:
     def send(self, number: int, time: float | None = None) -> None:
         """Sends a request; it has been waiting since `time` if it was sent during a step."""
         self.recorder.arrive(self.requests[number], self.serving.clock() if time is None else time)
-        self.unsent -= 1
         self.scheduler.add(self.requests[number])
 
     def send_all(self) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-FORMAT = "tiny-llm timeline 1"
 WHOLE = 999_999  # the prefill step that computes every prompt whole
 
 
@@ -153,11 +152,9 @@ class Trace:
             texts.append(f"{self.num_tokens / self.end:.1f} tokens/s")
         return texts
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything, in ms, of values that JSON has."""
+    def summary(self) -> dict[str, Any]:
+        """Where it comes from, and its figures in ms, of values that JSON has."""
         return {
-            "format": FORMAT,
-            "title": self.title,
             "provenance": self.provenance,
             "chunk": None if self.chunk >= WHOLE else self.chunk,
             "prefill_step": self.prefill_step,
@@ -165,33 +162,7 @@ class Trace:
             "longest_gap_ms": ms(self.longest_gap),
             "tbt_p99_ms": ms(self.tbt_p99),
             "total_ms": ms(self.end),
-            "requests": [_lane_to_json(lane) for lane in self.lanes],
-            "spans": [_span_to_json(span) for span in self.spans],
         }
-
-
-def _lane_to_json(lane: Lane) -> dict[str, Any]:
-    return {
-        "request": lane.request,
-        "name": lane.name,
-        "prompt_tokens": lane.prompt_tokens,
-        "arrive_ms": ms(lane.arrive),
-        "ttft_ms": ms(lane.ttft),
-        "finish_ms": ms(lane.finish),
-        "finish_reason": lane.reason,
-        "token_ms": [ms(time) for time in lane.tokens],
-    }
-
-
-def _span_to_json(span: Span) -> dict[str, Any]:
-    return {
-        "request": span.request,
-        "kind": span.kind,
-        "start_ms": ms(span.start),
-        "end_ms": ms(span.end),
-        "tokens": span.tokens,
-        "context": span.context,
-    }
 
 
 def ms(seconds: float | None) -> float | None:

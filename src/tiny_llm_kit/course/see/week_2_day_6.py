@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...lab.serve import CountedModel
 from ...model.tokenizer import load_tokenizer
 from ...runtime.loading import load_checkpoint
 from ...runtime.port import resolve_serving
@@ -28,27 +29,6 @@ QUESTIONS = (
     ("What is attention?", {}),
 )
 STYLES = {"-": "dim", "·": "red"}
-
-
-class CountedRunner:
-    """A runner that counts its calls; the count is the clock of the events."""
-
-    def __init__(self, runner):
-        self.runner, self.steps = runner, 0
-
-    def __getattr__(self, name: str):
-        return getattr(self.runner, name)
-
-    def prefill(self, *arguments, **options):
-        self.steps += 1
-        return self.runner.prefill(*arguments, **options)
-
-    def decode(self, *arguments, **options):
-        self.steps += 1
-        return self.runner.decode(*arguments, **options)
-
-    def clock(self) -> int:
-        return self.steps
 
 
 @dataclass
@@ -82,10 +62,10 @@ def show(b, console: Console) -> None:
 
 
 def _run(s, runner, tokenizer, name: str, serve) -> Served:
-    counted, events = CountedRunner(runner), []
+    counted, events = CountedModel(runner), []
     requests = [_request(s, counted, tokenizer, i, *case) for i, case in enumerate(QUESTIONS)]
     serve(s, counted, tokenizer, requests, events.append)
-    return Served(name, requests, events, counted.steps)
+    return Served(name, requests, events, counted.calls)
 
 
 def _request(s, model, tokenizer, index: int, question: str, special: dict):

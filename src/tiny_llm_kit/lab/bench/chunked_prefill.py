@@ -1,12 +1,15 @@
 """The benchmark of Day 2.7: the same requests with chunks of every size and with none: what is won, what is lost."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ..serve import Serving, serve
 from ..trace import Trace, percentile
 from ..workload import LONG, SHORT, Workload, behind_a_long_one, decode_heavy, mixed
+from .options import COUNT, option
 from .provenance import provenance
 
 Progress = Callable[[str], object]  # told what runs now
@@ -18,27 +21,32 @@ POLICIES = {
 }
 
 
+def chunk_argument(text: str) -> int | None:
+    """ "none" is the whole prompt."""
+    return None if text == "none" else whole_number(1)(text)
+
+
+LENGTH = {"type": whole_number(9), "metavar": "N"}
+
+
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to measure.
+    """What to measure."""
 
-    Args:
-        model: a name, for the table.
-        steps: tokens of a chunk; None is the whole prompt.
-        policy_step: the chunk with which the policies are compared.
-        mixed_tokens, long_tokens: of the long prompts of the workloads.
-        rounds: runs of each candidate, taken in turns.
-        threads, dtype: with which the model runs.
-    """
-
-    model: str
-    steps: tuple[int | None, ...] = (32, 128, 512, None)
-    policy_step: int = 128
-    mixed_tokens: int = 1024
-    long_tokens: int = 2048
-    rounds: int = 5
-    threads: int = 1
-    dtype: str = "float32"
+    model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
+    steps: tuple[int | None, ...] = option(
+        (32, 128, 512, None),
+        "tokens of a chunk; none computes a prompt whole",
+        type=chunk_argument,
+        nargs="+",
+        metavar="N",
+    )
+    policy_step: int = option(128, "for the policies", **COUNT, metavar="N")
+    mixed_tokens: int = option(1024, **LENGTH)
+    long_tokens: int = option(2048, **LENGTH)
+    rounds: int = option(5, "runs of each, taken in turns", **COUNT)
+    threads: int = option(os.cpu_count() or 1, **COUNT)
+    dtype: str = option("auto", choices=DTYPES)
 
 
 def measure(

@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 from ...model.quantization import QUANTIZATIONS, WeightQuantizer
 from ...runtime.port import Port
+from .options import COUNT, option, threads_option
 from .ours import Ours
 from .provenance import provenance
 from .samples import interleave
-from .shapes import QuantizedCheckpoint, RandomCheckpoint, shape
+from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 
 OURS = "tiny-llm"
 PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
@@ -27,29 +28,19 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True)
 class ContestPlan:
-    """What to measure.
+    """What to measure; `rows` and `steps` of decode only."""
 
-    Args:
-        config: a name of `SHAPES`.
-        layers: fewer layers than the shape has, or None.
-        dtype: of the weights and the cache.
-        attention: of our model, see `Qwen3ModelWeek2`.
-        quantize: "4bit" or "8bit" adds our engine with quantised weights.
-        compare: "transformers", "mlx-lm" or None.
-        threads: each is measured.
-        rounds: samples of each contestant and case.
-        steps: tokens of one sample of decode.
-    """
-
-    config: str = "qwen3-0.6b"
-    layers: int | None = None
-    dtype: str = "bfloat16"
-    attention: str = "device"
-    quantize: str | None = None
-    compare: str | None = None
-    threads: tuple[int, ...] = (1,)
-    rounds: int = 5
-    steps: int = 4
+    config: str = option("qwen3-0.6b", "a shape; its weights are random", choices=sorted(SHAPES))
+    layers: int | None = option(None, "fewer layers than the shape has, for slow machines", **COUNT)
+    dtype: str = option("bfloat16", choices=["float32", "bfloat16", "float16"])
+    attention: str = option("device", "of our model: simple, tiled or device")
+    quantize: str | None = option(
+        None, "adds our engine with quantised weights", choices=sorted(QUANTIZATIONS)
+    )
+    compare: str | None = option(None, "a peer on the same weights", choices=["transformers", "mlx-lm"])
+    threads: tuple[int, ...] = threads_option()
+    rounds: int = option(7, "samples of each contestant, taken in turns", **COUNT)
+    steps: int = 1  # tokens of a sample
 
 
 def contestants(plan: ContestPlan, port: Port) -> dict[str, Contestant]:

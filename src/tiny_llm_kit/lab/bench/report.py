@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .contest import OURS
+from .origin import origin
 from .samples import ratio, spread
 
 
@@ -100,22 +101,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     plan, machine = result["plan"], result["provenance"]["machine"]
     bandwidth = max(result["read_bandwidth_bytes_per_second"].values())
     layers = f", {plan['layers']} layers" if plan["layers"] else ""
-    console.print(
-        f"{plan['config']}{layers}, random weights, {plan['dtype']}, {result['backend']} on {machine['system']}"
-    )
-    console.print(
-        f"{machine['processor']}, {machine['cores']} cores; memory is read at {bandwidth / 1e9:.1f} GB/s"
-    )
-    versions = result["provenance"]["versions"]
-    console.print(
-        ", ".join(
-            f"{name} {versions[name]}"
-            for name in ("torch", "mlx", "transformers", "mlx-lm")
-            if name in versions
-        )
-    )
-    console.print(
-        f"{result['provenance']['date']}, load before {machine['load_before']}, "
-        f"{plan['rounds']} rounds, threads {plan['threads']}\n"
-    )
+    rounds = f"{plan['rounds']} rounds, threads {plan['threads']}, load before {machine['load_before']}"
+    how = f"{rounds}; memory {bandwidth / 1e9:.1f} GB/s"
+    origin(console, result, f"{plan['config']}{layers}, random weights, {plan['dtype']}", how)
+    console.print()
     console.print(table(result))

@@ -1,11 +1,14 @@
 """How each kind of sealed result is shown, by its command `bench-KIND` and by the book."""
 
+import argparse
+import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
 
-from . import chunked_prefill_report, report, roofline_report, scheduler_report
+from . import chunked_prefill_report, provenance, report, roofline_report, scheduler_report
 
 SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "decode": report.show,
@@ -19,3 +22,14 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """The result as its own command prints it."""
     SHOW[result["kind"]](console, result)
+
+
+def show_and_keep(
+    console: Console, result: dict[str, Any], options: argparse.Namespace, argv: list[str] | None
+) -> None:
+    """The tables of a result; with --save also the sealed file, with the options as a reader would type them."""
+    show(console, result)
+    if options.save:
+        typed = " ".join(sys.argv[1:] if argv is None else argv)
+        result["options"] = re.sub(r" ?--save[ =]\S+", "", typed).strip()
+        console.print(f"kept: {provenance.save(result, options.save, provenance.RESULTS).name}")

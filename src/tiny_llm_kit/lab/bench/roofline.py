@@ -10,34 +10,27 @@ from functools import partial
 from typing import Any
 
 from ...model.config import ModelConfig
+from ...runtime.arguments import DTYPES
 from ...runtime.port import Port
 from ..workload import prompt_of
+from .options import COUNT, COUNTS, option, threads_option
 from .provenance import provenance
 from .samples import interleave
-from .shapes import RandomCheckpoint, shape
+from .shapes import SHAPES, RandomCheckpoint, shape
 
 TOKENS = tuple(2**power for power in range(12))  # 1 to 2,048
 
 
 @dataclass(frozen=True)
 class RooflinePlan:
-    """What to measure.
+    """What to measure."""
 
-    Args:
-        config: a name of `SHAPES`.
-        layers: of it; None is all.
-        dtype: of weights and activations.
-        tokens: of a call, for each call.
-        threads: each is measured.
-        rounds: samples of each call, taken in turns.
-    """
-
-    config: str = "qwen3-0.6b"
-    layers: int | None = 4
-    dtype: str = "float32"
-    tokens: tuple[int, ...] = TOKENS
-    threads: tuple[int, ...] = (1,)
-    rounds: int = 5
+    config: str = option("qwen3-0.6b", "a shape; its weights are random", choices=sorted(SHAPES))
+    layers: int | None = option(4, "of the shape", **COUNT)
+    dtype: str = option("auto", choices=DTYPES)
+    tokens: tuple[int, ...] = option(TOKENS, "of a call", **COUNTS)
+    threads: tuple[int, ...] = threads_option()
+    rounds: int = option(5, "samples of each, taken in turns", **COUNT)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ..serve import EndlessTokenizer, Serving
 from ..simulated_model import SimulatedModel
 from ..trace import percentile
 from ..workload import RUNNING, RequestSpec
+from .options import COUNT, COUNTS, option
 from .provenance import provenance
 
 # Shown name -> (the queue's class in `serving`, options of `Turns`).
@@ -27,17 +28,11 @@ PROMPTS, ANSWER, CHUNK, SLOTS, MAX_SEQ_LEN = (40, 700, 150, 300, 90), 12, 128, 8
 
 @dataclass(frozen=True)
 class SchedulerPlan:
-    """What to measure.
+    """What to measure."""
 
-    Args:
-        waiting: how many requests wait, each number.
-        steps: of one sample.
-        rounds: samples of each scheduler and number, taken in turns.
-    """
-
-    waiting: tuple[int, ...] = (10, 100, 1_000, 10_000)
-    steps: int = 200
-    rounds: int = 7
+    waiting: tuple[int, ...] = option((10, 100, 1_000, 10_000), "requests that wait", **COUNTS)
+    steps: int = option(200, "of one sample", **COUNT)
+    rounds: int = option(7, "samples of each, taken in turns", **COUNT)
 
 
 @dataclass

@@ -91,3 +91,10 @@ class QuantizedCheckpoint:
             if self.quantizer.applies_to(name, shape)
             else array
         )
+
+
+def random_runner(port: Any, name: str, layers: int | None = None) -> Any:
+    """A runner of a shape with random weights."""
+    checkpoint = RandomCheckpoint(shape(name, layers), port.kit, port.float_dtype, port.device)
+    model = port.Qwen3ModelWeek2(checkpoint, attention="device")
+    return port.runner(model, chunk_mask=port.chunked_attention_mask)

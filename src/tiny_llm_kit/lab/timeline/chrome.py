@@ -20,7 +20,7 @@ def chrome_trace(traces: Sequence[Trace]) -> dict[str, Any]:
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {trace.title: _summary(trace) for trace in traces},
+        "otherData": {trace.title: trace.summary() for trace in traces},
     }
 
 
@@ -30,12 +30,6 @@ def text(traces: Sequence[Trace]) -> str:
     events = ",\n".join(map(json.dumps, whole.pop("traceEvents")))
     rest = json.dumps(whole).removeprefix("{")
     return f'{{"traceEvents": [\n{events}\n],\n{rest}\n'
-
-
-def _summary(trace: Trace) -> dict[str, Any]:
-    """Where the run comes from, and its figures."""
-    plain = trace.to_json()
-    return {name: value for name, value in plain.items() if name not in ("requests", "spans", "title")}
 
 
 def _run(trace: Trace, pid: int) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,53 @@
+"""The options of the benchmark commands: those that all have, and the fields of a plan."""
+
+import argparse
+import os
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+from ...repo import PORTS
+from ...runtime.arguments import DEVICES, whole_number
+from ...runtime.port import SOLUTIONS
+
+Plan = TypeVar("Plan")
+COUNT, COUNTS = {"type": whole_number(1)}, {"type": whole_number(1), "nargs": "+"}
+
+
+def option(default: Any, says: str = "", **argument: Any) -> Any:
+    """A field of a plan that is an option of its command as well; `argument` is what argparse takes."""
+    return field(default=default, metadata={"help": says, **argument})
+
+
+def threads_option() -> Any:
+    """Numbers of threads, each of which is measured."""
+    return option(tuple(sorted({1, os.cpu_count() or 1})), "each is measured; the best is shown", **COUNTS)
+
+
+def bench_parser(
+    kind: str, description: str, plan: type, backends: tuple[str, ...] = ()
+) -> argparse.ArgumentParser:
+    """The options of `pdm run bench-KIND`.
+
+    Args:
+        plan: whose options there are.
+        backends: choices of a port, the default first; none where no model runs.
+    """
+    top = argparse.ArgumentParser(prog=f"pdm run bench-{kind}", description=description, allow_abbrev=False)
+    add = top.add_argument
+    add("--solution", default="ref", choices=sorted(SOLUTIONS))
+    if backends:
+        add("--backend", default=backends[0], choices=sorted({*backends, *PORTS}))
+        add("--device", default="auto", choices=DEVICES)
+    for each in fields(plan):
+        if each.metadata:
+            default = list(each.default) if isinstance(each.default, tuple) else each.default
+            add(f"--{each.name.replace('_', '-')}", default=default, **each.metadata)
+    add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
+    return top
+
+
+def plan_of(plan: type[Plan], options: argparse.Namespace, **others: Any) -> Plan:
+    """The plan that was asked for; `others` are fields that are no options, or not as they were typed."""
+    typed = {each.name: getattr(options, each.name) for each in fields(plan) if hasattr(options, each.name)}
+    values = {**typed, **others}
+    return plan(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
