@@ -99,8 +99,8 @@ def test_the_drawing_has_every_call_below_its_roof():
     for x, y in circles:
         limit = y1 if x >= x1 else y0 + (x - x0) / (x1 - x0) * (y1 - y0)
         assert y >= limit, "this one is slower than its roof, so it lies lower"
-        assert roofline_screen.LEFT - 4 <= x <= roofline_screen.RIGHT + 4
-        assert roofline_screen.TOP <= y <= roofline_screen.BOTTOM
+        assert roofline_screen.Axes.LEFT - 4 <= x <= roofline_screen.Axes.RIGHT + 4
+        assert roofline_screen.Axes.TOP <= y <= roofline_screen.Axes.BOTTOM
     faster = {**result, "cases": [{**case, "seconds": [0.005]} for case in result["cases"]]}
     [_, higher] = re.findall(r'<circle .*? cy="(\S+)"', roofline_screen.drawing(faster))
     assert float(higher) < circles[1][1], "faster is higher"

@@ -40,16 +40,7 @@ def _not_invertible() -> list[str]:
 
 def _undefined_names() -> list[str]:
     """ruff's undefined names (F821) and syntax errors in the generated package."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--select",
-        "F821,E9",
-        "--output-format",
-        "concise",
-    ]
-    checked = subprocess.run([*command, str(LEARNER)], cwd=ROOT, capture_output=True, encoding="utf-8")
+    options = ["--isolated", "--select", "F821,E9", "--output-format", "concise"]
+    command = [sys.executable, "-m", "ruff", "check", *options, str(LEARNER)]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
     return [] if checked.returncode == 0 else checked.stdout.strip().splitlines()

@@ -3,7 +3,8 @@
 Activations are what a chunk holds while it runs, beside the weights and the cache.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -92,13 +93,21 @@ def show_activation_memory(b, console: Console) -> None:
         f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of {MODEL},"
     )
     console.print("beside the weights and the cache, with simple attention and with the device's:\n")
-    console.print(f"{'chunk':>8}{'':10}{'peak':>13}", style="bold")
-    simple, device = (activation_bytes(b, name, SIZES, CONTEXT) for name in ("simple", "device"))
-    longest = max([*simple.values(), *device.values()])
-    for size in SIZES:
-        for name, held in (("simple", simple[size]), ("device", device[size])):
-            label = ("none" if size == CONTEXT else size) if name == "simple" else ""
-            console.print(f"{label:>8}  {name:<8}{_mebibytes(held)}  {_bar(held, longest)}")
+    held = {name: activation_bytes(b, name, SIZES, CONTEXT) for name in ("simple", "device")}
+    labels = {size: "none" if size == CONTEXT else size for size in SIZES}
+    peaks = {labels[size]: {name: sizes[size] for name, sizes in held.items()} for size in SIZES}
+    show_peaks(console, "chunk", peaks, WIDTH)
+
+
+def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int]], width: int) -> None:
+    """A bar for each name of each label, in bytes; the longest is so many cells."""
+    console.print(f"{head:>8}{'':10}{'peak':>13}", style="bold")
+    longest = max(max(sizes.values()) for sizes in peaks.values())
+    for label, sizes in peaks.items():
+        for name, size in sizes.items():
+            bar = "█" * round(width * size / longest) or "▏"
+            console.print(f"{label:>8}  {name:<8}{_mebibytes(size)}  {bar}")
+            label = ""
 
 
 def show_lazy_chunks(b, console: Console) -> None:
@@ -115,7 +124,3 @@ def show_lazy_chunks(b, console: Console) -> None:
 
 def _mebibytes(count: int) -> str:
     return f"{count / 2**20:9.1f} MiB"
-
-
-def _bar(count: int, longest: int) -> str:
-    return "█" * round(WIDTH * count / longest) or "▏"

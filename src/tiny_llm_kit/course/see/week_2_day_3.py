@@ -3,13 +3,13 @@
 Seconds are the machine's: medians of runs in turns, over several matrices, so that none waits in a cache.
 """
 
-import time
 from collections.abc import Callable
-from statistics import median
+from functools import partial
 
 import numpy as np
 from rich.console import Console
 
+from ...lab.bench.samples import medians
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...model.tokenizer import load_tokenizer
 from ...runtime.loading import load_checkpoint
@@ -60,26 +60,19 @@ def _products(b, console: Console) -> None:
 def _read_speed() -> float:
     """GB/s of the simplest reader: no decode step of one thread is faster."""
     array = np.ones(2**26, np.float32)
-    seconds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        array.sum()
-        seconds.append(time.perf_counter() - start)
-    return array.nbytes / median(seconds) / 1e9
+    return array.nbytes / medians({"sum": array.sum}, ROUNDS)["sum"] / 1e9
 
 
 def _times(b, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[str, float]:
-    """Seconds of one pass over all matrices, the kinds in turns; the first round, which compiles, does not count."""
+    """Seconds of one pass over all matrices."""
     x = b.array(np.random.default_rng(1).normal(size=(rows, SHAPE[1])), b.float_dtype)
-    seconds = {name: [] for name in kinds}
-    for _ in range(1 + ROUNDS):
-        for name, (weights, multiply) in kinds.items():
-            start = time.perf_counter()
-            for w in weights:
-                b.kit.evaluate(multiply(x, w))
-            b.kit.synchronize(b.device)
-            seconds[name].append(time.perf_counter() - start)
-    return {name: median(values[1:]) for name, values in seconds.items()}
+
+    def one_pass(weights: list, multiply: Callable) -> None:
+        for w in weights:
+            b.kit.evaluate(multiply(x, w))
+        b.kit.synchronize(b.device)
+
+    return medians({name: partial(one_pass, *kind) for name, kind in kinds.items()}, ROUNDS)
 
 
 def _model(b, console: Console) -> None:

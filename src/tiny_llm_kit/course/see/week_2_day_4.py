@@ -3,6 +3,8 @@
 import numpy as np
 from rich.console import Console
 
+from .chunk_costs import show_peaks
+
 SCORES = (1.0, 3.0, 2.0, 0.0, 1.0, 2.0, 6.0, 1.0, 2.0, 5.0, 4.0, 0.0)
 TILE = 3
 LENGTHS = (512, 2048, 8192)
@@ -21,7 +23,7 @@ def show(b, console: Console) -> None:
     _walk(b, console)
     console.print("\nOne head of 16 numbers, causal, float32. What each function held at its peak,")
     console.print(f"beside its inputs (measured, {b.name} on {b.device}; tiles of {MEASURED_TILE}):\n")
-    _memory(b, console)
+    show_peaks(console, "tokens", {L: _peaks(b, L) for L in LENGTHS}, WIDTH)
 
 
 def _walk(b, console: Console) -> None:
@@ -50,16 +52,6 @@ def _row(b, console: Console, keys: str, statistics) -> None:
     o, m, l = (b.numpy(array).item() for array in statistics)
     out = b.numpy(b.finish_attention(statistics, b.dtype("float32"))).item()
     console.print(f"{keys:>10}{m:8.1f}{l:9.3f}{o:10.3f}{out:10.3f}")
-
-
-def _memory(b, console: Console) -> None:
-    console.print(f"{'tokens':>8}{'':10}{'peak':>13}", style="bold")
-    peaks = {L: _peaks(b, L) for L in LENGTHS}
-    longest = max(max(peak.values()) for peak in peaks.values())
-    for L, peak in peaks.items():
-        for name, size in peak.items():
-            bar = "█" * round(WIDTH * size / longest) or "▏"
-            console.print(f"{L if name == 'plain' else '':>8}  {name:<8}{size / 2**20:9.1f} MiB  {bar}")
 
 
 def _peaks(b, L: int) -> dict[str, int]:

@@ -1,10 +1,9 @@
 """The screen of Day 2.5: what the device's kernel lets a query see, and its time beside the other two paths."""
 
-import statistics
-import time
-
 import numpy as np
 from rich.console import Console
+
+from ...lab.bench.samples import medians
 
 VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
 ROUNDS = {128: 31, 512: 15, 2048: 7}  # by length; short runs are cheap, and noisy
@@ -49,21 +48,15 @@ def _cell(weight: float) -> str:
 def _times(b, console: Console) -> None:
     console.print(f"{'tokens':>8}{'device':>14}{'tiled':>12}{'simple':>12}", style="bold")
     for L, rounds in ROUNDS.items():
-        device, tiled, simple = _medians(b, L, rounds)
+        device, tiled, simple = _seconds(b, L, rounds)
         ratios = "".join(f"{seconds / device:10.1f} ×" for seconds in (tiled, simple))
         console.print(f"{L:>8}{1000 * device:11.2f} ms{ratios}")
 
 
-def _medians(b, L: int, rounds: int) -> list[float]:
-    """Seconds of the three paths, taken in turns so that a slow moment of the machine meets all of them."""
+def _seconds(b, L: int, rounds: int) -> list[float]:
+    """Seconds of the three paths."""
     shapes = [(1, heads, L, D) for heads in (H, HKV, HKV)]
     arrays = [b.array(np.random.default_rng(0).normal(size=shape)) for shape in shapes]
     paths = (b.flash_attention_device, b.flash_attention_tiled, b.scaled_dot_product_attention_grouped)
-
-    def seconds(path) -> float:
-        start = time.perf_counter()
-        b.numpy(path(*arrays, mask="causal"))
-        return time.perf_counter() - start
-
-    runs = [[seconds(path) for path in paths] for _ in range(rounds + 1)][1:]  # the first one warms up
-    return [statistics.median(column) for column in zip(*runs, strict=True)]
+    runs = [lambda path=path: b.numpy(path(*arrays, mask="causal")) for path in paths]
+    return list(medians(dict(enumerate(runs)), rounds).values())

@@ -4,8 +4,6 @@ The learner's own scheduler runs twice on a model that does nothing, whose clock
 are exact. Then it serves the shipped model, and the clock is a real one.
 """
 
-from dataclasses import dataclass
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -41,14 +39,6 @@ MEASURED_WORKLOAD = Workload(
 )
 ROUNDS = 2
 FIGURES = ("ttft_long", "ttft_short", "tbt_p99", "longest_gap", "total")
-
-
-@dataclass
-class Drawn:
-    """A request's line: what it did in every unit of time."""
-
-    letter: str
-    cells: list[str]
 
 
 def show(b, console: Console) -> None:

@@ -3,18 +3,19 @@
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from rich.progress import track
 
 
 def interleave(
-    candidates: Mapping[str, Callable[[], object]],
+    candidates: Mapping[Any, Callable[[], object]],
     rounds: int,
     warmup: int = 1,
     *,
     clock: Callable[[], float] = time.perf_counter,
     progress: Callable[[Iterable], Iterable] = lambda rounds: track(rounds, "rounds"),
-) -> dict[str, list[float]]:
+) -> dict[Any, list[float]]:
     """Seconds of every candidate in every round. In a round each runs once; the order turns from round to round.
 
     Args:
@@ -33,6 +34,12 @@ def interleave(
             candidates[name]()
             seconds[name].append(clock() - start)
     return seconds
+
+
+def medians(candidates: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, float]:
+    """The median seconds of every candidate, see `interleave`."""
+    samples = interleave(candidates, rounds, progress=iter)
+    return {name: statistics.median(seconds) for name, seconds in samples.items()}
 
 
 def spread(samples: list[float]) -> float:

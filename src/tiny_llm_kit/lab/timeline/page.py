@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cost_model import Cost, Costs, measured_costs
+from ..template import render
 from ..text import counted
 from ..trace import WHOLE, Lane, Trace
 from . import bars
@@ -34,7 +35,9 @@ def html(
     """
     chosen = next((i for i, run in enumerate(runs) if run.chunk == after.chunk), len(runs) - 1)
     kinds = {span.kind for run in (before, after, *runs) for span in run.spans}
-    return _template().render(
+    return render(
+        Path(__file__).with_name("page.html.j2"),
+        chart=bars,
         about=about,
         before=before,
         after=after,
@@ -46,21 +49,6 @@ def html(
         costs=_costs(after, runs[chosen], costs),
         source=_source(after.provenance),
     )
-
-
-def _template():
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"duration": duration, "counted": counted}
-    environment.globals["chart"] = bars
-    return environment.get_template("page.html.j2")
 
 
 def _size(run: Trace) -> list[str]:
