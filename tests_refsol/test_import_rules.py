@@ -100,7 +100,7 @@ def test_a_name_of_a_class_means_one_thing_in_the_kit():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(name(path))
-    assert len(found) > 30
+    assert len(found) > 80
     assert {key: files for key, files in found.items() if len(files) > 1} == {}
 
 
