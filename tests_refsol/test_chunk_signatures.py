@@ -10,8 +10,8 @@ from tiny_llm_kit.course.grading.goldens import random_checkpoint
 from tiny_llm_kit.course.see.week_2_day_7_graphs import (
     CASE,
     CHUNK,
+    CHUNKINGS,
     LIMIT,
-    POLICIES,
     keys_read,
     run,
     whole_steps,
@@ -31,7 +31,7 @@ def port():
 
 @pytest.mark.parametrize("name", ["ladder", "padded", "static"])
 def test_aligned_contexts_are_as_many_programs_as_arithmetic_says(port, name):
-    policy = POLICIES[name]
+    policy = CHUNKINGS[name]
     layer = run(port, policy, policy.chunks())
     sizes, contexts = policy.product
     assert (len(layer.programs), layer.host_reads) == (sizes * contexts, 0)
@@ -41,32 +41,32 @@ def test_aligned_contexts_are_as_many_programs_as_arithmetic_says(port, name):
     ("name", "contexts"), [("any block", range(0, 1024, 128)), ("aligned", (0, 512, 1024))]
 )
 def test_every_size_behind_every_context_is_a_program(port, name, contexts):
-    policy = replace(POLICIES[name], contexts=contexts)
+    policy = replace(CHUNKINGS[name], contexts=contexts)
     sizes, count = policy.product
     assert len(run(port, policy, policy.chunks()).programs) == sizes * count
 
 
 def test_a_whole_prompt_is_a_program_for_each_step_of_its_length(port):
     lengths = [*range(1, 1024, 77), 1024]
-    programs = run(port, POLICIES["whole"], [(0, length) for length in lengths]).programs
+    programs = run(port, CHUNKINGS["whole"], [(0, length) for length in lengths]).programs
     assert len(programs) == len({-(-length // 128) for length in lengths}) == 8
 
 
 def test_the_policies_are_those_of_the_issue():
-    products = {name: np.prod(policy.product) for name, policy in POLICIES.items()}
+    products = {name: np.prod(policy.product) for name, policy in CHUNKINGS.items()}
     assert products == {"whole": 64, "any block": 256, "aligned": 64, "ladder": 48, "padded": 16, "static": 1}
-    beyond = 256 - len(list(POLICIES["any block"].chunks()))
+    beyond = 256 - len(list(CHUNKINGS["any block"].chunks()))
     assert beyond == sum(1 for c in range(64) for size in (1, 2, 3, 4) if c + size > 64) == 6
 
 
 def test_a_step_without_the_head_is_another_program(port):
     """Behind every context but the last, where no more than one chunk fits."""
-    assert whole_steps(port, POLICIES["padded"]) == 16 + 15
+    assert whole_steps(port, CHUNKINGS["padded"]) == 16 + 15
 
 
 def test_one_program_reads_the_whole_cache_every_time(port):
-    assert keys_read(port, POLICIES["static"], 1000) == 2 * LIMIT
-    assert keys_read(port, POLICIES["padded"], 1000) == CHUNK + 2 * CHUNK
+    assert keys_read(port, CHUNKINGS["static"], 1000) == 2 * LIMIT
+    assert keys_read(port, CHUNKINGS["padded"], 1000) == CHUNK + 2 * CHUNK
 
 
 def test_the_memory_of_a_prefill_never_moves(port):
