@@ -3,20 +3,19 @@
 The second part, for the torch port alone, counts what a compiler for fixed shapes would have to compile.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ...lab.bench.samples import medians
 from ...runtime.loading import load_checkpoint
 
 MODEL = "tiny-qwen3"
 CONTEXTS = (16, 64, 256, 1024)
-ROUNDS = 3
+ROUNDS = 5
 BAR = 30  # cells of the longest bar
 PROMPT, TOKENS = 5, 200
 MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
@@ -39,44 +38,31 @@ def show(b, console: Console) -> None:
 
 
 def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
-    """By context: the median seconds of one more token without and with the cache.
-
-    One after the other, round by round, so that a busy moment of the machine meets them all.
-    """
+    """By context: the median seconds of one more token without and with the cache."""
     week_1, week_2 = b.Qwen3ModelWeek1(checkpoint), b.Qwen3ModelWeek2(checkpoint)
     runs = {context: _runs(b, week_1, week_2, context) for context in CONTEXTS}
-    seconds = {context: ([], []) for context in CONTEXTS}
-    for _ in range(ROUNDS):
-        for context, (again, cached) in runs.items():
-            seconds[context][0].append(_seconds(b, again))
-            seconds[context][1].extend(_seconds(b, cached) for _ in range(3))
-    return {context: (median(again), median(cached)) for context, (again, cached) in seconds.items()}
+    seconds = medians(
+        {(context, way): run for context in CONTEXTS for way, run in enumerate(runs[context])}, ROUNDS
+    )
+    return {context: (seconds[context, 0], seconds[context, 1]) for context in CONTEXTS}
 
 
 def _runs(b, week_1, week_2, context: int) -> tuple[Callable, Callable]:
-    """Two ways to the logits of one more token; each has run once."""
+    """Two ways to the logits of one more token."""
     ids = np.random.default_rng(0).integers(0, week_1.config.vocab_size, size=(1, context))
     text, token = b.array(ids), b.array(ids[:, -1:])
     caches = week_2.create_kv_cache(context)
     b.numpy(week_2(text, 0, caches, logits_to_keep=1))
 
     def again():
-        return week_1(text)[:, -1]
+        return b.numpy(week_1(text)[:, -1])
 
     def cached():
         for cache in caches:
             cache.rewind(1)
-        return week_2(token, context - 1, caches, logits_to_keep=1)
+        return b.numpy(week_2(token, context - 1, caches, logits_to_keep=1))
 
-    for run in (again, cached):
-        b.numpy(run())
     return again, cached
-
-
-def _seconds(b, run: Callable) -> float:
-    start = time.perf_counter()
-    b.numpy(run())
-    return time.perf_counter() - start
 
 
 def _line(context: str, name: str, seconds: float, longest: float, colour: str) -> Text:
