@@ -21,18 +21,18 @@ def require(field: str, value: object, holds: bool, wanted: str) -> None:
         raise CheckpointError(f"{field} is {found} and must be {wanted}")
 
 
-def parse_json(text: bytes) -> dict:
-    """A JSON object whose keys are unique, or a ValueError that says in a few words what is wrong."""
+def read_json(file: Path) -> dict:
+    """The object in a JSON file of a model folder; its keys are unique."""
     try:
-        data = json.loads(text, object_pairs_hook=_unique)
-    except UnicodeDecodeError:
-        raise ValueError("is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error.msg} at character {error.pos})") from None
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("is not a JSON object")
+        data = json.loads(file.read_bytes(), object_pairs_hook=_unique)
+        if not isinstance(data, dict):
+            raise ValueError("is not a JSON object")
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: not found; check the path, or download the model again") from None
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: {_problem(error)}; download the file again") from None
     return data
 
 
@@ -44,16 +44,13 @@ def _unique(pairs: list[tuple[str, object]]) -> dict:
     return data
 
 
-def read_json(file: Path) -> dict:
-    """The object in a JSON file of a model folder."""
-    try:
-        return parse_json(file.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{file}: not found; check the path, or download the model again") from None
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise CheckpointError(f"{file}: {error}; download the file again") from None
+def _problem(error: Exception) -> str:
+    """What is wrong with a JSON file, in a few words."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not JSON ({error.msg} at character {error.pos})"
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8 text"
+    return "is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def read_optional_json(file: Path) -> dict:
