@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 from rich.console import Console
 
+from ...lab.bench.shapes import QWEN3_06B
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.tokenizer import load_tokenizer
@@ -12,20 +13,6 @@ from ...runtime.loading import load_checkpoint
 
 SHIPPED = "tiny-qwen3"
 QUESTION = "What is chunked prefill?"
-# As its config.json on the hub says.
-QWEN3_06B = ModelConfig(
-    hidden_size=1024,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    intermediate_size=3072,
-    vocab_size=151936,
-    max_position_embeddings=40960,
-    rms_norm_eps=1e-6,
-    rope_theta=1000000.0,
-    tie_word_embeddings=True,
-)
 
 
 def show(b, console: Console) -> None:

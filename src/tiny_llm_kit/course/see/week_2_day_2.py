@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
+from ...lab.bench.shapes import QWEN3_06B
 from ...model.config import ModelConfig
 from ...runtime.loading import load_checkpoint
-from .week_1_day_5 import QWEN3_06B, SHIPPED, parameters
+from .week_1_day_5 import SHIPPED, parameters
 
 MATRIX = "model.layers.0.mlp.down_proj.weight"
 FORMATS = ((128, 8), (64, 8), (32, 8), (128, 4), (64, 4), (32, 4))

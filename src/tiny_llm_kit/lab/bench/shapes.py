@@ -4,9 +4,11 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from ...model.config import ModelConfig
+from ...model.config import ModelConfig, read_config
 from ...model.quantization import WeightQuantizer
+from ...repo import MODELS
 
+# As its config.json on the hub says.
 QWEN3_06B = ModelConfig(
     hidden_size=1024,
     num_hidden_layers=28,
@@ -20,25 +22,12 @@ QWEN3_06B = ModelConfig(
     rope_theta=1e6,
     tie_word_embeddings=True,
 )
-TINY = ModelConfig(
-    hidden_size=192,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=64,
-    intermediate_size=512,
-    vocab_size=3520,
-    max_position_embeddings=4096,
-    rms_norm_eps=1e-6,
-    rope_theta=1e6,
-    tie_word_embeddings=True,
-)
-SHAPES = {"qwen3-0.6b": QWEN3_06B, "tiny-qwen3": TINY}
+SHAPES = ("qwen3-0.6b", "tiny-qwen3")
 
 
 def shape(name: str, layers: int | None = None) -> ModelConfig:
     """The shape of that name; with fewer layers when a machine is too slow for all of them."""
-    config = SHAPES[name]
+    config = QWEN3_06B if name == SHAPES[0] else read_config(MODELS / name)
     return config if layers is None else replace(config, num_hidden_layers=layers)
 
 
