@@ -42,6 +42,26 @@ class Tail:
         return "…" + text
 
 
+class LineView:
+    """A view that writes lines and draws nothing.
+
+    Args:
+        console: where they go.
+    """
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    def __enter__(self) -> "LineView":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def write(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
 class LiveTable:
     """The board, drawn again now and then, on the engine's own thread between two steps.
 
@@ -49,10 +69,17 @@ class LiveTable:
         board: what is drawn, a listener for the events too.
         console: a terminal.
         clock: seconds.
+        lines: a listener that writes above the table.
     """
 
-    def __init__(self, board: Any, console: Console, clock: Callable[[], float] = time.perf_counter):
-        self._board, self._clock = board, clock
+    def __init__(
+        self,
+        board: Any,
+        console: Console,
+        clock: Callable[[], float] = time.perf_counter,
+        lines: Callable[[Any], object] = lambda event: None,
+    ):
+        self._board, self._clock, self._lines = board, clock, lines
         self._next = clock()
         # Nothing remains of the table: the answers take its place.
         self._live = Live(board, console=console, auto_refresh=False, transient=True)
@@ -62,6 +89,7 @@ class LiveTable:
         return self
 
     def __call__(self, event: Any) -> None:
+        self._lines(event)
         self._board(event)
         start = self._clock()
         if start >= self._next:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ...lab.batch.job import BatchJob, make_job
 from ...lab.batch.view import SlotBoard
+from ...lab.live import LineView
 from ...lab.prompts import QUESTIONS
 from ...lab.serve import Serving
 from ...runtime.port import resolve_serving
@@ -19,7 +20,7 @@ MEASURED = (r"\d+\.\d(?= (?:ms|tokens/s))", r"(?:mlx|torch) · cpu")
 MOMENT = 8
 
 
-class Still:
+class Still(LineView):
     """A view that shows the table once.
 
     Args:
@@ -28,18 +29,13 @@ class Still:
     """
 
     def __init__(self, job: BatchJob, console: Console):
-        self._board, self._console = SlotBoard(job.requests, job.slots), console
-
-    def __enter__(self) -> "Still":
-        return self
+        super().__init__(console)
+        self._board = SlotBoard(job.requests, job.slots)
 
     def __call__(self, event: Any) -> None:
         self._board(event)
         if event.kind == "prefill" and event.request.prompt_idx + 1 == MOMENT:
             self._console.print(self._board, Text("⋮", "dim"), sep="\n")
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
 
 def show(backend: str, console: Console) -> None:

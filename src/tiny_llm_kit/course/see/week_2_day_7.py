@@ -13,7 +13,7 @@ from ...lab.bench.chunked_prefill_report import median, percent
 from ...lab.cost_model import measured_costs
 from ...lab.serve import Serving, serve
 from ...lab.simulated_model import SimulatedModel
-from ...lab.trace import WHOLE
+from ...lab.trace import WHOLE, Lane, Trace
 from ...lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
 from ...runtime.loading import load_checkpoint
 from ...runtime.port import resolve_serving
@@ -24,8 +24,15 @@ SHOWN_ON = "torch"
 MEASURED = (*OF_MEMORY, r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
 MODEL = "tiny-qwen3"
 STEPS = (32, 128, 512, None)
-# Of the drawing: a chunk, the long prompt, and the tokens of each answer.
-CHUNK, PROMPT, ANSWER = 4, 22, 9
+# What is drawn: the third one arrives when both others have begun.
+CHUNK = 4
+DRAWN = Workload(
+    "drawn",
+    "",
+    (*(RequestSpec(RUNNING, 1, 9, name=name) for name in "AB"), RequestSpec(LONG, 22, 3, 4, "C")),
+    3,
+    CHUNK,
+)
 # Of the measured table: three that run, a long prompt, and a short one behind it.
 MEASURED_WORKLOAD = Workload(
     "measured",
@@ -68,28 +75,20 @@ def show_mlx(b, console: Console) -> None:
 
 
 def _timeline(names, chunk: int) -> list[Text]:
-    """One line a request, from the events of the learner's scheduler on a clock that moves one unit a token."""
-    model, events = SimulatedModel(), []
-    scheduler = names.ChunkedPrefillScheduler(model, 3, chunk, 64, clock=model.clock, on_event=events.append)
-    for index, (tokens, answer) in enumerate([(1, ANSWER), (1, ANSWER), (PROMPT, 3)]):
-        if index == 2:  # the third one arrives when both others have begun
-            scheduler.step(), scheduler.step(), scheduler.step()
-        scheduler.add(Serving(names, model).request(RequestSpec(RUNNING, tokens, answer), index))
-    while scheduler.has_work_remaining():
-        scheduler.step()
-    scheduler.close()
-    return [_line(index, events, int(model.clock.now), chunk) for index in range(3)]
+    """One line a request, of the learner's scheduler on a clock that moves one unit a token."""
+    model = SimulatedModel()
+    trace = serve(Serving(names, model, clock=model.clock), DRAWN, chunk).trace()
+    return [_line(trace, lane) for lane in trace.lanes]
 
 
-def _line(index: int, events: list, units: int, chunk: int) -> Text:
+def _line(trace: Trace, lane: Lane) -> Text:
     """A request's cells: its prompt, its tokens, and between two tokens what it waited for."""
-    letter, cells = "ABC"[index], [" "] * units
-    for event in events:
-        for part in event.parts:
-            if part.kind == "chunk" and part.requests[0].prompt_idx == index:
-                cells[int(event.start) : int(event.time)] = letter * part.tokens
-        if event.kind == "token" and event.slot is not None and event.request.prompt_idx == index:
-            cells[int(event.time) - 1] = letter.lower()
+    letter, cells = lane.name, [" "] * int(trace.end)
+    for span in trace.of(lane):
+        if span.kind == "chunk":
+            cells[int(span.start) : int(span.end)] = letter * span.tokens
+        elif span.kind == "decode":
+            cells[int(span.end) - 1] = letter.lower()
     used = [place for place, cell in enumerate(cells) if cell != " "]
     waited = 0
     for place in range(used[0], used[-1]):
@@ -115,8 +114,8 @@ def _stalls(names, console: Console) -> None:
         column.justify = "right"
     for step in STEPS:
         model = SimulatedModel(measured_costs())
-        trace = serve(Serving(names, model, clock=model.clock), long, step).trace()
-        table.add_row(shown(step), str(trace.stall_steps), f"{1000 * trace.longest_gap:.1f}")
+        metrics = serve(Serving(names, model, clock=model.clock), long, step).metrics
+        table.add_row(shown(step), str(metrics.stall_steps), f"{1000 * metrics.longest_gap:.1f}")
     console.print(table)
     console.print()
 

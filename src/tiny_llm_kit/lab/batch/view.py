@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ..live import Tail
+from ..live import LineView, Tail
 from ..text import counted, one_line, shortened
 
 STYLES = {"prefill": "yellow", "decode": "cyan", "done": "green", "idle": "dim"}
@@ -85,7 +85,7 @@ class SlotBoard:
         return str(request.prompt_idx + 1), phase, str(len(request.tokens)), Tail(request.text)
 
 
-class BatchLines:
+class BatchLines(LineView):
     """A line when a request starts, and one when it ends.
 
     Args:
@@ -94,23 +94,18 @@ class BatchLines:
     """
 
     def __init__(self, console: Console, prompts: list[str]):
-        self._console, self._prompts = console, prompts
-
-    def __enter__(self) -> "BatchLines":
-        return self
+        super().__init__(console)
+        self._prompts = prompts
 
     def __call__(self, event: Any) -> None:
         if event.kind == "prefill":
             number = event.request.prompt_idx
-            self._write(f"{number + 1} started: {shortened(self._prompts[number])}")
+            self.write(f"{number + 1} started: {shortened(self._prompts[number])}")
         elif event.kind == "finish":
-            self._write(f"{event.request.prompt_idx + 1} finished: {ending(event.request)}")
+            self.write(f"{event.request.prompt_idx + 1} finished: {ending(event.request)}")
 
     def __exit__(self, *exception: object) -> None:
-        self._write("")  # the answers follow
-
-    def _write(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+        self.write("")  # the answers follow
 
 
 def ending(request: Any) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..live import LiveTable, Tail
+from ..live import LineView, LiveTable, Tail
 from ..text import one_line, shortened
 from ..workload import RequestSpec
 
@@ -54,7 +54,7 @@ class RequestBoard:
         return table
 
 
-class DemoLines:
+class DemoLines(LineView):
     """A line for every first token, pause and end, with the seconds since the first request arrived.
 
     Args:
@@ -65,21 +65,15 @@ class DemoLines:
     SHOWN = 38  # characters of an answer: behind "length, 100 tokens" the line fits into 80
 
     def __init__(self, console: Console, specs: Sequence[RequestSpec]):
-        self._console, self._specs, self._start = console, specs, None
+        super().__init__(console)
+        self._specs, self._start = specs, None
         self._began: set[int] = set()
-
-    def __enter__(self) -> "DemoLines":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def __call__(self, event: Any) -> None:
         self._start = event.time if self._start is None else self._start
         if event.request is not None and (says := self._says(event)):
             name = self._specs[event.request.prompt_idx].name
-            line = f"  {event.time - self._start:6.2f} s  {name:<8}  {says}"
-            self._console.print(Text(line), soft_wrap=True)
+            self.write(f"  {event.time - self._start:6.2f} s  {name:<8}  {says}")
 
     def _says(self, event: Any) -> str | None:
         request = event.request
@@ -94,7 +88,7 @@ class DemoLines:
         return None
 
 
-class Pieces:
+class Pieces(LineView):
     """Streamed texts, a line for every few words; the table of a terminal shows each piece at once.
 
     Args:
@@ -105,7 +99,8 @@ class Pieces:
     LENGTH = 40  # characters of a line, at least
 
     def __init__(self, console: Console, specs: Sequence[RequestSpec]):
-        self._console, self._specs = console, specs
+        super().__init__(console)
+        self._specs = specs
         self._held = [""] * len(specs)
 
     def __call__(self, index: int, piece: str) -> None:
@@ -116,35 +111,11 @@ class Pieces:
     def flush(self, index: int) -> None:
         """What is left, when a text has ended."""
         if self._held[index]:
-            line = f"{'':11}{self._specs[index].name:<8}  > {one_line(self._held[index])}"
-            self._console.print(Text(line), soft_wrap=True)
+            self.write(f"{'':11}{self._specs[index].name:<8}  > {one_line(self._held[index])}")
         self._held[index] = ""
 
 
-class LinesAndTable:
-    """The lines, and below them a table that moves.
-
-    Args:
-        lines: above.
-        table: below; nothing of it remains.
-    """
-
-    def __init__(self, lines: DemoLines, table: LiveTable):
-        self._lines, self._table = lines, table
-
-    def __enter__(self) -> "LinesAndTable":
-        self._table.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._table.__exit__(*exception)
-
-    def __call__(self, event: Any) -> None:
-        self._lines(event)
-        self._table(event)
-
-
-def choose_view(console: Console, specs: Sequence[RequestSpec], moves: bool) -> DemoLines | LinesAndTable:
+def choose_view(console: Console, specs: Sequence[RequestSpec], moves: bool) -> DemoLines | LiveTable:
     """Lines alone for a file, a pipe, or a terminal that cannot move."""
     lines = DemoLines(console, specs)
-    return LinesAndTable(lines, LiveTable(RequestBoard(specs), console)) if moves else lines
+    return LiveTable(RequestBoard(specs), console, lines=lines) if moves else lines
