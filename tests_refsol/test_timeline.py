@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -409,6 +410,30 @@ def test_a_scheduler_that_does_not_serve_everybody_ends_in_a_line():
 
     with pytest.raises(NoEnd, match="request long has 0 of 8 tokens: it never ended"):
         simulate(WORK, changed(add=add), 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("timeline", ["--simulate"]),
+        ("demo", ["--demo", "sync", "--device", "cpu"]),
+        ("demo", ["--demo", "async", "--device", "cpu"]),
+        ("bench_chunked_prefill", ["--config", "tiny-qwen3", "--layers", "1", "--device", "cpu"]),
+        ("see", ["2.7", "--device", "cpu", "--backend", installed_backends()[-1]]),
+    ],
+)
+def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, capsys):
+    """The requests wait for ever, which is no reason for the command to run for ever."""
+    module = import_module(f"tiny_llm_kit.commands.{name}")
+    screen = import_module("tiny_llm_kit.course.see.week_2_day_7")
+    where = screen if name == "see" else module
+    monkeypatch.setattr(where, "resolve_serving", lambda solution: changed(step=lambda self: False))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(SystemExit) as end:
+        module.main(["--solution", "ref", *arguments])
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert end.value.code == 2 and "the scheduler has work after" in line
+    assert line.endswith("`pdm run test --week 2 --day 7` says what is wrong with the scheduler")
 
 
 # ---- the command

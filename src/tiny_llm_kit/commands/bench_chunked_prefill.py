@@ -11,7 +11,7 @@ from ..lab.bench.chunked_prefill import SweepPlan, measure
 from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.shapes import SHAPES, random_runner
-from ..lab.serve import Serving
+from ..lab.serve import NoEnd, Serving
 from ..runtime.arguments import whole_number
 from ..runtime.port import SOLUTIONS, Port, resolve_serving
 from ..terminal import fail
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
     with ends_at_a_blank(needs=Day(2, 7)):
         try:
             result = run(options, console)
-        except ValueError as error:
+        except (ValueError, NoEnd) as error:
             fail(error)
     show_and_keep(console, result, options, argv)
 

@@ -14,7 +14,7 @@ from ..lab.demo.knobs import knob_values, show_knobs
 from ..lab.demo.runs import POLICIES, Demo, DemoPolicy, Knobs, PolicyRun
 from ..lab.demo.stream import serve_async
 from ..lab.demo.view import Pieces, choose_view
-from ..lab.serve import Serving
+from ..lab.serve import NoEnd, Serving
 from ..runtime.arguments import add_model_arguments, whole_number
 from ..runtime.port import resolve_serving
 from ..terminal import INTERRUPTED, ends_quietly, fail, interrupts_kept, replace_unknown_characters
@@ -103,7 +103,10 @@ def main(argv: list[str] | None = None) -> None:
         demo = make_demo(options)
         when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
         report.introduce(console, demo, f"{options.model}, {options.backend}", when)
-        runs, is_interrupted = run(demo, options, console)
+        try:
+            runs, is_interrupted = run(demo, options, console)
+        except NoEnd as problem:
+            fail(f"demo: {problem}")
         report.show(console, runs)
         if is_interrupted:
             console.print("\ninterrupted")

@@ -8,6 +8,7 @@ from rich.console import Console
 from ..course.address import Day
 from ..course.arguments import day_argument
 from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
+from ..lab.serve import NoEnd
 from ..runtime.arguments import DEVICES
 from ..runtime.port import SOLUTIONS, Port
 from ..terminal import fail, replace_unknown_characters
@@ -39,9 +40,12 @@ def main(argv: list[str] | None = None) -> None:
     module = screen(options.day)
     with ends_at_a_blank(needs=options.day):
         port, console = open_port(options.solution, backend, options.device), Console()
-        module.show(port, console)
-        if of_this_port := getattr(module, f"show_{backend}", None):
-            of_this_port(port, console)
+        try:
+            module.show(port, console)
+            if of_this_port := getattr(module, f"show_{backend}", None):
+                of_this_port(port, console)
+        except NoEnd as problem:
+            fail(f"see: {problem}")
 
 
 def show_graphs(options: argparse.Namespace) -> None:

@@ -91,9 +91,7 @@ def main(argv: list[str] | None = None) -> None:
             if options.html:
                 write_file(options.html, found.html())
         except NoEnd as problem:
-            fail(
-                f"timeline: {problem}: `pdm run test --week 2 --day 7` says what is wrong with the scheduler"
-            )
+            fail(f"timeline: {problem}")
 
 
 if __name__ == "__main__":
