@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tiny_llm_kit.commands import demo as command
-from tiny_llm_kit.lab.demo import knobs, prompts, report
+from tiny_llm_kit.lab.demo import knobs, prompts, report, session
 from tiny_llm_kit.lab.demo.runs import POLICIES, Demo, Knobs
 from tiny_llm_kit.lab.demo.stream import serve_async
 from tiny_llm_kit.lab.demo.view import DemoLines, Pieces, RequestBoard
@@ -343,7 +343,7 @@ def test_ctrl_c_is_an_exit_code_and_no_traceback(monkeypatch, capsys):
         yield check
 
     monkeypatch.setattr(prompts, "LONG_TEXTS", SMALL)
-    monkeypatch.setattr(command, "interrupts_kept", pressed_after_a_while)
+    monkeypatch.setattr(session, "interrupts_kept", pressed_after_a_while)
     with pytest.raises(SystemExit) as end:
         command.main(["--demo", "sync", "--device", "cpu", "--max-tokens", "2"])
     assert end.value.code == 130 and capsys.readouterr().out.endswith("\ninterrupted\n")

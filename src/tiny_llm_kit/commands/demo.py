@@ -1,7 +1,6 @@
 """`pdm run demo`: long and short requests under three policies; all at once, or as they arrive."""
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Callable
 
@@ -11,13 +10,12 @@ from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..lab.demo import prompts, report
 from ..lab.demo.knobs import knob_values, show_knobs
-from ..lab.demo.runs import POLICIES, Demo, DemoPolicy, Knobs, PolicyRun
-from ..lab.demo.stream import serve_async
-from ..lab.demo.view import Pieces, choose_view
+from ..lab.demo.runs import Demo, Knobs
+from ..lab.demo.session import serve_policies
 from ..lab.serve import NoEnd, Serving
 from ..runtime.arguments import add_model_arguments, whole_number
 from ..runtime.port import resolve_serving
-from ..terminal import INTERRUPTED, ends_quietly, fail, interrupts_kept, replace_unknown_characters
+from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters
 
 CHOICES = {"1": "sync", "2": "async"}
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
@@ -64,32 +62,6 @@ def make_demo(options: argparse.Namespace) -> Demo:
     return Demo(Serving(resolve_serving(options.solution), model, tokenizer), prompts.specs(tokenizer), knobs)
 
 
-def serve(
-    demo: Demo, policy: DemoPolicy, options: argparse.Namespace, console: Console, check: Callable
-) -> PolicyRun:
-    with choose_view(console, demo.specs, moves=console.is_terminal and not options.plain) as view:
-        if options.demo == "sync":
-            return demo.serve(policy, view, check)
-        pieces = Pieces(console, demo.specs)
-        return asyncio.run(serve_async(demo, policy, view, check, options.gap, pieces, pieces.flush))
-
-
-def run(demo: Demo, options: argparse.Namespace, console: Console) -> tuple[list[PolicyRun], bool]:
-    """The runs of the policies that came to their end, and whether somebody pressed Ctrl-C."""
-    runs = []
-    try:
-        with interrupts_kept() as check:
-            console.print("warming up: the longest prompt once")
-            demo.warm_up()
-            check()
-            for number, policy in enumerate(POLICIES, 1):
-                console.print(f"\n{number} of {len(POLICIES)}, {policy.name}: {policy.says}", style="bold")
-                runs.append(serve(demo, policy, options, console, check))
-    except KeyboardInterrupt:
-        return runs, True
-    return runs, False
-
-
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
@@ -104,7 +76,9 @@ def main(argv: list[str] | None = None) -> None:
         when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
         report.introduce(console, demo, f"{options.model}, {options.backend}", when)
         try:
-            runs, is_interrupted = run(demo, options, console)
+            gap = options.gap if options.demo == "async" else None
+            moves = console.is_terminal and not options.plain
+            runs, is_interrupted = serve_policies(demo, console, gap, moves)
         except NoEnd as problem:
             fail(f"demo: {problem}")
         report.show(console, runs)

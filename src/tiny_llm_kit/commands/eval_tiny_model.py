@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from ..course.address import parse_day
 from ..course.capabilities import ends_at_a_blank, needed_day, ports_of
-from ..lab.evaluated_models import DTYPES, broken_mask, oracle_logits, quantized_logits, solution_logits
-from ..lab.evaluation import Logits
+from ..lab.evaluated_models import DTYPES, ORACLE, broken_mask, make_logits
 from ..lab.evaluation_cases import make_suites, read_material
 from ..lab.evaluation_run import EvaluationRun, evaluate, report, table
 from ..model.files import CheckpointError
@@ -23,7 +22,6 @@ from ..runtime.arguments import model_argument, whole_number
 from ..runtime.port import SOLUTIONS, installed_backends
 from ..terminal import fail
 
-ORACLE = "transformers"
 WEEK_1_MODEL = parse_day("1.5")  # the day whose code is evaluated
 OTHER_CASES = 20  # cases a suite on every run but the first
 
@@ -62,23 +60,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _make_logits(options: argparse.Namespace, backend: str, dtype: str) -> Logits:
-    if backend == ORACLE:
-        return oracle_logits(dtype, options.model)
-    if options.quantize:
-        bits = QUANTIZATIONS[options.quantize]
-        return quantized_logits(options.solution, backend, dtype, options.model, bits)
-    return solution_logits(options.solution, backend, dtype, options.model)
-
-
-def _context(options: argparse.Namespace, backend: str) -> AbstractContextManager:
-    if not options.break_mask:
-        return nullcontext()
-    if backend == ORACLE:
-        raise SystemExit("--break-mask needs a solution of this course: choose --solution ref")
-    return broken_mask(f"{SOLUTIONS[options.solution]}.{backend}_backend")
-
-
 def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun]:
     """Every run of the plan; the first one is given all cases."""
     maker = read_material(MODELS / "train", load_tokenizer(options.model))
@@ -88,8 +69,8 @@ def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun
         name = " ".join(filter(None, (backend, dtype, options.quantize)))
         run = EvaluationRun(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
         with ends_at_a_blank(needs=needed_day("quantization") if options.quantize else WEEK_1_MODEL):
-            logits = _make_logits(options, backend, dtype)
-            with _context(options, backend):
+            logits = make_logits(options.solution, backend, dtype, options.model, options.quantize)
+            with broken_mask(options.solution, backend) if options.break_mask else nullcontext():
                 evaluate(logits, run, console)
         runs.append(run)
     return runs
@@ -100,8 +81,10 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
         parser.error(f"--json {options.json}: name a file in a folder that exists")
-    if options.quantize and options.solution == ORACLE:
-        parser.error("--quantize needs a solution of this course: choose --solution ref")
+    for name in ("quantize", "break_mask"):
+        if getattr(options, name) and options.solution == ORACLE:
+            option = name.replace("_", "-")
+            parser.error(f"--{option} needs a solution of this course: choose --solution ref")
     console = Console()
     try:
         runs = run_all(options, console)

@@ -8,12 +8,22 @@ from unittest.mock import patch
 import numpy as np
 
 from ..model.hub import model_folder
-from ..model.quantization import WeightQuantizer
+from ..model.quantization import QUANTIZATIONS, WeightQuantizer
 from ..runtime.loading import load_checkpoint
-from ..runtime.port import Port
+from ..runtime.port import SOLUTIONS, Port
 from .evaluation import Logits
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+ORACLE = "transformers"
+
+
+def make_logits(solution: str, backend: str, dtype: str, model: str, quantize: str | None = None) -> Logits:
+    """The function of one run; `ORACLE` stands for a port."""
+    if backend == ORACLE:
+        return oracle_logits(dtype, model)
+    if quantize:
+        return quantized_logits(solution, backend, dtype, model, QUANTIZATIONS[quantize])
+    return solution_logits(solution, backend, dtype, model)
 
 
 def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logits:
@@ -51,8 +61,9 @@ def oracle_logits(dtype: str, model: str) -> Logits:
 
 
 @contextmanager
-def broken_mask(package: str) -> Iterator[None]:
+def broken_mask(solution: str, backend: str) -> Iterator[None]:
     """Replaces `causal_mask` in every module of a solution's port by one that forgets the first half of the text."""
+    package = f"{SOLUTIONS[solution]}.{backend}_backend"
     modules = [module for name, module in sys.modules.items() if name.startswith(package)]
     modules = [module for module in modules if hasattr(module, "causal_mask")]
     right = modules[0].causal_mask
