@@ -51,7 +51,7 @@ def _device_named(leaves: list) -> torch.device | None:
     for leaf in leaves:
         if isinstance(leaf, torch.device):
             return leaf
-        if isinstance(leaf, str) and leaf.partition(":")[0] in ("hpu", "cpu"):
+        if isinstance(leaf, str) and leaf.partition(":")[0] in ("hpu", "cpu", "meta"):
             return torch.device(leaf)
     return None
 
@@ -60,7 +60,7 @@ def _to_plain(leaf):
     if isinstance(leaf, HpuTensor):
         return leaf.as_subclass(torch.Tensor)
     named = _device_named([leaf])
-    return torch.device("cpu") if named else leaf
+    return torch.device("cpu") if named and named.type == "hpu" else leaf
 
 
 def _to_hpu(leaf):
