@@ -118,6 +118,9 @@ def with_day_tests(
     profile = settings.get_current_profile_name()
     with patch.dict(os.environ), tests._output_kept():
         os.environ.pop("PYTEST_ADDOPTS", None)  # what a user wants of their own pytest runs
+        os.environ.pop(
+            "CI", None
+        )  # there pytest explains every failure in full, which takes minutes for long lists
         settings.load_profile(VERDICT)
         try:
             pytest.main(arguments, plugins=[tests])
