@@ -12,6 +12,8 @@ import pytest
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.course.book.links import check_site
 from tiny_llm_kit.course.book.mdbook import find_mdbook
+from tiny_llm_kit.course.hints import chapter_of
+from tiny_llm_kit.course.tree import PARTS, days, holes_of_part
 from tiny_llm_kit.repo import BOOK, ROOT
 from tiny_llm_kit.runtime.port import installed_backends
 
@@ -356,3 +358,10 @@ def test_the_readme_has_the_two_commands_first():
         ['pip install "pdm[locked]" && pdm install && pdm run main --solution ref'],
         ["pdm run test-all"],
     ]
+
+
+@pytest.mark.parametrize("day", days(), ids=str)
+def test_a_chapter_begins_with_the_files_that_its_day_fills(day):
+    files = {file.name for part in PARTS for file, hole in holes_of_part(part) if hole.task.of_day == day}
+    facts = re.search(r'<p class="day-facts">.*?</p>', chapter_of(day).read_text(encoding="utf-8"), re.DOTALL)
+    assert {file for file in files if file not in facts[0]} == set()
