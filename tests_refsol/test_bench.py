@@ -8,6 +8,7 @@ from tiny_llm_kit.commands import bench_decode, bench_prefill
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import contest, provenance, report, samples
 from tiny_llm_kit.lab.bench.contest import ContestPlan, contestants, measure_decode, measure_prefill
+from tiny_llm_kit.runtime.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
 TINY = ContestPlan(config="tiny-qwen3", layers=1, dtype="float32", threads=(1,), rounds=2, steps=2)
@@ -142,4 +143,4 @@ def test_bytes_of_a_step_are_those_of_the_shape():
     model = contestants(TINY, b)["tiny-llm"].model
     layer = 192 * (256 + 128 + 128) + 256 * 192 + 3 * 192 * 512
     assert contest.weight_bytes(model) == 4 * (layer + 3520 * 192)
-    assert contest.kv_bytes(model.config, TINY) == 2 * 1 * 2 * 64 * 4
+    assert kv_bytes_per_token(model.config, TINY.dtype) == 2 * 1 * 2 * 64 * 4

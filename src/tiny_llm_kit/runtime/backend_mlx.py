@@ -61,6 +61,29 @@ def argmax(logits: mx.array) -> mx.array:
     return mx.argmax(logits, axis=-1)
 
 
+def as_float32(array: mx.array) -> mx.array:
+    return array.astype(mx.float32)
+
+
+def score_tokens(logits: mx.array, ids: mx.array, count: int) -> mx.array:
+    """Log-probabilities of the tokens that were chosen, and of the most probable ones.
+
+    Args:
+        logits: (R, V) float32.
+        ids: (R,) of the chosen tokens.
+        count: how many of the most probable.
+
+    Returns:
+        (R, 2 + 2·count) float32: chosen id, its log-probability, the `count` largest log-probabilities in descending
+        order, their ids. Ids up to 2²⁴ are exact in float32.
+    """
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    ids = ids[:, None]
+    best = mx.argsort(-logprobs, axis=-1)[:, :count]
+    parts = ids, mx.take_along_axis(logprobs, ids, -1), mx.take_along_axis(logprobs, best, -1), best
+    return mx.concatenate([part.astype(mx.float32) for part in parts], axis=-1)
+
+
 def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
     return mx.where(condition, a, b)
 
@@ -138,6 +161,14 @@ def _peak_bytes_once(run: Callable[[], mx.array]) -> int:
     mx.reset_peak_memory()
     mx.eval(run())
     return mx.get_peak_memory() - before
+
+
+def device_memory(device: str) -> tuple[int, int] | None:
+    """Free and total bytes that Metal recommends to use; None on a CPU, whose RAM everybody shares."""
+    if device == "cpu":
+        return None
+    total = mx.device_info()["max_recommended_working_set_size"]
+    return total - mx.get_active_memory(), total
 
 
 def like(array: mx.array) -> dict:

@@ -64,6 +64,29 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return torch.argmax(logits, dim=-1)
 
 
+def as_float32(array: torch.Tensor) -> torch.Tensor:
+    return array.float()
+
+
+def score_tokens(logits: torch.Tensor, ids: torch.Tensor, count: int) -> torch.Tensor:
+    """Log-probabilities of the tokens that were chosen, and of the most probable ones.
+
+    Args:
+        logits: (R, V) float32.
+        ids: (R,) of the chosen tokens.
+        count: how many of the most probable.
+
+    Returns:
+        (R, 2 + 2·count) float32: chosen id, its log-probability, the `count` largest log-probabilities in descending
+        order, their ids. Ids up to 2²⁴ are exact in float32.
+    """
+    logprobs = torch.log_softmax(logits, dim=-1)
+    values, best = torch.topk(logprobs, count, dim=-1)
+    ids = ids[:, None]
+    parts = ids, torch.gather(logprobs, -1, ids), values, best
+    return torch.cat([part.float() for part in parts], dim=-1)
+
+
 def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(condition, a, b)
 
@@ -144,6 +167,11 @@ def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
     calls = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     sizes = [call.nbytes() for call in sorted(calls, key=lambda call: call.start_ns())]
     return max(itertools.accumulate(sizes), default=0)
+
+
+def device_memory(device: str) -> tuple[int, int] | None:
+    """Free and total bytes of an accelerator; None on a CPU, whose RAM everybody shares."""
+    return None if device == "cpu" else getattr(torch, device).mem_get_info()
 
 
 def like(array: torch.Tensor) -> dict:

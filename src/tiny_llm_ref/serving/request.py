@@ -6,7 +6,7 @@ from typing import Any
 
 from .chunk import next_chunk
 from .model import KvCache, ServingModel
-from .sampling import SamplingParams
+from .sampling import WEEK_3, SamplingParams
 from .stop_strings import StopStrings
 
 PRIORITIES = ("interactive", "batch")
@@ -26,8 +26,11 @@ class Request:
         prompt_idx: the request's number in its list, for the order of the results.
         max_seq_len: tokens of prompt and answer together, at most; the model's own limit when None.
         sampling: how to draw, and how many tokens at most; greedy when None.
-        stop: strings that end the text; they do not belong to it.
+        stop: strings that end the text; they do not belong to it. Those of `sampling` end it as well.
         priority: "interactive" or "batch", who of those that wait goes first; of Day 2.7.
+
+    Raises:
+        ValueError: another priority, or a sampling parameter of Week 3.
     """
 
     def __init__(
@@ -44,6 +47,10 @@ class Request:
     ):
         if priority not in PRIORITIES:
             raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
+        if sampling is not None and (refused := sampling.changed(WEEK_3)):
+            raise ValueError(
+                f"{', '.join(refused)}: only the engine of Week 3 (`LLM`) has this; leave it out"
+            )
         self.priority = priority
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
         self.prefill_max_step, self.prompt_idx, self.sampling = prefill_max_step, prompt_idx, sampling
@@ -63,7 +70,8 @@ class Request:
         self._is_aborted = False  # it ends when that call does
         self._detokenizer = tokenizer.detokenizer()
         try:
-            self._stop = StopStrings([stop] if isinstance(stop, str) else stop or ())
+            words = [stop] if isinstance(stop, str) else stop or ()
+            self._stop = StopStrings([*words, *(sampling.stop if sampling else ())])
             self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
             self.fail(str(error))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...model.quantization import QUANTIZATIONS, WeightQuantizer
+from ...runtime.kv_budget import kv_bytes_per_token
 from ...runtime.port import Port
 from .options import COUNT, option, threads_option
 from .ours import Ours
@@ -138,7 +139,7 @@ def _result(
         "provenance": before,
         "read_bandwidth_bytes_per_second": bandwidth,
         "weight_bytes": {name: weight_bytes(c.model) for name, c in cast.items() if isinstance(c, Ours)},
-        "kv_bytes_per_token": kv_bytes(cast[OURS].model.config, plan),
+        "kv_bytes_per_token": kv_bytes_per_token(cast[OURS].model.config, plan.dtype),
         "cases": cases,
     }
 
@@ -149,9 +150,3 @@ def weight_bytes(model: Any) -> int:
     head = table if model.w_lm_head is None else model.w_lm_head
     names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
     return head.nbytes + sum(getattr(layer, name).nbytes for layer in model.layers for name in names)
-
-
-def kv_bytes(config: Any, plan: ContestPlan) -> int:
-    """Bytes of keys and values that a token keeps in all layers."""
-    size = 4 if plan.dtype == "float32" else 2
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * size

@@ -1,0 +1,92 @@
+"""How many blocks of keys and values fit: a device's memory after a profiling run, or a share of a CPU's free RAM."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from ..model.config import ModelConfig
+
+# On a CPU the pool shares RAM with the weights, the activations and everybody else: it takes a quarter of what is free.
+CPU_SHARE = 0.25
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
+    """Bytes of keys and values that a token keeps in all layers."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * BYTES[dtype]
+
+
+def blocks_that_fit(
+    kit: ModuleType,
+    device: str,
+    block_bytes: int,
+    most: int,
+    gpu_memory_utilization: float,
+    peak_bytes: Callable[[], int],
+) -> int:
+    """The size of the pool, without its pad block.
+
+    On a device that knows its memory: `gpu_memory_utilization` of all of it, less what is in use (the weights) and what
+    the largest step needs. On a CPU: a quarter of the free RAM, and no more than `most`.
+
+    Args:
+        kit: `backend_mlx` or `backend_torch`.
+        block_bytes: of one block in all layers.
+        most: blocks that all requests together can ever use.
+        gpu_memory_utilization: above 0, at most 1.
+        peak_bytes: runs the largest step and returns the bytes that it needed; called only where memory is known.
+
+    Raises:
+        ValueError: not a single block fits.
+    """
+    memory = kit.device_memory(device)
+    if memory is None:
+        available, fix = CPU_SHARE * free_ram(), "give num_blocks, or end other programs"
+    else:
+        free, total = memory
+        available = gpu_memory_utilization * total - (total - free) - peak_bytes()
+        most, fix = (
+            2**62,
+            "raise gpu_memory_utilization, lower max_num_batched_tokens, or take a smaller model",
+        )
+    blocks = min(int(available // block_bytes) - 1, most)
+    if blocks < 1:
+        raise ValueError(
+            f"{max(0, available) / 2**20:.0f} MiB are left for keys and values, and two blocks need "
+            f"{2 * block_bytes / 2**20:.1f} MiB: {fix}"
+        )
+    return blocks
+
+
+def free_ram() -> int:
+    """Bytes of RAM that programs can still get, a container's limit included."""
+    free = [_mem_available(Path("/proc/meminfo")), _cgroup_room(CGROUP)]
+    return min([size for size in free if size is not None], default=_half_of_ram())
+
+
+def _mem_available(file: Path) -> int | None:
+    """Linux's own estimate; None where there is none."""
+    if not file.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines() if ":" in line)
+    return 1024 * int(lines["MemAvailable"].split()[0]) if "MemAvailable" in lines else None
+
+
+def _cgroup_room(folder: Path) -> int | None:
+    """What the container's limit leaves (cgroup v2); None without a limit."""
+    try:
+        limit, used = (
+            (folder / name).read_text(encoding="utf-8") for name in ("memory.max", "memory.current")
+        )
+    except OSError:
+        return None
+    return max(0, int(limit) - int(used)) if limit.strip() != "max" else None
+
+
+def _half_of_ram() -> int:
+    """For macOS and Windows, which say how much RAM there is but not, without a library, how much is free."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 4 * 2**30

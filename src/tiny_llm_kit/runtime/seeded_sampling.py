@@ -1,0 +1,104 @@
+"""Random draws that depend on the request alone: its seed, the number of its answer, and the token's position.
+
+The filters are those of Day 1.7. The draw is the Gumbel-max trick (Gumbel, 1954): adding Gumbel noise to the logits and
+taking the largest draws a token with exactly its softmax probability. The noise comes from a counter-based generator,
+Philox (Salmon et al., 2011), on the host. So it does not depend on the other rows of the batch, their order or the
+device.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Choice = tuple[
+    int, float | None, dict[int, float] | None
+]  # token, its log-probability, the most probable tokens
+
+
+def gumbel_noise(seed: int, sample_index: int, position: int, count: int) -> np.ndarray:
+    """`count` numbers of the standard Gumbel distribution, the same on every machine with the same NumPy.
+
+    Args:
+        seed: of the request.
+        sample_index: which of the request's answers.
+        position: of the new token in its sequence, prompt included.
+    """
+    # The position is the counter's highest word: streams of two positions cannot meet.
+    philox = np.random.Philox(key=[seed, sample_index], counter=[0, 0, 0, position])
+    # In float64: a float32 exponential is 0 too often, and its noise would be infinite.
+    return -np.log(np.random.Generator(philox).standard_exponential(count))
+
+
+class SeededSampler:
+    """Chooses one token per row of logits, each row by its own parameters.
+
+    Args:
+        filters: what has the solution's `keep_top_k` and `keep_top_p`: its module `sampler`.
+        kit: `backend_mlx` or `backend_torch`.
+        device: where the logits are.
+    """
+
+    def __init__(self, filters: Any, kit: ModuleType, device: str = "cpu"):
+        self.filters, self.kit, self.device = filters, kit, device
+
+    def __call__(self, logits: Any, sampling: Sequence[Any], positions: Sequence[int]) -> list[Choice]:
+        """One choice per entry of `sampling`; rows of logits after those are padding.
+
+        At most one copy to the device, and one copy back.
+
+        Args:
+            logits: (R, V), of any floating-point type.
+            sampling: `SamplingParams` of each row; None is greedy, and a seed of None is 0.
+            positions: of each new token.
+        """
+        logits = self.kit.as_float32(logits)
+        ids = self.kit.argmax(self._perturbed(logits, sampling, positions))
+        counts = [None if params is None else params.logprobs for params in sampling]
+        wanted = [count for count in counts if count is not None]
+        if not wanted:
+            return [(token, None, None) for token in ids.tolist()[: len(sampling)]]
+        scored = self.kit.to_numpy(self.kit.score_tokens(logits, ids, min(max(wanted), logits.shape[1])))
+        return [_choice(row, count) for row, count in zip(scored, counts, strict=False)]
+
+    def _perturbed(self, logits: Any, sampling: Sequence[Any], positions: Sequence[int]) -> Any:
+        """The logits whose largest is drawn: temperature, top-k, top-p, noise. Greedy rows are as they were."""
+        drawn = {row: p for row, p in enumerate(sampling) if p is not None and p.temperature != 0}
+        if not drawn:
+            return logits
+        V = logits.shape[1]
+        keys = [key for key in dict.fromkeys(map(filter_key, drawn.values())) if key != (None, None)]
+        # Noise, temperatures and who takes which filter travel as columns of one array.
+        host = np.zeros((logits.shape[0], V + 1 + len(keys)), np.float32)
+        host[:, V] = 1
+        for row, params in drawn.items():
+            host[row, :V] = gumbel_noise(params.seed or 0, params.sample_index, positions[row], V)
+            host[row, V] = params.temperature
+            host[row, V + 1 :] = [filter_key(params) == key for key in keys]
+        columns = self.kit.to_array(host, device=self.device)
+        logits = logits / columns[:, V : V + 1]
+        for number, key in enumerate(keys, V + 1):
+            mine = columns[:, number : number + 1] > 0
+            logits = self.kit.where(mine, self._filtered(logits, *key), logits)
+        return logits + columns[:, :V]
+
+    def _filtered(self, logits: Any, top_k: int | None, top_p: float | None) -> Any:
+        """Every filter runs over all rows, so that its shape stays the same."""
+        if top_k is not None:
+            logits = self.filters.keep_top_k(logits, top_k)
+        return logits if top_p is None else self.filters.keep_top_p(logits, top_p)
+
+
+def filter_key(params: Any) -> tuple[int | None, float | None]:
+    """top_k and top_p, each None where it is off."""
+    return params.top_k or None, None if params.top_p == 1 else params.top_p
+
+
+def _choice(row: np.ndarray, count: int | None) -> Choice:
+    """From a row of `score_tokens`: the token, its log-probability, then values and ids of the most probable."""
+    if count is None:
+        return int(row[0]), None, None
+    values, ids = np.split(row[2:], 2)
+    best = {int(token): float(value) for token, value in zip(ids[:count], values[:count], strict=True)}
+    return int(row[0]), float(row[1]), best

@@ -1,0 +1,96 @@
+"""How many blocks the pool gets: devices that know their memory are stand-ins here, and no such device was used."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tiny_llm_kit.lab.bench.shapes import QWEN3_06B
+from tiny_llm_kit.runtime import kv_budget
+from tiny_llm_kit.runtime.kv_budget import blocks_that_fit, kv_bytes_per_token
+from tiny_llm_kit.runtime.port import installed_backends
+
+GIB = 2**30
+MIB = 2**20
+
+
+def stand_in(free: int, total: int) -> SimpleNamespace:
+    """A backend of the kit whose device has so many bytes."""
+    return SimpleNamespace(device_memory=lambda device: (free, total))
+
+
+def on_a_device(utilization: float, free: int = 70 * GIB, peak: int = 5 * GIB) -> int:
+    return blocks_that_fit(stand_in(free, 80 * GIB), "cuda", 16 * MIB, 10, utilization, lambda: peak)
+
+
+@pytest.mark.parametrize(("utilization", "left"), [(0.9, 57), (0.5, 25), (1.0, 65)])
+def test_a_device_gives_its_share_less_what_is_used_and_what_a_step_needs(utilization, left):
+    """80 GiB, 10 of them in use, a step of 5: the pad block comes out of the rest, and `most` does not count."""
+    assert on_a_device(utilization) == left * 64 - 1
+
+
+@pytest.mark.parametrize("options", [{"free": 20 * GIB}, {"peak": 70 * GIB}])
+def test_a_device_without_room_is_one_line_with_the_knobs(options):
+    with pytest.raises(
+        ValueError, match=r"0 MiB are left .* raise gpu_memory_utilization, lower max_num_batched"
+    ):
+        on_a_device(0.7, **options)
+
+
+def on_a_cpu(monkeypatch, ram: int, most: int) -> int:
+    def never() -> int:
+        raise AssertionError("a CPU needs no profiling run")
+
+    monkeypatch.setattr(kv_budget, "free_ram", lambda: ram)
+    kit = SimpleNamespace(device_memory=lambda device: None)
+    return blocks_that_fit(kit, "cpu", 16 * MIB, most, 0.9, never)
+
+
+def test_a_cpu_gives_a_quarter_of_its_free_ram_and_no_more_than_is_of_use(monkeypatch):
+    assert on_a_cpu(monkeypatch, 8 * GIB, 1000) == 127
+    assert on_a_cpu(monkeypatch, 8 * GIB, 50) == 50
+    with pytest.raises(ValueError, match="give num_blocks"):
+        on_a_cpu(monkeypatch, 100 * MIB, 50)
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_no_port_knows_the_memory_of_a_cpu(port):
+    kit = __import__(f"tiny_llm_kit.runtime.backend_{port}", fromlist=["device_memory"])
+    assert kit.device_memory("cpu") is None
+
+
+@pytest.mark.port("torch")
+def test_torch_asks_the_device_that_it_is_given(monkeypatch):
+    from tiny_llm_kit.runtime import backend_torch
+
+    hpu = SimpleNamespace(mem_get_info=lambda: (3, 5))
+    monkeypatch.setattr(backend_torch.torch, "hpu", hpu, raising=False)
+    assert backend_torch.device_memory("hpu") == (3, 5)
+
+
+@pytest.mark.port("mlx")
+def test_metal_has_what_it_recommends_less_what_is_in_use(monkeypatch):
+    from tiny_llm_kit.runtime import backend_mlx
+
+    found = {"max_recommended_working_set_size": 5 * GIB}
+    monkeypatch.setattr(backend_mlx.mx, "device_info", lambda: found)
+    monkeypatch.setattr(backend_mlx.mx, "get_active_memory", lambda: GIB)
+    assert backend_mlx.device_memory("gpu") == (4 * GIB, 5 * GIB)
+
+
+def test_a_token_of_the_06b_shape_in_bf16_keeps_112_kib():
+    assert kv_bytes_per_token(QWEN3_06B, "bfloat16") == 2 * 28 * 8 * 128 * 2 == 112 * 1024
+
+
+def test_free_ram_is_what_linux_or_the_container_says(monkeypatch, tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 900 kB\nMemAvailable:     700 kB\n")
+    assert kv_budget._mem_available(meminfo) == 700 * 1024
+    assert kv_budget._mem_available(tmp_path / "none") is None
+    assert kv_budget._cgroup_room(tmp_path) is None
+    (tmp_path / "memory.current").write_text("40\n")
+    for limit, room in (("max\n", None), ("100\n", 60), ("30\n", 0)):
+        (tmp_path / "memory.max").write_text(limit)
+        assert kv_budget._cgroup_room(tmp_path) == room
+    monkeypatch.setattr(kv_budget, "_cgroup_room", lambda folder: 60)
+    monkeypatch.setattr(kv_budget, "_mem_available", lambda file: 50)
+    assert kv_budget.free_ram() == 50

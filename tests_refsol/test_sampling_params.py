@@ -1,0 +1,95 @@
+"""Sampling parameters: what is out of range is refused, and Week 2's requests use each of them or refuse it by name."""
+
+from dataclasses import fields
+
+import pytest
+
+from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
+from tiny_llm_ref.serving import Request, SamplingParams
+from tiny_llm_ref.serving.sampling import WEEK_3
+
+# Every parameter with a value that is not its default.
+CHANGED = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 5,
+    "max_tokens": 3,
+    "stop": ("x",),
+    "seed": 7,
+    "n": 2,
+    "logprobs": 1,
+    "ignore_eos": True,
+    "sample_index": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("temperature", value) for value in (-1, 1e-9, float("inf"), float("nan"), "warm", None, True)),
+        *(("top_p", value) for value in (0, -0.1, 1.1, float("nan"), "all")),
+        *(("top_k", value) for value in (-1, 2.5, True)),
+        *(("max_tokens", value) for value in (0, -3, 1.5)),
+        *(("stop", value) for value in (["a", ""], [3], 3)),
+        *(("seed", value) for value in (-1, 2**63, 0.5)),
+        *(("n", value) for value in (0, None, 1.5)),
+        *(("logprobs", value) for value in (-1, 0.5, True)),
+        *(("ignore_eos", value) for value in (1, "yes", None)),
+        *(("sample_index", value) for value in (-1, None)),
+    ],
+)
+def test_what_is_out_of_range_is_one_line_with_its_name(name, value):
+    with pytest.raises(ValueError, match=f"^{name} is ") as refused:
+        SamplingParams(**{name: value})
+    assert "\n" not in str(refused.value)
+
+
+def test_the_smallest_and_the_largest_values_are_taken():
+    SamplingParams(1e-6, top_p=1, top_k=0, max_tokens=1, stop=[], seed=2**63 - 1, n=1, logprobs=0)
+
+
+@pytest.mark.parametrize(("stop", "words"), [(None, ()), ("a", ("a",)), (["a", "bc"], ("a", "bc")), ((), ())])
+def test_stop_strings_become_a_tuple(stop, words):
+    assert SamplingParams(stop=stop).stop == words
+    assert hash(SamplingParams(stop=stop)) == hash(SamplingParams(stop=words))
+
+
+def test_every_parameter_is_in_this_table():
+    assert list(CHANGED) == [each.name for each in fields(SamplingParams)]
+    assert [name for name in CHANGED if SamplingParams(**CHANGED).changed([name])] == list(CHANGED)
+
+
+def heard(**params) -> tuple:
+    """The answer to one prompt of Week 2, and what the model was asked for."""
+    model = FakeModel({"Hi": "abcxyz"})
+    request = Request(model, ByteTokenizer(), "Hi", sampling=SamplingParams(**params))
+    request.prefill()
+    drawn = model.calls[0].sampling
+    return (
+        request.text,
+        request.finish_reason,
+        request.max_new_tokens,
+        drawn.temperature,
+        drawn.top_p,
+        drawn.top_k,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGED if name not in {*WEEK_3, "stop"}])
+def test_week_2_uses_it(name):
+    assert heard(**{name: CHANGED[name]}) != heard()
+
+
+def test_week_2_stops_at_the_strings_of_the_parameters_too():
+    request = Request(
+        FakeModel({}), ByteTokenizer(), "Hi", stop="q", sampling=SamplingParams(stop=["bc", "z"])
+    )
+    for byte in b"abc":
+        request.decode_done(byte)
+    assert (request.text, request.finish_reason) == ("a", "stop")
+
+
+@pytest.mark.parametrize("name", WEEK_3)
+def test_week_2_refuses_it_by_name(name):
+    with pytest.raises(ValueError, match=f"^{name}: only the engine of Week 3"):
+        Request(FakeModel({}), ByteTokenizer(), "Hi", sampling=SamplingParams(**{name: CHANGED[name]}))

@@ -1,0 +1,136 @@
+"""The draws of Week 3: right on average, and the same for a request whoever shares its batch."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.runtime.seeded_sampling import SeededSampler, gumbel_noise
+from tiny_llm_ref.serving import SamplingParams
+
+LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -1.0, -4.0, 1.5])
+ROWS = 8000
+
+
+def sampler(b) -> SeededSampler:
+    return SeededSampler(b.sampler, b.kit, b.device)
+
+
+def tokens(b, logits, sampling, positions) -> list[int]:
+    return [token for token, *_ in sampler(b)(b.array(logits), sampling, positions)]
+
+
+def probabilities(temperature: float, kept: list[int]) -> np.ndarray:
+    """What is left after the filters, in float64."""
+    weights = np.zeros(len(LOGITS))
+    weights[kept] = np.exp(LOGITS[kept] / temperature)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        (SamplingParams(1.0), [0, 1, 2, 3, 4, 5, 6]),
+        (SamplingParams(0.6), [0, 1, 2, 3, 4, 5, 6]),
+        (SamplingParams(2.0, top_k=3), [0, 1, 6]),
+        (SamplingParams(1.0, top_p=0.6), [0, 6]),
+        (SamplingParams(1.3, top_k=4, top_p=0.999, seed=5, sample_index=3), [0, 1, 2, 6]),
+    ],
+)
+def test_tokens_come_with_the_probabilities_of_the_softmax(b, params, kept):
+    """Over many positions; five standard deviations are allowed for each token, and what is hidden never comes."""
+    drawn = tokens(b, np.tile(LOGITS, (ROWS, 1)), [params] * ROWS, range(ROWS))
+    expected = probabilities(params.temperature, kept)
+    actual = np.bincount(drawn, minlength=len(LOGITS)) / ROWS
+    assert (np.abs(actual - expected) <= 5 * np.sqrt(expected * (1 - expected) / ROWS)).all(), (
+        actual,
+        expected,
+    )
+
+
+@pytest.mark.parametrize("differs", ["seed", "sample_index", "position"])
+def test_seed_answer_and_position_each_draw_independently(differs):
+    """The noise of two streams that differ in one number is uncorrelated."""
+    one = {"seed": 3, "sample_index": 1, "position": 8}
+    other = {**one, differs: one[differs] + 1}
+    a, z = (gumbel_noise(**numbers, count=4000) for numbers in (one, other))
+    assert abs(np.corrcoef(a, z)[0, 1]) < 5 / np.sqrt(4000)
+    assert (a == gumbel_noise(**one, count=4000)).all()
+
+
+def test_noise_is_finite_up_to_the_largest_numbers():
+    assert np.isfinite(gumbel_noise(2**63 - 1, 2**63 - 1, 2**40, 10_000)).all()
+
+
+def mix(rng) -> tuple[np.ndarray, list, list[int]]:
+    """Rows of a batch, each with its own parameters, and positions."""
+    sampling = [
+        SamplingParams(0.8, seed=1),
+        None,
+        SamplingParams(1.5, top_k=9, seed=1),
+        SamplingParams(0.8, top_p=0.7, seed=2),
+        SamplingParams(0.8, seed=1, sample_index=1),
+        SamplingParams(),
+        SamplingParams(1.0, top_k=4, top_p=0.9),
+    ]
+    return rng.normal(size=(7, 211)) * 2, sampling, [5, 5, 9, 0, 5, 7, 31]
+
+
+def test_a_draw_depends_on_its_own_row_alone(b, rng):
+    """Alone, in any order, and beside any number of others, each request gets the same token."""
+    logits, sampling, positions = mix(rng)
+    expected = tokens(b, logits, sampling, positions)
+    for rows in ([3], [6, 0], [4, 2, 1, 0, 3], [*rng.permutation(7)], [0] * 33):
+        mine = tokens(b, logits[rows], [sampling[r] for r in rows], [positions[r] for r in rows])
+        assert mine == [expected[r] for r in rows], rows
+    assert tokens(b, logits, sampling[:4], positions[:4]) == expected[:4], "rows after the last are padding"
+
+
+def test_greedy_rows_take_the_largest_logit_beside_random_ones(b, rng):
+    logits, sampling, positions = mix(rng)
+    drawn = tokens(b, logits, sampling, positions)
+    assert [drawn[1], drawn[5]] == [*logits[[1, 5]].argmax(-1)]
+    assert drawn != [*logits.argmax(-1)], "the others draw at random"
+
+
+def test_every_port_draws_the_same_tokens(rng):
+    logits, sampling, positions = mix(rng)
+    drawn = {
+        str(tokens(Port("tiny_llm_ref", name, "cpu"), logits, sampling, positions))
+        for name in installed_backends()
+    }
+    assert len(drawn) == 1
+
+
+def test_logprobs_are_those_of_the_model(b, rng):
+    """The softmax of the plain logits: neither the temperature nor a filter changes them."""
+    logits, sampling, positions = mix(rng)
+    counts = [0, 3, None, 1, 2, 211, 999]
+    sampling = [replace(p or SamplingParams(), logprobs=n) for n, p in zip(counts, sampling, strict=True)]
+    chosen = sampler(b)(b.array(logits), sampling, positions)
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    for row, (params, (token, logprob, best)) in enumerate(zip(sampling, chosen, strict=True)):
+        if params.logprobs is None:
+            assert (logprob, best) == (None, None)
+            continue
+        order = np.argsort(-expected[row])[: params.logprobs]
+        assert list(best) == [*order], "the most probable first"
+        np.testing.assert_allclose([logprob, *best.values()], expected[row, [token, *order]], atol=1e-5)
+    assert [token for token, *_ in chosen] == tokens(b, logits, mix(rng)[1], positions), (
+        "asking changes no draw"
+    )
+
+
+@pytest.mark.parametrize("logprobs", [None, 4])
+@pytest.mark.parametrize("is_random", [False, True])
+def test_one_copy_to_the_device_and_one_back(b, rng, is_random, logprobs):
+    there, back = [], []
+    counted = SimpleNamespace(**vars(b.kit))
+    counted.to_array = lambda *arguments, **options: there.append(1) or b.kit.to_array(*arguments, **options)
+    counted.to_numpy = lambda array: back.append(1) or b.kit.to_numpy(array)
+    params = SamplingParams(0.7 if is_random else 0, top_k=7, top_p=0.9, logprobs=logprobs)
+    sampling = [params, replace(params, top_k=3), None]
+    SeededSampler(b.sampler, counted, b.device)(b.array(rng.normal(size=(3, 50))), sampling, [1, 2, 3])
+    assert (len(there), len(back)) == (is_random, logprobs is not None), "ids alone come back as a list"
