@@ -3,6 +3,7 @@
 from tiny_llm_kit.course.mutants import Mutant
 
 CACHE, REQUEST, BATCH, GENERATE = "batching_kv_cache.py", "request.py", "batch.py", "batch_generate.py"
+ANSWER, ADD = "answer_text.py", "        self.text += self._stop.add(self._detokenizer.add(token))\n"
 COUNT = "[n + L * used for n, used in zip(self.offsets, self.active, strict=True)]"
 LOOP = """            if waiting and batch.free_slot is not None:
                 batch.prefill_and_place(waiting.popleft())
@@ -17,7 +18,7 @@ APPEND = """        if token in self.tokenizer.eos_token_ids:
             return
         self.next_token = token
         self.tokens.append(token)
-        self.text += self._stop.add(self._detokenizer.add(token))
+        self.answer.add(token)
 """
 REMOVE = "self.offsets[slot], self.active[slot] = 0, False"
 STEP = """            token = self.model.prefill(
@@ -40,14 +41,14 @@ FINALLY = """    finally:
         for request in requests:
             request.abort()
 """
-LAST = """        if self._stop.found:
+LAST = """        if self.answer.stopped:
             self.finish("stop")
         elif len(self.tokens) >= self.max_new_tokens:
             self.finish("length")
 """
 LAST_EXCHANGED = """        if len(self.tokens) >= self.max_new_tokens:
             self.finish("length")
-        elif self._stop.found:
+        elif self.answer.stopped:
             self.finish("stop")
 """
 ABORT = """        if not self._is_computing:
@@ -474,22 +475,23 @@ MUTANTS = [
     Mutant(
         "2.6.5",
         "looks for stop strings in each token's text alone",
-        REQUEST,
+        ANSWER,
         survives="a test with stop strings of one token",
         serving=(
-            "        self.text += self._stop.add(self._detokenizer.add(token))\n        if self._stop.found:",
-            "        piece = self._detokenizer.add(token)\n        hit = piece in self._stop.stop\n"
-            '        self.text += "" if hit else piece\n        if hit:',
+            ADD,
+            "        piece = self._detokenizer.add(token)\n"
+            "        self._stop.found = self._stop.found or piece in self._stop.stop\n"
+            '        self.text += "" if self._stop.found else piece\n',
         ),
     ),
     Mutant(
         "2.6.5",
         "finds a stop string, but leaves it in the text",
-        REQUEST,
+        ANSWER,
         survives="a test of the finish reason",
         serving=(
-            "self.text += self._stop.add(self._detokenizer.add(token))",
-            "self.text += (piece := self._detokenizer.add(token))\n        self._stop.add(piece)",
+            ADD,
+            "        self.text += (piece := self._detokenizer.add(token))\n        self._stop.add(piece)\n",
         ),
     ),
     Mutant(
@@ -497,14 +499,17 @@ MUTANTS = [
         "looks for stop strings from the second token on",
         REQUEST,
         survives="a test with stop strings of several tokens",
-        serving=("        if self._stop.found:", "        if self._stop.found and len(self.tokens) > 1:"),
+        serving=(
+            "        if self.answer.stopped:",
+            "        if self.answer.stopped and len(self.tokens) > 1:",
+        ),
     ),
     Mutant(
         "2.6.5",
         "a request whose first token completes a stop string stays open until the next token",
         REQUEST,
         survives="a test with stop strings that come later",
-        serving=("        if self._stop.found:", "        if self._stop.found and update_offset:"),
+        serving=("        if self.answer.stopped:", "        if self.answer.stopped and update_offset:"),
     ),
     Mutant(
         "2.6.5",
@@ -525,7 +530,7 @@ MUTANTS = [
             '            self.finish("length")\n'
             "            return\n"
             "        self.next_token = token\n        self.tokens.append(token)\n"
-            "        self.text += self._stop.add(self._detokenizer.add(token))\n",
+            "        self.answer.add(token)\n",
         ),
     ),
     Mutant(
@@ -597,7 +602,8 @@ MUTANTS = [
         serving=(
             ABORT,
             ABORT.replace(
-                "self.finish(", 'self.text = self.text if self.is_done else ""\n            self.finish('
+                "self.finish(",
+                'self.answer.text = self.text if self.is_done else ""\n            self.finish(',
             ),
         ),
     ),
@@ -609,7 +615,7 @@ MUTANTS = [
         serving=(
             ABORT,
             ABORT.replace("self.finish(", "text, ended = self.text, self.is_done\n            self.finish(")
-            + "            self.text = self.text if ended else text\n",
+            + "            self.answer.text = self.text if ended else text\n",
         ),
     ),
     Mutant(

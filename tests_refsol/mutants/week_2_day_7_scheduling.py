@@ -12,9 +12,10 @@ CALL = """        with model_call(self):
 PREFILL = CALL + "                self.prompt_tokens[chunk"
 FIRST = "            self.decode_done(token, update_offset=False)\n"
 BY_HAND = """            self.next_token = token
-            self.text += "" if token in self.tokenizer.eos_token_ids else self._stop.add(self._detokenizer.add(token))
+            if token not in self.tokenizer.eos_token_ids:
+                self.answer.add(token)
 """
-STOPS = """            if token in self.tokenizer.eos_token_ids or self._stop.found:
+STOPS = """            if token in self.tokenizer.eos_token_ids or self.answer.stopped:
                 self.finish("stop")
 """
 TOOK = "        self.offset = chunk.stop\n"
@@ -189,7 +190,7 @@ MUTANTS = [
             FIRST,
             BY_HAND
             + "            self.tokens.append(token)\n"
-            + STOPS.replace(" or self._stop.found", "")
+            + STOPS.replace(" or self.answer.stopped", "")
             + "            elif len(self.tokens) >= self.max_new_tokens:\n"
             + '                self.finish("length")\n',
         ),
@@ -202,7 +203,7 @@ MUTANTS = [
         survives="a test with stop strings that come later",
         serving=(
             FIRST,
-            FIRST + '            if self._stop.found and self.finish_reason == "stop":\n'
+            FIRST + '            if self.answer.stopped and self.finish_reason == "stop":\n'
             "                self.finish_reason = None\n",
         ),
         inside="Request.try_prefill",

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .answer_text import AnswerText
 from .chunk import next_chunk
 from .model import KvCache, ServingModel
+from .prompt_check import prompt_error
 from .sampling import WEEK_3, SamplingParams
-from .stop_strings import StopStrings
 
 PRIORITIES = ("interactive", "batch")
 
@@ -64,14 +65,13 @@ class Request:
         self.is_prefill_done = False
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
-        self.text = ""
+        self.answer = AnswerText(tokenizer)
         self._kv_cache: list[KvCache] = []
         self._is_computing = False  # a call of the model is running on it
         self._is_aborted = False  # it ends when that call does
-        self._detokenizer = tokenizer.detokenizer()
         try:
             words = [stop] if isinstance(stop, str) else stop or ()
-            self._stop = StopStrings([*words, *(sampling.stop if sampling else ())])
+            self.answer = AnswerText(tokenizer, [*words, *(sampling.stop if sampling else ())])
             self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
             self.fail(str(error))
@@ -88,18 +88,14 @@ class Request:
     def set_max_seq_len(self, max_seq_len: int) -> None:
         """Lowers `max_seq_len`; a prompt that leaves no room for an answer then is refused."""
         self.max_seq_len = min(self.max_seq_len, max_seq_len)
-        count, size = len(self.prompt_tokens), self.model.vocab_size
-        strange = [t for t in self.prompt_tokens if not (isinstance(t, int) and 0 <= t < size)]
-        if self.is_done:
-            return
-        if count == 0:
-            self.fail("the prompt is empty: give the model at least one token to continue")
-        elif strange:
-            self.fail(f"token id {strange[0]} is none of 0 to {size - 1}: the prompt is not of this model")
-        elif count >= self.max_seq_len:
-            self.fail(
-                f"the prompt has {count} tokens, but max_seq_len is {self.max_seq_len} with the answer: shorten it"
-            )
+        error = prompt_error(self.prompt_tokens, self.model.vocab_size, self.max_seq_len)
+        if error is not None:
+            self.fail(error)
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return self.answer.text
 
     @property
     def is_done(self) -> bool:
@@ -168,8 +164,8 @@ class Request:
             return
         self.next_token = token
         self.tokens.append(token)
-        self.text += self._stop.add(self._detokenizer.add(token))
-        if self._stop.found:
+        self.answer.add(token)
+        if self.answer.stopped:
             self.finish("stop")
         elif len(self.tokens) >= self.max_new_tokens:
             self.finish("length")
@@ -191,7 +187,7 @@ class Request:
         if self.is_done:
             return
         self.finish_reason = reason
-        self.text += self._stop.add(self._detokenizer.finish()) + self._stop.finish()
+        self.answer.finish()
         self.release()
 
     def fail(self, reason: str) -> None:

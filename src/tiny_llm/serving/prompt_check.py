@@ -1,0 +1,23 @@
+"""What no model can read: the reasons to refuse a prompt before anything is computed. Given."""
+
+from collections.abc import Sequence
+
+
+def prompt_error(tokens: Sequence[int], vocab_size: int, max_seq_len: int) -> str | None:
+    """Why a prompt cannot be served, in one line; None when it can.
+
+    Args:
+        tokens: its ids.
+        vocab_size: token ids are below it.
+        max_seq_len: tokens of prompt and answer together, at most.
+    """
+    strange = [t for t in tokens if not (isinstance(t, int) and 0 <= t < vocab_size)]
+    if not tokens:
+        return "the prompt is empty: give the model at least one token to continue"
+    if strange:
+        return f"token id {strange[0]} is none of 0 to {vocab_size - 1}: the prompt is not of this model"
+    if len(tokens) >= max_seq_len:
+        return (
+            f"the prompt has {len(tokens)} tokens, but max_seq_len is {max_seq_len} with the answer: shorten it"
+        )
+    return None
