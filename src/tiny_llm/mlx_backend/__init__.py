@@ -23,6 +23,7 @@ from .flash_attention import (
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
 from .projection import project
 from .quantize import (
     dequantize_weights,
@@ -67,6 +68,8 @@ __all__ = [
     "Step",
     "TinyKvCache",
     "TinyKvFullCache",
+    "TinyKvPagedCache",
+    "TinyKvPagedPool",
     "attention_statistics",
     "causal_mask",
     "chunked_attention_mask",

@@ -11,6 +11,7 @@ from .batching_kv_cache import BatchingKvCache
 from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
+from .paged_kv_cache import TinyKvPagedPool
 from .projection import project
 from .rope_tables import rope_of
 from .window_mask import behind_windows, window_mask
@@ -120,6 +121,12 @@ class Qwen3ModelWeek2:
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
         """A cache of so many empty slots for each layer, each slot for at most `max_seq_len` tokens."""
         return [BatchingKvCache(max_active_requests, max_seq_len) for _ in self.layers]
+
+    def create_kv_pools(self, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
+        """Memory for this many blocks of keys and values for each layer, for all requests together. Of Day 3.1."""
+        config, weight = self.config, self.embedding.weight
+        sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
+        return [TinyKvPagedPool(*sizes, weight.dtype, device=weight.device) for _ in self.layers]
 
     def __call__(
         self,

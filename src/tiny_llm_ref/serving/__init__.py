@@ -3,6 +3,8 @@
 from .adaptive_chunker import AdaptiveChunker
 from .batch import Batch
 from .batch_generate import batch_generate
+from .block_allocator import BlockAllocator, OutOfBlocks
+from .block_table import BlockTable
 from .chunk import Chunk, next_chunk
 from .chunk_size import select_optimal_chunk_size
 from .chunked_prefill import batch_generate_with_chunked_prefill
@@ -11,6 +13,7 @@ from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
 from .events import Event, Part
 from .model import BatchCache, KvCache, ServingModel
+from .prefix_cache import PrefixCache, block_hash
 from .priority_scheduler import PriorityScheduler
 from .request import Request, model_call
 from .request_queue import FifoQueue, RequestQueue
@@ -23,6 +26,8 @@ __all__ = [
     "AdaptiveChunker",
     "Batch",
     "BatchCache",
+    "BlockAllocator",
+    "BlockTable",
     "Chunk",
     "ChunkedPrefillMetrics",
     "ChunkedPrefillScheduler",
@@ -30,7 +35,9 @@ __all__ = [
     "Event",
     "FifoQueue",
     "KvCache",
+    "OutOfBlocks",
     "Part",
+    "PrefixCache",
     "PriorityScheduler",
     "Request",
     "RequestQueue",
@@ -40,6 +47,7 @@ __all__ = [
     "Turns",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
+    "block_hash",
     "model_call",
     "next_chunk",
     "percentile",

@@ -1,0 +1,124 @@
+"""Blocks of KV memory: which are free, and how many requests refer to each. Integers only; the pool has the memory."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from .prefix_cache import PrefixCache
+
+
+class OutOfBlocks(Exception):
+    """Fewer blocks are free than are needed."""
+
+    def __init__(self, needed: int, free: int):
+        super().__init__(
+            f"{needed} blocks are needed and {free} are free: release a request, or give the pool more num_blocks"
+        )
+        self.needed, self.free = needed, free
+
+
+class BlockAllocator:
+    """Hands out the blocks of a KV pool and counts the references to each (Kwon et al., 2023, section 4.2).
+
+    A block is memory for `block_size` consecutive tokens of one text, the same block in the pool of every layer. It is
+    free when nobody refers to it. A free block whose text can still be found is cached; any other one is blank. The
+    pool has one block more, the pad block, for the tokens of padding: it is never handed out.
+
+    Args:
+        num_blocks: blocks that can be handed out.
+        block_size: tokens per block.
+        watermark: share of the blocks that stays free when a request is admitted, so that running ones can grow.
+        enable_prefix_caching: whether full blocks can be found by their text, see `BlockTable.share`.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int = 128,
+        *,
+        watermark: float = 0.01,
+        enable_prefix_caching: bool = True,
+    ):
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"{num_blocks} blocks of {block_size} tokens: give at least one of each")
+        if not 0 <= watermark < 1:
+            raise ValueError(f"watermark is {watermark}: give a share from 0 to below 1")
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.watermark_blocks = math.ceil(round(watermark * num_blocks, 6))  # 0.07 · 100 is 7.000000000000001
+        self.reference_counts = [0] * num_blocks
+        self.blank = [*reversed(range(num_blocks))]  # a stack: the lowest block is handed out first
+        self.prefix_cache = PrefixCache()
+
+    @property
+    def pad_block(self) -> int:
+        """The block behind the last one; padding is written there."""
+        return self.num_blocks
+
+    @property
+    def pad_slot(self) -> int:
+        """The first slot of the pad block. Never -1, which counts from the end."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody refers to, cached ones included."""
+        return len(self.blank) + len(self.prefix_cache.idle)
+
+    def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool:
+        """Whether so many blocks are free.
+
+        Args:
+            count: blocks.
+            keep_watermark: whether `watermark_blocks` must be free afterwards, as for a request that is admitted; a
+                running request may take the last block.
+        """
+        # TASK 3.1.1: compare with what is free; the watermark counts only where it is to be kept.
+        raise NotImplementedError("week 3 day 1 task 1: BlockAllocator.can_allocate")
+
+    def allocate(self, count: int) -> list[int]:
+        """Hands out so many blocks, each with one reference: blank ones first, then evicted ones.
+
+        Raises:
+            OutOfBlocks: fewer are free; nothing has changed then.
+        """
+        # TASK 3.1.1: all or nothing. Look first whether there are enough; a running request may use the watermark.
+        # `self.prefix_cache.evict()` makes room when no blank block is left: caching costs nobody memory.
+        raise NotImplementedError("week 3 day 1 task 1: BlockAllocator.allocate")
+
+    def fork(self, blocks: Sequence[int]) -> None:
+        """Adds one reference to each block, for one more request that reads them.
+
+        A cached block that nobody refers to can be shared too; then it is no longer free.
+
+        Raises:
+            ValueError: a block is blank, or there is no such block; nothing has changed then.
+        """
+        self._check_numbers(blocks)
+        # TASK 3.1.2: refuse blank blocks before anything changes. A cached one without references is idle no longer.
+        raise NotImplementedError("week 3 day 1 task 2: BlockAllocator.fork")
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Takes one reference from each block, the last block first. One without references is free again.
+
+        A cached block keeps its text. The end of a text is evicted before its beginning, which more texts share.
+
+        Args:
+            blocks: of one request, in the order of its text.
+
+        Raises:
+            ValueError: a block has fewer references than are taken from it, or there is no such block; nothing has
+                changed then.
+        """
+        self._check_numbers(blocks)
+        # TASK 3.1.2: refuse a double free before anything changes. Without references a block goes where it belongs:
+        # one that the prefix cache holds is idle, any other one is blank.
+        raise NotImplementedError("week 3 day 1 task 2: BlockAllocator.free")
+
+    def _check_numbers(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if not 0 <= block < self.num_blocks:
+                raise ValueError(f"block {block} is none of 0 to {self.num_blocks - 1}")

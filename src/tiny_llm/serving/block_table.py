@@ -1,0 +1,107 @@
+"""The block table of one request: which block holds which part of its text."""
+
+from collections.abc import Sequence
+
+from .block_allocator import BlockAllocator
+from .prefix_cache import block_hash
+
+
+class BlockTable:
+    """The blocks of one request, in the order of its text.
+
+    The table belongs to the request, the blocks belong to the allocator. Position p is in block
+    `blocks[p // block_size]`, in all layers alike. Blocks at the front may be shared with other requests; they are
+    full, and nobody writes to them again.
+
+    Args:
+        allocator: where the blocks come from.
+    """
+
+    def __init__(self, allocator: BlockAllocator):
+        self.allocator = allocator
+        self.blocks: list[int] = []
+        self.digests: list[bytes] = []  # of the blocks at the front that other requests can find
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit into the blocks."""
+        return len(self.blocks) * self.allocator.block_size
+
+    @property
+    def num_registered(self) -> int:
+        """Tokens in blocks that other requests can find: nobody may write to these again."""
+        return len(self.digests) * self.allocator.block_size
+
+    def missing(self, num_tokens: int) -> int:
+        """How many more blocks so many tokens need. Given."""
+        return max(0, -(-num_tokens // self.allocator.block_size) - len(self.blocks))
+
+    def reserve(self, num_tokens: int) -> None:
+        """Makes room for so many tokens, those that the table has included. Never more than the last block stays empty.
+
+        Raises:
+            OutOfBlocks: there are not enough free blocks; nothing has changed then.
+        """
+        # TASK 3.1.3: the blocks that are missing go behind those that are there, all or nothing.
+        raise NotImplementedError("week 3 day 1 task 3: BlockTable.reserve")
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        """Where the tokens at positions start … stop - 1 are in the pool: slot = block · block_size + offset in it.
+
+        Raises:
+            ValueError: a position has no block.
+        """
+        if not 0 <= start <= stop <= self.capacity:
+            raise ValueError(
+                f"positions {start} to {stop} of {self.capacity}: `reserve({stop})` gives them blocks"
+            )
+        # TASK 3.1.4: which block of the table, and where in it. Neighbours in the text may be far apart in the pool.
+        raise NotImplementedError("week 3 day 1 task 4: BlockTable.slots")
+
+    def share(self, tokens: Sequence[int]) -> int:
+        """Takes the longest cached prefix of a text by reference. For an empty table.
+
+        Only full blocks are shared, and never all tokens: the last one is always computed, because its logits choose
+        the next token.
+
+        Args:
+            tokens: ids of the text.
+
+        Returns:
+            How many tokens need not be computed.
+
+        Raises:
+            ValueError: the table has blocks already.
+        """
+        if self.blocks:
+            raise ValueError(f"the table has {len(self.blocks)} blocks already: share first, then reserve")
+        if not self.allocator.enable_prefix_caching:
+            return 0
+        # TASK 3.1.7: from the front, block by block, until a digest is not found; then one reference to each block.
+        # The digests are remembered: the next full block hangs on the last of them.
+        raise NotImplementedError("week 3 day 1 task 7: BlockTable.share")
+
+    def register(self, tokens: Sequence[int], num_computed: int) -> None:
+        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
+
+        Args:
+            tokens: ids of the text so far, from its beginning.
+            num_computed: how many of them have keys and values in the blocks.
+
+        Raises:
+            ValueError: more is computed than there are tokens or room.
+        """
+        if not 0 <= num_computed <= min(len(tokens), self.capacity):
+            raise ValueError(
+                f"{num_computed} tokens computed, of {len(tokens)}, in blocks for {self.capacity}"
+            )
+        if not self.allocator.enable_prefix_caching:
+            return
+        # TASK 3.1.8: each full block that has no digest yet; its parent is the block before it.
+        # A block that is not full will be written to again: nobody may find it.
+        raise NotImplementedError("week 3 day 1 task 8: BlockTable.register")
+
+    def release(self) -> None:
+        """Gives all blocks back. A second call does nothing."""
+        blocks, self.blocks, self.digests = self.blocks, [], []
+        self.allocator.free(blocks)

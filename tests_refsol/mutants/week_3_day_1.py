@@ -1,0 +1,477 @@
+"""Wrong solutions of Week 3 Day 1."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+ALLOCATOR, TABLE, CACHE = "block_allocator.py", "block_table.py", "prefix_cache.py"
+# The lines of the reference that mutants replace.
+TAKE = "[self.blank.pop() if self.blank else self.prefix_cache.evict() for _ in range(count)]"
+LOOK = """        if not self.can_allocate(count, keep_watermark=False):
+            raise OutOfBlocks(count, self.num_free)
+"""
+COMPARE = "return count + keep_watermark * self.watermark_blocks <= self.num_free"
+CHECK_FREE = """        for block, count in Counter(blocks).items():
+            if count > self.reference_counts[block]:
+                raise ValueError(f"block {block} is freed twice: {self.reference_counts[block]} refer to it")
+"""
+CHECK_FORK = """        for block in blocks:
+            if not self.reference_counts[block] and not self.prefix_cache.holds(block):
+                raise ValueError(f"block {block} is blank: there is nothing in it to share")
+"""
+PUT_BACK = """            if self.prefix_cache.holds(block):
+                self.prefix_cache.mark_idle(block)
+            else:
+                self.blank.append(block)"""
+RESERVE = "self.blocks += self.allocator.allocate(self.missing(num_tokens))"
+SLOT = "self.blocks[p // size] * size + p % size for p in range(start, stop)"
+DIGEST = "return hashlib.sha256((parent or ROOT) + numbers).digest()"
+PACK = 'numbers = struct.pack(f"<{len(tokens)}Q", *tokens)'
+WALK = "for start in range(0, len(tokens) - size, size):"
+FULL = "for index in range(len(self.digests), num_computed // size):"
+PARENT = "parent = self.digests[-1] if self.digests else None"
+
+
+def _allocator(task: str, function: str, idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant(task, idea, ALLOCATOR, survives, serving=(old, new), inside=f"BlockAllocator.{function}")
+
+
+def _table(task: str, function: str, idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant(task, idea, TABLE, survives, serving=(old, new), inside=f"BlockTable.{function}")
+
+
+def _cache(task: str, function: str, idea: str, survives: str, old: str, new: str) -> Mutant:
+    return Mutant(task, idea, CACHE, survives, serving=(old, new), inside=function)
+
+
+MUTANTS = [
+    _allocator(
+        "3.1.1",
+        "allocate",
+        "hands out the pad block",
+        "a test that leaves a block free",
+        TAKE,
+        f"{TAKE}\n        blocks = [self.pad_block if b == self.num_blocks - 1 else b for b in blocks]\n"
+        "        self.reference_counts += [0] * (self.num_blocks + 1 - len(self.reference_counts))",
+    ),
+    _allocator(
+        "3.1.1",
+        "allocate",
+        "takes what there is and raises when nothing is left: not all or nothing",
+        "a test that only asks for the error",
+        f"{LOOK}        blocks = {TAKE}",
+        "        blocks = []\n        for _ in range(count):\n            if not self.num_free:\n"
+        "                raise OutOfBlocks(count, self.num_free)\n"
+        "            blocks.append(self.blank.pop() if self.blank else self.prefix_cache.evict())\n",
+    ),
+    _allocator(
+        "3.1.1",
+        "allocate",
+        "keeps the watermark from running requests too",
+        "a test without a watermark",
+        "keep_watermark=False",
+        "keep_watermark=True",
+    ),
+    _allocator(
+        "3.1.1",
+        "allocate",
+        "evicts cached blocks while blank ones are there",
+        "a test without caching",
+        TAKE,
+        "[self.prefix_cache.evict() if self.prefix_cache.idle else self.blank.pop() for _ in range(count)]",
+    ),
+    _allocator(
+        "3.1.6",
+        "allocate",
+        "cached blocks are not free",
+        "a test without caching",
+        "if not self.can_allocate(count, keep_watermark=False):",
+        "if count > len(self.blank):",
+    ),
+    _allocator(
+        "3.1.1",
+        "can_allocate",
+        "ignores the watermark",
+        "a test with watermark 0",
+        COMPARE,
+        "return count <= self.num_free",
+    ),
+    _allocator(
+        "3.1.1",
+        "can_allocate",
+        "always keeps the watermark",
+        "a test of admission alone",
+        COMPARE,
+        "return count + self.watermark_blocks <= self.num_free",
+    ),
+    _allocator(
+        "3.1.1",
+        "can_allocate",
+        "one block short: less, where it is at most",
+        "a test far from the limit",
+        COMPARE,
+        COMPARE.replace("<=", "<"),
+    ),
+    _allocator(
+        "3.1.1",
+        "can_allocate",
+        "counts blank blocks only",
+        "a test without caching",
+        COMPARE,
+        COMPARE.replace("self.num_free", "len(self.blank)"),
+    ),
+    _allocator(
+        "3.1.2",
+        "fork",
+        "forgets the reference of a block that runs already",
+        "a test of one hit after the owner's end",
+        "            self.reference_counts[block] += 1",
+        "            self.reference_counts[block] = 1",
+    ),
+    _allocator(
+        "3.1.2",
+        "fork",
+        "leaves a block that it takes among the idle ones: it is evicted while somebody reads it",
+        "a test of the counts",
+        "self.prefix_cache.mark_used(block)",
+        "pass",
+    ),
+    _allocator(
+        "3.1.2",
+        "fork",
+        "shares blank blocks",
+        "a test with blocks in use",
+        CHECK_FORK,
+        "        self.blank = [block for block in self.blank if block not in blocks]\n"
+        "        for block in blocks:\n            self.prefix_cache.idle.setdefault(block)\n",
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "does not check for a double free",
+        "a test that frees once",
+        CHECK_FREE,
+        "",
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "finds a double free in the middle, when something has changed",
+        "a test that frees one block twice",
+        f"{CHECK_FREE}        for block in reversed(blocks):\n",
+        "        for block in reversed(blocks):\n            if not self.reference_counts[block]:\n"
+        '                raise ValueError(f"block {block} is freed twice")\n',
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "checks the counts but not how often a block is in the list",
+        "a test that frees in two calls",
+        "for block, count in Counter(blocks).items():",
+        "for block, count in ((block, 1) for block in blocks):",
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "takes a shared block from everybody",
+        "a test without sharing",
+        "self.reference_counts[block] -= 1",
+        "self.reference_counts[block] = 0",
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "forgets what is cached",
+        "a test without caching",
+        PUT_BACK,
+        "            self.blank.append(block)\n            if self.prefix_cache.holds(block):\n"
+        "                del self.prefix_cache.block_of[self.prefix_cache.digest_of.pop(block)]",
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "a cached block is blank and idle at once",
+        "a test that asks only whether it can be found",
+        PUT_BACK,
+        "            self.blank.append(block)\n            if self.prefix_cache.holds(block):\n"
+        "                self.prefix_cache.mark_idle(block)",
+    ),
+    _allocator(
+        "3.1.2",
+        "free",
+        "starts at the beginning of the text, which is evicted first",
+        "a test that counts free blocks",
+        "reversed(blocks)",
+        "blocks",
+    ),
+    _table(
+        "3.1.3",
+        "reserve",
+        "takes block after block and keeps them when one is missing",
+        "a test with enough memory",
+        RESERVE,
+        "for _ in range(self.missing(num_tokens)):\n            self.blocks += self.allocator.allocate(1)",
+    ),
+    _table(
+        "3.1.3",
+        "reserve",
+        "counts from what is there, and not from the beginning of the text",
+        "a test that reserves once",
+        "self.missing(num_tokens)",
+        "self.missing(num_tokens + self.capacity)",
+    ),
+    _table(
+        "3.1.3",
+        "reserve",
+        "a block too many where the text ends with its block",
+        "a test with 5 tokens",
+        "self.missing(num_tokens)",
+        "self.missing(num_tokens + 1)",
+    ),
+    _table(
+        "3.1.3",
+        "reserve",
+        "new blocks go to the front",
+        "a test that counts blocks",
+        RESERVE,
+        "self.blocks = self.allocator.allocate(self.missing(num_tokens)) + self.blocks",
+    ),
+    _table(
+        "3.1.3",
+        "reserve",
+        "takes new blocks for the whole text",
+        "a test that reserves once",
+        RESERVE,
+        "self.blocks = self.allocator.allocate(-(-num_tokens // self.allocator.block_size))",
+    ),
+    _table(
+        "3.1.4",
+        "slots",
+        "off by one at the border of a block",
+        "a test inside the first block",
+        SLOT,
+        "self.blocks[max(0, p - 1) // size] * size + p % size for p in range(start, stop)",
+    ),
+    _table(
+        "3.1.4",
+        "slots",
+        "takes the first block for all, as if the blocks were neighbours",
+        "a test with blocks 0, 1, 2",
+        SLOT,
+        "self.blocks[0] * size + p for p in range(start, stop)",
+    ),
+    _table(
+        "3.1.4",
+        "slots",
+        "counts from the start of the piece",
+        "a test that begins at 0",
+        SLOT,
+        "self.blocks[p // size] * size + p % size for p in range(stop - start)",
+    ),
+    _table(
+        "3.1.4",
+        "slots",
+        "forgets the size: neighbouring blocks overlap",
+        "a test with one block",
+        SLOT,
+        "self.blocks[p // size] + p % size for p in range(start, stop)",
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "hashes a block without its parent",
+        "a test with one block",
+        DIGEST,
+        "return hashlib.sha256(numbers).digest()",
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "hashes the ids one behind the other, as text",
+        "a test that changes one token",
+        PACK,
+        'numbers = "".join(map(str, tokens)).encode()',
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "one byte per id",
+        "a test with small ids",
+        PACK,
+        "numbers = bytes(token % 256 for token in tokens)",
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "Python's hash, which others can make collide",
+        "a test that tells two texts apart",
+        DIGEST,
+        'return struct.pack("q", hash((parent, *tokens)))',
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "hashes a set of tokens: the order is lost",
+        "a test that changes one token",
+        PACK,
+        'numbers = struct.pack(f"<{len(tokens)}Q", *sorted(tokens))',
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "a first block has no parent bytes, so its ids can spell one",
+        "every test with small ids",
+        "(parent or ROOT)",
+        '(parent or b"")',
+    ),
+    _cache(
+        "3.1.6",
+        "PrefixCache.evict",
+        "evicts the most recently used block",
+        "a test with one block",
+        "next(iter(self.idle))",
+        "next(reversed(self.idle))",
+    ),
+    _cache(
+        "3.1.6",
+        "PrefixCache.evict",
+        "evicts the lowest number",
+        "a test in which the blocks became idle in their order",
+        "next(iter(self.idle))",
+        "min(self.idle)",
+    ),
+    _cache(
+        "3.1.6",
+        "PrefixCache.evict",
+        "evicts the block that was cached first, in use or not",
+        "a test in which all are idle",
+        "block = next(iter(self.idle))\n        del self.idle[block]",
+        "block = next(iter(self.digest_of))\n        self.idle.pop(block, None)",
+    ),
+    _cache(
+        "3.1.6",
+        "PrefixCache.evict",
+        "the digest still leads to the block, which holds another text soon",
+        "a test of the order",
+        "del self.block_of[self.digest_of.pop(block)]",
+        "self.digest_of.pop(block)",
+    ),
+    _cache(
+        "3.1.6",
+        "PrefixCache.evict",
+        "the block keeps its digest",
+        "a test that looks it up",
+        "del self.block_of[self.digest_of.pop(block)]",
+        "del self.block_of[self.digest_of[block]]",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "serves the last token from the cache",
+        "a test whose text is longer than what is cached",
+        WALK,
+        "for start in range(0, len(tokens) - size + 1, size):",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "leaves the last block out, full or not",
+        "a test of a text that is cached whole",
+        WALK,
+        "for start in range(0, len(tokens) - 2 * size + 1, size):",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "looks a partial block up",
+        "a test with a text of its own at the end",
+        WALK,
+        "for start in range(0, len(tokens) - 1, size):",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "skips what is missing and takes what comes behind it",
+        "a test without eviction",
+        "                break\n",
+        "                continue\n",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "takes the blocks without a reference",
+        "a test of the tokens alone",
+        "self.allocator.fork(found)",
+        "pass",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "forgets the digests: shared blocks count as its own, and are hashed again",
+        "a test of the next request",
+        "self.blocks, self.digests = found, digests\n        return self.num_registered",
+        "self.blocks = found\n        return self.capacity",
+    ),
+    _table(
+        "3.1.7",
+        "share",
+        "looks each block up by its own tokens",
+        "a test with one block",
+        "parent = block_hash(parent, tokens[start : start + size])",
+        "parent = block_hash(None, tokens[start : start + size])",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "names a block that is not full",
+        "a test with 8 tokens",
+        "num_computed // size",
+        "-(-num_computed // size)",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "names what is reserved, computed or not",
+        "a test with everything computed",
+        "num_computed // size",
+        "len(tokens) // size",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "starts at the front every time",
+        "a test that registers once",
+        FULL,
+        "for index in range(num_computed // size):",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "the parent is the first block",
+        "a test with two blocks",
+        PARENT,
+        "parent = self.digests[0] if self.digests else None",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "no parent: the same block behind another beginning is found",
+        "a test with one block",
+        PARENT,
+        "parent = None",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "hashes the text up to the block's end, and not the block",
+        "a test with one block",
+        "tokens[index * size : (index + 1) * size]",
+        "tokens[: (index + 1) * size]",
+    ),
+    _table(
+        "3.1.8",
+        "register",
+        "remembers only the last digest",
+        "a test that registers once per request",
+        "self.digests.append(digest)",
+        "self.digests = [digest]",
+    ),
+]
