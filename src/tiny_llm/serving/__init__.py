@@ -12,6 +12,7 @@ from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
 from .events import Event, Part
+from .flat_blocks import FlatBlocks, flat_blocks
 from .model import BatchCache, KvCache, ServingModel
 from .prefix_cache import PrefixCache, block_hash
 from .priority_scheduler import PriorityScheduler
@@ -34,6 +35,7 @@ __all__ = [
     "Completion",
     "Event",
     "FifoQueue",
+    "FlatBlocks",
     "KvCache",
     "OutOfBlocks",
     "Part",
@@ -48,6 +50,7 @@ __all__ = [
     "batch_generate",
     "batch_generate_with_chunked_prefill",
     "block_hash",
+    "flat_blocks",
     "model_call",
     "next_chunk",
     "percentile",

@@ -23,6 +23,15 @@ from .flash_attention import (
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .paged_attention import (
+    block_mask,
+    gather_pages,
+    merge_blocks,
+    paged_attention,
+    paged_decode_statistics,
+    paged_prompt_statistics,
+    past_mask,
+)
 from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
 from .projection import project
 from .quantize import (
@@ -71,6 +80,7 @@ __all__ = [
     "TinyKvPagedCache",
     "TinyKvPagedPool",
     "attention_statistics",
+    "block_mask",
     "causal_mask",
     "chunked_attention_mask",
     "dequantize_weights",
@@ -80,12 +90,18 @@ __all__ = [
     "flash_attention_device",
     "flash_attention_tiled",
     "fused_attention",
+    "gather_pages",
     "length_mask",
     "linear",
     "make_sampler",
     "mask_tile",
     "merge_attention",
+    "merge_blocks",
     "numbers_to_words",
+    "paged_attention",
+    "paged_decode_statistics",
+    "paged_prompt_statistics",
+    "past_mask",
     "prepare_weights",
     "project",
     "quantize_matrix",

@@ -161,6 +161,61 @@ def fused_attention_twin(
     return attend(query, key, value, enable_gqa=True)
 
 
+def fused_statistics(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    bias: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Attention that stops before its division, as Day 2.4's `attention_statistics`, in one kernel on a Gaudi.
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
+        scale: 1/√D when None.
+        bias: added to the scores, broadcastable to (B, H, L, S); -inf hides a key.
+
+    Returns:
+        (o, m, l), all float32: (B, H, L, D), (B, H, L) and (B, H, L). A query that sees no key has o = 0, m = -inf,
+        l = 0.
+    """
+    B, _, L, D = query.shape
+    heads = bias.shape[-3] if bias.dim() > 2 else 1
+    bias = bias.expand(B, heads, L, key.shape[2])
+    if query.device.type != "hpu":
+        return fused_statistics_twin(query, key, value, scale, bias)
+    scale = D**-0.5 if scale is None else scale
+    # The raw operator knows no few K/V heads: it wants the group as an axis, as the vendor's own FusedSDPA reshapes.
+    grouped = [x.unflatten(1, (key.shape[1], -1)) for x in (query, key, value)]
+    mask = bias.to(query.dtype).unflatten(1, (key.shape[1], -1) if heads > 1 else (1, 1))
+    # By position: q, k, v, mask, dropout, scale, causal, for training (without it there is neither maximum nor sum),
+    # softmax mode, valid lengths, side of the padding. "fast" would give the sum in another unit, and "fp32" is
+    # for bf16 alone.
+    mode = "fp32" if query.dtype == torch.bfloat16 else "None"
+    out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(
+        *grouped, mask, 0.0, scale, False, True, mode, None, "right"
+    )
+    out, m, inverse = (x.flatten(1, 2).float() for x in (out, m, inverse))
+    # A row that sees nothing is NaN in the kernel's output; the mask says which rows these are.
+    seen = torch.any(bias > -torch.inf, dim=-1, keepdim=True)
+    l = torch.where(seen, 1 / inverse, 0)
+    o = torch.where(seen, out * l, 0)
+    return o, torch.where(seen, m, -torch.inf).squeeze(-1), l.squeeze(-1)
+
+
+def fused_statistics_twin(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    bias: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    from .flash_attention import flash_attention_tiled  # this port's own, written on Day 2.4
+
+    return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+
+
 def convert_from_uint4(
     words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
