@@ -73,6 +73,17 @@ def test_many_tests_of_one_blank_are_one_line(grade):
     assert len(done.stdout.splitlines()) < 8
 
 
+def test_a_blank_is_named_without_a_look_at_its_source(grade):
+    """pytest parses the file of each frame of each failure anew: a blank day took a minute by that."""
+    no_look = "from _pytest._code import TracebackEntry\n\nTracebackEntry.getsource = lambda *_: 1 / 0\n"
+    search = "from hypothesis import given, strategies\n\n@given(strategies.integers())\n"
+    blank = "def test_a(i=0): raise NotImplementedError('week 1 day 2 task 1: RoPE.__call__')\n"
+    for test in (blank, search + blank.replace("i=0", "i")):
+        done = grade(no_look + test)
+        assert done.returncode == 1, done.stdout
+        assert "blank: week 1 day 2 task 1: RoPE.__call__ (1 tests wait for it)" in done.stdout
+
+
 def test_another_not_implemented_error_is_an_ordinary_failure(grade):
     done = grade("def test_a():\n    raise NotImplementedError('later')\n")
     assert done.returncode == 1 and "1 failed" in done.stdout and "blank" not in done.stdout
