@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.course.book.length import CEILING, check_length, words
 from tiny_llm_kit.course.book.links import check_site
 from tiny_llm_kit.course.book.mdbook import find_mdbook
 from tiny_llm_kit.course.hints import chapter_of
@@ -246,6 +247,29 @@ def test_the_link_check_finds(tmp_path, file, text, problem):
     found = site(tmp_path, **{file: text})
     assert len(found) == 1, found
     assert problem in found[0]
+
+
+# ---- the ceiling of length
+
+
+def test_words_are_counted_outside_code_and_tags():
+    page = (
+        "# Two words\n\n<p class=\"day-facts\">three more words</p>\n\n```sh\npdm run see\n```\n\n"
+        "{{#include screens/x.html}} <!-- not read --> 1 < 2\n\n"
+        "1. text\n\n   ~~~python\n   x = 1\n   ~~~\n\n<details><summary>Hint</summary>help</details>"
+    )
+    assert words(page) == 3 + 3 + 3 + 2 + 2
+
+
+def test_a_page_above_the_ceiling_is_named_with_its_words(tmp_path):
+    (tmp_path / "short.md").write_text("word " * CEILING)
+    (tmp_path / "long.md").write_text("word " * (CEILING + 20))
+    [problem] = check_length(tmp_path)
+    assert problem.startswith("long.md: 3,520 words, 20 too many")
+
+
+def test_no_page_is_longer_than_the_ceiling():
+    assert check_length(BOOK / "src") == []
 
 
 # ---- the screens

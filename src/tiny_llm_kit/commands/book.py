@@ -5,6 +5,7 @@ import sys
 
 from rich.progress import track
 
+from ..course.book.length import check_length
 from ..course.book.links import check_site
 from ..course.book.mdbook import PORT, mdbook, serve
 from ..repo import BOOK, ROOT
@@ -44,15 +45,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         nargs="?",
         default="serve",
         choices=["serve", "build", "check", "capture", "measure"],
-        help="serve it at http://localhost:3000 (default) · build it into book/book · check: build it, and look "
-        "at every link and image · capture the screens in it again · measure what a step costs on this machine, "
-        "for the widget of Week 2 Day 7",
+        help="serve it at http://localhost:3000 (default) · build it into book/book · check: build it, and look at "
+        "every link, every image and the length of every page · capture the screens in it again · measure what a "
+        "step costs on this machine, for the widget of Week 2 Day 7",
     )
     return parser.parse_args(argv)
 
 
 def check() -> int:
-    problems = check_site(SITE)
+    problems = check_site(SITE) + check_length(BOOK / "src")
     for problem in problems:
         print(problem, file=sys.stderr)
     pages = len(list(SITE.rglob("*.html")))
