@@ -254,7 +254,7 @@ def test_the_link_check_finds(tmp_path, file, text, problem):
 
 def test_words_are_counted_outside_code_and_tags():
     page = (
-        "# Two words\n\n<p class=\"day-facts\">three more words</p>\n\n```sh\npdm run see\n```\n\n"
+        '# Two words\n\n<p class="day-facts">three more words</p>\n\n```sh\npdm run see\n```\n\n'
         "{{#include screens/x.html}} <!-- not read --> 1 < 2\n\n"
         "1. text\n\n   ~~~python\n   x = 1\n   ~~~\n\n<details><summary>Hint</summary>help</details>"
     )
