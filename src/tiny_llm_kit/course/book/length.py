@@ -6,7 +6,6 @@ from pathlib import Path
 CEILING = 3500  # words: about what people finish in one sitting
 EXCEPTIONS = {
     "week2-02-quantized-arithmetic.md",
-    "week2-04-flash-idea.md",
     "week2-07-chunked-prefill.md",
 }
 # Code fences with what is in them, comments, directives and tags: none of these is read as text.
