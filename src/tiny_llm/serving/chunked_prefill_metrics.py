@@ -74,9 +74,9 @@ class ChunkedPrefillMetrics:
     def _on_step(self, event: Event) -> None:
         for part in event.parts:
             if part.kind == "chunk":
-                self.record_prefill_chunk(event.seconds, part.tokens, part.running)
+                self.record_prefill_chunk(event.seconds_of(part), part.tokens, part.running)
             else:
-                self.record_decode_step(event.seconds, part.tokens)
+                self.record_decode_step(event.seconds_of(part), part.tokens)
 
     def record_arrival(self, request_id: Hashable, time: float) -> None:
         """A request starts to wait."""

@@ -97,6 +97,8 @@ class Qwen3ModelWeek2:
         ValueError: no such attention.
     """
 
+    layer_class = Qwen3LayerWeek2
+
     def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
         self.config = config = checkpoint.config
         kernels = choose_kernels(attention)
@@ -105,7 +107,7 @@ class Qwen3ModelWeek2:
         self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
         self.rope = rope_of(config, kernels)
         layers = [
-            Qwen3LayerWeek2(config, layer_weights(checkpoint, index), self.rope, kernels)
+            self.layer_class(config, layer_weights(checkpoint, index), self.rope, kernels)
             for index in range(config.num_hidden_layers)
         ]
         self.layers = behind_windows(layers, config.windows)

@@ -62,6 +62,8 @@ class Recorder:
         # One that makes room before its own first chunk is still queued.
         self._since.setdefault(event.request.prompt_idx, ("paused", self._now))
 
+    _preempt = _pause
+
     def _step(self, event: Any) -> None:
         self.steps += 1
         for part in event.parts:

@@ -22,6 +22,7 @@ from ..model.quantized_tensors import check_quantized_parts, parts
 from ..model.safetensors_folder import TensorInfo, read_headers, refused
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .model_runner import ModelRunner
+from .packed_runner import PackedRunner
 from .port import Port
 
 
@@ -32,18 +33,21 @@ class Engine:
     Args:
         model: its model.
         generate: its generator for one prompt.
-        has_caches: whether the model can be given to a runner, which serves many prompts.
+        has_caches: whether the model serves many prompts, and reads quantised weights.
+        is_packed: whether it computes packed batches, by a `PackedRunner`.
     """
 
     model: str
-    generate: str
+    generate: str | None
     has_caches: bool
+    is_packed: bool = False
 
 
 # The newest last.
 ENGINES = {
     "week1": Engine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
     "week2": Engine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
+    "week3": Engine("Qwen3ModelWeek3", None, has_caches=True, is_packed=True),
 }
 
 
@@ -80,9 +84,10 @@ def load(
         CheckpointError: the model's files are unusable, or not here.
         ValueError: no such device here, or the engine of that week keeps no cache.
     """
-    loader = next(reversed(ENGINES)) if loader == "auto" else loader
-    if not (loader in ENGINES and ENGINES[loader].has_caches):
-        with_caches = ", ".join(name for name in ENGINES if ENGINES[name].has_caches)
+    fitting = [name for name, engine in ENGINES.items() if engine.has_caches and not engine.is_packed]
+    loader = fitting[-1] if loader == "auto" else loader
+    if loader not in fitting:
+        with_caches = ", ".join(fitting)
         raise ValueError(f"loader {loader!r}: a runner needs an engine with caches: {with_caches}")
     port = Port(solution, backend, device, dtype)
     port.seed(seed)
@@ -92,6 +97,38 @@ def load(
     if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
+
+
+def load_packed(
+    model: str | PathLike[str] = "tiny-qwen3",
+    *,
+    num_blocks: int,
+    block_size: int = 128,
+    solution: str = "ref",
+    backend: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    quantize: str | None = None,
+    keep_quantized: bool = True,
+    attention: str = "device",
+    **options: Any,
+) -> tuple[PackedRunner, Tokenizer]:
+    """A model of Week 3 ready to be served: what `HybridScheduler` takes.
+
+    Args:
+        num_blocks, block_size: of its KV pools.
+        model, solution, backend, device, dtype, quantize, keep_quantized, attention: see `load`.
+        options: of the runner, as `PackedRunner` has them.
+
+    Raises:
+        CheckpointError: the model's files are unusable, or not here.
+        ValueError: no such device here.
+    """
+    port = Port(solution, backend, device, dtype)
+    network, tokenizer = load_network(
+        port, model, "week3", quantize, keep_quantized=keep_quantized, attention=attention
+    )
+    return port.packed_runner(network, num_blocks, block_size, **options), tokenizer
 
 
 def load_network(

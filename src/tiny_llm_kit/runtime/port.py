@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of
     import numpy as np
 
     from .model_runner import ModelRunner
+    from .packed_runner import PackedRunner
 
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
 
@@ -170,6 +171,21 @@ class Port:
         shapes = {"prompt_bucket": 128, "chunk_sizes": (128, 256, 512)} if self.device == "hpu" else {}
         options = {"sampler": self.make_sampler, **shapes, **options}
         return ModelRunner(model, self.kit, self.device, **options)
+
+    def packed_runner(self, model, num_blocks: int, block_size: int = 128, **options) -> PackedRunner:
+        """A model of Week 3 as what its policy runs; options as `PackedRunner` has them."""
+        from .packed_runner import PackedRunner
+        from .seeded_sampling import SeededSampler
+
+        sampled = resolve_serving(self.solution.__name__.partition(".")[0]).Sampled
+        options = {
+            "sampler": SeededSampler(self.sampler, self.kit, self.device),
+            "sampled": sampled,
+            **options,
+        }
+        return PackedRunner(
+            model, self.kit, self.device, num_blocks=num_blocks, block_size=block_size, **options
+        )
 
     def seed(self, number: int) -> None:
         self.kit.seed(number)

@@ -23,6 +23,15 @@ from .flash_attention import (
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .packed_attention import (
+    PackedMask,
+    PastPages,
+    merge_rows,
+    own_statistics,
+    packed_attention,
+    packed_mask,
+    segment_mask,
+)
 from .paged_attention import (
     block_mask,
     gather_pages,
@@ -56,6 +65,7 @@ from .qwen3_week1 import (
     Qwen3TransformerBlock,
 )
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, Step
+from .qwen3_week3 import PackedStep, Qwen3LayerWeek3, Qwen3ModelWeek3
 from .rms_norm import RMSNorm
 from .rope import RoPE
 from .sampler import make_sampler
@@ -63,12 +73,17 @@ from .sampler import make_sampler
 __all__ = [
     "BatchingKvCache",
     "Embedding",
+    "PackedMask",
+    "PackedStep",
+    "PastPages",
     "QuantizedEmbedding",
     "QuantizedWeights",
     "Qwen3LayerWeek2",
+    "Qwen3LayerWeek3",
     "Qwen3MLP",
     "Qwen3ModelWeek1",
     "Qwen3ModelWeek2",
+    "Qwen3ModelWeek3",
     "Qwen3MultiHeadAttention",
     "Qwen3TransformerBlock",
     "RMSNorm",
@@ -97,7 +112,11 @@ __all__ = [
     "mask_tile",
     "merge_attention",
     "merge_blocks",
+    "merge_rows",
     "numbers_to_words",
+    "own_statistics",
+    "packed_attention",
+    "packed_mask",
     "paged_attention",
     "paged_decode_statistics",
     "paged_prompt_statistics",
@@ -112,6 +131,7 @@ __all__ = [
     "quantized_matmul_tiled",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
+    "segment_mask",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",

@@ -1,6 +1,7 @@
 """Policy: what to run next, in plain Python over integers. Imports no array library."""
 
 from .adaptive_chunker import AdaptiveChunker
+from .answer_text import AnswerText
 from .batch import Batch
 from .batch_generate import batch_generate
 from .block_allocator import BlockAllocator, OutOfBlocks
@@ -13,18 +14,23 @@ from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
 from .events import Event, Part
 from .flat_blocks import FlatBlocks, flat_blocks
-from .model import BatchCache, KvCache, ServingModel
+from .hybrid_scheduler import HybridScheduler
+from .model import BatchCache, KvCache, PackedModel, Sampled, ServingModel
+from .packing import PackedBatch, PackedInputs, Scheduled, pack
+from .past_reads import PastReads
 from .prefix_cache import PrefixCache, block_hash
 from .priority_scheduler import PriorityScheduler
 from .request import Request, model_call
 from .request_queue import FifoQueue, RequestQueue
 from .sampling import SamplingParams
+from .sequence import Sequence
 from .stop_strings import StopStrings
 from .sweep import sweep_chunk_sizes
 from .turns import Turns
 
 __all__ = [
     "AdaptiveChunker",
+    "AnswerText",
     "Batch",
     "BatchCache",
     "BlockAllocator",
@@ -36,14 +42,22 @@ __all__ = [
     "Event",
     "FifoQueue",
     "FlatBlocks",
+    "HybridScheduler",
     "KvCache",
     "OutOfBlocks",
+    "PackedBatch",
+    "PackedInputs",
+    "PackedModel",
     "Part",
+    "PastReads",
     "PrefixCache",
     "PriorityScheduler",
     "Request",
     "RequestQueue",
+    "Sampled",
     "SamplingParams",
+    "Scheduled",
+    "Sequence",
     "ServingModel",
     "StopStrings",
     "Turns",
@@ -53,6 +67,7 @@ __all__ = [
     "flat_blocks",
     "model_call",
     "next_chunk",
+    "pack",
     "percentile",
     "select_optimal_chunk_size",
     "sweep_chunk_sizes",

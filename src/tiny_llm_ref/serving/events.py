@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a step of the model: a chunk of one prompt, or one more token for every running request.
+    """Part of a step of the model: a chunk of one prompt, or one more token for requests that decode.
 
     Args:
         kind: "chunk" or "decode".
@@ -30,13 +30,13 @@ class Event:
 
     Args:
         kind: of a request, "arrive" when it starts to wait, "prefill" before its prompt is computed, "pause" and
-            "resume" of its prefill, "token" after each new token, "finish" at its end. Of the model, "step" after
-            each call, before the tokens that came of it.
+            "resume" of its prefill, "preempt" when its blocks are taken away ("resume" follows), "token" after each
+            new token, "finish" at its end. Of the model, "step" after each call, before the tokens that came of it.
         time: seconds, by the scheduler's clock.
         request: which one; its text, slot and finish reason can be read from it. None for "step".
         slot: its place in the batch; None while it has none.
         start: when a "step" began; None for what takes no time.
-        parts: what a "step" computed.
+        parts: what a "step" computed; in a hybrid batch chunks, and then decodes.
     """
 
     kind: str
@@ -50,6 +50,10 @@ class Event:
     def seconds(self) -> float:
         """How long it took."""
         return 0.0 if self.start is None else self.time - self.start
+
+    def seconds_of(self, part: Part) -> float:
+        """A part's share of the time, by its tokens."""
+        return self.seconds * (part.tokens / sum(other.tokens for other in self.parts))
 
 
 Listener = Callable[[Event], object]

@@ -1,9 +1,15 @@
 """What a model is to the policy: a few sizes, caches that it can make, and one call for each kind of work."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from .sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from .packing import PackedBatch
 
 
 class KvCache(Protocol):
@@ -87,4 +93,34 @@ class ServingModel(Protocol):
 
         Returns:
             The new token of each slot; None for an idle one.
+        """
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A token that the model has chosen.
+
+    Args:
+        token: its id.
+        logprob: its log-probability, if the request asked for it.
+        top_logprobs: log-probabilities of the most probable tokens by id, if the request asked for them.
+    """
+
+    token: int
+    logprob: float | None = None
+    top_logprobs: dict[int, float] | None = None
+
+
+class PackedModel(Protocol):
+    """What the scheduler of Week 3 runs: one call for all of a step. A `PackedRunner` is one, or a test's fake."""
+
+    num_hidden_layers: int
+    max_model_len: int  # the most tokens that it reads, prompt and answer together
+    vocab_size: int  # token ids are below it
+
+    def run(self, batch: PackedBatch) -> list[Sampled]:
+        """Computes all rows of a batch and writes their keys and values into their slots; returns when that is done.
+
+        Returns:
+            One for each of `batch.sample_rows`.
         """

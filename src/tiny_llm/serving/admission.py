@@ -1,0 +1,87 @@
+"""The requests that wait, and when the next of them begins to run. Given."""
+
+from collections import deque
+from collections.abc import Callable
+
+from .block_allocator import BlockAllocator
+from .request_queue import FifoQueue, RequestQueue
+from .sequence import Sequence
+
+
+class Admission:
+    """Lets a request run when there are blocks for all that is known of it, and the watermark stays free.
+
+    So a prompt is never begun that might have to be given up halfway, and running requests have blocks to grow into.
+    When there is no room for the next request, nobody goes before it.
+
+    Args:
+        allocator: the blocks.
+        queue: the requests that wait; a `FifoQueue` when None.
+        whole_prompts: whether a request waits for a step that can compute all of it.
+        tell: called as tell(kind, sequence): "prefill" or "resume" of one that begins to run, and "finish" of one that
+            ended while it waited.
+    """
+
+    def __init__(
+        self,
+        allocator: BlockAllocator,
+        queue: RequestQueue | None,
+        *,
+        whole_prompts: bool,
+        tell: Callable[[str, Sequence], None],
+    ):
+        self.allocator, self.whole_prompts, self.tell = allocator, whole_prompts, tell
+        self.queue: RequestQueue = FifoQueue() if queue is None else queue
+        self.returned: deque[Sequence] = deque()  # before the queue: preempted, or next and without room
+        self.is_full = False  # no blocks: nobody is admitted until a running request has left
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self.queue) + len(self.returned)
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Lets a preempted request wait before all others, until a running one has left.
+
+        Its own blocks alone are not enough for it: others took some of them.
+        """
+        self.returned.appendleft(sequence)
+        self.is_full = True
+
+    def admit(self, is_alone: bool, left: int) -> Sequence | None:
+        """The next request that waits, with its blocks; None when nobody waits, or the next one has no room.
+
+        Args:
+            is_alone: whether nothing runs. Then it may have every block: with the watermark, it might wait for ever.
+            left: tokens of the budget.
+        """
+        if self.is_full:
+            return None
+        sequence = self._take_next()
+        if sequence is None or self._reserve(sequence, is_alone, left):
+            return sequence
+        self.returned.appendleft(sequence)
+        return None
+
+    def _take_next(self) -> Sequence | None:
+        """Takes the next request out; those that ended while they waited leave."""
+        while len(self):
+            sequence = self.returned.popleft() if self.returned else self.queue.schedule_next()
+            if not sequence.is_done:
+                return sequence
+            self.tell("finish", sequence)
+        return None
+
+    def _reserve(self, sequence: Sequence, is_alone: bool, left: int) -> bool:
+        """Gives a request its cached prefix and blocks for the rest; False when it cannot have them now."""
+        table, known = sequence.block_table, len(sequence.known_tokens)
+        sequence.num_computed = table.share(sequence.known_tokens)
+        self.is_full = not self.allocator.can_allocate(table.missing(known), keep_watermark=not is_alone)
+        if self.is_full or (self.whole_prompts and sequence.num_uncomputed > left):
+            table.release()
+            sequence.num_computed = 0
+            return False
+        table.reserve(known)
+        if not sequence.num_preemptions:
+            sequence.num_cached = sequence.num_computed
+        self.tell("resume" if sequence.num_preemptions else "prefill", sequence)
+        return True

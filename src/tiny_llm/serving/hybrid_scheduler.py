@@ -1,0 +1,280 @@
+"""Hybrid batches: decodes, then chunks of prompts, under one token budget (Sarathi-Serve, Agrawal et al., 2024)."""
+
+import time
+from collections import abc, deque
+from collections.abc import Callable
+from typing import Any
+
+from .admission import Admission
+from .block_allocator import BlockAllocator
+from .block_table import BlockTable
+from .chunk_size import Chunker
+from .completion import Completion
+from .events import Event, Listener, Part
+from .hybrid_options import check_options
+from .model import PackedModel, Sampled
+from .packing import Scheduled, pack
+from .request_queue import RequestQueue
+from .sequence import Sequence
+
+
+class HybridScheduler:
+    """Serves requests by steps: a plan in integers, one call of the model, and what came of it.
+
+    Each step has one budget of tokens for all requests together. Every running request that is ready to decode gets
+    one token of it; the rest goes to chunks of prompts, in the order in which they were admitted. A request is admitted
+    when there are blocks for all that is known of it. A decode that finds no block preempts the youngest request, which
+    is computed again later.
+
+    Args:
+        model: what computes a packed batch.
+        allocator: the blocks of the model's pools.
+        max_num_batched_tokens: the budget, in tokens per step.
+        max_num_seqs: how many requests run at the same time.
+        enable_chunked_prefill: False computes whole prompts, in steps of their own, before anything decodes.
+        policy: "hybrid", or "separate": the same plan in two calls of the model, chunks and then decodes.
+        queue: the requests that wait; a `FifoQueue` when None.
+        clock: seconds.
+        chunker: chooses how many tokens of prompts a step with decodes may have, from what such steps have cost.
+        metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
+        on_event: called with each event. It may call `abort` of any request.
+
+    What the model or `on_event` raises is raised by `step`. A call of the model that fails ends the requests in it, and
+    no others: the next step serves them.
+
+    Raises:
+        ValueError: a number is out of range, or two options exclude each other.
+    """
+
+    def __init__(
+        self,
+        model: PackedModel,
+        allocator: BlockAllocator,
+        *,
+        max_num_batched_tokens: int = 512,
+        max_num_seqs: int = 16,
+        enable_chunked_prefill: bool = True,
+        policy: str = "hybrid",
+        queue: RequestQueue | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        chunker: Chunker | None = None,
+        metrics: Any = None,
+        on_event: Listener | None = None,
+    ):
+        modes = {"enable_chunked_prefill": enable_chunked_prefill, "policy": policy, "chunker": chunker}
+        check_options(max_num_batched_tokens, max_num_seqs, model.max_model_len, **modes)
+        self.model, self.allocator = model, allocator
+        self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
+        self.enable_chunked_prefill, self.policy = enable_chunked_prefill, policy
+        self.clock, self.chunker, self.metrics, self.on_event = clock, chunker, metrics, on_event
+        self.waiting = Admission(allocator, queue, whole_prompts=not enable_chunked_prefill, tell=self._note)
+        self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
+        self.is_closed = False
+        self._now = 0.0  # when the step, or its last call of the model, began
+        self._sequences: list[Sequence] = []  # all that were added and not yet collected
+        self._noted: deque[Event] = deque()  # emitted when nothing is half done: a listener may abort anybody
+
+    def add(self, sequence: Sequence) -> None:
+        """Lets a request wait. One that can never be served ends here, with its reason.
+
+        Raises:
+            RuntimeError: the scheduler is closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("this scheduler is closed: make a new one for more requests")
+        sequence.block_table = BlockTable(self.allocator)
+        pool_tokens = self.allocator.num_blocks * self.allocator.block_size
+        sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
+        self._sequences.append(sequence)
+        if not sequence.is_done:
+            self.waiting.queue.add(sequence)
+        for kind in ("arrive", "finish") if sequence.is_done else ("arrive",):
+            self._emit(Event(kind, self.clock(), sequence))
+
+    def has_work_remaining(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self.running or len(self.waiting))
+
+    def step(self) -> bool:
+        """Plans, runs the model, and takes the results in.
+
+        Returns:
+            Whether anything was computed; when not, no work remains.
+        """
+        try:
+            plan = self.plan(self.clock())
+            for call in self.calls(plan):
+                self._run(call)
+        finally:
+            for sequence in self.running:  # also those of a call that was not begun
+                sequence.end_call()
+        return bool(plan)
+
+    def _run(self, call: list[Scheduled]) -> None:
+        try:
+            sampled = self.model.run(pack(call))
+        except BaseException as error:
+            self.cancel(call, error)
+            raise
+        self.commit(call, sampled)
+
+    # First: what runs. Integers alone; only here are blocks reserved and requests preempted.
+
+    def plan(self, now: float) -> list[Scheduled]:
+        """Decides what the next step computes. Calls no model and reads no clock; `commit` or `cancel` comes next.
+
+        Args:
+            now: seconds, for the events.
+
+        Returns:
+            Entries of different requests, decodes first; empty when no work remains.
+        """
+        self._now = now
+        self._remove_ended()
+        plan: list[Scheduled] = []
+        if self.enable_chunked_prefill:
+            self.plan_decodes(plan)
+        self.plan_prompts(plan)
+        if not plan:  # without chunks: a step of whole prompts, else one of decodes
+            self.plan_decodes(plan)
+        for entry in plan:
+            entry.sequence.begin_call()
+        self._emit_noted()
+        return plan
+
+    def plan_decodes(self, plan: list[Scheduled]) -> None:
+        """Adds one token of each running request that is ready to decode."""
+        # TASK 3.3.3: the oldest first, each with a block for its token: `make_room` says whether it has one.
+        # Nobody is left out for the budget: it is at least the number of running requests. Preemption shortens
+        # `running` while you walk over it.
+        raise NotImplementedError("week 3 day 3 task 3: HybridScheduler.plan_decodes")
+
+    def make_room(self, sequence: Sequence) -> bool:
+        """Reserves blocks for all known tokens of a running request, by preemption if there are too few.
+
+        Returns:
+            Whether it still runs. The youngest request makes room for the others by giving up its own place.
+        """
+        # TASK 3.3.4: as long as blocks are missing, preempt the youngest one, and nobody more than needed.
+        # The watermark was kept for this: a running request may use it. Whoever runs alone has room.
+        raise NotImplementedError("week 3 day 3 task 4: HybridScheduler.make_room")
+
+    def plan_prompts(self, plan: list[Scheduled]) -> None:
+        """Adds chunks: first of requests that run and are not ready to decode, then of those that are admitted now."""
+        left = self.prompt_budget(plan)
+        # TASK 3.3.5: one budget for all: what one chunk takes, the next cannot have. No empty chunk.
+        # `admit` gives the next request that waits, or None. At most `max_num_seqs` requests run.
+        raise NotImplementedError("week 3 day 3 task 5: HybridScheduler.plan_prompts")
+
+    def plan_chunk(self, plan: list[Scheduled], sequence: Sequence, left: int) -> int:
+        """Adds the next tokens of a request, at most `left` of them. Returns how many. Given."""
+        chunk = Scheduled(sequence, sequence.num_computed, min(left, sequence.num_uncomputed))
+        plan.append(chunk)
+        return chunk.size
+
+    def prompt_budget(self, plan: list[Scheduled]) -> int:
+        """How many tokens of prompts the step may have beside the decodes that are planned. Given."""
+        left = self.max_num_batched_tokens - len(plan)
+        has_prompts = len(plan) < len(self.running) or len(self.waiting)
+        if self.chunker is None or not plan or not has_prompts:
+            return left
+        return min(left, self.chunker.select_chunk_size(left, len(plan) / self.max_num_seqs))
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Takes a running request's place and blocks away, until another one has left. Given."""
+        self.running.remove(sequence)
+        sequence.preempt()
+        self.waiting.put_back(sequence)
+        self._note("preempt", sequence)
+
+    # Second: the model. A plan is one call, or two.
+
+    def calls(self, plan: list[Scheduled]) -> list[list[Scheduled]]:
+        """The calls of the model that compute a plan, none of them empty."""
+        if self.policy == "hybrid":
+            return [plan] if plan else []
+        kinds = [[entry for entry in plan if entry.is_decode is decodes] for decodes in (False, True)]
+        return [kind for kind in kinds if kind]
+
+    # Third: what came of it.
+
+    def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
+        """Takes in what a call has computed: keys and values, tokens, ends. Then the events are emitted.
+
+        Args:
+            plan: what was computed.
+            sampled: one for each entry that needs a token, in their order.
+
+        Raises:
+            ValueError: there are more of them, or fewer.
+        """
+        parts, chosen = self._parts(plan), [entry.sequence for entry in plan if entry.needs_token]
+        for entry in plan:
+            entry.sequence.num_computed = entry.stop
+            entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
+            entry.sequence.end_call()  # whoever was aborted meanwhile ends here, and takes no token
+        for sequence, token in zip(chosen, sampled, strict=True):
+            sequence.take_sampled(token)
+        start, self._now = self._now, self.clock()
+        self._noted.append(Event("step", self._now, start=start, parts=parts))
+        for sequence in chosen:
+            if sequence.finish_reason != "abort":
+                self._note("token", sequence)
+        self._emit_noted()
+        self._remove_ended()
+        self._emit_noted()
+
+    def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
+        """Ends the requests of a call that has failed, for nobody knows what it has written; their blocks are free."""
+        for entry in plan:
+            entry.sequence.end_call(error)
+        self._remove_ended()
+        self._emit_noted()
+
+    def collect_results(self) -> list[Completion]:
+        """The results of the requests that have ended since the last call, in the order of `prompt_idx`."""
+        ended = [sequence for sequence in self._sequences if sequence.is_done]
+        self._sequences = [sequence for sequence in self._sequences if not sequence.is_done]
+        return sorted(map(Completion.of, ended), key=lambda completion: completion.prompt_idx)
+
+    def close(self) -> None:
+        """Ends every request that has not ended, wherever it is, and frees its blocks."""
+        self.is_closed = True
+        for sequence in self._sequences:
+            sequence.end_call()
+            sequence.abort()
+        self.running.clear()
+
+    def _remove_ended(self) -> None:
+        """Whoever has ended runs no longer, and leaves room for others."""
+        ended = [sequence for sequence in self.running if sequence.is_done]
+        if ended:
+            self.running = [sequence for sequence in self.running if not sequence.is_done]
+            self.waiting.is_full = False
+        for sequence in ended:
+            self._note("finish", sequence)
+
+    def _parts(self, plan: abc.Sequence[Scheduled]) -> tuple[Part, ...]:
+        """The chunks of a call, then its decodes: those have waited for the chunks, also in the same call."""
+        ready = sum(sequence.is_decoding for sequence in self.running)
+        chunks = [entry for entry in plan if not entry.is_decode]
+        parts = [Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks]
+        decodes = tuple(entry.sequence for entry in plan if entry.is_decode)
+        return (*parts, Part("decode", decodes, len(decodes))) if decodes else tuple(parts)
+
+    def _note(self, kind: str, sequence: Sequence) -> None:
+        self._noted.append(Event(kind, self._now, sequence))
+
+    def _emit_noted(self) -> None:
+        while self._noted:
+            self._emit(self._noted.popleft())
+
+    def _emit(self, event: Event) -> None:
+        """Passes an event on: to the chunker what a step with chunks has cost, to the listeners everything."""
+        tokens = sum(part.tokens for part in event.parts if part.kind == "chunk")
+        if self.chunker is not None and tokens:
+            self.chunker.observe(tokens, event.seconds)
+        if self.metrics is not None:
+            self.metrics.on_event(event)
+        if self.on_event is not None:
+            self.on_event(event)

@@ -1,0 +1,63 @@
+"""From a packed batch of integers to one forward and back: what stands between Week 3's policy and the arrays."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+class PackedRunner:
+    """A model of a solution as a `PackedModel`: one forward per call, one copy of tokens back.
+
+    Args:
+        model: `Qwen3ModelWeek3` of a solution, or what has its calls.
+        kit: `backend_mlx` or `backend_torch`.
+        device: where the model is.
+        num_blocks: blocks of the KV pools, as the allocator has them.
+        block_size: tokens per block.
+        sampler: chooses the tokens, see `SeededSampler`.
+        sampled: makes the solution's `Sampled` of a token and its log-probabilities.
+        on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        kit: ModuleType,
+        device: str = "cpu",
+        *,
+        num_blocks: int,
+        block_size: int = 128,
+        sampler: Callable,
+        sampled: Callable,
+        on_logits: Callable | None = None,
+    ):
+        self.model, self.kit, self.device = model, kit, device
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
+        self.num_hidden_layers = model.num_hidden_layers
+        self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
+        self.pools = model.create_kv_pools(num_blocks, block_size)
+        self.computed_tokens = 0  # rows that the model has computed so far, those of padding included
+
+    def run(self, batch: Any) -> list[Any]:
+        """See `PackedModel.run`."""
+        window = self.model.config.sliding_window
+        with self.kit.inference():
+            inputs = batch.inputs(self.block_size, self.num_blocks, window).map(self._array)
+            logits = self.model(inputs, self.pools)
+            chosen = [] if logits is None else self._choose(batch, logits)
+            for pool in self.pools:
+                pool.materialize()
+            if not chosen:  # nothing was read, so wait for the device before anyone takes the time
+                self.kit.synchronize(self.device)
+        self.computed_tokens += len(batch.token_ids)
+        return chosen
+
+    def _array(self, values: list) -> Any:
+        return self.kit.to_array(values, device=self.device)
+
+    def _choose(self, batch: Any, logits: Any) -> list[Any]:
+        if self.on_logits is not None:
+            self.on_logits(batch.sample_rows, self.kit.to_numpy(logits))
+        positions = [batch.positions[row] + 1 for row in batch.sample_rows]  # of the new tokens
+        return [self.sampled(*choice) for choice in self.sampler(logits, batch.sampling, positions)]

@@ -1,0 +1,90 @@
+"""Qwen3 for packed batches: chunks and decodes of many requests in one forward, with paged keys and values (Week 3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..serving.packing import PackedInputs
+from .packed_attention import PackedMask, packed_attention, packed_mask
+from .paged_kv_cache import TinyKvPagedPool
+from .projection import project
+from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2
+
+
+@dataclass(frozen=True)
+class PackedStep:
+    """What all layers share while they compute the same T rows.
+
+    Args:
+        slots: (T,) where the keys and values of the rows go.
+        rows: the rows of RoPE's tables for their positions, as `RoPE.rotate` takes them.
+        mask: who sees what.
+        window_mask: the same for layers with a sliding window; None if the model has no such layers.
+    """
+
+    slots: torch.Tensor
+    rows: tuple[torch.Tensor, ...]
+    mask: PackedMask
+    window_mask: PackedMask | None = None
+
+
+class Qwen3LayerWeek3(Qwen3LayerWeek2):
+    """A layer of Week 2 with another attention: keys and values are in pages, and many requests share a row."""
+
+    def attention(self, x: torch.Tensor, step: PackedStep, cache: TinyKvPagedPool) -> torch.Tensor:
+        """Attention of T rows, each over its own request's text. Given.
+
+        Args:
+            x: (1, T, E), normed.
+            step: slots, RoPE's rows and masks of these rows.
+            cache: this layer's pool; it holds the rows' keys and values afterwards.
+
+        Returns:
+            (1, T, E).
+        """
+        _, T, _ = x.shape
+        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)
+        key = project(x, self.wk).reshape(1, T, -1, self.head_dim)
+        value = project(x, self.wv).reshape(T, -1, self.head_dim)
+        query = self.rope.rotate(self.q_norm(query), *step.rows)[0]
+        key = self.rope.rotate(self.k_norm(key), *step.rows)[0]
+        cache.write(step.slots, key, value)
+        heads = packed_attention(query, key, value, cache.key_pages, cache.value_pages, step.mask)
+        return project(heads.reshape(1, T, -1), self.wo)
+
+
+class Qwen3ModelWeek3(Qwen3ModelWeek2):
+    """Qwen3 that computes a packed batch: every weight is read once per step, whatever is in it.
+
+    The weights, the norms, the MLP and the head are those of Week 2, for all its families.
+
+    Args:
+        checkpoint, attention: see `Qwen3ModelWeek2`; attention itself is always that of packed batches.
+    """
+
+    layer_class = Qwen3LayerWeek3
+
+    def __call__(self, inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]) -> torch.Tensor | None:
+        """Computes T rows, and writes their keys and values into the pools. Given.
+
+        Args:
+            inputs: arrays.
+            pools: one per layer, from `create_kv_pools`.
+
+        Returns:
+            (K, V) logits of `inputs.sample_rows`; None when there are no such rows.
+        """
+        step = self.begin(inputs, pools[0].page_size)
+        x = self.embedding(inputs.token_ids[None])
+        for layer, pool in zip(self.layers, pools, strict=True):
+            x = layer(x, step, pool)
+        if inputs.sample_rows is None:
+            return None
+        return self.head(self.norm(x.index_select(1, inputs.sample_rows)))[0]
+
+    def begin(self, inputs: PackedInputs, page_size: int) -> PackedStep:
+        """RoPE's rows and the masks of one step. Given."""
+        window = self.config.sliding_window
+        masks = [packed_mask(inputs, page_size, size) for size in (None, *([window] if window else []))]
+        return PackedStep(inputs.slots, self.rope.rows(inputs.positions), *masks)

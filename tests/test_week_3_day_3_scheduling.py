@@ -1,0 +1,674 @@
+"""Week 3 Day 3: hybrid batches. The policy runs a model that checks every batch; a call takes a second per token.
+
+Oracles: exact plans; each request's answer as it is when it runs alone.
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.lab.fake_model import END, OTHER_END, ByteTokenizer
+from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+
+
+def sequence(s, prompt="ab", request_id=0, max_seq_len=64, priority="interactive", **sampling):
+    """A request for the bytes of a text."""
+    return s.Sequence(
+        list(prompt.encode()),
+        ByteTokenizer(),
+        request_id=request_id,
+        sampling=s.SamplingParams(**sampling),
+        max_seq_len=max_seq_len,
+        priority=priority,
+    )
+
+
+class Engine:
+    """A scheduler with its blocks, its model and everything that happened.
+
+    Args:
+        num_blocks, block_size, watermark, caching: of the allocator; no watermark unless it is asked for.
+        model: options of the model.
+        options: of the scheduler.
+    """
+
+    def __init__(
+        self, s, num_blocks=64, block_size=4, *, watermark=0.0, caching=False, model=None, **options
+    ):
+        self.s, self.events, self.plans = s, [], []
+        self.allocator = s.BlockAllocator(
+            num_blocks, block_size, watermark=watermark, enable_prefix_caching=caching
+        )
+        self.model = FakePackedModel(self.allocator, s.Sampled, **(model or {}))
+        options = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **options}
+        self.scheduler = s.HybridScheduler(
+            self.model, self.allocator, clock=self.model.clock, on_event=self.events.append, **options
+        )
+        self.sequences = []
+
+    def add(self, prompt, **options):
+        made = sequence(self.s, prompt, request_id=len(self.sequences), **options)
+        self.sequences.append(made)
+        self.scheduler.add(made)
+        return made
+
+    def plan(self) -> list[tuple[int, int, int]]:
+        """Plans and runs a step; returns its plan as (request, start, size)."""
+        planned = self.scheduler.plan(self.model.clock())
+        described = [(entry.sequence.request_id, entry.start, entry.size) for entry in planned]
+        if planned:
+            self.plans.append(described)
+            self.scheduler.commit(planned, self.model.run(self.s.pack(planned)))
+        return described
+
+    def finish(self, most=500) -> list:
+        """Steps until no work remains; the plans."""
+        for _ in range(most):
+            if not self.scheduler.has_work_remaining():
+                return self.plans
+            assert self.plan() or not self.scheduler.has_work_remaining(), (
+                "a step computed nothing, and work remains: it will never end"
+            )
+        pytest.fail(f"after {most} steps work remains: {self.plans[-3:]} are the last plans")
+
+    def kinds(self, kind: str) -> list[int]:
+        """The requests of the events of one kind, in order."""
+        return [event.request.request_id for event in self.events if event.kind == kind]
+
+    def check_answers(self) -> None:
+        """Every request that was not refused has the answer that it has alone, and every block is free."""
+        for one in self.sequences:
+            if one.error is None:
+                alone = self.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
+                assert one.tokens == alone, (
+                    f"request {one.request_id} answered {bytes(one.tokens)!r}, alone {bytes(alone)!r}"
+                )
+        free, blocks = self.allocator.num_free, self.allocator.num_blocks
+        assert free == blocks, f"all requests have ended, and {blocks - free} blocks are not free"
+
+
+# What a token does to its request.
+
+
+def taken(s, tokens, prompt="ab", **options):
+    made = sequence(s, prompt, **options)
+    for token in tokens:
+        made.take(token)
+    return made
+
+
+@pytest.mark.task("3.3.1")
+def test_take_makes_a_token_known(s):
+    """The token is part of the answer and of the known tokens, and is not computed: that is the next step's work."""
+    made = taken(s, b"xyz")
+    assert made.known_tokens == [*b"abxyz"], f"prompt, then answer: {made.known_tokens}"
+    assert made.prompt_tokens == [*b"ab"], f"the prompt does not grow: {made.prompt_tokens}"
+    assert (made.tokens, made.text) == ([*b"xyz"], "xyz"), f"the answer: {made.tokens}, {made.text!r}"
+    assert made.num_computed == 0, f"nothing was computed: num_computed is {made.num_computed}"
+    assert not made.is_done, f"nothing has ended it: {made.finish_reason!r}"
+
+
+@pytest.mark.task("3.3.1")
+def test_take_makes_a_request_ready_to_decode(s):
+    """A prompt that is computed, and one token after it: one known token is left, of the answer."""
+    made = sequence(s)
+    made.num_computed = 2
+    assert not made.is_decoding, "nothing is known that is not computed"
+    made.take(ord("x"))
+    assert (made.num_uncomputed, made.is_decoding) == (1, True), (
+        f"the new token is the work that is left: {made.num_uncomputed} tokens, is_decoding {made.is_decoding}"
+    )
+
+
+@pytest.mark.task("3.3.1")
+@pytest.mark.parametrize("end", [END, OTHER_END])
+@pytest.mark.parametrize("text", ["", "ok"])
+def test_take_ends_at_every_end_token(s, text, end):
+    """Any id of eos_token_ids ends the request with "stop", also as the first one; it is no part of the answer."""
+    made = taken(s, [*text.encode(), end])
+    assert made.finish_reason == "stop", f"id {end} ends the text: {made.finish_reason!r}"
+    assert (made.text, made.tokens, made.known_tokens) == (
+        text,
+        [*text.encode()],
+        [*b"ab", *text.encode()],
+    ), f"an end token is no part of the answer, nor of the known tokens: {made.tokens}, {made.known_tokens}"
+
+
+@pytest.mark.task("3.3.1")
+def test_take_ignores_end_tokens_if_asked(s):
+    """With `ignore_eos` the answer goes on to its limit; end tokens count, and show nothing."""
+    made = taken(s, [ord("x"), END, ord("y")], ignore_eos=True, max_tokens=3)
+    assert (made.text, made.tokens, made.finish_reason) == ("xy", [ord("x"), END, ord("y")], "length"), (
+        f"`eos_token_ids` is empty then: {made.text!r}, {made.tokens}, {made.finish_reason!r}"
+    )
+
+
+@pytest.mark.task("3.3.1")
+@pytest.mark.parametrize(
+    ("max_tokens", "max_seq_len", "expected"),
+    [(1, 64, 1), (3, 64, 3), (None, 5, 3), (None, 3, 1), (2, 6, 2), (9, 6, 4)],
+)
+def test_take_ends_at_a_limit(s, max_tokens, max_seq_len, expected):
+    """max_tokens counts the answer, max_seq_len prompt and answer; the token that reaches a limit belongs to it."""
+    made = taken(s, b"uvwxyz"[:expected], max_seq_len=max_seq_len, max_tokens=max_tokens)
+    limits = f"max_tokens={max_tokens}, max_seq_len={max_seq_len}, a prompt of 2: {expected} new tokens"
+    assert (made.finish_reason, made.text) == ("length", "uvwxyz"[:expected]), (
+        f"{limits}: {made.finish_reason!r}, {made.text!r}"
+    )
+    assert (
+        expected == 1
+        or taken(s, b"uvwxyz"[: expected - 1], max_seq_len=max_seq_len, max_tokens=max_tokens).finish_reason
+        is None
+    ), f"{limits}: one token before it is not over"
+
+
+@pytest.mark.task("3.3.1")
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text"),
+    [("end", b"the end", "the "), ("x", b"x", ""), (["zz", "ing"], b"string", "str"), ("aab", b"aaab", "a")],
+)
+def test_take_ends_at_a_stop_string(s, stop, tokens, text):
+    """A stop string may be spread over several tokens; it wins over a limit that the same token reaches."""
+    made = taken(s, tokens, stop=stop, max_tokens=len(tokens))
+    assert (made.finish_reason, made.text) == ("stop", text), f"{made.finish_reason!r}, {made.text!r}"
+    assert made.tokens == [*tokens], (
+        f"its tokens are of the answer, only the text ends before it: {made.tokens}"
+    )
+
+
+@pytest.mark.task("3.3.1")
+def test_take_delivers_what_was_held_back(s):
+    """ "en" might become "end": it is shown when the text ends for another reason."""
+    assert taken(s, b"the en", stop="end").text == "the ", "'en' may be the beginning of 'end'"
+    assert taken(s, b"the en", stop="end", max_tokens=6).text == "the en", "`finish` delivers the rest"
+
+
+@pytest.mark.task("3.3.1")
+@pytest.mark.parametrize("token", [ord("b"), END])
+def test_take_gives_no_token_to_a_request_that_has_ended(s, token):
+    """It was aborted while its step ran: tokens, text and reason stay."""
+    made = taken(s, b"x")
+    made.abort()
+    made.take(token)
+    found = (made.known_tokens, made.text, made.finish_reason)
+    assert found == ([*b"abx"], "x", "abort"), f"an aborted request was given one more token: {found}"
+
+
+# From a plan to one row.
+
+
+def prepared(s, allocator, prompt, answer="", request_id=0, **sampling):
+    """A request with blocks for all of its known tokens."""
+    made = taken(s, answer.encode(), prompt, request_id=request_id, **sampling)
+    made.block_table = s.BlockTable(allocator)
+    made.block_table.reserve(len(made.known_tokens))
+    return made
+
+
+def scattered(s, answer="x"):
+    """Three requests whose blocks of 4 tokens lie anywhere: a prompt of 11, an answer after 5, a prompt of 3."""
+    allocator = s.BlockAllocator(12, 4)
+    hole = allocator.allocate(2)
+    long = prepared(s, allocator, "abcdefghijk", request_id=0)
+    gap = allocator.allocate(1)
+    short = prepared(s, allocator, "mnopq", answer, request_id=1)
+    allocator.free(hole + gap)
+    last = prepared(s, allocator, "rst", request_id=2, temperature=0.5)
+    return long, short, last
+
+
+@pytest.mark.task("3.3.2")
+def test_pack_puts_chunks_and_decodes_into_one_row(s):
+    """A decode at position 5, a chunk from position 4 on, and a whole prompt: tokens, positions and slots of each."""
+    long, short, last = scattered(s)
+    plan = [s.Scheduled(short, 5, 1), s.Scheduled(long, 4, 4), s.Scheduled(last, 0, 3)]
+    batch = s.pack(plan)
+    assert bytes(batch.token_ids) == b"xefghrst", f"the known tokens of each entry: {bytes(batch.token_ids)}"
+    assert batch.positions == [5, 4, 5, 6, 7, 0, 1, 2], (
+        f"a position is a place in the request's own text, not in the row: {batch.positions}"
+    )
+    expected = [slot for e in plan for slot in e.sequence.block_table.slots(e.start, e.stop)]
+    assert batch.slots == expected, f"`slots` of each entry's own table: {batch.slots}, not {expected}"
+    assert batch.query_start == [0, 1, 5, 8], f"where each entry begins, and T: {batch.query_start}"
+
+
+@pytest.mark.task("3.3.2")
+def test_pack_says_what_earlier_steps_have_computed(s):
+    """context_lens is what stands in the blocks before the entry; the tables are those of the requests, in order."""
+    long, short, last = scattered(s)
+    batch = s.pack([s.Scheduled(last, 0, 3), s.Scheduled(long, 4, 4), s.Scheduled(short, 5, 1)])
+    assert batch.context_lens == [0, 4, 5], f"tokens before each entry: {batch.context_lens}"
+    tables = [one.block_table.blocks for one in (last, long, short)]
+    assert batch.block_tables == tables, f"{batch.block_tables}, not {tables}"
+    assert batch.segments == [0, 0, 0, 1, 1, 1, 1, 2], f"the entry of each row: {batch.segments}"
+
+
+@pytest.mark.task("3.3.2")
+def test_pack_samples_only_where_all_known_tokens_are_computed(s):
+    """A chunk in the middle of a prompt is followed by the prompt. The last chunk and a decode need a token."""
+    long, short, last = scattered(s)
+    batch = s.pack([s.Scheduled(long, 4, 4), s.Scheduled(short, 5, 1), s.Scheduled(last, 0, 3)])
+    assert batch.sample_rows == [4, 7], (
+        f"the decode's row and the last row of the whole prompt: {batch.sample_rows}"
+    )
+    assert batch.sampling == [short.sampling, last.sampling], f"as each of them wants it: {batch.sampling}"
+    middle = s.pack([s.Scheduled(long, 0, 4), s.Scheduled(last, 0, 2)])
+    assert (middle.sample_rows, middle.sampling) == ([], []), f"nobody needs a token: {middle.sample_rows}"
+    end = s.pack([s.Scheduled(long, 8, 3)])
+    assert end.sample_rows == [2], f"the chunk that ends the prompt needs one: {end.sample_rows}"
+
+
+@pytest.mark.task("3.3.2")
+def test_pack_computes_an_answer_again(s):
+    """After a preemption the answer so far is known text like the prompt: chunks of both, sampled at the very end."""
+    _, short, _ = scattered(s, answer="uvw")
+    part, rest = s.pack([s.Scheduled(short, 3, 3)]), s.pack([s.Scheduled(short, 6, 2)])
+    assert bytes(part.token_ids) == b"pqu", f"the chunk reaches into the answer: {bytes(part.token_ids)}"
+    assert part.sample_rows == [], f"'u' is followed by 'v', which is known: {part.sample_rows}"
+    assert (bytes(rest.token_ids), rest.sample_rows) == (b"vw", [1]), f"{rest.token_ids}, {rest.sample_rows}"
+
+
+@pytest.mark.task("3.3.2")
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
+def test_pack_takes_entries_in_any_order(s, order):
+    """Each request's tokens, positions, slots, table, context and sampling stay together, wherever its rows are."""
+    made = scattered(s)
+    sizes = {0: (4, 7), 1: (5, 1), 2: (0, 3)}
+    batch = s.pack([s.Scheduled(made[i], *sizes[i]) for i in order])
+    for place, i in enumerate(order):
+        (start, size), one = sizes[i], made[i]
+        rows = slice(batch.query_start[place], batch.query_start[place + 1])
+        assert batch.token_ids[rows] == one.known_tokens[start : start + size], (
+            f"tokens of request {i}, order {order}"
+        )
+        assert batch.positions[rows] == list(range(start, start + size)), (
+            f"positions of request {i}, order {order}"
+        )
+        assert batch.slots[rows] == one.block_table.slots(start, start + size), (
+            f"slots of request {i}, order {order}"
+        )
+    assert batch.sample_rows == [stop - 1 for stop in batch.query_start[1:]], (
+        f"all are sampled: {batch.sample_rows}"
+    )
+    assert batch.sampling == [made[i].sampling for i in order], f"sampling in the order of the rows: {order}"
+
+
+@pytest.mark.task("3.3.2")
+def test_pack_changes_nothing(s):
+    """Packing reads: the requests' tokens are what they were, and two batches share no list."""
+    long, _, _ = scattered(s)
+    before = (list(long.known_tokens), long.num_computed, list(long.block_table.blocks))
+    first, second = (s.pack([s.Scheduled(long, 0, 4)]) for _ in range(2))
+    assert (long.known_tokens, long.num_computed, long.block_table.blocks) == before, (
+        "the request was changed"
+    )
+    assert first.token_ids == second.token_ids and first.token_ids is not second.token_ids, (
+        "each batch has lists of its own"
+    )
+
+
+# Decodes first.
+
+
+def running(s, *prompts, answers=8, **options):
+    """An engine in which these prompts are computed and their requests ready to decode."""
+    engine = Engine(s, **{"max_num_batched_tokens": 64, **options})
+    for prompt in prompts:
+        engine.add(prompt, max_tokens=answers)
+    engine.plan()
+    return engine
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_serves_everyone_who_is_ready(s):
+    """Each running request gets one token per step, from where it is, in the order of admission."""
+    engine = running(s, "abc", "de", "fghij")
+    assert engine.plan() == [(0, 3, 1), (1, 2, 1), (2, 5, 1)], f"one token of each: {engine.plans[-1]}"
+    assert engine.plan() == [(0, 4, 1), (1, 3, 1), (2, 6, 1)], f"and the next one: {engine.plans[-1]}"
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_come_before_chunks_in_the_budget(s):
+    """A budget of 4 with 3 ready decodes leaves 1 token for a prompt of 6, however long that waits."""
+    engine = running(s, "abc", "de", "fg", answers=6)
+    engine.scheduler.max_num_batched_tokens = 4
+    engine.add("klmnop", max_tokens=2)
+    plan = engine.plan()
+    assert plan == [(0, 3, 1), (1, 2, 1), (2, 2, 1), (3, 0, 1)], f"decodes first, and 1 token is left: {plan}"
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_leaves_prompts_to_the_chunks(s):
+    """A prompt of which one token is left is not ready to decode: it takes the budget after the decodes."""
+    engine = Engine(s, max_num_batched_tokens=5, max_num_seqs=2)
+    engine.add("abcdef", max_tokens=3)
+    engine.plan()
+    engine.add("gh", max_tokens=3)
+    plan = engine.plan()
+    assert plan == [(0, 5, 1), (1, 0, 2)], f"the last token of a prompt, and a whole prompt: {plan}"
+    parts = [(part.kind, part.tokens) for part in engine.events[-1 - 2].parts]
+    assert parts == [("chunk", 1), ("chunk", 2)], f"both are chunks: {parts}"
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_gives_each_a_block_for_its_token(s):
+    """The token after a full block needs the next one; the plan reserves it, and nothing before it is needed."""
+    engine = running(s, "abcd", answers=6)
+    table = engine.sequences[0].block_table
+    assert len(table.blocks) == 1, f"a prompt of 4 is one block: {table.blocks}"
+    engine.plan()
+    assert len(table.blocks) == 2, f"position 4 is in the second block: {table.blocks}"
+    engine.plan()
+    assert len(table.blocks) == 2, f"position 5 is in the same one: {table.blocks}"
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_leaves_out_who_has_ended(s):
+    """A request that was aborted between two steps has given its blocks back: it is in no plan any more."""
+    engine = running(s, "abc", "de", "fg")
+    engine.sequences[1].abort()
+    assert engine.plan() == [(0, 3, 1), (2, 2, 1)], f"request 1 was aborted: {engine.plans[-1]}"
+
+
+@pytest.mark.task("3.3.3")
+def test_no_step_leaves_a_ready_decode_out(s):
+    """Long prompts arrive one after the other: every step serves all that decode, so there is no stall at all."""
+    engine = running(s, "abc", "de", answers=30)
+    for letter in "klmnop":
+        engine.add(letter * 20, max_tokens=1)
+    engine.scheduler.max_num_batched_tokens = 6
+    while engine.scheduler.has_work_remaining():
+        ready = [one.request_id for one in engine.scheduler.running if one.is_decoding]
+        plan = engine.plan()
+        served = [request for request, _, _ in plan]
+        assert set(ready) <= set(served), f"{ready} were ready, {served} were served: {plan}"
+
+
+# Preemption.
+
+
+def shortage(s, **options):
+    """Requests with 2 + 2 + 1 blocks of 4, and no block left: the first two need one more for their next token."""
+    engine = Engine(s, **{"num_blocks": 5, "max_num_batched_tokens": 64, **options})
+    for prompt, most in (("abcdefgh", 5), ("ijklmnop", 5), ("qr", 5)):
+        engine.add(prompt, max_tokens=most)
+    engine.plan()
+    return engine
+
+
+@pytest.mark.task("3.3.4")
+def test_preemption_takes_the_youngest(s):
+    """The first request finds no block: the last admitted one gives its own back, and is in no plan meanwhile."""
+    engine = shortage(s)
+    plan = engine.plan()
+    assert engine.kinds("preempt")[:1] == [2], f"request 2 is the youngest: {engine.kinds('preempt')}"
+    assert plan[0] == (0, 8, 1), f"the oldest decodes: {plan}"
+    assert 2 not in [request for request, _, _ in plan], f"a preempted request is in no plan: {plan}"
+
+
+@pytest.mark.task("3.3.4")
+def test_preemption_takes_one_victim_per_shortage(s):
+    """The block of request 2 is enough for request 0; request 1 is short then, and the youngest: it goes itself."""
+    engine = shortage(s)
+    engine.plan()
+    assert engine.kinds("preempt") == [2, 1], (
+        f"one for each block that was missing: {engine.kinds('preempt')}"
+    )
+    assert engine.scheduler.running == [engine.sequences[0]], "request 0 alone runs on"
+    roomy = shortage(s, num_blocks=7)
+    roomy.plan()
+    assert roomy.kinds("preempt") == [], f"two blocks are free, and two are needed: {roomy.kinds('preempt')}"
+
+
+@pytest.mark.task("3.3.4")
+def test_preemption_does_not_touch_the_watermark_rule(s):
+    """The watermark is kept from prompts that wait. A running request takes the last block, and nobody is preempted."""
+    engine = Engine(s, num_blocks=6, watermark=0.3, max_num_batched_tokens=64)
+    engine.add("abcdefgh", max_tokens=5)
+    engine.add("ijkl", max_tokens=5)
+    engine.plan()
+    assert engine.plan() == [(0, 8, 1), (1, 4, 1)], f"3 blocks are free, 2 of them kept: {engine.plans[-1]}"
+    assert engine.kinds("preempt") == [], "running requests may use what was kept for them"
+
+
+@pytest.mark.task("3.3.4")
+def test_preempted_in_mid_decode_it_goes_on_where_it_was(s):
+    """Known tokens are computed again, answer included; no token is sampled twice, and none is lost."""
+    engine = shortage(s)
+    engine.finish()
+    victim = engine.sequences[2]
+    assert victim.num_preemptions == 1, f"preempted {victim.num_preemptions} times"
+    again = [entry for plan in engine.plans[1:] for entry in plan if entry[0] == 2]
+    assert again[0] == (2, 0, 3), f"the prompt of 2 and the token that it had, from position 0: {again[0]}"
+    assert again[1] == (2, 3, 1), f"then it decodes: {again[1]}"
+    tokens = engine.kinds("token").count(2)
+    assert tokens == len(victim.tokens), f"{tokens} events for {len(victim.tokens)} tokens"
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.4")
+def test_preempted_in_mid_prefill_it_starts_again(s):
+    """A decode takes the blocks of a prompt of which two chunks are computed: it is computed from its beginning."""
+    engine = Engine(s, num_blocks=7, max_num_batched_tokens=5, max_num_seqs=2)
+    engine.add("abcd", max_tokens=6)
+    engine.plan()
+    engine.add("klmnopqrstuvwxyzKLMNOP"[:20], max_tokens=2)
+    first = [engine.plan() for _ in range(2)]
+    assert first == [[(0, 4, 1), (1, 0, 4)], [(0, 5, 1), (1, 4, 4)]], f"a decode and a chunk each: {first}"
+    engine.scheduler.preempt(engine.sequences[1])
+    engine.finish()
+    chunks = [entry for plan in engine.plans[3:] for entry in plan if entry[0] == 1]
+    assert chunks[0][:2] == (1, 0), f"it starts at position 0: {chunks}"
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.4")
+def test_a_preempted_request_is_next_and_waits_for_its_blocks(s):
+    """It goes before those that wait, and not before someone has left: else it would be preempted again at once."""
+    engine = shortage(s)
+    engine.add("z", max_tokens=1)
+    engine.finish()
+    order = [request for plan in engine.plans[1:] for request, start, _ in plan if start == 0]
+    assert order == [1, 2, 3], f"the last that was preempted, the one before it, then who never ran: {order}"
+    assert [one.num_preemptions for one in engine.sequences] == [0, 1, 1, 0], (
+        f"nobody is preempted twice for one shortage: {[one.num_preemptions for one in engine.sequences]}"
+    )
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.4")
+@pytest.mark.parametrize("free", [0, 1])
+def test_one_free_block_is_enough_to_go_on(s, free):
+    """A pool that just holds the longest request, and others that want in: everybody is served to the end."""
+    engine = Engine(s, num_blocks=4 + free, max_num_batched_tokens=6, max_num_seqs=3)
+    for prompt, most in (("abcdefghij", 6), ("k", 9), ("lmno", 8), ("pqrstuvwxyz", 5)):
+        engine.add(prompt, max_tokens=most)
+    engine.finish()
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.4")
+def test_preemption_keeps_what_was_read(s):
+    """Text and tokens of a preempted request stay: a reader has seen them."""
+    engine = shortage(s)
+    engine.plan()
+    victim = engine.sequences[2]
+    assert (len(victim.tokens), len(victim.text)) == (1, 1), f"{victim.tokens}, {victim.text!r}"
+    assert (victim.num_computed, victim.block_table.blocks) == (0, []), (
+        f"nothing of it is computed any more: num_computed {victim.num_computed}, {victim.block_table.blocks}"
+    )
+    assert not victim.is_done, "it has not ended"
+
+
+# What is left of the budget.
+
+
+@pytest.mark.task("3.3.5")
+def test_one_budget_for_all_prompts_of_a_step(s):
+    """8 tokens per step over all requests: the first prompt takes 5 of them, the second one what is left."""
+    engine = Engine(s)
+    for prompt in ("abcde", "fghijkl", "mn"):
+        engine.add(prompt, max_tokens=1)
+    plans = engine.finish()
+    assert plans[0] == [(0, 0, 5), (1, 0, 3)], f"5 and 3, and nothing for the third: {plans[0]}"
+    assert plans[1] == [(1, 3, 4), (2, 0, 2)], f"the second goes on, the third is whole: {plans[1]}"
+    assert len(plans) == 2, f"14 tokens of prompts are 2 steps of 8: {plans}"
+
+
+@pytest.mark.task("3.3.5")
+def test_decodes_and_chunks_share_the_budget(s):
+    """A step with 2 decodes has 6 tokens of 8 for prompts, and one with 3 has 5."""
+    engine = running(s, "a", "b", answers=9)
+    engine.scheduler.max_num_batched_tokens = 8
+    engine.add("klmnopqrst", max_tokens=4)
+    plans = [engine.plan() for _ in range(3)]
+    assert plans[0] == [(0, 1, 1), (1, 1, 1), (2, 0, 6)], f"2 decodes and 6 tokens of the prompt: {plans[0]}"
+    assert plans[1] == [(0, 2, 1), (1, 2, 1), (2, 6, 4)], f"and its last 4: {plans[1]}"
+    assert plans[2] == [(0, 3, 1), (1, 3, 1), (2, 10, 1)], f"then it decodes with the others: {plans[2]}"
+
+
+@pytest.mark.task("3.3.5")
+def test_a_prompt_that_has_begun_goes_before_those_that_wait(s):
+    """First come, first served: at most one prompt is partly computed, and short ones do not overtake it."""
+    engine = Engine(s)
+    engine.add("abcdefghijklmnopqrst", max_tokens=1)
+    engine.plan()
+    engine.add("u", max_tokens=1)
+    plans = [engine.plan() for _ in range(2)]
+    assert plans == [[(0, 8, 8)], [(0, 16, 4), (1, 0, 1)]], f"request 0 has begun: {plans}"
+
+
+@pytest.mark.task("3.3.5")
+def test_no_more_requests_run_than_there_are_places(s):
+    """max_num_seqs counts prompts in computation too; the next one begins when a place is free, in that very step."""
+    engine = Engine(s, max_num_seqs=2)
+    for prompt, most in (("ab", 3), ("cd", 1), ("ef", 2)):
+        engine.add(prompt, max_tokens=most)
+    plans = engine.finish()
+    assert plans[0] == [(0, 0, 2), (1, 0, 2)], f"two places: {plans[0]}"
+    assert plans[1] == [(0, 2, 1), (2, 0, 2)], f"request 1 has ended, and 2 begins: {plans[1]}"
+
+
+@pytest.mark.task("3.3.5")
+def test_a_prompt_whose_first_token_is_out_waits_for_no_place(s):
+    """From its first token on a request gets one in every step."""
+    engine = Engine(s, max_num_batched_tokens=4, max_num_seqs=3)
+    for letter in "abcdef":
+        engine.add(letter * 7, max_tokens=5)
+    engine.finish()
+    times = {}
+    steps = [event.time for event in engine.events if event.kind == "step"]
+    for event in engine.events:
+        if event.kind == "token":
+            times.setdefault(event.request.request_id, []).append(steps.index(event.time))
+    for request, found in times.items():
+        assert found == list(range(found[0], found[0] + 5)), f"request {request} had tokens in steps {found}"
+
+
+@pytest.mark.task("3.3.5")
+def test_a_cached_prefix_is_not_computed(s):
+    """A second request with the same 12 tokens and 2 more takes the first 3 blocks, and computes the rest."""
+    engine = Engine(s, caching=True, max_num_batched_tokens=16)
+    engine.add("abcdefghijkl", max_tokens=1)
+    engine.plan()
+    engine.add("abcdefghijklmn", max_tokens=2)
+    assert engine.plan() == [(1, 12, 2)], f"12 tokens are in shared blocks: {engine.plans[-1]}"
+    assert engine.sequences[1].num_cached == 12, (
+        f"{engine.sequences[1].num_cached} tokens came from the cache"
+    )
+    engine.finish()
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.5")
+def test_a_prompt_waits_for_blocks_for_all_of_it(s):
+    """A prompt of 12 tokens needs 3 blocks; with 2 free nothing of it begins, and nobody behind it goes first."""
+    engine = Engine(s, num_blocks=4, max_num_batched_tokens=16)
+    engine.add("abcdefg", max_tokens=2)
+    engine.add("hijklmnopqrs", max_tokens=1)
+    engine.add("t", max_tokens=1)
+    plans = engine.finish()
+    assert plans == [[(0, 0, 7)], [(0, 7, 1)], [(1, 0, 12), (2, 0, 1)]], f"all of a prompt, in order: {plans}"
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.5")
+def test_a_lone_prompt_of_many_chunks_is_served(s):
+    """Nothing else runs, and the loop does not end before the prompt does."""
+    engine = Engine(s)
+    engine.add("abcdefghijklmnopqrstuvwxy", max_tokens=2)
+    plans = engine.finish()
+    assert plans == [[(0, 0, 8)], [(0, 8, 8)], [(0, 16, 8)], [(0, 24, 1)], [(0, 25, 1)]], f"{plans}"
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.5")
+def test_a_hybrid_step_is_one_call_and_one_event(s):
+    """A chunk and two decodes: one call of the model, one event with both parts, chunks first."""
+    engine = running(s, "a", "b", answers=9)
+    engine.scheduler.max_num_batched_tokens = 8
+    engine.add("klmnop", max_tokens=4)
+    calls, steps = len(engine.model.batches), sum(event.kind == "step" for event in engine.events)
+    engine.plan()
+    assert len(engine.model.batches) == calls + 1, f"{len(engine.model.batches) - calls} calls for one step"
+    found = [event for event in engine.events if event.kind == "step"][steps:]
+    assert len(found) == 1, f"{len(found)} events for one step"
+    parts = [(part.kind, part.tokens, part.context, part.running) for part in found[0].parts]
+    assert parts == [("chunk", 6, 0, 2), ("decode", 2, 0, 0)], f"(kind, tokens, context, running): {parts}"
+    assert found[0].seconds == 8, f"8 tokens of a second each: {found[0].seconds}"
+
+
+REQUEST = st.tuples(
+    st.integers(1, 22), st.integers(1, 10), st.integers(0, 12), st.booleans()
+)  # tokens of the prompt and of the answer, step of its arrival, whether its prompt begins as all others do
+
+
+@pytest.mark.task("3.3.5")
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=9),
+    seqs=st.integers(1, 5),
+    budget=st.integers(0, 20),
+    blocks=st.integers(8, 24),
+    watermark=st.sampled_from([0.0, 0.01, 0.2]),
+    caching=st.booleans(),
+)
+def test_any_load_is_served_as_each_request_alone(s, requests, seqs, budget, blocks, watermark, caching):
+    """Random prompts, answers, arrivals, budgets and pools: the budget holds, decodes are never left out, prompts are
+    computed once and in order, all blocks come back, and every answer is that of the request alone."""
+    budget += seqs
+    options = {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+    engine = Engine(s, blocks, 4, watermark=watermark, caching=caching, model={"ends": 9}, **options)
+    waiting = sorted(enumerate(requests), key=lambda pair: pair[1][2])
+    for step in range(3000):
+        while waiting and waiting[0][1][2] <= step:
+            index, (tokens, answer, _, shared) = waiting.pop(0)
+            text = "shared beginning of all"[:tokens] if shared else (chr(ord("A") + index) * tokens)
+            engine.add(text, max_tokens=answer)
+        if not engine.scheduler.has_work_remaining():
+            if not waiting:
+                break
+            continue
+        before = {one.request_id: one.num_preemptions for one in engine.sequences}
+        ready = {one.request_id for one in engine.scheduler.running if one.is_decoding}
+        plan = engine.plan()
+        assert plan, "a step computed nothing, and work remains"
+        assert sum(size for _, _, size in plan) <= budget, f"{plan} has more than {budget} tokens"
+        victims = {i for i, count in before.items() if engine.sequences[i].num_preemptions > count}
+        served = {request for request, _, _ in plan}
+        assert ready <= served | victims, f"ready {ready}, served {served}, preempted {victims}"
+        partial = [one for one in engine.scheduler.running if 0 < one.num_computed < one.num_prompt_tokens]
+        assert len(partial) <= 1, f"{len(partial)} prompts are partly computed"
+    for one in engine.sequences:
+        pieces = [
+            (start, size)
+            for plan in engine.plans
+            for request, start, size in plan
+            if request == one.request_id
+        ]
+        expected = pieces[0][0]
+        for start, size in pieces:
+            fresh = one.num_preemptions and start % 4 == 0 and start < expected
+            assert start == expected or fresh, f"request {one.request_id} was computed in pieces {pieces}"
+            expected = start + size
+    engine.check_answers()
