@@ -22,6 +22,24 @@ def assert_statistics(actual, expected, idea: str, atol: float = 1e-5) -> None:
         assert_close(actual[i], expected[i], atol=atol, idea=f"{NAMES[i]}: {idea}")
 
 
+def assert_merges(actual, expected, idea: str, atol: float = 1e-5) -> None:
+    """Compares what a merge uses of statistics, whatever their unit: the output o / l, and m + ln l."""
+    for i in (1, 2, 0):
+        assert not np.isnan(actual[i]).any(), f"NaN in {NAMES[i]}: {idea}"
+    for name, part in (("m + ln l", logarithm_of_sum), ("o / l", output)):
+        assert_close(part(actual), part(expected), atol=atol, idea=f"{name}: {idea}")
+
+
+def logarithm_of_sum(statistics) -> np.ndarray:
+    _, m, l = statistics
+    return np.where(l == 0, -np.inf, m + np.log(np.where(l == 0, 1, l)))
+
+
+def output(statistics) -> np.ndarray:
+    o, _, l = statistics
+    return o / np.where(l == 0, 1, l)[..., None]
+
+
 def listed(s, pages: Pages, count: int | None = None, lengths=None, first_seen=None):
     lengths = pages.lengths if lengths is None else lengths
     options = {"pad_block": pages.pad_block, "count": count, "first_seen": first_seen}
@@ -307,7 +325,7 @@ def assert_decodes(b, s, query, pages, idea: str, given: Pages | None = None, at
     """`given`: the pages to compute with, when they are not those to compare with."""
     actual = tuple(map(b.numpy, decode(b, s, query, given or pages, **options)))
     known = {name: options.get(name) for name in ("scale", "window")}
-    assert_statistics(actual, decode64(query, pages, **known), idea + OR_EARLIER, atol)
+    assert_merges(actual, decode64(query, pages, **known), idea + OR_EARLIER, atol)
 
 
 @pytest.mark.task("3.2.4")
@@ -606,7 +624,7 @@ def test_prompt_equals_its_past_in_numpy(b, s, rng, start, H, Hkv):
     positions = range(start, start + 3)
     actual = tuple(map(b.numpy, prompt(b, s, query, pages, [0] * 3, positions)))
     idea = f"3 tokens behind {start}, {H} heads over {Hkv}: each token sees all {start}, with few K/V heads as they are"
-    assert_statistics(actual, prompt64(query, pages, 0, positions), idea + OR_EARLIER)
+    assert_merges(actual, prompt64(query, pages, 0, positions), idea + OR_EARLIER)
 
 
 @pytest.mark.task("3.2.6")
@@ -636,9 +654,7 @@ def test_prompt_of_several_requests_in_one_row(b, s, rng):
     actual = tuple(map(b.numpy, prompt(b, s, query, pages, rows, positions, count=9)))
     alone = [prompt64(query[[t]], pages, rows[t], [positions[t]]) for t in range(7)]
     expected = tuple(np.concatenate(part) for part in zip(*alone, strict=True))
-    assert_statistics(
-        actual, expected, "each token sees what the mask shows it; one without a past sees nothing"
-    )
+    assert_merges(actual, expected, "each token sees what the mask shows it; one without a past sees nothing")
 
 
 @pytest.mark.task("3.2.6")
@@ -651,7 +667,7 @@ def test_prompt_is_safe_from_unused_slots(b, s, rng, poison):
     actual = tuple(map(b.numpy, prompt(b, s, query, given, rows, positions, count=5)))
     expected = tuple(map(b.numpy, prompt(b, s, query, pages, rows, positions, count=5)))
     idea = f"{poison} in a slot that no token sees: 0 · NaN is NaN, so such slots become 0 before any product"
-    assert_statistics(actual, expected, idea)
+    assert_merges(actual, expected, idea)
 
 
 @pytest.mark.task("3.2.6")
@@ -660,7 +676,7 @@ def test_prompt_does_not_hide_what_one_token_alone_sees(b, s, rng):
     pages, query = random_pages(rng, [8]), rng.normal(size=(8, 4, 8))
     actual = tuple(map(b.numpy, prompt(b, s, query, pages, [0] * 8, range(8))))
     idea = "a slot becomes 0 where NO token sees it, not where one of them does not"
-    assert_statistics(actual, prompt64(query, pages, 0, range(8)), idea)
+    assert_merges(actual, prompt64(query, pages, 0, range(8)), idea)
 
 
 @pytest.mark.task("3.2.6")
@@ -670,7 +686,7 @@ def test_prompt_uses_the_given_scale(b, s, rng, scale):
     pages, query = random_pages(rng, [6]), rng.normal(size=(2, 4, 8))
     actual = tuple(map(b.numpy, prompt(b, s, query, pages, [0, 0], [6, 7], scale=scale)))
     idea = f"the given scale, {scale}, must replace 1/√D, once"
-    assert_statistics(actual, prompt64(query, pages, 0, [6, 7], scale), idea)
+    assert_merges(actual, prompt64(query, pages, 0, [6, 7], scale), idea)
 
 
 @pytest.mark.task("3.2.6")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tiny_llm_kit.course.grading.flash import statistics64
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_ref.torch_backend import hpu
 
@@ -149,6 +150,28 @@ def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
 
 
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_statistics_hand_over_groups_as_an_axis_and_ask_for_float32(settings):
+    """The first call is the self-check's; the second is a chunk over two pages, whose mask serves all heads."""
+    rest = [0.0, 128**-0.5, False, True, "fp32", None, "right"]
+    report = exercise(**settings)
+    query, past, mask = (
+        f"bfloat16 hpu {shape}" for shape in ([2, 2, 2, 5, 128], [2, 2, 1, 8, 128], [2, 1, 1, 5, 8])
+    )
+    assert calls_of(report, "sdpa_recomp_fwd") == [[query, past, past, mask, *rest]]
+    query, past, mask = (
+        f"bfloat16 hpu {shape}" for shape in ([1, 2, 2, 3, 128], [1, 2, 1, 8, 128], [1, 1, 1, 3, 8])
+    )
+    assert report["statistics_calls"] == [[query, past, past, mask, *rest]]
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_statistics_of_a_query_that_sees_nothing_are_empty_whatever_the_kernel_left(settings):
+    report = exercise(**settings)
+    assert report["statistics"] == ["torch.float32"] * 3
+    assert report["empty"] == [[0.0], [-np.inf], [0.0]]
+
+
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 def test_uint4_hands_over_words_along_the_outputs(settings):
     """The first call is the self-check's, of a matrix (128, 64); then a linear layer of (24, 128) in groups of 64."""
     words, scales, zeros = "int32 hpu [64, 16]", "bfloat16 hpu [2, 128]", "int32 hpu [2, 16]"
@@ -175,7 +198,7 @@ def test_mark_step_is_called_in_lazy_mode_only():
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 def test_fused_results_equal_the_twins_to_bf16(settings):
     errors = exercise(**settings)["errors"]
-    assert len(errors) == 6
+    assert len(errors) == 7
     assert max(errors.values()) <= 0.04, errors  # one step of bf16 between 4 and 8
 
 
@@ -189,7 +212,8 @@ def test_the_day_tests_pass_on_the_imitated_device():
     The tests of memory ask the device for its statistics, and the imitation has none.
     """
     of_memory = ("does_not_copy_heads", "in_memory", "never_holds_the_matrix", "no_copy_of_the_cache")
-    of_memory += ("drops_tokens_before_the_head", "holds_few_tiles_beside")
+    of_memory += ("drops_tokens_before_the_head", "holds_few_tiles_beside", "gathers_once")
+    of_memory += ("listed_pages_alone", "pages_in_use_alone")
     options = ["-p", "tiny_llm_kit.course.grading.plugin", "-p", "no:cacheprovider", "-q", "-x"]
     options += [
         "--solution=ref",
@@ -267,6 +291,31 @@ def test_attention_twin_adds_masks_of_every_shape(shape):
     np.testing.assert_allclose(ours.numpy(), attention(query, key, value, 0.5, mask.numpy()), atol=1e-6)
 
 
+@pytest.mark.parametrize("H, H_kv", [(3, 3), (4, 2), (6, 1)])
+@pytest.mark.parametrize("shape", [(3, 7), (2, 1, 3, 7), (1, 7), (2, 1, 1, 7)])
+def test_statistics_twin(H, H_kv, shape):
+    """Against float64, in the one unit that a merge knows: output and logarithm of the sum. Query 1 sees nothing."""
+    query, key, value = normal(2, H, shape[-2], 8), normal(2, H_kv, 7, 8), normal(2, H_kv, 7, 8)
+    mask = normal(*shape)
+    mask[..., 2:] = -torch.inf
+    mask[..., 1:2, :] = -torch.inf
+    o, m, l = hpu.fused_statistics(query, key, value, 0.5, mask)
+    arrays = (tensor.double().numpy() for tensor in (query, key, value))
+    o64, m64, l64 = statistics64(*arrays, 0.5, mask.double().numpy())
+    empty = l64 == 0
+    assert empty.any() == (shape[-2] > 1) and (l.numpy()[empty] == 0).all() and (o.numpy()[empty] == 0).all()
+    some, some64 = np.where(empty, 1, l.numpy()), np.where(empty, 1, l64)
+    np.testing.assert_allclose(o.numpy() / some[..., None], o64 / some64[..., None], atol=1e-5)
+    np.testing.assert_allclose(m.numpy() + np.log(some), m64 + np.log(some64), atol=1e-5)
+
+
+def test_statistics_twin_of_another_device_is_the_ports_own():
+    """A device that is neither a Gaudi nor a CPU gets Day 2.4's tiles: here `meta`, which has shapes alone."""
+    query, key = torch.empty(1, 4, 3, 8, device="meta"), torch.empty(1, 2, 7, 8, device="meta")
+    statistics = hpu.fused_statistics(query, key, key, None, torch.empty(3, 7, device="meta"))
+    assert [tuple(part.shape) for part in statistics] == [(1, 4, 3, 8), (1, 4, 3), (1, 4, 3)]
+
+
 def test_uint4_twin_counts_along_the_outputs():
     """Nibble j of word c is column 8c + j, lowest bits first, the highest bit is no sign, zeros are subtracted."""
     generator = np.random.default_rng(0)
@@ -317,4 +366,4 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
 
 
 def test_the_self_check_of_a_twin_against_itself_is_exact():
-    assert [error for _, error in hpu.self_check("cpu")] == [0.0] * 6
+    assert [error for _, error in hpu.self_check("cpu")] == [0.0] * 7

@@ -9,6 +9,8 @@ from tiny_llm_kit.runtime.port import Port
 b = Port("ref", "torch")
 import torch  # noqa: E402 (hpu.py precedes it)
 
+from tiny_llm_ref.serving import flat_blocks  # noqa: E402
+
 hpu = b.hpu
 
 report = {"device": b.device, "detection": vars(hpu.detect()), "available": hpu.available()}
@@ -43,6 +45,19 @@ if hpu.available():
     for shape in ((5,), (2, 4, 3, 5)):
         b.flash_attention_device(query[:, :, -3:], key, key, mask=b.array(np.zeros(shape)))
 report["flash_calls"] = [arguments for _, arguments in record.calls]
+record.calls.clear()
+if hpu.available():
+    # Chunks of two requests with a past of 5 and of 0 tokens, in pages of 4: the second sees nothing.
+    pages, tokens = (
+        b.array(numbers[0].swapaxes(0, 1)[:, :4, None], "bfloat16").expand(5, 4, 2, 128),
+        query[0, :, :3],
+    )
+    lists = [b.array(part) for part in flat_blocks([[3, 1], []], [5, 0], 4, pad_block=4)]
+    past = b.past_mask(lists[0] * 0, lists[2], lists[4], 4, b.array([0, 0, 1]), b.array([5, 6, 0]))
+    statistics = b.paged_prompt_statistics(tokens.transpose(0, 1), pages, pages, lists[0], past)
+    report["statistics"] = [str(part.dtype) for part in statistics]
+    report["empty"] = [part[2].cpu().flatten().unique().tolist() for part in statistics]
+report["statistics_calls"] = [arguments for _, arguments in record.calls]
 record.calls.clear()
 hpu.self_check("cpu")  # the tensors of a CPU take the twins, on a Gaudi's host too
 report["calls_for_cpu_tensors"] = list(record.calls)

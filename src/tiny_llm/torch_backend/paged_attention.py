@@ -11,7 +11,7 @@ import torch
 
 from ..serving.flat_blocks import flat_blocks
 from . import hpu
-from .flash_attention import Statistics, attention_statistics, finish_attention
+from .flash_attention import Statistics, finish_attention
 
 
 def block_mask(
@@ -46,6 +46,7 @@ def gather_pages(pages: torch.Tensor, block_list: torch.Tensor, mask: torch.Tens
     """
     # TASK 3.2.2: take the listed pages, and replace what is hidden by 0.
     # A hidden value has the weight 0, and 0 · NaN is NaN: an old or unwritten slot may hold anything.
+    # What index_select gives is a copy of the pages, so this may write into it.
     raise NotImplementedError("week 3 day 2 task 2: gather_pages")
 
 
@@ -91,6 +92,7 @@ def paged_decode_statistics(
     """
     # TASK 3.2.4: the one-hot matrix, each page's query by it, the statistics of each page, the merge.
     # A page with its one query is a batch row of Day 2.4: (N, H, 1, D) over (N, Hkv, page_size, D).
+    # `hpu.fused_statistics` gives what `attention_statistics` gives, in one kernel where torch has one.
     raise NotImplementedError("week 3 day 2 task 4: paged_decode_statistics")
 
 
@@ -143,7 +145,7 @@ def paged_prompt_statistics(
         (o, m, l), float32: (T, H, D), (T, H) and (T, H). A token that sees nothing has o = 0, m = -inf, l = 0.
     """
     # TASK 3.2.6: gather with 0 where no token looks, make the slots one axis of keys, take Day 2.4's statistics.
-    # `hpu.fused_statistics` is one kernel on a Gaudi, and your tiles elsewhere; it wants (1, H, T, D).
+    # `hpu.fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D).
     raise NotImplementedError("week 3 day 2 task 6: paged_prompt_statistics")
 
 

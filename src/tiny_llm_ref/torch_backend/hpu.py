@@ -168,40 +168,39 @@ def fused_statistics(
     scale: float | None,
     bias: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention that stops before its division, as Day 2.4's `attention_statistics`, in one kernel on a Gaudi.
+    """Attention that stops before its division, as Day 2.4's `attention_statistics`, in one kernel.
+
+    A kernel may take another unit than the largest score: what counts are o · exp(m) and l · exp(m), and a merge or
+    the division at the end uses nothing else.
 
     Args:
         query: (B, H, L, D).
         key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
         scale: 1/√D when None.
-        bias: added to the scores, broadcastable to (B, H, L, S); -inf hides a key.
+        bias: added to the scores, (L, S) or (B, 1, L, S), the same for all heads; -inf hides a key.
 
     Returns:
         (o, m, l), all float32: (B, H, L, D), (B, H, L) and (B, H, L). A query that sees no key has o = 0, m = -inf,
         l = 0.
     """
-    B, _, L, D = query.shape
-    heads = bias.shape[-3] if bias.dim() > 2 else 1
-    bias = bias.expand(B, heads, L, key.shape[2])
+    from .flash_attention import attention_statistics  # this port's own, written on Day 2.4
+
+    bias = bias.expand(query.shape[0], 1, query.shape[2], key.shape[2])
     if query.device.type != "hpu":
         return fused_statistics_twin(query, key, value, scale, bias)
-    scale = D**-0.5 if scale is None else scale
-    # The raw operator knows no few K/V heads: it wants the group as an axis, as the vendor's own FusedSDPA reshapes.
+    if query.shape[2] == 1:  # a decode: vLLM's plug-in uses plain products too, and no kernel
+        return attention_statistics(query, key, value, scale, bias)
+    scale = query.shape[3] ** -0.5 if scale is None else scale
+    # The raw operator wants the group of heads as an axis, as the vendor's own FusedSDPA reshapes for it.
     grouped = [x.unflatten(1, (key.shape[1], -1)) for x in (query, key, value)]
-    mask = bias.to(query.dtype).unflatten(1, (key.shape[1], -1) if heads > 1 else (1, 1))
-    # By position: q, k, v, mask, dropout, scale, causal, for training (without it there is neither maximum nor sum),
-    # softmax mode, valid lengths, side of the padding. "fast" would give the sum in another unit, and "fp32" is
-    # for bf16 alone.
+    mask = bias.to(query.dtype).unsqueeze(1)
+    # By position: q, k, v, mask, dropout, scale, causal, for training (or it keeps neither maximum nor sum), softmax
+    # mode, valid lengths, side of the padding. "fast" gives the sum in another unit; "fp32" is for bf16 alone.
     mode = "fp32" if query.dtype == torch.bfloat16 else "None"
-    out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(
-        *grouped, mask, 0.0, scale, False, True, mode, None, "right"
-    )
+    options = (0.0, scale, False, True, mode, None, "right")
+    out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(*grouped, mask, *options)
     out, m, inverse = (x.flatten(1, 2).float() for x in (out, m, inverse))
-    # A row that sees nothing is NaN in the kernel's output; the mask says which rows these are.
-    seen = torch.any(bias > -torch.inf, dim=-1, keepdim=True)
-    l = torch.where(seen, 1 / inverse, 0)
-    o = torch.where(seen, out * l, 0)
-    return o, torch.where(seen, m, -torch.inf).squeeze(-1), l.squeeze(-1)
+    return _statistics_of_seen(bias, out / inverse, m.squeeze(-1), (1 / inverse).squeeze(-1))
 
 
 def fused_statistics_twin(
@@ -213,7 +212,30 @@ def fused_statistics_twin(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     from .flash_attention import flash_attention_tiled  # this port's own, written on Day 2.4
 
-    return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+    if query.device.type != "cpu":
+        return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+    # torch's kernel for CPUs gives the logarithm of the sum beside the output. It wants as many K/V heads as query
+    # heads, so a K/V head becomes a row of the batch, which its group sees without a copy.
+    B, H, L, D = query.shape
+    Hkv, S = key.shape[1:3]
+    if L == 1:  # the heads of a group are more queries of one head, and the batch stays as it is
+        queries, mask = query.reshape(B, Hkv, -1, D), bias.expand(B, 1, H // Hkv, S)
+    else:
+        queries = query.reshape(B * Hkv, -1, L, D)
+        key, value = (x.flatten(0, 1).unsqueeze(1).expand(-1, H // Hkv, S, D) for x in (key, value))
+        mask = bias.expand(B, Hkv, L, S).reshape(-1, 1, L, S)
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, logsumexp = attend(queries, key, value, attn_mask=mask.to(query.dtype), scale=scale)
+    logsumexp = logsumexp.reshape(B, H, L)
+    return _statistics_of_seen(bias, out.reshape(B, H, L, D).float(), logsumexp, torch.ones_like(logsumexp))
+
+
+def _statistics_of_seen(
+    bias: torch.Tensor, o: torch.Tensor, m: torch.Tensor, l: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(o, m, l), but (0, -inf, 0) where a query sees no key: there a kernel leaves what it likes, also NaN."""
+    seen = torch.any(bias > -torch.inf, dim=-1)
+    return torch.where(seen[..., None], o, 0), torch.where(seen, m, -torch.inf), torch.where(seen, l, 0)
 
 
 def convert_from_uint4(
@@ -324,6 +346,11 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     def attend(*arrays: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
         return fused_attention(*arrays[:3], 128**-0.5, *arrays[3:], is_causal=is_causal)
 
+    def statistics(*arrays: torch.Tensor) -> torch.Tensor:
+        """What a merge uses of them: the output, and the logarithm of the sum in one unit for all."""
+        o, m, l = fused_statistics(*arrays[:3], 128**-0.5, arrays[3])
+        return torch.cat([o / l[..., None], (m + l.log())[..., None]], dim=-1)
+
     numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
     words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
     cases = [
@@ -332,6 +359,7 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
         ("attention", attend, [query, key, value]),
         ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
         ("causal attention with a past", attend, [query, key, value, past]),
+        ("attention statistics", statistics, [query, key, value, past]),
         ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
     ]
 

@@ -11,7 +11,7 @@ import torch
 
 from ..serving.flat_blocks import flat_blocks
 from . import hpu
-from .flash_attention import Statistics, attention_statistics, finish_attention
+from .flash_attention import Statistics, finish_attention
 
 
 def block_mask(
@@ -46,8 +46,9 @@ def gather_pages(pages: torch.Tensor, block_list: torch.Tensor, mask: torch.Tens
     """
     # TASK 3.2.2: take the listed pages, and replace what is hidden by 0.
     # A hidden value has the weight 0, and 0 · NaN is NaN: an old or unwritten slot may hold anything.
+    # What index_select gives is a copy of the pages, so this may write into it.
     hidden = (mask == -torch.inf)[:, :, None, None]
-    return pages.index_select(0, block_list).masked_fill(hidden, 0)
+    return pages.index_select(0, block_list).masked_fill_(hidden, 0)
 
 
 def merge_blocks(blocks: Statistics, owners: torch.Tensor) -> Statistics:
@@ -98,13 +99,14 @@ def paged_decode_statistics(
     """
     # TASK 3.2.4: the one-hot matrix, each page's query by it, the statistics of each page, the merge.
     # A page with its one query is a batch row of Day 2.4: (N, H, 1, D) over (N, Hkv, page_size, D).
+    # `hpu.fused_statistics` gives what `attention_statistics` gives, in one kernel where torch has one.
     B, H, D = query.shape
     owners = block_groups[:, None] == torch.arange(B, device=query.device)
     queries = (owners.to(query.dtype) @ query.reshape(B, -1)).view(-1, H, 1, D)
     keys, values = (
         gather_pages(pages, block_list, mask).transpose(1, 2) for pages in (key_pages, value_pages)
     )
-    o, m, l = attention_statistics(queries, keys, values, scale, mask[:, None, None])
+    o, m, l = hpu.fused_statistics(queries, keys, values, scale, mask[:, None, None])
     return merge_blocks((o[:, :, 0], m[..., 0], l[..., 0]), owners)
 
 
@@ -163,7 +165,7 @@ def paged_prompt_statistics(
         (o, m, l), float32: (T, H, D), (T, H) and (T, H). A token that sees nothing has o = 0, m = -inf, l = 0.
     """
     # TASK 3.2.6: gather with 0 where no token looks, make the slots one axis of keys, take Day 2.4's statistics.
-    # `hpu.fused_statistics` is one kernel on a Gaudi, and your tiles elsewhere; it wants (1, H, T, D).
+    # `hpu.fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D).
     looked_at = mask.amax(dim=0).view(block_list.shape[0], -1)
     keys, values = (
         gather_pages(pages, block_list, looked_at).flatten(0, 1).transpose(0, 1)[None]

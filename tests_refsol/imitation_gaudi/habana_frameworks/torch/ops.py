@@ -1,4 +1,4 @@
-"""`torch.ops.hpu.convert_from_uint4`, with the demands of the real one. It dequantises; there is no 4-bit product."""
+"""Operators of `torch.ops.hpu`, with the order of arguments and the demands of the real ones."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,10 @@ from .. import record
 
 
 def convert_from_uint4(qweight, scales, zero_points, out_dtype):
-    """qweight (K, N / 8) int32, scales (K / g, N), zero_points (K / g, N / 8) int32 or None, by position: (K, N)."""
+    """It dequantises; there is no 4-bit product. By position:
+
+    qweight (K, N / 8) int32, scales (K / g, N), zero_points (K / g, N / 8) int32 or None: (K, N).
+    """
     record.note("convert_from_uint4", qweight, scales, zero_points, str(out_dtype))
     K, N = qweight.shape[0], qweight.shape[1] * 8
     groups = scales.shape[0]
@@ -27,4 +30,30 @@ def _nibbles(words):
     return torch.stack([unsigned // 16**j % 16 for j in range(8)], dim=-1).flatten(-2)
 
 
-torch.ops.hpu = SimpleNamespace(convert_from_uint4=convert_from_uint4)
+def sdpa_recomp_fwd(q, k, v, mask, dropout, scale, is_causal, requires_backward, softmax_mode, valid, side):
+    """The output, the largest score and 1 / (sum of weights) of every query, (…, L, 1) each, and a seed.
+
+    Few key heads come as (B, Hkv, 1, S, D) beside queries of (B, Hkv, group, L, D).
+    """
+    options = (dropout, scale, is_causal, requires_backward, softmax_mode, valid, side)
+    record.note("sdpa_recomp_fwd", q, k, v, mask, *options)
+    assert requires_backward, "without it the kernel keeps no statistics"
+    assert dropout == 0 and not is_causal and valid is None and side in ("left", "right")
+    assert softmax_mode in ("None", "fast", "fp32") and (softmax_mode != "fp32" or q.dtype == torch.bfloat16)
+    assert q.dtype == k.dtype == v.dtype == mask.dtype and q.dim() == k.dim() == mask.dim()
+    assert k.shape[1] == q.shape[1] and (q.dim() == 4 or k.shape[2] == 1), "the group is an axis of its own"
+    assert torch.broadcast_shapes(mask.shape, (*q.shape[:-1], k.shape[-2])) == (*q.shape[:-1], k.shape[-2])
+    scores = torch.einsum(
+        "...ld,...sd->...ls", q.cpu().double(), k.cpu().double().expand(*q.shape[:-2], -1, -1)
+    )
+    scores = scores * scale + mask.cpu().double()
+    m = scores.max(-1, keepdim=True)[0]
+    weights = torch.exp(scores - m)  # NaN in the row of a query that sees nothing, as the kernel's
+    total = weights.sum(-1, keepdim=True)
+    out = torch.einsum("...ls,...sd->...ld", weights / total, v.cpu().double().expand(*q.shape[:-2], -1, -1))
+    unit = 1 / 128 if softmax_mode == "fast" else 1.0
+    kind = torch.float32 if softmax_mode == "fp32" else q.dtype
+    return out.to(q.dtype).to("hpu"), m.to(kind).to("hpu"), (unit / total).to(kind).to("hpu"), None
+
+
+torch.ops.hpu = SimpleNamespace(convert_from_uint4=convert_from_uint4, sdpa_recomp_fwd=sdpa_recomp_fwd)

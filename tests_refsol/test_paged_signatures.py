@@ -1,0 +1,89 @@
+"""Paged attention as a compiler for fixed shapes sees it, on the torch port: one program, however long the texts."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.course.grading.pages import random_pages
+from tiny_llm_kit.runtime.backend_torch import record
+from tiny_llm_kit.runtime.port import Port
+from tiny_llm_ref.serving import flat_blocks
+
+PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8
+BATCHES = [[1, 1, 1], [17, 0, 5], [200, 31, 16], [15, 16, 17], [300, 100, 48]]
+
+
+@pytest.fixture(scope="module")
+def port():
+    return Port("tiny_llm_ref", "torch", "cpu")
+
+
+def arrays_of(port, lengths, count=COUNT):
+    pages = random_pages(np.random.default_rng(0), lengths, PAGE, HKV, D)
+    blocks = flat_blocks(pages.tables, lengths, PAGE, pad_block=pages.pad_block, count=count)
+    return [port.array(part) for part in (pages.keys, pages.values, *blocks)]
+
+
+def decode(port, query, keys, values, block_list, groups, usage, starts, _firsts):
+    mask = port.block_mask(usage, PAGE, starts)
+    return port.paged_decode_statistics(query, keys, values, block_list, groups, mask)
+
+
+def prompt(port, query, rows, positions, keys, values, block_list, groups, usage, _starts, firsts):
+    past = port.past_mask(groups, usage, firsts, PAGE, rows, positions)
+    return port.paged_prompt_statistics(query, keys, values, block_list, past)
+
+
+def largest_array(recording) -> int:
+    """Numbers in the largest array that any operation was given, but the pool."""
+    found: list[int] = []
+
+    def look(part):
+        if isinstance(part, tuple) and part[:1] == ("array",):
+            found.append(int(np.prod(part[1])))
+        elif isinstance(part, tuple):
+            for inner in part:
+                look(inner)
+
+    for name, *arguments in recording.signature:
+        if name != "aten::index_select":  # the one that reads from the pool
+            look(tuple(arguments))
+    return max(found)
+
+
+def test_a_decode_is_one_program_for_a_bucket_of_pages(port):
+    query = port.array(np.ones((3, H, D)))
+    recordings = [record(partial(decode, port, query, *arrays_of(port, lengths))) for lengths in BATCHES]
+    assert len({recording.signature for recording in recordings}) == 1
+    assert not any(recording.host_reads for recording in recordings)
+
+
+def test_a_bucket_more_is_a_program_more(port):
+    query = port.array(np.ones((3, H, D)))
+    found = {
+        record(partial(decode, port, query, *arrays_of(port, BATCHES[0], n))).signature for n in (8, 16, 32)
+    }
+    assert len(found) == 3
+
+
+def test_chunks_are_one_program_for_a_bucket_of_pages(port):
+    """Whatever the pasts are, and whichever requests the tokens belong to."""
+    query, rng, found = port.array(np.ones((9, H, D))), np.random.default_rng(0), []
+    for lengths in BATCHES:
+        rows = rng.integers(-1, 3, size=9)
+        places = port.array(rows.tolist()), port.array([lengths[row] + 2 for row in rows])
+        found.append(record(partial(prompt, port, query, *places, *arrays_of(port, lengths))))
+    assert len({recording.signature for recording in found}) == 1
+    assert not any(recording.host_reads for recording in found)
+
+
+def test_what_is_gathered_grows_with_the_pages_in_use(port):
+    """One request of 640 tokens and fifteen of 16: 55 pages of keys are the largest array, and not 16 · 40."""
+    lengths, query = [640, *[16] * 15], port.array(np.ones((16, H, D)))
+    arrays = arrays_of(port, lengths[:1], None)[:2]
+    tables = [list(range(40)), *([1] for _ in range(15))]
+    blocks = flat_blocks(tables, lengths, PAGE, pad_block=40)
+    recording = record(partial(decode, port, query, *arrays, *map(port.array, blocks)))
+    assert len(blocks.block_list) == 55
+    assert largest_array(recording) == 55 * PAGE * HKV * D
