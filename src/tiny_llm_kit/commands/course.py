@@ -19,7 +19,7 @@ from ..runtime.arguments import whole_number
 from ..runtime.port import installed_backends
 from ..terminal import fail, replace_unknown_characters
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
 COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
 
 

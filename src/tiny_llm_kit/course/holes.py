@@ -93,7 +93,7 @@ def functions_of(source: str) -> dict[str, Function]:
 def _comments(source: str, lines: list[str]):
     """(line, indent, text) of every comment on a task that stands alone on its line; text in a string is none."""
     candidates = [(number, line) for number, line in enumerate(lines, 1) if ALMOST.search(line)]
-    strings = _strings(source) if candidates else []
+    strings = _strings(_tree(source), [number for number, _ in candidates])
     for number, line in candidates:
         text = line.lstrip()
         at = len(line) - len(text) if text.startswith("#") else _trailing(line)
@@ -111,10 +111,24 @@ def _trailing(line: str) -> int | None:
     return found and len(line[: found.start()].encode())
 
 
-def _strings(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where the strings are: (line, column) of the first and behind the last character. Columns count bytes."""
-    nodes = (node for node in ast.walk(_tree(source)) if isinstance(node, ast.Constant | ast.JoinedStr))
-    return [((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)) for node in nodes]
+def _strings(node: ast.AST, lines: list[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where the strings on some lines are: (line, column) of the first and behind the last character, in bytes."""
+    found = []
+    for child in ast.iter_child_nodes(node):
+        if not _covers(child, lines):
+            continue
+        if isinstance(child, ast.Constant | ast.JoinedStr):
+            found.append(((child.lineno, child.col_offset), (child.end_lineno, child.end_col_offset)))
+        found += _strings(child, lines)
+    return found
+
+
+def _covers(node: ast.AST, lines: list[int]) -> bool:
+    """Whether a node stands on one of some lines; one that does not know where it stands may."""
+    if not hasattr(node, "lineno"):
+        return True
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+    return any(first <= line <= node.end_lineno for line in lines)
 
 
 def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Hole:

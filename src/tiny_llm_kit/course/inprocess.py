@@ -7,7 +7,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from unittest.mock import patch
@@ -41,31 +41,43 @@ class DayTests(Generic[Result]):
 
     def __init__(self, work: "Callable[[DayTests], Result]"):
         self.work = work
-        self.items: list[pytest.Item] = []
+        self.items: list[tuple[Task | None, str | None, pytest.Item]] = []
         self.outcomes: dict[str, TestOutcome] = {}
+        self.failed_for: dict[Hashable, str] = {}
         self.output = io.StringIO()
         self.results: list[Result] = []
         self.streams = sys.stdout, sys.stderr
 
-    def run(self, of: Day | Task, port: str | None = None, stop: bool = False) -> list[TestOutcome]:
-        """How the tests of a day or of a task ended.
+    def run(self, of: Day | Task) -> list[TestOutcome]:
+        """How the tests of a day or of a task ended, on every port."""
+        return [self._run(item) for item in self._items(of)]
+
+    def first_failure(self, of: Day | Task, port: str | None = None, idea: Hashable = None) -> TestOutcome:
+        """The first test that does not pass; the last one where all do.
 
         Args:
             port: runs only this port's and the policy's tests; None runs those of every port.
-            stop: ends at the first test that does not pass.
+            idea: what is wrong. The test that failed for it on one port is the first to be tried on the other.
         """
-        self.outcomes = {}
-        with self._output_kept():
-            for item in self._items(of, port):
-                # Without a next test every fixture ends with this one: none keeps an earlier solution.
-                item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-                if stop and self.outcomes[item.nodeid].status != "passed":
-                    break
-        return list(self.outcomes.values())
+        items = self._items(of, port)
+        likely = [item for item in items if _twin_name(item) == self.failed_for.get(idea)]
+        for number, item in enumerate(likely + items):
+            outcome = self._run(item)
+            # What crashes must be what crashes first in the order of the file.
+            if outcome.status == "failed" or (outcome.status != "passed" and number >= len(likely)):
+                self.failed_for[idea] = _twin_name(item)
+                break
+        return outcome
 
-    def _items(self, of: Day | Task, port: str | None) -> list[pytest.Item]:
-        chosen = [item for item in self.items if (task_of(item) or ())[: len(of)] == tuple(of)]
-        return [item for item in chosen if port is None or port_of(item) in (None, port)]
+    def _run(self, item: pytest.Item) -> TestOutcome:
+        with self._output_kept():
+            # Without a next test every fixture ends with this one: none keeps an earlier solution.
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        return self.outcomes.pop(item.nodeid)
+
+    def _items(self, of: Day | Task, port: str | None = None) -> list[pytest.Item]:
+        chosen = [(its, item) for task, its, item in self.items if (task or ())[: len(of)] == tuple(of)]
+        return [item for its, item in chosen if port is None or its in (None, port)]
 
     @contextlib.contextmanager
     def _output_kept(self):
@@ -76,8 +88,7 @@ class DayTests(Generic[Result]):
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:
             return None  # a file that cannot be collected: pytest's own loop says so
-        # Searches with many examples come last: most wrong solutions are caught before them.
-        self.items = sorted(session.items, key=lambda item: item.get_closest_marker("hypothesis") is not None)
+        self.items = [(task_of(item), port_of(item), item) for item in sorted(session.items, key=_costs)]
         with contextlib.redirect_stdout(self.streams[0]), contextlib.redirect_stderr(self.streams[1]):
             self.results.append(self.work(self))
         return True
@@ -90,6 +101,16 @@ class DayTests(Generic[Result]):
             message = str(call.excinfo.value) if call.excinfo else ""
             self.outcomes[item.nodeid] = TestOutcome(item.nodeid, task_of(item), status, message)
         return report
+
+
+def _costs(item: pytest.Item) -> tuple[bool, bool]:
+    """Searches with many examples come last, tests that load no port's model first: most of them catch enough."""
+    return item.get_closest_marker("hypothesis") is not None, port_of(item) is not None
+
+
+def _twin_name(item: pytest.Item) -> str:
+    """The same for a test on either port."""
+    return item.name.replace(f"[{port_of(item)}", "[")
 
 
 def _how(report, call) -> str:

@@ -112,8 +112,7 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
     except ValueError as error:
         return Verdict(mutant, part, "stale", str(error))
     with overlay("tiny_llm_ref", texts):
-        outcomes = tests.run(mutant.address, part if part in PORTS else backend, stop=True)
-    last = outcomes[-1]
+        last = tests.first_failure(mutant.address, part if part in PORTS else backend, mutant)
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
     return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
 

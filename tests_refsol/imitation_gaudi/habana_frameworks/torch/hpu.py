@@ -17,3 +17,16 @@ def get_device_name(device: int | None = None) -> str:
 
 def synchronize() -> None:
     """Nothing runs ahead here."""
+
+
+def memory_allocated() -> int:
+    """No memory is counted here."""
+    return 0
+
+
+def reset_peak_memory_stats() -> None:
+    """There is no peak."""
+
+
+def max_memory_allocated() -> int:
+    return 0
