@@ -98,6 +98,16 @@ def test_every_port_answers_as_main_does_one_by_one(batch, capsys):
         assert re.fullmatch(r"12 prompts · 4 slots · \d+ steps · \d+ tokens", counts), counts
 
 
+def test_the_engine_of_week_3_gives_the_same_answers(batch):
+    """Two slots; the prompts are packed into one forward, and one is cut by a stop string."""
+    prompts = ["--prompt", "What is chunked prefill?", "--prompt", "Goodbye", "--prompt", "Who are you?"]
+    for options in ([], ["--stop", "tiny"]):
+        expected = batch("--backend", PORT, "--slots", "2", *prompts, *options)
+        found = batch("--backend", PORT, "--slots", "2", *prompts, *options, "--loader", "week3")
+        assert (found[0], found[2]) == (0, "") and answers(found[1]) == answers(expected[1])
+        assert re.match(r"3 prompts · 2 slots · \d+ steps · \d+ tokens", SUMMARY.search(found[1])["counts"])
+
+
 def test_lines_tell_what_happens_in_its_order(batch):
     code, out, _ = batch("--backend", PORT, "--slots", "2", "--prompt", "Who are you?", "--prompt", "Goodbye")
     lines = out.split("\n\n")[0].splitlines()

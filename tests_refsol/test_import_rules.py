@@ -54,8 +54,22 @@ def test_a_solution_imports_its_own_array_library_alone(path):
     part = path.parent.name
     allowed = {"mlx_backend": {"mlx"}, "torch_backend": {"torch", "habana_frameworks"}}.get(part, set())
     outside = imports(path) - set(sys.stdlib_module_names) - allowed
+    if path.parent.parent == SOURCES and path.name == "__init__.py":
+        outside -= {"tiny_llm_kit"}  # see the next test
     assert not outside, f"{name(path)} imports {outside}"
     assert "habana_frameworks" not in imports(path) or path.name == "hpu.py"
+
+
+@pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
+def test_a_package_imports_the_kit_only_for_the_engine_that_is_asked_for(package):
+    """Inside `__getattr__`, and nothing of kit is loaded with a port or with the policy."""
+    tree = ast.parse((SOURCES / package / "__init__.py").read_text(encoding="utf-8"))
+    assert not [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    program = (
+        f"import sys, {package}.serving; print([m for m in sys.modules if m.startswith('tiny_llm_kit')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 @pytest.mark.parametrize("port", installed_backends())

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..lab.batch.job import BatchJob, make_job
+from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, load, unused_days
+from ..lab.batch.job import BatchJob, make_engine_job, make_job
 from ..lab.batch.view import BatchLines, SlotBoard
 from ..lab.bench.provenance import provenance
 from ..lab.live import LiveTable
@@ -24,7 +24,8 @@ from ..runtime.arguments import (
     text_argument,
     whole_number,
 )
-from ..runtime.port import resolve_serving
+from ..runtime.llm_engine import LLMEngine
+from ..runtime.port import SOLUTIONS, resolve_serving
 from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters, write_file
 
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
@@ -44,6 +45,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
     add("--trace", type=Path, metavar="FILE", help="also write what happened when, for ui.perfetto.dev")
     add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
+    says = "which week's engine; auto: that of week 2"
+    add("--loader", default="auto", choices=["auto", "week2", "week3"], help=says)
     add_model_arguments(top, solution="ref")
     add_sampling_arguments(top)
     options = top.parse_args(argv)
@@ -56,14 +59,30 @@ def job_of(options: argparse.Namespace) -> BatchJob:
     try:
         lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
         prompts = [*options.prompt, *lines] or list(QUESTIONS)
-        model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         names = resolve_serving(options.solution)
-        sampling = names.SamplingParams(options.temperature, options.top_p, options.top_k, options.max_tokens)
-        limits = {"sampling": sampling, "stop": options.stop, "template": options.template}
+        drawn = options.temperature, options.top_p, options.top_k
+        sampling = names.SamplingParams(*drawn, options.max_tokens, options.stop)
+        limits = {"sampling": sampling, "template": options.template}
+        if options.loader == "week3":
+            return make_engine_job(engine_of(options, len(prompts)), prompts, **limits)
+        model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         serving = Serving(names, model, tokenizer)
         return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)
     except ValueError as error:  # no such device here, files that are unusable, a number out of range
         fail(error)
+
+
+def engine_of(options: argparse.Namespace, count: int) -> LLMEngine:
+    """Week 3's engine with a slot for each prompt, at most `--slots`."""
+    where = {name: getattr(options, name) for name in ("backend", "device", "dtype", "seed")}
+    llm = llm_class(SOLUTIONS[options.solution])(
+        options.model,
+        quantization=options.quantize,
+        max_num_seqs=min(options.slots, count),
+        max_model_len=options.max_seq_len,
+        **where,
+    )
+    return llm.engine
 
 
 def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> Any:
@@ -89,7 +108,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     replace_unknown_characters()
     used = ["sampling"] * bool(options.temperature) + ["quantization"] * bool(options.quantize)
-    with ends_quietly(), ends_at_a_blank(needs=Day(2, 6), unused=unused_days(*used)):
+    needs = Day(3, 3) if options.loader == "week3" else Day(2, 6)
+    with ends_quietly(), ends_at_a_blank(needs=needs, unused=unused_days(*used)):
         code = run(options, Console(highlight=False))
     sys.exit(code)
 

@@ -1,15 +1,18 @@
 """`pdm run main`: a solution answers a question, or holds a conversation, on one port."""
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from ..course.capabilities import (
+    AUTO_LOADERS,
     LOADERS,
     choose_backend,
     choose_loader,
     ends_at_a_blank,
-    load_options,
+    llm_class,
     needed_day,
+    network_options,
     unused_days,
 )
 from ..model.files import CheckpointError
@@ -28,10 +31,11 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     from ..runtime.loading import ENGINES, load_network
     from ..runtime.port import Port
 
+    if options.loader == "week3":
+        return open_engine(options)
     port = Port(options.solution, options.backend, options.device, options.dtype)
     port.seed(options.seed)
-    loaded = load_options(options.solution, options.backend)
-    del loaded["chunk_mask"]  # a single prompt is computed whole
+    loaded = network_options(options.solution, options.backend)
     network, tokenizer = load_network(port, options.model, options.loader, options.quantize, **loaded)
     greedy = options.temperature == 0
     return TerminalSession(
@@ -41,6 +45,31 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         tokenizer=tokenizer,
         sampler=None if greedy else port.make_sampler(options.temperature, options.top_p, options.top_k),
         context=network.config.max_position_embeddings,
+        max_tokens=options.max_tokens,
+    )
+
+
+def open_engine(options: argparse.Namespace) -> TerminalSession:
+    """The same with Week 3's engine, whose draws come from `SamplingParams`."""
+    from ..runtime.port import SOLUTIONS
+
+    where = {"backend": options.backend, "device": options.device, "dtype": options.dtype}
+    llm = llm_class(SOLUTIONS[options.solution])(
+        options.model, quantization=options.quantize, max_num_seqs=1, seed=options.seed, **where
+    )
+
+    def generate(
+        llm: Any, tokenizer: Any, ids: list[int], params: Any, *, max_tokens: int, on_text: Any
+    ) -> str:
+        return llm.stream(ids, replace(params, max_tokens=max_tokens), on_text)
+
+    return TerminalSession(
+        port=llm.engine.port,
+        generate=generate,
+        model=llm,
+        tokenizer=llm.get_tokenizer(),
+        sampler=llm.engine.names.SamplingParams(options.temperature, options.top_p, options.top_k),
+        context=llm.engine.max_model_len,
         max_tokens=options.max_tokens,
     )
 
@@ -75,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
         "--loader",
         default="auto",
         choices=["auto", *LOADERS],
-        help="which week's engine; auto: the newest that is filled in",
+        help="which week's engine; auto: that of week 2 once its first day is filled in, else that of week 1",
     )
     add_sampling_arguments(top)
     return top
@@ -86,7 +115,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
     if options.quantize and options.loader == "auto":
-        options.loader = LOADERS[-1]  # the one that takes quantised weights, whatever is blank in it
+        options.loader = AUTO_LOADERS[-1]  # the one that takes quantised weights, whatever is blank in it
     options.loader = choose_loader(options.solution, options.backend, options.loader)
     return options
 

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from .tree import PARTS
 
 if TYPE_CHECKING:
     from ..model.tokenizer import Tokenizer
+    from ..runtime.llm import LLM
     from ..runtime.model_runner import ModelRunner
 
 # Capability -> the days or tasks that it is written in. The last of them switches it on.
@@ -32,8 +34,10 @@ CAPABILITIES: dict[str, tuple[Day | Task, ...]] = {
     "quantization": (Day(2, 2), Day(2, 3)),
     "device attention": (Day(2, 4), Day(2, 5)),
     "chunk mask": (Task(2, 7, 6),),
+    "week3": (Day(3, 3),),  # hybrid batches
 }
-LOADERS = ("week1", "week2")  # the newest last
+LOADERS = ("week1", "week2", "week3")
+AUTO_LOADERS = LOADERS[:2]  # those that `auto` takes, the newest last
 
 
 def learner_port() -> str:
@@ -95,7 +99,7 @@ def choose_loader(solution: str, backend: str, wanted: str) -> str:
     if wanted != "auto":
         return wanted
     blank = blank_tasks(solution, backend)
-    return next((name for name in reversed(LOADERS) if has(name, blank)), LOADERS[0])
+    return next((name for name in reversed(AUTO_LOADERS) if has(name, blank)), LOADERS[0])
 
 
 def load_options(solution: str, backend: str) -> dict[str, Any]:
@@ -106,6 +110,34 @@ def load_options(solution: str, backend: str) -> dict[str, Any]:
         "attention": "device" if has("device attention", blank) else "simple",
         "chunk_mask": has("chunk mask", blank),
     }
+
+
+def network_options(solution: str, backend: str) -> dict[str, Any]:
+    """How `runtime.loading.load_network` loads for this solution."""
+    options = load_options(solution, backend)
+    del options["chunk_mask"]  # of a runner of Week 2
+    return options
+
+
+@cache
+def llm_class(solution: str) -> type[LLM]:
+    """`LLM` of a solution: on the learner's port, as far as the solution is filled."""
+    from ..runtime.llm import LLM
+
+    class SolutionLLM(LLM):
+        __doc__ = LLM.__doc__
+
+        @classmethod
+        def choose_backend(cls, wanted: str) -> str:
+            return choose_backend(solution, wanted)
+
+        @classmethod
+        def load_options(cls, backend: str) -> dict[str, Any]:
+            return network_options(solution, backend)
+
+    SolutionLLM.solution, SolutionLLM.__module__ = solution, solution
+    SolutionLLM.__name__ = SolutionLLM.__qualname__ = LLM.__name__
+    return SolutionLLM
 
 
 def load(

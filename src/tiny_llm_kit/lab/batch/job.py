@@ -1,4 +1,4 @@
-"""A batch of prompts answered by `batch_generate`: the work, and what it leaves on the terminal."""
+"""A batch of prompts answered by the engine of Week 2 or 3: the work, and what it leaves on the terminal."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ...runtime.llm_engine import LLMEngine
 from ...terminal import interrupts_kept
 from ..prompts import rendered
 from ..recorder import Recorder
@@ -29,6 +30,7 @@ class BatchJob:
         slots: how many run at a time.
         max_seq_len: tokens of a slot.
         recorder: of what happens.
+        answer: answers all requests; it gets a listener for the events.
     """
 
     serving: Serving
@@ -38,6 +40,7 @@ class BatchJob:
     slots: int
     max_seq_len: int
     recorder: Recorder
+    answer: Callable[[Callable[[Any], object]], object]
 
     @property
     def failed(self) -> list[Any]:
@@ -52,11 +55,7 @@ class BatchJob:
                 show(event)
                 check_interrupt()
 
-            serving = self.serving
-            options = {"clock": serving.clock, "on_event": on_event}
-            serving.names.batch_generate(
-                serving.model, serving.tokenizer, self.requests, self.max_seq_len, self.slots, **options
-            )
+            self.answer(on_event)
             check_interrupt()  # it may have come after the last event
 
     def report(self, make_view: Callable[["BatchJob", Console], Any], console: Console) -> bool:
@@ -77,27 +76,66 @@ def make_job(
     slots: int = 4,
     max_seq_len: int = 512,
     template: bool = True,
-    **limits: Any,
+    sampling: Any = None,
 ) -> BatchJob:
-    """A request for every prompt; all of them arrive now. More slots than prompts would only be memory.
+    """A request of Week 2 for every prompt; all of them arrive now. More slots than prompts would only be memory.
 
     Args:
         template: whether prompts get the model's chat template.
-        limits: of every request: `sampling`, `stop`.
+        sampling: `SamplingParams` of every request; greedy when None.
 
     Raises:
         CheckpointError: the template fails.
     """
-    start, model, tokenizer = serving.clock(), serving.model, serving.tokenizer
-    texts = [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
+    start, model, tokenizer, names = serving.clock(), serving.model, serving.tokenizer, serving.names
+    slots, limits = min(slots, len(prompts)), {"max_seq_len": max_seq_len, "sampling": sampling}
     requests = [
-        serving.names.Request(model, tokenizer, text, prompt_idx=i, max_seq_len=max_seq_len, **limits)
-        for i, text in enumerate(texts)
+        names.Request(model, tokenizer, text, prompt_idx=number, **limits)
+        for number, text in enumerate(rendered_prompts(tokenizer, prompts, template))
     ]
-    recorder = Recorder(PREFILL_STEP, [str(number + 1) for number in range(len(prompts))])
+
+    def answer(on_event: Callable[[Any], object]) -> None:
+        heard = {"clock": serving.clock, "on_event": on_event}
+        names.batch_generate(model, tokenizer, requests, max_seq_len, slots, **heard)
+
+    recorder = recorder_of(requests, start, PREFILL_STEP)
+    return BatchJob(serving, backend, prompts, requests, slots, max_seq_len, recorder, answer)
+
+
+def make_engine_job(
+    engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: Any = None
+) -> BatchJob:
+    """The same with Week 3's engine, whose options say how many run at a time."""
+    start, tokenizer, names = engine.clock(), engine.tokenizer, engine.names
+    texts = rendered_prompts(tokenizer, prompts, template)
+    asked = [
+        engine.request(text, tokenizer.encode(text), sampling or names.SamplingParams()) for text in texts
+    ]
+    sequences = [sequence for request in asked for sequence in request.sequences]
+
+    def answer(on_event: Callable[[Any], object]) -> None:
+        engine.listeners[:] = [on_event]
+        engine.run(asked)
+
+    serving = Serving(names, engine.runner, tokenizer, engine.clock)
+    recorder = recorder_of(sequences, start, engine.max_num_batched_tokens)
+    slots = min(engine.options.max_num_seqs, len(prompts))
+    return BatchJob(
+        serving, engine.port.name, prompts, sequences, slots, engine.max_model_len, recorder, answer
+    )
+
+
+def rendered_prompts(tokenizer: Any, prompts: Sequence[str], template: bool) -> list[str]:
+    """What the model reads of each prompt."""
+    return [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
+
+
+def recorder_of(requests: Sequence[Any], start: float, prefill_step: int) -> Recorder:
+    """A recorder that knows the requests, which have waited since `start`."""
+    recorder = Recorder(prefill_step, [str(number + 1) for number in range(len(requests))])
     for request in requests:
         recorder.arrive(request, start)
-    return BatchJob(serving, backend, prompts, requests, min(slots, len(prompts)), max_seq_len, recorder)
+    return recorder
 
 
 def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:

@@ -1,0 +1,79 @@
+"""One prompt on its way through the engine: its sequences, one for each answer, and what becomes of them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+
+
+@dataclass
+class EngineRequest:
+    """A prompt and its `n` sequences.
+
+    Args:
+        request_id: its number in the engine's life.
+        prompt: the text, if it was one.
+        prompt_token_ids: what the model reads.
+        sampling: of all its sequences, but for their `sample_index`.
+        tokenizer: decodes the tokens beside log-probabilities.
+        error: why there are no sequences.
+        sequences: of the solution, one for each answer.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    sampling: Any
+    tokenizer: Any
+    error: str | None = None
+    sequences: list[Any] = field(default_factory=list)
+    metrics: RequestMetrics = field(default_factory=lambda: RequestMetrics(0.0))
+
+    @property
+    def is_done(self) -> bool:
+        return all(sequence.is_done for sequence in self.sequences)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all its answers so far."""
+        return sum(len(sequence.tokens) for sequence in self.sequences)
+
+    def abort(self) -> None:
+        """Ends what has not ended."""
+        for sequence in self.sequences:
+            sequence.abort()
+
+    def on_event(self, event: Any) -> None:
+        """Notes when something happened to one of its sequences."""
+        if event.kind == "token" and self.metrics.first_token_time is None:
+            self.metrics.first_token_time = event.time
+        elif event.kind == "finish":
+            self.metrics.finished_time = event.time
+        elif event.kind == "preempt":
+            self.metrics.num_preemptions += 1
+
+    def output(self) -> RequestOutput:
+        """The result; every sequence has ended."""
+        cached = max((sequence.num_cached for sequence in self.sequences), default=0)
+        answers = [self._answer(index, sequence) for index, sequence in enumerate(self.sequences)]
+        if self.error is not None:
+            answers = [CompletionOutput(0, "", [], "error", error=self.error)]
+        return RequestOutput(
+            self.request_id, self.prompt, self.prompt_token_ids, answers, self.metrics, cached
+        )
+
+    def _answer(self, index: int, sequence: Any) -> CompletionOutput:
+        wants = self.sampling.logprobs is not None
+        logprobs = (
+            [self._logprobs(sampled) for sampled in sequence.sampled[: len(sequence.tokens)]]
+            if wants
+            else None
+        )
+        return CompletionOutput(
+            index, sequence.text, list(sequence.tokens), sequence.finish_reason, logprobs, sequence.error
+        )
+
+    def _logprobs(self, sampled: Any) -> dict[int, Logprob]:
+        """The most probable tokens first, and the one drawn if it is not among them."""
+        found = {**sampled.top_logprobs, sampled.token: sampled.logprob}
+        return {token: Logprob(value, self.tokenizer.decode([token])) for token, value in found.items()}

@@ -1,0 +1,233 @@
+"""Batch generation as vLLM's users know it: `LLM(model).generate(prompts, sampling_params)`.
+
+Knows texts, messages and token ids on one side, and the engine on the other. `LLM` of a solution is exported by its
+package: `from tiny_llm_ref import LLM, SamplingParams`.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from ..model.quantization import QUANTIZATIONS
+from ..repo import PORTS
+from .engine_request import EngineRequest
+from .llm_engine import EngineOptions, LLMEngine
+from .loading import load_network
+from .outputs import RequestOutput
+from .port import Port, default_port
+from .progress_bar import GenerationBar
+
+MAX_TOKENS = 16  # of an answer whose `max_tokens` is None, as in vLLM
+BACKEND = "TINY_LLM_BACKEND"
+
+
+class LLM:
+    """A model with Week 3's engine. Keeps its prefix cache from call to call; not for several threads at once.
+
+    Use it as a context manager, or call `close`: both give its memory back.
+
+    Args:
+        model: a shipped name, a folder or a hub id.
+        quantization: "4bit" or "8bit" quantises the layers' weights while loading.
+        backend: "mlx" or "torch"; "auto" reads the environment variable TINY_LLM_BACKEND, then chooses as the commands
+            do.
+        device: "auto", "cpu", "gpu", "cuda" or "hpu".
+        dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
+        options: of the engine, see `EngineOptions`.
+
+    Raises:
+        CheckpointError: the model's files are unusable, or not here.
+        TypeError: there is no such option.
+        ValueError: a value is out of range, there is no such device, or no KV block fits.
+    """
+
+    solution = "tiny_llm_ref"
+
+    def __init__(
+        self,
+        model: str | PathLike[str] = "tiny-qwen3",
+        *,
+        quantization: str | None = None,
+        backend: str = "auto",
+        device: str = "auto",
+        dtype: str = "auto",
+        **options: Any,
+    ):
+        checked = EngineOptions(**options)  # before anything is loaded
+        if quantization not in (None, *QUANTIZATIONS):
+            raise ValueError(
+                f"quantization is {quantization!r}: choose {' or '.join(QUANTIZATIONS)}, or None"
+            )
+        port = Port(self.solution, self.choose_backend(backend_of_environment(backend)), device, dtype)
+        network, tokenizer = load_network(port, model, "week3", quantization, **self.load_options(port.name))
+        self.engine = LLMEngine(port, network, tokenizer, checked)
+
+    @classmethod
+    def of(cls, port: Port, network: Any, tokenizer: Any, **options: Any) -> "LLM":
+        """An `LLM` of a model that is loaded already."""
+        made = cls.__new__(cls)
+        made.engine = LLMEngine(port, network, tokenizer, EngineOptions(**options))
+        return made
+
+    @classmethod
+    def choose_backend(cls, wanted: str) -> str:
+        """What "auto" is."""
+        return default_port() if wanted == "auto" else wanted
+
+    @classmethod
+    def load_options(cls, backend: str) -> dict[str, Any]:
+        """Options of `load_network`: what the solution can do so far."""
+        return {}
+
+    def generate(
+        self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True
+    ) -> list[RequestOutput]:
+        """Answers prompts, as many at a time as the engine runs.
+
+        A request that cannot be served has the finish reason "error" and a line that says why; the others are served.
+
+        Args:
+            prompts: a text, token ids, `{"prompt": text}`, `{"prompt_token_ids": ids}`, or a list of these. A text is
+                encoded as it is.
+            sampling_params: `SamplingParams` of all prompts, or a list with one for each; greedy when None. Answers
+                without `max_tokens` have at most 16 tokens.
+            use_tqdm: whether to draw a progress bar on a terminal.
+
+        Returns:
+            One result per prompt, in their order.
+
+        Raises:
+            ValueError: the numbers of prompts and parameters differ.
+            KeyboardInterrupt: Ctrl-C, after every request of this call has ended and its blocks are free.
+            Whatever the model raises, likewise.
+        """
+        listed = as_list(prompts)
+        requests = [
+            self._request(prompt, params)
+            for prompt, params in zip(listed, self._params_of(sampling_params, len(listed)), strict=True)
+        ]
+        with GenerationBar(requests, use_tqdm) as on_step:
+            self.engine.run(requests, on_step)
+        return [request.output() for request in requests]
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: Any = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers conversations, rendered by the model's chat template.
+
+        Args:
+            messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations.
+            sampling_params, use_tqdm: see `generate`.
+            add_generation_prompt: whether the prompt ends where the assistant's turn begins.
+
+        Raises:
+            CheckpointError: the model has no chat template, or it fails on these messages.
+        """
+        one = not messages or isinstance(messages[0], Mapping)
+        render = self.engine.tokenizer.apply_chat_template
+        prompts = [render(each, add_generation_prompt) for each in ([messages] if one else messages)]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
+        """The answer to one prompt, told piece by piece.
+
+        Args:
+            prompt: token ids.
+            on_text: called after each token with the text that it completes, which may be empty.
+
+        Raises:
+            ValueError: the prompt cannot be served.
+        """
+        request = self.engine.request(None, prompt, sampling_params)
+        [sequence], told = request.sequences, _Told(on_text)
+        self.engine.run([request], lambda: told(sequence))
+        [answer] = request.output().outputs
+        if answer.error is not None:
+            raise ValueError(answer.error)
+        return answer.text
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.engine.tokenizer
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets all cached prefixes."""
+        self.engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Gives the memory of weights and KV blocks back. Closing twice does nothing."""
+        self.engine.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _params_of(self, params: Any, count: int) -> list[Any]:
+        """One for each prompt, with the default for what is None."""
+        names = self.engine.names
+        listed = list(params) if isinstance(params, Sequence) else [params] * count
+        if len(listed) != count:
+            raise ValueError(
+                f"{len(listed)} sampling_params for {count} prompts: give one for all, or one each"
+            )
+        listed = [names.SamplingParams() if each is None else each for each in listed]
+        return [each if each.max_tokens else replace(each, max_tokens=MAX_TOKENS) for each in listed]
+
+    def _request(self, prompt: Any, params: Any) -> EngineRequest:
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        text = text if isinstance(text, str) else None
+        try:
+            ids, error = self._ids(prompt), None
+        except Exception as problem:  # tokenizers raise nothing narrower, and this prompt is one of many
+            ids, error = [], f"the prompt is neither a text nor token ids: {problem}"
+        return self.engine.request(text, ids, params, error)
+
+    def _ids(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, Mapping):
+            prompt = (
+                prompt["prompt"] if prompt.get("prompt_token_ids") is None else prompt["prompt_token_ids"]
+            )
+        return self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+
+class _Told:
+    """Passes the text of one sequence on, once for each new token."""
+
+    def __init__(self, on_text: Callable[[str], object]):
+        self._on_text, self._tokens, self._characters = on_text, 0, 0
+
+    def __call__(self, sequence: Any) -> None:
+        text, tokens = sequence.text, len(sequence.tokens)
+        if tokens > self._tokens or len(text) > self._characters:
+            self._on_text(text[self._characters :])
+            self._tokens, self._characters = tokens, len(text)
+
+
+def backend_of_environment(wanted: str) -> str:
+    """A backend that is asked for; for "auto" that of the environment, if it names one.
+
+    Raises:
+        ValueError: there is no such backend.
+    """
+    chosen = (os.environ.get(BACKEND) or "auto") if wanted == "auto" else wanted
+    if chosen not in ("auto", *PORTS):
+        where = BACKEND if wanted == "auto" else "backend"
+        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(PORTS)}")
+    return chosen
+
+
+def as_list(prompts: Any) -> list[Any]:
+    """A list of prompts: a text, an object or a list of token ids is one prompt."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    listed = list(prompts)
+    return [listed] if listed and all(isinstance(each, int) for each in listed) else listed

@@ -1,0 +1,95 @@
+"""What `LLM.generate` returns, under the names that vLLM has for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """The log-probability of one token, of the model's own softmax: no temperature, no filter.
+
+    Args:
+        logprob: natural logarithm.
+        decoded_token: its text; "�" where it is no whole character.
+    """
+
+    logprob: float
+    decoded_token: str
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One answer to a prompt.
+
+    Args:
+        index: which of the `n` answers.
+        text: without the prompt and without a stop string.
+        token_ids: without the end token that stopped the answer.
+        finish_reason: "stop" (an end token or a stop string), "length" (a limit), "abort" or "error".
+        logprobs: for each token, by id: `SamplingParams.logprobs` of the most probable tokens and the one drawn; None
+            if nobody asked.
+        error: with "error", one line that says why.
+    """
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    finish_reason: str
+    logprobs: list[dict[int, Logprob]] | None = None
+    error: str | None = None
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The log-probability of the whole answer; None without `logprobs`."""
+        if self.logprobs is None:
+            return None
+        return sum(best[token].logprob for token, best in zip(self.token_ids, self.logprobs, strict=True))
+
+
+@dataclass
+class RequestMetrics:
+    """When things happened, in seconds of the engine's clock; None for what did not happen.
+
+    Args:
+        arrival_time: when the request was added.
+        first_token_time: of the first answer that had one.
+        finished_time: when the last answer ended.
+        num_preemptions: how often it had to give its blocks away and compute them again.
+    """
+
+    arrival_time: float
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    num_preemptions: int = 0
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first token."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """The result of one prompt.
+
+    Args:
+        request_id: its number in the engine's life, as text.
+        prompt: the text; None for a prompt of token ids.
+        prompt_token_ids: what the model read.
+        outputs: the answers, `n` of them.
+        metrics: when they came.
+        num_cached_tokens: of the prompt, taken from the prefix cache; the most of any answer.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    metrics: RequestMetrics
+    num_cached_tokens: int = 0
+    finished: bool = field(default=True, init=False)  # there is no streaming here
+
+    @property
+    def error(self) -> str | None:
+        """Why an answer failed, in one line; None if all came to their end."""
+        return next((answer.error for answer in self.outputs if answer.error is not None), None)

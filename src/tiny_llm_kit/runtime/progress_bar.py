@@ -1,0 +1,52 @@
+"""The bar that `LLM.generate` draws on a terminal."""
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .engine_request import EngineRequest
+
+PAUSE = 0.1  # seconds between two looks at the requests
+
+
+class GenerationBar:
+    """How many requests have ended, and tokens per second. Draws nothing where standard error is no terminal.
+
+    Args:
+        requests: all of them.
+        is_wanted: whether to draw at all.
+    """
+
+    def __init__(self, requests: Sequence[EngineRequest], is_wanted: bool):
+        console = Console(stderr=True)
+        self._requests, self._start, self._next = requests, time.perf_counter(), 0.0
+        columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(
+            *columns,
+            TextColumn("{task.fields[rate]}"),
+            console=console,
+            disable=not (is_wanted and console.is_terminal),
+        )
+        self._task = self._progress.add_task("", total=len(requests), rate="")
+
+    def __enter__(self) -> "GenerationBar":
+        self._progress.__enter__()
+        return self
+
+    def __call__(self) -> None:
+        """After a step."""
+        now = time.perf_counter()
+        if not self._progress.disable and now >= self._next:
+            self._next = now + PAUSE
+            self._show(now)
+
+    def _show(self, now: float) -> None:
+        ended = sum(request.is_done for request in self._requests)
+        rate = sum(request.num_tokens for request in self._requests) / (now - self._start)
+        self._progress.update(self._task, completed=ended, rate=f"{rate:.1f} tokens/s")
+
+    def __exit__(self, *exception: object) -> None:
+        self._show(time.perf_counter())
+        self._progress.__exit__(*exception)

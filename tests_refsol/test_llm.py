@@ -1,0 +1,460 @@
+"""`LLM` as a user of vLLM meets it: inputs, results, errors of single requests, options, and the end of everything."""
+
+import gc
+import io
+import weakref
+from dataclasses import fields, replace
+
+import pytest
+from rich.console import Console
+
+import tiny_llm
+import tiny_llm_ref
+from tiny_llm_kit.lab.serve import EndlessTokenizer
+from tiny_llm_kit.runtime import progress_bar
+from tiny_llm_kit.runtime.llm import LLM
+from tiny_llm_kit.runtime.llm_engine import COMPILING, EngineOptions
+from tiny_llm_kit.runtime.loading import load_network
+from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_ref import SamplingParams
+
+PROMPTS = ["What is chunked prefill?", "Which day teaches attention?", "Hello", "Who are you?"]
+SMALL = {"block_size": 8, "num_blocks": 60, "max_model_len": 64, "max_num_batched_tokens": 24}
+SIX = SamplingParams(max_tokens=6)
+
+
+@pytest.fixture(scope="module", params=installed_backends())
+def loaded(request):
+    """The shipped model on one port: (port, network, tokenizer)."""
+    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
+    return port, *load_network(port, "tiny-qwen3", "week3")
+
+
+@pytest.fixture
+def make(loaded):
+    """An `LLM` of it, small unless somebody says otherwise."""
+
+    def made(**options) -> LLM:
+        return LLM.of(*loaded, **{**SMALL, **options})
+
+    return made
+
+
+def texts(outputs) -> list[str]:
+    return [answer.text for output in outputs for answer in output.outputs]
+
+
+def is_empty(llm: LLM) -> bool:
+    """No block is taken, and no request is known any more."""
+    engine = llm.engine
+    return engine.allocator.num_free == engine.allocator.num_blocks and not engine.num_open
+
+
+# ---- inputs and results
+
+QUICK_START = """
+from vllm import LLM, SamplingParams
+
+prompts = [
+    "Hello, my name is",
+    "The capital of France is",
+    "What is chunked prefill?",
+]
+sampling_params = SamplingParams(temperature=0.8, top_p=0.95)
+
+llm = LLM(model="facebook/opt-125m")
+outputs = llm.generate(prompts, sampling_params)
+
+for output in outputs:
+    prompt = output.prompt
+    generated_text = output.outputs[0].text
+    print(f"Prompt: {prompt!r}, Generated text: {generated_text!r}")
+"""
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_a_script_for_vllm_runs_with_another_import_and_another_model(monkeypatch, capsys, backend):
+    monkeypatch.setenv("TINY_LLM_BACKEND", backend)
+    script = QUICK_START.replace("from vllm", "from tiny_llm_ref").replace("facebook/opt-125m", "tiny-qwen3")
+    names: dict = {}
+    exec(script, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(", Generated text: ")[0] for line in lines] == [
+        f"Prompt: {prompt!r}" for prompt in names["prompts"]
+    ]
+    assert all(0 < len(output.outputs[0].token_ids) <= 16 for output in names["outputs"])
+    assert names["llm"].engine.port.name == backend
+
+
+def test_every_form_of_a_prompt_gives_the_same_answer(make):
+    llm, [text, *_] = make(), PROMPTS
+    ids = llm.get_tokenizer().encode(text)
+    forms = [
+        text,
+        [text],
+        ids,
+        [ids],
+        {"prompt": text},
+        [{"prompt_token_ids": ids}],
+        {"prompt_token_ids": tuple(ids)},
+    ]
+    outputs = [output for form in forms for output in llm.generate(form, SIX)]
+    assert len(outputs) == len(forms)
+    assert len({*texts(outputs)}) == 1 and texts(outputs)[0]
+    assert all(output.prompt_token_ids == ids for output in outputs)
+    assert [output.prompt for output in outputs] == [text, text, None, None, text, None, None]
+
+
+def test_results_come_in_the_order_of_the_prompts_each_as_if_alone(make):
+    """Answers end in another order than they began; each is what the request gets alone, in any way to run it."""
+    alone = make(max_num_seqs=1, enable_prefix_caching=False)
+    params = [SamplingParams(max_tokens=count) for count in (8, 1, 5, 3)]
+    expected = [texts(alone.generate(prompt, each))[0] for prompt, each in zip(PROMPTS, params, strict=True)]
+    whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": None}
+    for options in ({}, {"policy": "separate"}, whole, {"max_num_seqs": 2, "num_blocks": 8}):
+        llm = make(**options)
+        outputs = llm.generate(PROMPTS, params)
+        assert texts(outputs) == expected, options
+        assert [output.prompt for output in outputs] == PROMPTS
+        assert is_empty(llm)
+
+
+def test_it_answers_as_the_engine_of_week_2_does(make, loaded):
+    port, _, tokenizer = loaded
+    network, _ = load_network(port, "tiny-qwen3", "week2")
+    expected = [
+        port.simple_generate_with_kv_cache(network, tokenizer, tokenizer.encode(prompt), None, max_tokens=6)
+        for prompt in PROMPTS
+    ]
+    assert texts(make().generate(PROMPTS, SIX)) == expected
+
+
+def test_no_parameters_are_sixteen_greedy_tokens(make):
+    [output] = make().generate(PROMPTS[2])
+    [again] = make().generate(PROMPTS[2], SamplingParams(max_tokens=16))
+    assert output.outputs == again.outputs
+    [endless] = make().generate(PROMPTS[2], SamplingParams(ignore_eos=True))
+    assert len(endless.outputs[0].token_ids) == 16 and endless.outputs[0].finish_reason == "length"
+
+
+def test_a_conversation_goes_through_the_chat_template(make):
+    llm = make()
+    messages = [{"role": "user", "content": PROMPTS[0]}]
+    prompt = llm.get_tokenizer().apply_chat_template(messages)
+    [output] = llm.chat(messages, SIX)
+    assert (output.prompt, texts([output])) == (prompt, texts(llm.generate(prompt, SIX)))
+    assert texts(llm.chat([messages, messages], SIX)) == 2 * texts([output])
+    [bare] = llm.chat(messages, SIX, add_generation_prompt=False)
+    assert prompt.startswith(bare.prompt) and bare.prompt != prompt
+
+
+def test_metrics_and_cached_tokens_tell_what_happened(make):
+    ticks = iter(range(10**6))
+    llm = make()
+    llm.engine.clock = llm.engine.scheduler.clock = lambda: next(ticks)
+    first, second = (llm.generate(PROMPTS[0], SIX)[0] for _ in range(2))
+    times = first.metrics.arrival_time, first.metrics.first_token_time, first.metrics.finished_time
+    assert times == tuple(sorted(set(times))) and first.metrics.ttft == times[1] - times[0]
+    assert (first.request_id, second.request_id) == ("0", "1")
+    full = (len(first.prompt_token_ids) - 1) // 8 * 8
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, full), (
+        "the cache lives from call to call"
+    )
+    llm.reset_prefix_cache()
+    assert llm.generate(PROMPTS[0], SIX)[0].num_cached_tokens == 0
+
+
+def test_logprobs_are_one_table_per_token(make):
+    [output] = make().generate(PROMPTS[0], SamplingParams(max_tokens=4, logprobs=3, temperature=3.0, seed=4))
+    answer = output.outputs[0]
+    assert len(answer.logprobs) == len(answer.token_ids) == 4
+    for token, table in zip(answer.token_ids, answer.logprobs, strict=True):
+        assert token in table and len(table) in (3, 4)
+        values = [each.logprob for each in table.values()]
+        assert values[:3] == sorted(values[:3], reverse=True) and max(values) < 0
+    chosen = [table[token].logprob for token, table in zip(answer.token_ids, answer.logprobs, strict=True)]
+    assert answer.cumulative_logprob == sum(chosen)
+    assert (
+        "".join(table[t].decoded_token for t, table in zip(answer.token_ids, answer.logprobs, strict=True))
+        == answer.text
+    )
+    assert make().generate(PROMPTS[0], SIX)[0].outputs[0].logprobs is None
+
+
+def test_a_stream_tells_the_text_of_each_token_once(make):
+    llm = make(max_num_batched_tokens=16)
+    ids = llm.get_tokenizer().encode(PROMPTS[0])
+    pieces = []
+    text = llm.stream(ids, SIX, pieces.append)
+    assert "".join(pieces) == text == texts(llm.generate([ids], SIX))[0] and len(pieces) == 6
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        llm.stream([], SIX, pieces.append)
+
+
+@pytest.mark.parametrize(("is_wanted", "is_terminal"), [(True, True), (False, True), (True, False)])
+def test_a_bar_is_drawn_for_those_who_want_it_and_on_a_terminal(make, monkeypatch, is_wanted, is_terminal):
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=is_terminal, width=80)
+    monkeypatch.setattr(progress_bar, "Console", lambda **options: console)
+    make().generate(PROMPTS, SIX, use_tqdm=is_wanted)
+    shown = drawn.getvalue()
+    assert ("4/4" in shown and "tokens/s" in shown) == (is_wanted and is_terminal) == bool(shown)
+
+
+# ---- draws and ends
+
+WARM = SamplingParams(temperature=1.5, max_tokens=8, seed=11, ignore_eos=True)
+
+
+def test_draws_do_not_depend_on_the_company(make):
+    """Alone, among others, in whole prompts, with other options: the seed says which tokens come."""
+    llm = make()
+    [alone] = llm.generate(PROMPTS[0], WARM)
+    mixed = [WARM, None, replace(WARM, seed=3), replace(WARM, top_k=7)]
+    for options in ({}, {"policy": "separate", "seed": 5}, {"num_blocks": 8, "max_num_seqs": 3}):
+        [first, *_] = make(**options).generate([PROMPTS[0], *PROMPTS[1:]], mixed)
+        assert first.outputs == alone.outputs
+    [other] = llm.generate(PROMPTS[0], replace(WARM, seed=12))
+    assert other.outputs != alone.outputs
+
+
+def test_n_answers_are_those_of_their_numbers(make):
+    llm = make()
+    [output] = llm.generate(PROMPTS[0], replace(WARM, n=3))
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    assert len({*texts([output])}) == 3
+    single = [llm.generate(PROMPTS[0], replace(WARM, sample_index=index))[0] for index in range(3)]
+    assert texts(single) == texts([output])
+
+
+def test_without_a_seed_each_request_has_its_own_from_the_engines(make):
+    params = replace(WARM, seed=None)
+    first, second = (texts(make(seed=seed).generate([PROMPTS[0]] * 2, params)) for seed in (0, 0))
+    assert first == second and first[0] != first[1]
+    assert texts(make(seed=1).generate([PROMPTS[0]] * 2, params)) != first
+
+
+def test_a_stop_string_may_be_spread_over_tokens(make):
+    llm = make(max_model_len=128)
+    messages = [{"role": "user", "content": PROMPTS[0]}]
+    [whole] = llm.chat(messages, SamplingParams(max_tokens=12))
+    pieces = [llm.get_tokenizer().decode([token]) for token in whole.outputs[0].token_ids]
+    stop = pieces[3][-1] + pieces[4][:2]
+    before = whole.outputs[0].text.split(stop)[0]
+    assert before == "".join(pieces[:4])[:-1], "the first place where it stands is between these two tokens"
+    [cut] = llm.chat(messages, SamplingParams(max_tokens=12, stop=[stop, "never comes"]))
+    assert (cut.outputs[0].text, cut.outputs[0].finish_reason) == (before, "stop")
+
+
+def test_with_ignore_eos_an_answer_goes_on_behind_its_end(make):
+    llm = make(max_model_len=128)
+    messages = [{"role": "user", "content": "Thank you!"}]
+    [ended] = llm.chat(messages, SamplingParams(max_tokens=40))
+    [goes_on] = llm.chat(messages, SamplingParams(max_tokens=40, ignore_eos=True))
+    assert (ended.outputs[0].finish_reason, goes_on.outputs[0].finish_reason) == ("stop", "length")
+    tokens = ended.outputs[0].token_ids
+    assert goes_on.outputs[0].token_ids[: len(tokens)] == tokens and len(goes_on.outputs[0].token_ids) == 40
+
+
+# ---- what cannot be served
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("", "the prompt is empty"),
+        ([], "the prompt is empty"),
+        ([3, 5000], "token id 5000 is none of 0 to 3519"),
+        (["a"], "token id a is none of"),
+        (None, "neither a text nor token ids"),
+        ({"text": "a"}, "neither a text nor token ids"),
+        ([1] * 64, "has 64 tokens, but max_seq_len is 64"),
+        ([1] * 31, "never fits into the 32 tokens of all KV blocks"),
+    ],
+)
+def test_one_request_fails_in_one_line_and_the_others_are_served(make, bad, says):
+    llm = make(num_blocks=4)
+    good, failed, other = llm.generate([PROMPTS[2], bad, PROMPTS[2]], SIX)
+    assert (failed.outputs[0].finish_reason, failed.outputs[0].text) == ("error", "")
+    assert says in failed.error and "\n" not in failed.error
+    assert good.error is None and good.outputs == other.outputs and good.outputs[0].text
+    assert is_empty(llm)
+
+
+def test_an_answer_ends_where_the_context_does(make):
+    [output] = make().generate([[1] * 60], SamplingParams(max_tokens=50, ignore_eos=True))
+    assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason) == (4, "length")
+
+
+def test_as_many_parameters_as_prompts(make):
+    with pytest.raises(ValueError, match="2 sampling_params for 4 prompts"):
+        make().generate(PROMPTS, [SIX, SIX])
+
+
+@pytest.mark.parametrize(
+    ("where", "raised"),
+    [("run", KeyboardInterrupt()), ("run", MemoryError("no memory left")), ("event", KeyboardInterrupt())],
+)
+def test_whatever_interrupts_it_everything_is_free_and_it_can_be_used_again(make, monkeypatch, raised, where):
+    llm = make(max_num_seqs=2)
+    expected = texts(llm.generate(PROMPTS, SIX))
+    calls, run = [], llm.engine.runner.run
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise raised
+        return run(*arguments) if where == "run" else None
+
+    if where == "run":
+        monkeypatch.setattr(llm.engine.runner, "run", interrupted)
+    else:
+        llm.engine.listeners[:] = [interrupted]
+    with pytest.raises(type(raised)):
+        llm.generate(PROMPTS, SIX)
+    assert is_empty(llm)
+    monkeypatch.undo()
+    llm.engine.listeners.clear()
+    assert texts(llm.generate(PROMPTS, SIX)) == expected
+
+
+def test_closing_gives_the_memory_back(loaded):
+    with LLM.of(loaded[0], load_network(loaded[0], "tiny-qwen3", "week3")[0], loaded[2], **SMALL) as llm:
+        llm.generate(PROMPTS[0], SIX)
+        held = [weakref.ref(llm.engine.runner), weakref.ref(llm.engine.network)]
+    gc.collect()
+    assert [ref() for ref in held] == [None, None]
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate(PROMPTS[0], SIX)
+
+
+# ---- options
+
+# Each option with another value, and what shows that it counts.
+EFFECTS = {
+    "enable_chunked_prefill": (False, lambda llm: llm.engine.scheduler.enable_chunked_prefill),
+    "max_num_batched_tokens": (32, lambda llm: llm.engine.scheduler.max_num_batched_tokens),
+    "max_num_seqs": (3, lambda llm: llm.engine.scheduler.max_num_seqs),
+    "max_model_len": (50, lambda llm: len(llm.generate([[1] * 40], ENDLESS)[0].outputs[0].token_ids)),
+    "block_size": (16, lambda llm: llm.engine.allocator.block_size),
+    "num_blocks": (9, lambda llm: llm.engine.allocator.num_blocks),
+    "gpu_memory_utilization": (0.5, lambda llm: llm.engine.allocator.num_blocks),
+    "enable_prefix_caching": (
+        False,
+        lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],
+    ),
+    "policy": ("separate", lambda llm: llm.engine.scheduler.policy),
+    "enforce_eager": (False, None),
+    "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
+}
+ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
+
+
+def test_every_option_is_in_this_table():
+    assert list(EFFECTS) == [each.name for each in fields(EngineOptions)]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in EFFECTS if name not in ("enforce_eager", "gpu_memory_utilization")]
+)
+def test_every_option_has_an_effect(make, name):
+    value, probe = EFFECTS[name]
+    given = {"max_num_batched_tokens": None} if name == "enable_chunked_prefill" else {}
+    assert probe(make(**given, **{name: value})) != probe(make())
+
+
+def test_the_pool_of_a_device_that_knows_its_memory_follows_a_profiling_run(make, monkeypatch, loaded):
+    """The device is a stand-in of 64 MiB, half of it in use; the largest step needs what it really needed here."""
+    port, MIB = loaded[0], 2**20
+    peaks = []
+    real = port.kit.peak_bytes
+    monkeypatch.setattr(port.kit, "device_memory", lambda device: (32 * MIB, 64 * MIB))
+    monkeypatch.setattr(
+        port.kit, "peak_bytes", lambda run, device: peaks.append(real(run, device)) or peaks[-1]
+    )
+    block = 8 * 2 * 4 * 2 * 64 * 4
+    for share in (0.9, 0.7):
+        llm = make(num_blocks=None, gpu_memory_utilization=share)
+        assert llm.engine.allocator.num_blocks == int((share * 64 - 32) * MIB - peaks[-1]) // block - 1
+    assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
+    make(num_blocks=None, max_num_batched_tokens=512)
+    assert peaks[2] > peaks[1] > 0, "a larger step needs more"
+
+
+def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
+    llm = make(num_blocks=None, max_num_seqs=3)
+    assert llm.engine.allocator.num_blocks == 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"enforce_eager": False}, COMPILING),
+        ({"policy": "other"}, "policy is 'other'"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"num_blocks": 1.5}, "num_blocks is 1.5"),
+        ({"block_size": True}, "block_size is True"),
+        ({"gpu_memory_utilization": 0}, "gpu_memory_utilization is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"max_model_len": 4097}, "max_model_len is 4097, but the model reads 4096"),
+        ({"enable_chunked_prefill": False}, "max_num_batched_tokens is 24"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_line(make, options, says):
+    with pytest.raises(ValueError) as refused:
+        make(**options)
+    assert str(refused.value).startswith(says) and "\n" not in str(refused.value)
+
+
+def test_eager_is_what_none_and_true_are(make):
+    assert texts(make(enforce_eager=True).generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
+
+
+def test_there_is_no_other_option():
+    with pytest.raises(TypeError, match="swap_space"):
+        tiny_llm_ref.LLM("tiny-qwen3", swap_space=4)
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_are_quantized_while_they_are_loaded(backend, bits):
+    with tiny_llm_ref.LLM(quantization=f"{bits}bit", backend=backend, device="cpu", **SMALL) as llm:
+        assert llm.engine.network.layers[0].wq.bits == bits
+        assert texts(llm.generate(PROMPTS, SIX))[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"quantization": "3bit"}, "quantization is '3bit'"),
+        ({"backend": "jax"}, "backend is 'jax'"),
+        ({"device": "tpu"}, "device 'tpu'"),
+        ({"dtype": "int8"}, "dtype 'int8'"),
+        ({"model": "no-such-model"}, "no-such-model"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_line(options, says):
+    with pytest.raises(ValueError, match=says):
+        tiny_llm_ref.LLM(**options)
+
+
+def test_the_environment_chooses_the_backend_where_nobody_does(monkeypatch):
+    monkeypatch.setenv("TINY_LLM_BACKEND", "jax")
+    with pytest.raises(ValueError, match="TINY_LLM_BACKEND is 'jax': choose auto, mlx or torch"):
+        tiny_llm_ref.LLM()
+
+
+@pytest.mark.parametrize("package", [tiny_llm, tiny_llm_ref])
+def test_each_package_exports_the_engine_bound_to_itself(package):
+    assert package.LLM is package.LLM and issubclass(package.LLM, LLM)
+    assert (package.LLM.solution, package.LLM.__name__) == (package.__name__, "LLM")
+    assert package.SamplingParams.__module__.split(".")[0] == package.__name__
+    with pytest.raises(AttributeError, match="no attribute 'LLMs'"):
+        package.LLMs  # noqa: B018
+
+
+def test_no_tokenizer_is_needed_for_ids(loaded):
+    with LLM.of(*loaded[:2], EndlessTokenizer(), **SMALL) as llm:
+        [output] = llm.generate([[1, 2, 3]], SIX)
+    assert len(output.outputs[0].token_ids) == 6
