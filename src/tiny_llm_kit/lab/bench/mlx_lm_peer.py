@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
+from mlx_lm import batch_generate
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
+from ..workload import Workload
 from .shapes import RandomCheckpoint
 
 
@@ -57,3 +59,34 @@ class MlxLm:
             tokens = [[token] for token in self._next(tokens, self._past)]
         for layer in self._past:
             layer.trim(self.steps)
+
+
+class NoText:
+    """The tokenizer of mlx-lm's batch: it ends no answer and decodes nothing."""
+
+    eos_token_ids: tuple[int, ...] = ()
+
+    def decode(self, ids: list[int]) -> str:
+        return ""
+
+
+@dataclass
+class MlxLmBatch:
+    """mlx-lm's own continuous batching, `batch_generate`, with its defaults but for the number of requests.
+
+    Args:
+        checkpoint: whose arrays it shares.
+        rows: requests that run at a time.
+    """
+
+    checkpoint: RandomCheckpoint
+    rows: int
+
+    def __post_init__(self):
+        self.model = MlxLm(self.checkpoint).model
+
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests, each with as many tokens as it asks for."""
+        prompts, answers = zip(*((list(spec.prompt), spec.answer) for spec in workload.requests), strict=True)
+        limits = {"completion_batch_size": self.rows, "prefill_batch_size": min(8, self.rows)}
+        batch_generate(self.model, NoText(), list(prompts), max_tokens=list(answers), **limits)

@@ -8,7 +8,14 @@ from typing import Any
 
 from rich.console import Console
 
-from . import chunked_prefill_report, provenance, report, roofline_report, scheduler_report
+from . import (
+    chunked_prefill_report,
+    provenance,
+    report,
+    roofline_report,
+    scheduler_report,
+    throughput_report,
+)
 
 SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "decode": report.show,
@@ -16,6 +23,7 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "chunked-prefill": chunked_prefill_report.show,
     "scheduler": scheduler_report.show,
     "roofline": roofline_report.show,
+    "throughput": throughput_report.show,
 }
 
 

@@ -1,12 +1,17 @@
 """Hugging Face transformers as a contestant, with the same weights in memory. Torch port only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM, StaticCache
+from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM, StaticCache
+from transformers.generation import ContinuousBatchingConfig
 
+from ..workload import RequestSpec, Workload
 from .shapes import RandomCheckpoint
+
+PAGE, BATCH_TOKENS = 128, 512  # of continuous batching, as our engine has them
 
 
 @dataclass
@@ -85,3 +90,81 @@ def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
     # RoPE's frequencies are no weights: made on the meta device, they have no numbers yet.
     model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(checkpoint.device)
     return model.eval()
+
+
+@dataclass
+class TransformersBatch:
+    """`generate` on static batches: requests in their order, padded on the left, until the longest answer is done.
+
+    Args:
+        model: see `shared_model`.
+        rows: requests of a batch.
+        cache: "dynamic" or "static".
+    """
+
+    model: Any
+    rows: int
+    cache: str
+
+    @torch.inference_mode()
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests, each with as many tokens as it asks for, or more."""
+        specs = workload.requests
+        for start in range(0, len(specs), self.rows):
+            self._batch(specs[start : start + self.rows])
+
+    def _batch(self, specs: Sequence[RequestSpec]) -> None:
+        width, answer = max(spec.tokens for spec in specs), max(spec.answer for spec in specs)
+        ids = torch.tensor([[*[0] * (width - spec.tokens), *spec.prompt] for spec in specs])
+        mask = torch.tensor([[0] * (width - spec.tokens) + [1] * spec.tokens for spec in specs])
+        options = {"cache_implementation": "static"} if self.cache == "static" else {}
+        config = GenerationConfig(max_new_tokens=answer, do_sample=False, pad_token_id=0, **options)
+        device = self.model.device
+        self.model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=config).tolist()
+
+
+@dataclass
+class TransformersContinuous:
+    """Continuous batching of transformers, with its own defaults but for the number of requests.
+
+    Args:
+        checkpoint: whose arrays it shares; its model is its own, for it changes the model's attention.
+        rows: requests that run at a time.
+        room: tokens of the longest request.
+    """
+
+    checkpoint: RandomCheckpoint
+    rows: int
+    room: int
+
+    def __post_init__(self):
+        self.model = shared_model(self.checkpoint)
+
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests, each with as many tokens as it asks for."""
+        pages = self.rows * -(-self.room // PAGE)
+        config = ContinuousBatchingConfig(
+            page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCH_TOKENS, max_requests_per_batch=self.rows
+        )
+        wanted = {str(number): spec for number, spec in enumerate(workload.requests)}
+        with self.model.continuous_batching_context_manager(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=config,
+            block=True,
+        ) as manager:
+            for name, spec in wanted.items():
+                manager.add_request(list(spec.prompt), request_id=name, max_new_tokens=spec.answer)
+            while wanted:
+                result = manager.get_result(timeout=1)
+                if result is not None and result.is_finished():
+                    self._check(result, wanted.pop(result.request_id))
+                elif result is None and not manager.is_running():
+                    raise ValueError("transformers' continuous batching ended before its requests did")
+
+    @staticmethod
+    def _check(result: Any, spec: RequestSpec) -> None:
+        if len(result.generated_tokens) != spec.answer:
+            raise ValueError(
+                f"transformers' continuous batching gave {len(result.generated_tokens)} of {spec.answer} tokens: "
+                f"{result.error}"
+            )

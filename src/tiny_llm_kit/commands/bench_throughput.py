@@ -1,0 +1,45 @@
+"""`pdm run bench-throughput`: requests and tokens per second of a whole workload, beside peers on the same weights."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..course.address import Day
+from ..course.capabilities import choose_backend, ends_at_a_blank, network_options
+from ..lab.bench.options import bench_parser, plan_of
+from ..lab.bench.reports import show_and_keep
+from ..lab.bench.throughput import ThroughputPlan, measure
+from ..runtime.port import SOLUTIONS, Port
+from ..terminal import fail, write_file
+
+
+def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    backend = choose_backend(options.solution, options.backend)
+    port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
+    loading = network_options(options.solution, backend)
+    # A spinner that turns once a second takes no time from what is measured.
+    with console.status("", refresh_per_second=1) as status:
+        return measure(plan_of(ThroughputPlan, options), port, loading, status.update)
+
+
+def main(argv: list[str] | None = None) -> None:
+    top = bench_parser("throughput", __doc__, ThroughputPlan, ("auto",))
+    top.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
+    options, console = top.parse_args(argv), Console()
+    if options.trust_remote_code:
+        console.print("--trust-remote-code: accepted, and no remote code is ever run")
+    with ends_at_a_blank(needs=Day(3, 3)):
+        try:
+            result = run(options, console)
+        except (ImportError, ValueError) as error:
+            fail(error)
+    show_and_keep(console, result, options, argv)
+    if options.json:
+        write_file(options.json, json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

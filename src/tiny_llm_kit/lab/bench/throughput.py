@@ -1,0 +1,283 @@
+"""The throughput benchmark: requests that are all there at the start, answered by `LLM.generate` and by peers."""
+
+import os
+import time
+from argparse import BooleanOptionalAction
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from ...model.config import read_config
+from ...model.hub import model_folder
+from ...model.quantization import QUANTIZATIONS, WeightQuantizer
+from ...runtime.arguments import DTYPES, model_argument, whole_number
+from ...runtime.llm import LLM
+from ...runtime.llm_engine import LLMEngine
+from ...runtime.loading import load_network
+from ...runtime.port import Port
+from ..datasets import DATASETS, DatasetSize, dataset
+from ..recorder import Recorder
+from ..serve import EndlessTokenizer
+from ..trace import Trace, percentile
+from ..workload import Workload
+from .contest import OURS, PEERS
+from .options import COUNT, option
+from .provenance import provenance
+from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
+
+# Other ways to run our own engine, as options of it.
+VARIANTS = {
+    "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
+    "separate": {"policy": "separate"},
+}
+# Fields of a plan that are options of the engine.
+ENGINE = (
+    "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs", "block_size", "num_blocks", "policy", "seed",
+)  # fmt: skip
+FLAG = {"action": "store_true"}
+
+
+@dataclass(frozen=True)
+class ThroughputPlan:
+    """What to measure. The first eleven are options of vLLM's benchmark_throughput.py."""
+
+    model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
+    trust_remote_code: bool = option(False, "accepted; no remote code is ever run", **FLAG)
+    enforce_eager: bool = option(False, "run the model as it is written, which is all there is yet", **FLAG)
+    num_prompts: int = option(16, "requests", **COUNT)
+    input_len: int = option(128, "tokens of a prompt", **COUNT)
+    output_len: int = option(32, "tokens of an answer", **COUNT)
+    dataset: str = option("random", f"{', '.join(DATASETS)}, or a file", metavar="NAME")
+    max_num_batched_tokens: int | None = option(None, "tokens of a step", **COUNT)
+    max_num_seqs: int = option(16, "requests that run at a time", **COUNT)
+    enable_chunked_prefill: bool = option(True, "else whole prompts first", action=BooleanOptionalAction)
+    quantization: str | None = option(None, choices=sorted(QUANTIZATIONS))
+    policy: str = option("hybrid", "one forward per step, or two", choices=["hybrid", "separate"])
+    config: str | None = option(
+        None, "in place of --model: a shape with random weights", choices=sorted(SHAPES)
+    )
+    random_weights: bool = option(False, "of --model read the shape alone", **FLAG)
+    layers: int | None = option(None, "with random weights: fewer layers than the shape has", **COUNT)
+    block_size: int = option(128, "tokens of a KV block", **COUNT)
+    num_blocks: int | None = option(None, "KV blocks; default: what fits", **COUNT)
+    compare: tuple[str, ...] = option((), "in turns", choices=[*VARIANTS, *PEERS], nargs="+", metavar="WHAT")
+    dtype: str = option("auto", choices=DTYPES)
+    threads: int = option(os.cpu_count() or 1, **COUNT)
+    rounds: int = option(3, "runs of each, taken in turns, after one that is not counted", **COUNT)
+    seed: int = option(0, "of the prompts", type=whole_number(0))
+
+
+class Generates(Protocol):
+    """What is timed: returns when the host has every token."""
+
+    def generate(self, workload: Workload) -> None: ...
+
+
+class OurGenerator:
+    """`LLM.generate` as a contestant, and what it tells about its last run.
+
+    Args:
+        llm: of this course.
+    """
+
+    def __init__(self, llm: LLM):
+        self.llm = llm
+        self.figures: dict[str, Any] = {}
+
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests; no prefix of an earlier run is cached."""
+        engine = self.llm.engine
+        engine.reset_prefix_cache()
+        counts, recorder = Counts(engine), Recorder(engine.max_num_batched_tokens)
+        engine.listeners[:], engine.scheduler.model = [recorder, counts], counts
+        names = engine.names
+        params = [names.SamplingParams(max_tokens=spec.answer, ignore_eos=True) for spec in workload.requests]
+        outputs = self.llm.generate([list(spec.prompt) for spec in workload.requests], params, use_tqdm=False)
+        engine.listeners.clear()
+        for output in outputs:
+            if output.error is not None:
+                raise ValueError(f"request {output.request_id}: {output.error}")
+        cached = sum(output.num_cached_tokens for output in outputs)
+        self.figures = {**latencies(recorder.trace()), **counts.figures(), "cached_tokens": cached}
+
+
+class Counts:
+    """Counts calls of the model, preemptions and KV blocks in use: a listener, and a `PackedModel` around the engine's.
+
+    Args:
+        engine: whose.
+    """
+
+    def __init__(self, engine: LLMEngine):
+        self._engine = engine
+        self.calls = self.preemptions = self.peak_blocks = self.tokens = 0
+        self._computed = engine.runner.computed_tokens
+
+    def __call__(self, event: Any) -> None:
+        self.preemptions += event.kind == "preempt"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.runner, name)
+
+    def run(self, batch: Any) -> list[Any]:
+        """See `PackedModel.run`. Blocks are counted here: after the call, those that have ended have none."""
+        allocator = self._engine.allocator
+        self.calls += 1
+        self.tokens += len(batch.token_ids)
+        self.peak_blocks = max(self.peak_blocks, allocator.num_blocks - allocator.num_free)
+        return self._engine.runner.run(batch)
+
+    def figures(self) -> dict[str, int]:
+        """So far."""
+        return {
+            "calls": self.calls,
+            "preemptions": self.preemptions,
+            "peak_blocks": self.peak_blocks,
+            "num_blocks": self._engine.allocator.num_blocks,
+            "scheduled_tokens": self.tokens,
+            "computed_tokens": self._engine.runner.computed_tokens - self._computed,
+        }
+
+
+def latencies(trace: Trace) -> dict[str, float | None]:
+    """TTFT and time between tokens of all requests, in seconds; None where there is no gap."""
+    ttfts = [lane.ttft for lane in trace.lanes]
+    found = {f"ttft_p{p}": percentile(ttfts, p) for p in (50, 90, 99)}
+    found |= {f"tbt_p{p}": percentile(trace.gaps, p) if trace.gaps else None for p in (50, 90, 99)}
+    return {**found, "longest_gap": trace.longest_gap}
+
+
+def measure(
+    plan: ThroughputPlan, port: Port, load_options: Mapping[str, Any], progress: Callable
+) -> dict[str, Any]:
+    """Seconds of every contestant in every round, each round with prompts of its own, and our figures in each.
+
+    Args:
+        load_options: of `load_network`, for a model with its own weights.
+        progress: told what runs now.
+
+    Raises:
+        ValueError: the plan contradicts itself, or a contestant cannot run here.
+    """
+    before = provenance(port.device)
+    port.kit.set_threads(plan.threads)
+    network, tokenizer, checkpoint = model_of(plan, port, load_options)
+    sizes = DatasetSize(plan.num_prompts, plan.input_len, plan.output_len, network.config.vocab_size)
+
+    def workload(number: int) -> Workload:
+        return dataset(plan.dataset, sizes, plan.seed + number, plan.max_num_seqs, tokenizer)
+
+    workloads = [workload(number) for number in range(plan.rounds + 1)]
+    room = max(each.max_seq_len for each in workloads)
+    if room - 1 > network.config.max_position_embeddings:
+        raise ValueError(
+            f"a request has {room - 1} tokens with its answer, and the model reads "
+            f"{network.config.max_position_embeddings}: lower --input-len or --output-len"
+        )
+    cast = contestants(plan, port, network, checkpoint, room)
+    runs: dict[str, list[dict]] = {name: [] for name in cast}
+    names = list(cast)
+    for number, each in enumerate(workloads):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            progress(f"{name}, run {number} of {plan.rounds}")
+            runs[name].append(timed(cast[name], each))
+    return {
+        "kind": "throughput",
+        "backend": port.name,
+        "plan": {**plan.__dict__, "dtype": port.float_dtype, "compare": list(plan.compare)},
+        "provenance": before,
+        "dataset": workloads[-1].says,
+        "left_out": left_out(plan, port),
+        "budget": next(iter(cast.values())).llm.engine.max_num_batched_tokens,
+        "runs": {name: kept[1:] for name, kept in runs.items()},
+    }
+
+
+def timed(contestant: Generates, workload: Workload) -> dict[str, Any]:
+    """One run: its seconds, what was asked, and figures of the contestants that tell them."""
+    start = time.perf_counter()
+    contestant.generate(workload)
+    seconds = time.perf_counter() - start
+    asked = {
+        "requests": len(workload.requests),
+        "prompt_tokens": sum(spec.tokens for spec in workload.requests),
+        "output_tokens": sum(spec.answer for spec in workload.requests),
+    }
+    return {"seconds": seconds, **asked, **getattr(contestant, "figures", {})}
+
+
+def model_of(plan: ThroughputPlan, port: Port, load_options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The network, its tokenizer, and the checkpoint if its weights are random."""
+    if plan.config is None and not plan.random_weights:
+        if plan.layers:
+            raise ValueError("--layers needs random weights: add --config NAME or --random-weights")
+        network, tokenizer = load_network(port, plan.model, "week3", plan.quantization, **load_options)
+        return network, tokenizer, None
+    config = shape(plan.config, plan.layers) if plan.config else read_config(model_folder(plan.model))
+    config = replace(config, num_hidden_layers=plan.layers or config.num_hidden_layers)
+    checkpoint = RandomCheckpoint(config, port.kit, port.float_dtype, port.device)
+    weights = checkpoint
+    if plan.quantization:
+        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[plan.quantization]))
+    return port.Qwen3ModelWeek3(weights, attention="device"), EndlessTokenizer(), checkpoint
+
+
+def contestants(
+    plan: ThroughputPlan, port: Port, network: Any, checkpoint: RandomCheckpoint | None, room: int
+) -> dict[str, Any]:
+    """Our engine first, then what it is compared with, on the same weights."""
+    options = {
+        "max_model_len": min(room, network.config.max_position_embeddings),
+        **{name: getattr(plan, name) for name in ENGINE},
+        "enforce_eager": True if plan.enforce_eager else None,
+    }
+    cast: dict[str, Any] = {OURS: OurGenerator(LLM.of(port, network, EndlessTokenizer(), **options))}
+    for name in plan.compare:
+        if name in VARIANTS:
+            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]})
+            cast[f"{OURS} {name}"] = OurGenerator(llm)
+        else:
+            cast |= peers(name, port, checkpoint, plan.max_num_seqs, room)
+    return cast
+
+
+def peers(
+    name: str, port: Port, checkpoint: RandomCheckpoint | None, rows: int, room: int
+) -> dict[str, Generates]:
+    """Another engine on the same weights, in each way to use it that its users would try.
+
+    Raises:
+        ValueError: it has no such weights, or runs on another port.
+    """
+    if PEERS[name] != port.name:
+        raise ValueError(f"--compare {name} runs beside {PEERS[name]}: choose --backend {PEERS[name]}")
+    if checkpoint is None:
+        raise ValueError(f"--compare {name} shares random weights: add --random-weights, or --config NAME")
+    if name == "mlx-lm":
+        from .mlx_lm_peer import MlxLmBatch
+
+        return {"mlx-lm batch": MlxLmBatch(checkpoint, rows)}
+    from .transformers_peer import TransformersBatch, TransformersContinuous, shared_model
+
+    model = shared_model(checkpoint)
+    found = {
+        "transformers batch, dynamic cache": TransformersBatch(model, rows, "dynamic"),
+        "transformers batch, static cache": TransformersBatch(model, rows, "static"),
+    }
+    if can_batch_continuously(port):
+        found["transformers continuous batching"] = TransformersContinuous(checkpoint, rows, room)
+    return found
+
+
+def can_batch_continuously(port: Port) -> bool:
+    """On a CPU, transformers asks psutil how much memory there is, and has none to use without it."""
+    return port.device != "cpu" or find_spec("psutil") is not None
+
+
+def left_out(plan: ThroughputPlan, port: Port) -> list[str]:
+    """What is missing from the comparison, and why."""
+    is_missing = "transformers" in plan.compare and not can_batch_continuously(port)
+    return [
+        "transformers continuous batching: on a CPU it needs psutil; install it beside torch"
+    ] * is_missing

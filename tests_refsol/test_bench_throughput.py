@@ -1,0 +1,170 @@
+"""`pdm run bench-throughput`: the flags of vLLM's benchmark, figures that can be recomputed, peers, a sealed result."""
+
+import io
+import json
+import re
+import runpy
+import sys
+
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.commands import bench_throughput as command
+from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.lab.bench import provenance, reports
+from tiny_llm_kit.lab.bench.throughput import ThroughputPlan, latencies
+from tiny_llm_kit.lab.trace import Lane, Trace
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_kit.runtime.port import installed_backends
+
+# The command of the chunked-prefill README, at a size that fits here.
+ORIGINAL = (
+    "--model tiny-qwen3 --trust-remote-code --enforce-eager --num-prompts 3 --input-len 24 --output-len 4 "
+    "--max-num-batched-tokens 16 --max-num-seqs 2 --enable-chunked-prefill"
+)
+QUICK = "--rounds 1 --device cpu --dtype float32 --threads 1 --block-size 8"
+RANDOM = "--config tiny-qwen3 --layers 1 --num-prompts 3 --input-len 20 --output-len 3 --max-num-seqs 2"
+
+
+def words(*arguments: str) -> list[str]:
+    """Each argument, or several in one text."""
+    return [word for argument in arguments for word in argument.split()]
+
+
+@pytest.fixture
+def bench(capsys, tmp_path):
+    """(what it prints, its result)."""
+
+    def run(*arguments: str) -> tuple[str, dict]:
+        file = tmp_path / "result.json"
+        command.main(words(*arguments, QUICK, "--json", str(file)))
+        return capsys.readouterr().out, json.loads(file.read_text())
+
+    return run
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_the_original_command_runs_on_every_port(bench, backend):
+    out, result = bench(ORIGINAL, "--backend", backend)
+    assert "--trust-remote-code: accepted, and no remote code is ever run" in out
+    assert "at most 2 requests and 16 tokens a step" in out and "0 (eager)" in out
+    [run] = result["runs"]["tiny-llm"]
+    assert (run["requests"], run["prompt_tokens"], run["output_tokens"]) == (3, 72, 12)
+    # 24 tokens in chunks of 16 tokens that two requests share; the last token of an answer is never computed.
+    assert run["scheduled_tokens"] == 3 * (24 + 3)
+    assert run["computed_tokens"] >= run["scheduled_tokens"]
+    assert run["ttft_p50"] <= run["ttft_p99"] <= run["seconds"]
+    assert 0 < run["tbt_p50"] <= run["tbt_p99"] <= run["longest_gap"] < run["seconds"]
+    assert 0 < run["peak_blocks"] <= 2 * 4 and run["preemptions"] == run["cached_tokens"] == 0
+
+
+def test_the_file_that_serving_people_type_is_the_same_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmark_throughput.py", "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / "benchmarks" / "benchmark_throughput.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    for flag in {*re.findall(r"--[a-z-]+", ORIGINAL), "--no-enable-chunked-prefill"}:
+        assert flag in shown, flag
+
+
+def test_our_engine_runs_in_other_ways_beside_itself(bench):
+    arguments = [RANDOM, "--dataset", "shared-prefix", "--input-len", "48", "--num-blocks", "14"]
+    out, result = bench(
+        *arguments, "--compare", "unchunked", "separate", "--backend", installed_backends()[-1]
+    )
+    assert list(result["runs"]) == ["tiny-llm", "tiny-llm unchunked", "tiny-llm separate"]
+    runs = {name: runs[0] for name, runs in result["runs"].items()}
+    assert runs["tiny-llm"]["cached_tokens"] >= 16, "the third request begins as the others did"
+    assert runs["tiny-llm unchunked"]["calls"] > 0 and result["plan"]["compare"] == ["unchunked", "separate"]
+    assert "random weights" in out and "shared-prefix: 3 requests, 144 tokens" in out
+
+
+@pytest.mark.port("torch")
+def test_transformers_answers_the_same_requests(bench):
+    _, result = bench(RANDOM, "--backend", "torch", "--compare", "transformers", "--dataset", "sharegpt-like")
+    assert {"transformers batch, dynamic cache", "transformers batch, static cache"} <= set(result["runs"])
+    assert all(run["seconds"] > 0 for runs in result["runs"].values() for run in runs)
+
+
+def test_a_preemption_is_counted(bench):
+    small = "--config tiny-qwen3 --layers 1 --num-prompts 2 --input-len 8 --output-len 9 --num-blocks 3"
+    _, result = bench(small, "--backend", installed_backends()[-1])
+    [run] = result["runs"]["tiny-llm"]
+    assert run["preemptions"] > 0, "both need two of three blocks"
+    assert (run["peak_blocks"], run["num_blocks"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--input-len", "4090", "--output-len", "99"], "a request has 4189 tokens with its answer"),
+        (["--layers", "2"], "--layers needs random weights"),
+        (["--compare", "transformers", "--backend", "torch"], "--compare transformers shares random weights"),
+        (["--compare", "transformers", "--backend", "mlx", "--random-weights"], "choose --backend torch"),
+        (["--dataset", "no-file.txt"], "no-file.txt: cannot be read"),
+        (["--max-num-batched-tokens", "3"], "max_num_batched_tokens is 3"),
+        (["--model", "no-such-model"], "model 'no-such-model'"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(arguments, says, capsys):
+    if "--backend" in arguments and arguments[arguments.index("--backend") + 1] not in installed_backends():
+        pytest.xfail("that port is missing")
+    with pytest.raises(SystemExit) as end:
+        command.main(words(*arguments, QUICK))
+    errors = capsys.readouterr().err
+    assert end.value.code == 2 and says in errors and errors.count("\n") == 1
+
+
+def scripted() -> dict:
+    """Two rounds of two contestants; ours computed 10 tokens for 8 that were asked for."""
+    asked = {"requests": 4, "prompt_tokens": 60, "output_tokens": 20}
+    ours = {
+        **asked,
+        "ttft_p50": 0.1, "ttft_p99": 0.2, "tbt_p50": 0.01, "tbt_p99": 0.02, "longest_gap": 0.5,
+        "calls": 7, "preemptions": 2, "peak_blocks": 5, "num_blocks": 9, "cached_tokens": 15,
+        "scheduled_tokens": 8, "computed_tokens": 10,
+    }  # fmt: skip
+    runs = {
+        "tiny-llm": [{"seconds": s, **ours} for s in (2.0, 1.0, 4.0)],
+        "peer": [{"seconds": s, **asked} for s in (3.0, 5.0, 9.0)],
+    }
+    plan = {**ThroughputPlan(dtype="float32").__dict__, "compare": ["transformers"]}
+    result = {
+        "kind": "throughput",
+        "backend": "torch",
+        "plan": plan,
+        "dataset": "random: 4 requests",
+        "left_out": [],
+    }
+    return {**result, "provenance": provenance.provenance("cpu"), "budget": 512, "runs": runs}
+
+
+def test_the_tables_have_medians_and_quotients():
+    console = Console(width=100, file=io.StringIO())
+    reports.show(console, scripted())
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert "tiny-llm 2.00 40.0 10.0 ±38 %" in lines
+    assert "peer 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
+    assert "tiny-llm 100.0 200.0 10.0 20.0 500.0" in lines
+    assert "tiny-llm 7 20.0 % 25.0 % 2 0 (eager) 5 of 9" in lines
+
+
+def test_latencies_are_those_of_the_trace():
+    lanes = [Lane(0, 3, 0.0, tokens=[1.0, 2.0, 4.0]), Lane(1, 3, 0.5, tokens=[3.0])]
+    found = latencies(Trace("", lanes, [], 1, 1, 0, 4.0))
+    assert (found["ttft_p50"], found["ttft_p99"]) == (1.0, 2.5)
+    assert (found["tbt_p50"], found["tbt_p99"], found["longest_gap"]) == (1.0, 2.0, 2.0)
+    alone = latencies(Trace("", lanes[1:], [], 1, 1, 0, 4.0))
+    assert alone["tbt_p50"] is alone["longest_gap"] is None
+
+
+def test_a_kept_result_is_sealed_and_has_its_screen(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(provenance, "RESULTS", tmp_path)
+    monkeypatch.setattr(screens, "RESULTS", tmp_path)
+    command.main(words(RANDOM, QUICK, "--save t"))
+    assert "kept: t.json" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "t.json").read_text())
+    assert provenance.is_sealed(kept) and kept["provenance"]["commit"]
+    [(name, page)] = screens.benchmark_screens()
+    assert name == "benchmark-t" and "bench-throughput --config tiny-qwen3" in page

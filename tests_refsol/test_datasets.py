@@ -1,0 +1,75 @@
+"""The workloads of `bench-throughput`: lengths, what is shared, and files."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.lab.datasets import OWN, DatasetSize, dataset
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+
+SIZE = DatasetSize(num_prompts=40, input_len=50, output_len=7, vocab_size=99)
+
+
+def specs(name, size=SIZE, seed=0, tokenizer=None):
+    return dataset(name, size, seed, 4, tokenizer).requests
+
+
+def test_random_prompts_have_one_length_and_share_nothing():
+    found = specs("random")
+    assert {(spec.tokens, len(spec.prompt), spec.answer) for spec in found} == {(50, 50, 7)}
+    assert len({spec.prompt[:3] for spec in found}) > 35
+    assert all(0 <= token < 99 for spec in found for token in spec.prompt)
+
+
+def test_shared_prefixes_leave_each_prompt_its_own_end():
+    found = specs("shared-prefix")
+    assert len({spec.prompt[: 50 - OWN] for spec in found}) == 1
+    assert len({spec.prompt[50 - OWN :] for spec in found}) == 40
+    with pytest.raises(ValueError, match="--input-len 32"):
+        specs("shared-prefix", DatasetSize(1, 32, 1, 9))
+
+
+def test_lengths_of_chats_have_the_mean_and_a_long_tail():
+    found = specs("sharegpt-like", DatasetSize(2000, 200, 60, 99))
+    for lengths, mean in (([s.tokens for s in found], 200), ([s.answer for s in found], 60)):
+        assert abs(np.mean(lengths) / mean - 1) < 0.1
+        assert np.median(lengths) < 0.85 * mean and min(lengths) >= 1 and 3 * mean < max(lengths) <= 4 * mean
+
+
+@pytest.mark.parametrize("name", ["random", "sharegpt-like", "shared-prefix"])
+def test_a_seed_is_a_workload(name):
+    assert specs(name) == specs(name) != specs(name, seed=1)
+    assert f"{name}: 40 requests" in dataset(name, SIZE, 0, 4).says
+
+
+def test_a_file_has_a_prompt_a_line_or_is_sharegpts(tmp_path):
+    lines, chats = tmp_path / "prompts.txt", tmp_path / "chats.json"
+    lines.write_text("Hello\n\nGood day\n")
+    turns = [{"value": "Hi"}, {"value": "Hello you"}, {"value": "more"}]
+    chats.write_text(json.dumps([{"conversations": turns[:1]}, {"conversations": turns}]))
+    two, one = DatasetSize(2, 50, 7, 300), DatasetSize(1, 50, 7, 300)
+    plain = specs(str(lines), two, tokenizer=ByteTokenizer())
+    assert [(bytes(spec.prompt), spec.answer) for spec in plain] == [(b"Hello", 7), (b"Good day", 7)]
+    [chat] = specs(str(chats), one, tokenizer=ByteTokenizer())
+    assert (bytes(chat.prompt), chat.answer) == (b"Hi", 9), "the answer is as long as the reply"
+    with pytest.raises(ValueError, match="2 prompts, and --num-prompts is 40"):
+        specs(str(lines), tokenizer=ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "says"),
+    [
+        (None, ByteTokenizer(), "cannot be read"),
+        ("{", ByteTokenizer(), "not in ShareGPT's format"),
+        ('[{"a": 1}]', ByteTokenizer(), "not in ShareGPT's format"),
+        ("[]", None, "a file needs a tokenizer"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, tokenizer, says):
+    file = tmp_path / "chats.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=says) as refused:
+        specs(str(file), tokenizer=tokenizer)
+    assert "\n" not in str(refused.value)
