@@ -21,11 +21,17 @@ TESTS: Check = (
     [f"{COMMANDS}.test_refsol", "--", "-n", str(WORKERS), "--dist", "worksteal"],
 )
 LONG = "--long"
-LONG_ADDS = "two real trainings of three steps, whose weights must be equal to the byte: 20 s"
+LONG_ADDS = (
+    "two real trainings of three steps, whose weights must be equal to the byte: 20 s; two minutes of soaking"
+)
 COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
     ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
 ]
+SOAK: Check = (
+    "the soak: every answer under pressure is that of the request alone",
+    [f"{COMMANDS}.soak", "--minutes", "2"],
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -46,7 +52,8 @@ def run_all(long: bool = False) -> list[str]:
     title, arguments = TESTS
     with ThreadPoolExecutor() as pool:
         course = pool.submit(run, COURSE, capture=True)
-        return run([(title, arguments + [LONG] * long)]) + course.result()
+        failed = run([(title, arguments + [LONG] * long)]) + course.result()
+    return failed + run([SOAK] * long)
 
 
 def run(checks: list[Check], capture: bool = False) -> list[str]:

@@ -1,0 +1,48 @@
+"""`pdm run soak`: random requests for minutes under cancellations and preemptions, each compared with itself alone."""
+
+import argparse
+
+from rich.console import Console
+
+from ..lab.soak import Soak, SoakCounts, SoakError
+from ..repo import PORTS
+from ..runtime.arguments import DEVICES, whole_number
+from ..runtime.port import Port, installed_backends
+from ..terminal import ends_quietly, fail
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="pdm run soak", description=__doc__)
+    add = top.add_argument
+    add("--minutes", type=float, default=20.0, help="of all ports and policies together; default: 20")
+    add("--backend", default="all", choices=["all", *PORTS])
+    add("--device", default="auto", choices=DEVICES)
+    add("--seed", type=whole_number(0), default=0, help="of the requests")
+    return top
+
+
+def main(argv: list[str] | None = None) -> None:
+    options, console = parser().parse_args(argv), Console(highlight=False)
+    ports = installed_backends() if options.backend == "all" else [options.backend]
+    cases = [(port, policy) for port in ports for policy in ("hybrid", "separate")]
+    with ends_quietly():
+        for name, policy in cases:
+            try:
+                port = Port("tiny_llm_ref", name, options.device, "float32")
+                counts = soak(port, policy, options.seed, 60 * options.minutes / len(cases), console)
+            except (SoakError, ValueError) as error:
+                fail(f"{name}, {policy}: {error}")
+            console.print(f"{name}, {policy}: {counts}", soft_wrap=True)
+            for line in counts.near_ties:
+                console.print(f"  {line}", soft_wrap=True)
+
+
+def soak(port: Port, policy: str, seed: int, seconds: float, console: Console) -> SoakCounts:
+    """One soak, with what it has seen so far beside a spinner."""
+    with console.status("") as status:
+        made = Soak(port, seed, policy=policy)
+        return made.run(seconds, lambda counts: status.update(f"{port.name}, {policy}: {counts}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""A soak test of the engine: random requests for minutes, and every answer compared with the request served alone.
+
+Prompts share prefixes, answers differ in length, requests are cancelled at random, and the pool is so small that
+running requests are preempted.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..runtime.engine_request import EngineRequest
+from ..runtime.llm import LLM
+from ..runtime.llm_engine import LLMEngine
+from ..runtime.loading import load_network
+from ..runtime.port import Port
+
+MODEL = "tiny-qwen3"
+BLOCK, BLOCKS, SEQS, BUDGET = 8, 14, 5, 32  # five requests want 20 blocks on average, and 55 at most
+PREFIXES, PREFIX, OWN, ANSWER = 4, 48, 24, 16  # tokens, at most
+TIE = 1e-3  # two logits that are closer may change places when sums are taken in another order
+CANCELLED = 0.1  # share of the requests
+
+
+class SoakError(AssertionError):
+    """An answer that is not that of the request alone, or memory that was not given back."""
+
+
+@dataclass
+class SoakCounts:
+    """What a soak has seen."""
+
+    requests: int = 0
+    cancelled: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    near_ties: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests:,} requests, {self.tokens:,} tokens, {self.cancelled:,} cancelled, "
+            f"{self.preemptions:,} preemptions, {self.cached_tokens:,} tokens from the prefix cache, "
+            f"{len(self.near_ties)} near ties"
+        )
+
+
+class Soak:
+    """One model twice: in an engine under pressure, and alone.
+
+    Args:
+        port: whose code runs; its type is float32.
+        seed: of everything random.
+        options: of the engine under pressure, beside those above.
+    """
+
+    def __init__(self, port: Port, seed: int = 0, **options: Any):
+        network, tokenizer = load_network(port, MODEL, "week3")
+        pressed = {"num_blocks": BLOCKS, "max_num_seqs": SEQS, "max_num_batched_tokens": BUDGET, **options}
+        shape = {"block_size": BLOCK, "max_model_len": PREFIX + OWN + ANSWER}
+        self.pressed = LLM.of(port, network, tokenizer, **shape, **pressed)
+        alone = {"num_blocks": BLOCKS, "max_num_seqs": 1, "enable_prefix_caching": False}
+        self.alone = LLM.of(port, network, tokenizer, **shape, **alone)
+        self.rng, self.seed, self.counts = np.random.default_rng(seed), seed, SoakCounts()
+        vocabulary = network.config.vocab_size
+        self._prefixes = [self.rng.integers(0, vocabulary, PREFIX).tolist() for _ in range(PREFIXES)]
+        self._vocabulary = vocabulary
+
+    def run(
+        self, seconds: float, on_wave: Callable[[SoakCounts], object] = lambda counts: None
+    ) -> SoakCounts:
+        """Waves of requests until the time is over, at least one.
+
+        Raises:
+            SoakError: something is wrong.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            self.wave(int(self.rng.integers(4, 12)))
+            on_wave(self.counts)
+            if time.monotonic() >= end:
+                return self.counts
+
+    def wave(self, count: int) -> None:
+        """So many requests that arrive over some steps; then every answer is checked, and that nothing is left."""
+        engine, waiting = self.pressed.engine, [self._request() for _ in range(count)]
+        served: list[EngineRequest] = []
+        while waiting or engine.scheduler.has_work_remaining():
+            for _ in range(min(len(waiting), int(self.rng.integers(0, 4)))):
+                served.append(waiting.pop())
+                engine.add(served[-1])
+            engine.step()
+            self._maybe_cancel(served)
+        for request in served:
+            self._check(request)
+        self._check_memory(engine)
+
+    def _request(self) -> EngineRequest:
+        """A prompt that begins like others, or not."""
+        shared = self._prefixes[self.rng.integers(PREFIXES)][: self.rng.integers(0, PREFIX + 1)]
+        own = self.rng.integers(0, self._vocabulary, self.rng.integers(1, OWN + 1)).tolist()
+        engine = self.pressed.engine
+        params = engine.names.SamplingParams(max_tokens=int(self.rng.integers(1, ANSWER + 1)))
+        return engine.request(None, shared + own, params)
+
+    def _maybe_cancel(self, served: list[EngineRequest]) -> None:
+        open_ones = [request for request in served if not request.is_done]
+        # Each lives for some steps, so that a small share per step becomes the share of all.
+        if open_ones and self.rng.random() < CANCELLED / 2:
+            open_ones[self.rng.integers(len(open_ones))].abort()
+
+    def _check(self, request: EngineRequest) -> None:
+        """Equal to the request alone; a cancelled one as far as it came; after a near tie nothing is known."""
+        output, counts = request.output(), self.counts
+        answer = output.outputs[0]
+        counts.requests += 1
+        counts.tokens += len(answer.token_ids)
+        counts.cancelled += answer.finish_reason == "abort"
+        counts.preemptions += output.metrics.num_preemptions
+        counts.cached_tokens += output.num_cached_tokens
+        params = self.alone.engine.names.SamplingParams(max_tokens=request.sampling.max_tokens, logprobs=2)
+        [alone] = self.alone.generate([request.prompt_token_ids], params, use_tqdm=False)
+        expected = alone.outputs[0]
+        differs = first_difference(answer.token_ids, expected.token_ids)
+        if differs is not None:
+            self._near_tie(output.request_id, differs, expected)
+        elif answer.finish_reason not in ("abort", expected.finish_reason):
+            raise SoakError(
+                f"{self._place(output.request_id)}: ended with {answer.finish_reason!r}: {answer.error}"
+            )
+
+    def _near_tie(self, number: str, differs: int, expected: Any) -> None:
+        if differs < len(expected.token_ids):
+            first, second = sorted(
+                (each.logprob for each in expected.logprobs[differs].values()), reverse=True
+            )[:2]
+            if first - second < TIE:
+                self.counts.near_ties.append(
+                    f"request {number}, token {differs}: margin {first - second:.1e}"
+                )
+                return
+        raise SoakError(
+            f"{self._place(number)}: token {differs} of the answer is not that of the request alone"
+        )
+
+    def _check_memory(self, engine: LLMEngine) -> None:
+        allocator = engine.allocator
+        if allocator.num_free != allocator.num_blocks:
+            lost = allocator.num_blocks - allocator.num_free
+            raise SoakError(f"{self._place('the last')}: {lost} blocks were not given back")
+        if engine.num_open:
+            raise SoakError(f"{self._place('the last')}: the engine still knows {engine.num_open} requests")
+
+    def _place(self, number: str) -> str:
+        return f"seed {self.seed}, request {number}"
+
+
+def first_difference(actual: list[int], expected: list[int]) -> int | None:
+    """Where two answers differ first; one that is the beginning of the other does not differ."""
+    pairs = enumerate(zip(actual, expected, strict=False))
+    beyond = len(expected) if len(actual) > len(expected) else None
+    return next((place for place, (a, z) in pairs if a != z), beyond)

@@ -1,0 +1,75 @@
+"""`pdm run soak`: it sees what it is for, and it finds an engine that is wrong."""
+
+import re
+
+import pytest
+
+from tiny_llm_kit.commands import soak as command
+from tiny_llm_kit.lab.soak import Soak, SoakError, first_difference
+from tiny_llm_kit.runtime.port import Port, installed_backends
+
+
+@pytest.fixture(scope="module", params=installed_backends())
+def port(request) -> Port:
+    return Port("tiny_llm_ref", request.param, "cpu", "float32")
+
+
+def test_a_soak_preempts_shares_cancels_and_finds_nothing(port):
+    made = Soak(port, seed=1)
+    for _ in range(2):
+        made.wave(8)
+    counts = made.counts
+    assert counts.requests == 16 and counts.tokens > 40
+    assert counts.preemptions > 0 and counts.cached_tokens > 0 and counts.cancelled > 0
+    assert counts.near_ties == []
+
+
+@pytest.mark.parametrize(
+    ("break_it", "says"),
+    [
+        (lambda engine: engine.allocator.allocate(1), "1 blocks were not given back"),
+        (lambda engine: engine._open.update({-1: None}), "still knows 1 requests"),
+    ],
+)
+def test_what_is_not_given_back_is_found(port, break_it, says):
+    made = Soak(port)
+    break_it(made.pressed.engine)
+    with pytest.raises(SoakError, match=says):
+        made.wave(2)
+
+
+def test_a_wrong_token_is_found_with_its_seed(port, monkeypatch):
+    made = Soak(port, seed=3)
+    run = made.pressed.engine.runner.run
+
+    def wrong(batch):
+        return [type(each)((each.token + 1) % 3520) for each in run(batch)]
+
+    monkeypatch.setattr(made.pressed.engine.runner, "run", wrong)
+    with pytest.raises(SoakError, match=r"seed 3, request \d+: token \d+ of the answer is not that"):
+        made.wave(2)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "place"),
+    [([], [1], None), ([1, 2], [1, 2], None), ([1, 3], [1, 2, 3], 1), ([1, 2], [1], 1), ([2], [1], 0)],
+)
+def test_where_two_answers_differ(actual, expected, place):
+    assert first_difference(actual, expected) == place
+
+
+def test_the_command_prints_what_it_has_seen(capsys):
+    command.main(["--minutes", "0", "--device", "cpu", "--backend", installed_backends()[-1]])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].split(", ")[-1] for line in lines] == ["hybrid", "separate"]
+    assert all(re.search(r"\d+ requests, \d+ tokens, .* 0 near ties$", line) for line in lines)
+
+
+def test_a_failure_ends_it_with_one_line(monkeypatch, capsys):
+    def fails(*arguments):
+        raise SoakError("seed 0, request 3: wrong")
+
+    monkeypatch.setattr(command, "soak", fails)
+    with pytest.raises(SystemExit) as end:
+        command.main(["--minutes", "0", "--device", "cpu"])
+    assert end.value.code == 2 and "request 3: wrong\n" in capsys.readouterr().err
