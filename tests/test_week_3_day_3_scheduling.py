@@ -262,6 +262,8 @@ def test_pack_samples_only_where_all_known_tokens_are_computed(s):
 def test_pack_computes_an_answer_again(s):
     """After a preemption the answer so far is known text like the prompt: chunks of both, sampled at the very end."""
     _, short, _ = scattered(s, answer="uvw")
+    prompt = s.pack([s.Scheduled(short, 0, 5)])
+    assert prompt.sample_rows == [], f"the prompt is followed by 'u', which is known: {prompt.sample_rows}"
     part, rest = s.pack([s.Scheduled(short, 3, 3)]), s.pack([s.Scheduled(short, 6, 2)])
     assert bytes(part.token_ids) == b"pqu", f"the chunk reaches into the answer: {bytes(part.token_ids)}"
     assert part.sample_rows == [], f"'u' is followed by 'v', which is known: {part.sample_rows}"
@@ -353,13 +355,14 @@ def test_plan_decodes_leaves_prompts_to_the_chunks(s):
 @pytest.mark.task("3.3.3")
 def test_plan_decodes_gives_each_a_block_for_its_token(s):
     """The token after a full block needs the next one; the plan reserves it, and nothing before it is needed."""
-    engine = running(s, "abcd", answers=6)
+    engine = running(s, "abcd", answers=8)
     table = engine.sequences[0].block_table
     assert len(table.blocks) == 1, f"a prompt of 4 is one block: {table.blocks}"
+    for position in range(4, 8):
+        engine.plan()
+        assert len(table.blocks) == 2, f"position {position} is in the second block: {table.blocks}"
     engine.plan()
-    assert len(table.blocks) == 2, f"position 4 is in the second block: {table.blocks}"
-    engine.plan()
-    assert len(table.blocks) == 2, f"position 5 is in the same one: {table.blocks}"
+    assert len(table.blocks) == 3, f"position 8 is in the third one: {table.blocks}"
 
 
 @pytest.mark.task("3.3.3")
@@ -389,9 +392,10 @@ def test_no_step_leaves_a_ready_decode_out(s):
 
 def shortage(s, **options):
     """Requests with 2 + 2 + 1 blocks of 4, and no block left: the first two need one more for their next token."""
+    prompts = options.pop("prompts", ("abcdefgh", "ijklmnop", "qr"))
     engine = Engine(s, **{"num_blocks": 5, "max_num_batched_tokens": 64, **options})
-    for prompt, most in (("abcdefgh", 5), ("ijklmnop", 5), ("qr", 5)):
-        engine.add(prompt, max_tokens=most)
+    for prompt in prompts:
+        engine.add(prompt, max_tokens=5)
     engine.plan()
     return engine
 
@@ -402,18 +406,20 @@ def test_preemption_takes_the_youngest(s):
     engine = shortage(s)
     plan = engine.plan()
     assert engine.kinds("preempt")[:1] == [2], f"request 2 is the youngest: {engine.kinds('preempt')}"
-    assert plan[0] == (0, 8, 1), f"the oldest decodes: {plan}"
+    assert plan[:1] == [(0, 8, 1)], f"the oldest decodes: {plan}"
     assert 2 not in [request for request, _, _ in plan], f"a preempted request is in no plan: {plan}"
 
 
 @pytest.mark.task("3.3.4")
 def test_preemption_takes_one_victim_per_shortage(s):
-    """The block of request 2 is enough for request 0; request 1 is short then, and the youngest: it goes itself."""
+    """The block of request 2 is enough for request 0. If request 1 is short too, it is the youngest: it goes itself."""
+    engine = shortage(s, num_blocks=4, prompts=("abcdefgh", "ijk", "qr"))
+    plan = engine.plan()
+    assert engine.kinds("preempt") == [2], f"one block was missing: {engine.kinds('preempt')}"
+    assert plan == [(0, 8, 1), (1, 3, 1)], f"request 1 goes on: {plan}"
     engine = shortage(s)
     engine.plan()
-    assert engine.kinds("preempt") == [2, 1], (
-        f"one for each block that was missing: {engine.kinds('preempt')}"
-    )
+    assert engine.kinds("preempt") == [2, 1], f"two blocks were missing: {engine.kinds('preempt')}"
     assert engine.scheduler.running == [engine.sequences[0]], "request 0 alone runs on"
     roomy = shortage(s, num_blocks=7)
     roomy.plan()
@@ -589,6 +595,31 @@ def test_a_prompt_waits_for_blocks_for_all_of_it(s):
     engine.add("t", max_tokens=1)
     plans = engine.finish()
     assert plans == [[(0, 0, 7)], [(0, 7, 1)], [(1, 0, 12), (2, 0, 1)]], f"all of a prompt, in order: {plans}"
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.5")
+def test_a_prompt_that_waits_keeps_the_watermark(s):
+    """10 blocks, 3 of them kept: beside a request of 4 blocks, one of 3 may begin, and one of 4 has to wait."""
+    for prompt, begins in (("q" * 12, True), ("q" * 13, False)):
+        engine = Engine(s, num_blocks=10, watermark=0.3, max_num_batched_tokens=64)
+        engine.add("a" * 16, max_tokens=1)
+        engine.add(prompt, max_tokens=1)
+        plan = engine.plan()
+        found = 1 in [request for request, _, _ in plan]
+        assert found == begins, f"{len(prompt)} tokens, 6 blocks are free and 3 of them are kept: {plan}"
+
+
+@pytest.mark.task("3.3.5")
+def test_a_request_that_runs_alone_may_have_every_block(s):
+    """A prompt that needs the watermark's blocks too is served when nothing else runs, and else it waits."""
+    engine = Engine(s, num_blocks=4, watermark=0.5, max_num_batched_tokens=64)
+    engine.add("ab", max_tokens=2)
+    engine.add("c" * 15, max_tokens=2)
+    plans = engine.finish()
+    assert plans == [[(0, 0, 2)], [(0, 2, 1)], [(1, 0, 15)], [(1, 15, 1)]], (
+        f"first alone, then alone: {plans}"
+    )
     engine.check_answers()
 
 

@@ -187,6 +187,30 @@ def in_a_batch(b: Port, s: Any, model: Any) -> list[tuple[list[int], list[np.nda
     return [(r.prompt_tokens + r.tokens, found[r.prompt_idx]) for r in requests]
 
 
+def in_hybrid_batches(b: Port, s: Any, model: Any) -> list[tuple[list[int], list[np.ndarray]]]:
+    """The same prompts through Week 3's scheduler: chunks and decodes share steps, pages and a small pool."""
+    rows, found = [], {}
+    runner = b.packed_runner(model, 14, 4, on_logits=lambda places, logits: rows.extend(logits))
+
+    def listen(event) -> None:
+        if event.kind == "token":
+            found.setdefault(event.request.prompt_idx, []).append(rows.pop(0))
+
+    scheduler = s.HybridScheduler(
+        runner, s.BlockAllocator(14, 4), max_num_batched_tokens=9, max_num_seqs=SLOTS, on_event=listen
+    )
+    limit = s.SamplingParams(max_tokens=ANSWER)
+    made = [
+        s.Sequence(prompt(n, seed=n), NoText(), request_id=index, sampling=limit, max_seq_len=64)
+        for index, n in enumerate(PROMPTS)
+    ]
+    for one in made:
+        scheduler.add(one)
+    while scheduler.has_work_remaining():
+        scheduler.step()
+    return [(one.known_tokens, found[one.request_id]) for one in made]
+
+
 def difference(b: Port, s: Any, model: Any, theirs: transformers.PreTrainedModel) -> dict[str, float]:
     """How far logits are from transformers' at most, by the way in which they were computed."""
     ids = prompt(PROMPT)

@@ -89,6 +89,18 @@ def test_a_batch_of_mixed_lengths_equals_transformers(b, s, saved, name):
         assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row of a batch differs")
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_hybrid_batches_of_mixed_lengths_equal_transformers(b, s, saved, name):
+    """Chunks with and without a past beside decodes, in pages, through every kind of head, RoPE and window."""
+    theirs, folder = saved(name)
+    model = b.Qwen3ModelWeek3(load_checkpoint(folder, b.name, b.device, "float32"))
+    answers = family["in_hybrid_batches"](b, s, model)
+    assert [len(text) for text, _ in answers] == [n + family["ANSWER"] for n in family["PROMPTS"]]
+    for text, found in answers:
+        expected = family["logits"](theirs, text)[len(text) - len(found) - 1 : -1]
+        assert_close(found, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: a row of a hybrid batch differs")
+
+
 def test_a_window_far_behind_the_first_steps_of_the_cache(b, tmp_path):
     """The caches' memory grows in steps of 256 positions: the window moves across one, and leaves the first behind."""
     case = Case("Mistral", (4, 2, 10), fields={"sliding_window": 100})

@@ -102,7 +102,7 @@ class Recorder:
         kind = "stall" if self._stalls() else "waiting"
         for request in part.requests:
             lane = self._lanes[request.prompt_idx]
-            if lane.tokens and lane.tokens[0] <= start:
+            if lane.tokens and lane.tokens[0] <= start < end:  # not in a step that has chunks and decodes
                 self._spans.append(Span(lane.request, kind, start, end, tokens))
         self._chunks.clear()
 

@@ -40,12 +40,12 @@ class Admission:
         return len(self.queue) + len(self.returned)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Lets a preempted request wait before all others, until a running one has left.
+        """Lets a preempted request wait before all others.
 
-        Its own blocks alone are not enough for it: others took some of them.
+        It will not be admitted before a running one has left: it needs more blocks than it gave back, and others have
+        taken some of those.
         """
         self.returned.appendleft(sequence)
-        self.is_full = True
 
     def admit(self, is_alone: bool, left: int) -> Sequence | None:
         """The next request that waits, with its blocks; None when nobody waits, or the next one has no room.

@@ -155,7 +155,6 @@ def packed_attention(
         part = mask.decodes
         rows = query.index_select(0, part.rows)
         pages = key_pages, value_pages, part.block_list, part.block_groups
-        statistics = merge_rows(
-            statistics, part.rows, paged_decode_statistics(rows, *pages, part.mask, scale)
-        )
+        past = paged_decode_statistics(rows, *pages, part.mask, scale)
+        statistics = merge_rows(statistics, part.rows, past)
     return finish_attention(statistics, value.dtype)

@@ -77,10 +77,9 @@ def sweep(
 
     def run(step: int | None) -> Any:
         progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {rounds}")
-        metrics = serving.names.ChunkedPrefillMetrics(prefill_step=workload.promise)
-        served = serve(serving, workload, step, metrics=metrics)
+        served = serve(serving, workload, step)
         figures[step].append(figures_of(served.trace(), workload))
-        return metrics
+        return served.metrics
 
     for step in steps:
         run(step)

@@ -1,0 +1,150 @@
+"""The screen of Day 3.3: a strip of tokens for each step, and the same requests under other policies.
+
+The learner's scheduler plans for a model that checks every batch and computes nothing. Then it serves the shipped one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...lab.fake_packed_model import FakePackedModel
+from ...lab.serve import EndlessTokenizer
+from ...lab.text import shortened
+from ...model.tokenizer import load_tokenizer
+from ...runtime.loading import load_checkpoint
+from ...runtime.port import resolve_serving
+
+MODEL = "tiny-qwen3"
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue")
+BUDGET, SEQS, BLOCKS, BLOCK = 12, 4, 11, 4
+# Tokens of the prompt and of the answer, and the step before which the request arrives.
+DRAWN = ((5, 13, 0), (3, 11, 0), (21, 3, 2), (4, 4, 3))
+POLICIES = {
+    "hybrid": {},
+    "separate": {"policy": "separate"},
+    "no chunks": {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
+}
+QUESTIONS = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is vLLM?", "What is attention?")
+
+
+@dataclass
+class Run:
+    """What a policy did: each call of the model with who was preempted before it, and when A had its tokens."""
+
+    calls: list[tuple[Any, str]] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    preempted: str = ""
+
+    def hear(self, event: Any) -> None:
+        if event.kind == "preempt":
+            self.preempted += letter(event.request)
+        elif event.kind == "step":
+            self.calls.append((event, self.preempted))
+            self.preempted = ""
+        elif event.kind == "token" and letter(event.request) == "A":
+            self.times.append(event.time)
+
+    @property
+    def computed(self) -> int:
+        """Tokens."""
+        return sum(part.tokens for event, _ in self.calls for part in event.parts)
+
+
+def letter(sequence: Any) -> str:
+    return chr(ord("A") + sequence.request_id)
+
+
+def show(b, console: Console) -> None:
+    """Draws the strips of a small run, counts what other policies do with it, then serves the shipped model."""
+    s = resolve_serving(b.solution.__name__.partition(".")[0])
+    runs = {name: _run(s, **options) for name, options in POLICIES.items()}
+    console.print(f"budget {BUDGET} tokens per step; {BLOCKS} blocks of {BLOCK} tokens")
+    console.print("A  a token of A's prompt, or one that is computed again      a  A decodes\n")
+    for number, (event, preempted) in enumerate(runs["hybrid"].calls, start=1):
+        console.print(_strip(number, event, preempted))
+    console.print()
+    _compare(console, runs)
+    _serve(b, s, console)
+
+
+def _run(s, **options: Any) -> Run:
+    allocator = s.BlockAllocator(BLOCKS, BLOCK, enable_prefix_caching=False)
+    model = FakePackedModel(allocator, s.Sampled)
+    made = [
+        s.Sequence([97 + number] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=64,
+                   sampling=s.SamplingParams(max_tokens=answer))
+        for number, (prompt, answer, _) in enumerate(DRAWN)
+    ]  # fmt: skip
+    run, options = Run(), {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **options}
+    scheduler = s.HybridScheduler(model, allocator, clock=model.clock, on_event=run.hear, **options)
+    steps, waiting = 0, [(arrives, one) for one, (_, _, arrives) in zip(made, DRAWN, strict=True)]
+    while waiting or scheduler.has_work_remaining():
+        while waiting and waiting[0][0] <= steps:
+            scheduler.add(waiting.pop(0)[1])
+        scheduler.step()
+        steps += 1
+    return run
+
+
+def _strip(number: int, event: Any, preempted: str) -> Text:
+    """The tokens of a step, decodes first, each in the colour of its request."""
+    text = Text(f"step {number:2}  ", "dim")
+    for part in sorted(event.parts, key=lambda part: part.kind == "chunk"):
+        for one in part.requests:
+            small = part.kind == "decode"
+            cells = letter(one).lower() if small else letter(one) * part.tokens
+            text.append(cells, COLOURS[one.request_id])
+    tokens = sum(part.tokens for part in event.parts)
+    text.append(" " * (BUDGET - tokens) + f"  {tokens:2} token{'s' * (tokens > 1)}", "dim")
+    if preempted:
+        text.append(f"   no block is free: {', '.join(preempted)} preempted", "red")
+    return text
+
+
+def _compare(console: Console, runs: dict[str, Run]) -> None:
+    table = Table("policy", "calls", "tokens", "A's longest gap", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, run in runs.items():
+        gap = max(later - earlier for earlier, later in pairwise(run.times))
+        table.add_row(name, str(len(run.calls)), str(run.computed), f"{gap:.0f} tokens")
+    console.print(table)
+    console.print(
+        "each call reads all weights; a gap is what was computed between two tokens of A\n", style="dim"
+    )
+
+
+def _serve(b, s, console: Console) -> None:
+    """Few blocks for five questions: chunks, decodes, preemptions and shared prefixes on the learner's arrays."""
+    network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
+    runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)
+    scheduler = s.HybridScheduler(runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
+    made = [
+        s.Sequence(
+            tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": question}])),
+            tokenizer, request_id=number, max_seq_len=128,
+        )
+        for number, question in enumerate(QUESTIONS)
+    ]  # fmt: skip
+    for one in made:
+        scheduler.add(one)
+    steps = 0
+    while scheduler.has_work_remaining():
+        steps += scheduler.step()
+    _answers(console, made)
+    console.print(
+        f"\n{runner.computed_tokens} tokens in {steps} forwards: every weight was read {steps} times"
+    )
+
+
+def _answers(console: Console, made: Sequence[Any]) -> None:
+    table = Table("", "question", "preempted", "answer of the shipped model", box=None, pad_edge=False)
+    for one, question in zip(made, QUESTIONS, strict=True):
+        table.add_row(letter(one), question, str(one.num_preemptions), Text(shortened(one.text, 45)))
+    console.print(table)

@@ -1,0 +1,618 @@
+"""Wrong solutions of Week 3 Day 3."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+SEQUENCE, PACKING, SCHEDULER = "sequence.py", "packing.py", "hybrid_scheduler.py"
+ADMISSION, ATTENTION, MODEL = "admission.py", "packed_attention.py", "qwen3_week3.py"
+END = """        if token in self.eos_token_ids:
+            self.finish("stop")
+            return
+"""
+APPEND = """        self.known_tokens.append(token)
+        self.tokens.append(token)
+        self.answer.add(token)
+"""
+LAST = """        if self.answer.stopped:
+            self.finish("stop")
+        elif len(self.tokens) >= self.max_new_tokens:
+            self.finish("length")
+"""
+SAMPLED = """        if entry.needs_token:
+            batch.sample_rows.append(len(batch.token_ids) - 1)
+"""
+DECODES = """            if sequence.is_decoding and self.make_room(sequence):
+                plan.append(Scheduled(sequence, sequence.num_computed, 1))
+"""
+PHASES = """        if self.enable_chunked_prefill:
+            self.plan_decodes(plan)
+        self.plan_prompts(plan)
+"""
+VICTIM = """            youngest = self.running[-1]
+            self.preempt(youngest)
+"""
+BEGUN = """        for sequence in self.running:
+            if left and not sequence.is_decoding:
+                left -= self.plan_chunk(plan, sequence, left)
+"""
+ADMITTED = """        while left and len(self.running) < self.max_num_seqs:
+            admitted = self.waiting.admit(not self.running, left)
+            if admitted is None:
+                return
+            self.running.append(admitted)
+            left -= self.plan_chunk(plan, admitted, left)
+"""
+SEEN_TORCH = "seen = (segments[:, None] == segments) & (positions <= positions[:, None])"
+OWN = "own_statistics(query, key, value, scale, mask.own)"
+CHUNKS = """        past = paged_prompt_statistics(rows, key_pages, value_pages, part.block_list, part.mask, scale)
+        statistics = merge_rows(statistics, part.rows, past)
+"""
+DECODE_PAST = """        past = paged_decode_statistics(rows, *pages, part.mask, scale)
+        statistics = merge_rows(statistics, part.rows, past)
+"""
+
+MUTANTS = [
+    Mutant(
+        "3.3.1",
+        "the answer is no part of the known tokens",
+        SEQUENCE,
+        survives="a test of tokens and text",
+        serving=("        self.known_tokens.append(token)\n", ""),
+    ),
+    Mutant(
+        "3.3.1",
+        "an end token is known text",
+        SEQUENCE,
+        survives="a test of the finish reason and of the text",
+        serving=(
+            END,
+            END.replace(
+                "            self.finish",
+                "            self.known_tokens.append(token)\n            self.finish",
+            ),
+        ),
+    ),
+    Mutant(
+        "3.3.1",
+        "honours only one of the end tokens",
+        SEQUENCE,
+        survives="a test with one end token",
+        serving=("if token in self.eos_token_ids:", "if token == min(self.eos_token_ids, default=None):"),
+    ),
+    Mutant(
+        "3.3.1",
+        "counts the new token as computed",
+        SEQUENCE,
+        survives="a test of the text",
+        serving=(
+            "        self.tokens.append(token)\n",
+            "        self.tokens.append(token)\n        self.num_computed += 1\n",
+        ),
+    ),
+    Mutant(
+        "3.3.1",
+        "takes the token of a step in which the request was aborted",
+        SEQUENCE,
+        survives="a test that aborts between two steps",
+        serving=("        if self.is_done:\n            return\n        if token in", "        if token in"),
+    ),
+    Mutant(
+        "3.3.1",
+        "looks at the limit before the stop strings",
+        SEQUENCE,
+        survives="a test whose stop string comes before the limit",
+        serving=(
+            LAST,
+            "        if len(self.tokens) >= self.max_new_tokens:\n"
+            '            self.finish("length")\n'
+            "        elif self.answer.stopped:\n"
+            '            self.finish("stop")\n',
+        ),
+    ),
+    Mutant(
+        "3.3.1",
+        "drops the token that reaches the limit",
+        SEQUENCE,
+        survives="a test of the finish reason",
+        serving=(
+            APPEND,
+            "        if len(self.tokens) + 1 >= self.max_new_tokens:\n"
+            '            self.finish("length")\n            return\n' + APPEND,
+        ),
+    ),
+    Mutant(
+        "3.3.1",
+        "one token more than the limit",
+        SEQUENCE,
+        survives="a test in which the text ends before the limit",
+        serving=("len(self.tokens) >= self.max_new_tokens", "len(self.tokens) > self.max_new_tokens"),
+    ),
+    Mutant(
+        "3.3.2",
+        "samples after every chunk",
+        PACKING,
+        survives="a test with prompts of one chunk",
+        serving=(SAMPLED, SAMPLED.replace("if entry.needs_token:", "if True:")),
+    ),
+    Mutant(
+        "3.3.2",
+        "samples where the prompt ends, also when it is computed again and the answer is known",
+        PACKING,
+        survives="a test without preemption: the first token is taken twice",
+        serving=(
+            "if entry.needs_token:",
+            "if entry.needs_token or entry.stop == entry.sequence.num_prompt_tokens:",
+        ),
+    ),
+    Mutant(
+        "3.3.2",
+        "the row of a sample counts from the beginning of its entry",
+        PACKING,
+        survives="a test with one request",
+        serving=(
+            "batch.sample_rows.append(len(batch.token_ids) - 1)",
+            "batch.sample_rows.append(entry.size - 1)",
+        ),
+    ),
+    Mutant(
+        "3.3.2",
+        "positions restart with every chunk",
+        PACKING,
+        survives="a test with prompts of one chunk",
+        serving=("range(entry.start, entry.stop)", "range(entry.size)"),
+    ),
+    Mutant(
+        "3.3.2",
+        "positions count along the row",
+        PACKING,
+        survives="a test with one prompt of one chunk",
+        serving=(
+            "batch.positions.extend(range(entry.start, entry.stop))",
+            "batch.positions.extend(range(len(batch.positions), len(batch.positions) + entry.size))",
+        ),
+    ),
+    Mutant(
+        "3.3.2",
+        "every chunk goes into the first slots again",
+        PACKING,
+        survives="a test with prompts of one chunk",
+        serving=("table.slots(entry.start, entry.stop)", "table.slots(0, entry.size)"),
+    ),
+    Mutant(
+        "3.3.2",
+        "feeds the first tokens of the text again",
+        PACKING,
+        survives="a test of positions and slots",
+        serving=("known_tokens[entry.start : entry.stop]", "known_tokens[: entry.size]"),
+    ),
+    Mutant(
+        "3.3.2",
+        "forgets that the answer so far has to be computed again",
+        PACKING,
+        survives="a test of prompts",
+        serving=(
+            "entry.sequence.known_tokens[entry.start : entry.stop]",
+            "[*entry.sequence.prompt_tokens, *[0] * 64][entry.start : entry.stop]",
+        ),
+    ),
+    Mutant(
+        "3.3.2",
+        "counts the tokens of the step as its past",
+        PACKING,
+        survives="a test of tokens, positions and slots",
+        serving=("context_lens.append(entry.start)", "context_lens.append(entry.stop)"),
+    ),
+    Mutant(
+        "3.3.2",
+        "query_start has sizes",
+        PACKING,
+        survives="a test with one request",
+        serving=("query_start.append(len(batch.token_ids))", "query_start.append(entry.size)"),
+    ),
+    Mutant(
+        "3.3.2",
+        "the parameters of the first request for all rows",
+        PACKING,
+        survives="a test in which all requests are greedy",
+        serving=("sampling.append(entry.sequence.sampling)", "sampling.append(plan[0].sequence.sampling)"),
+    ),
+    Mutant(
+        "3.3.2",
+        "tables in the order of the requests' numbers, rows in the order of the plan",
+        PACKING,
+        survives="a test whose plan has the requests in their order",
+        serving=(
+            "    # END TASK\n    return batch",
+            "    order = sorted(range(len(plan)), key=lambda i: plan[i].sequence.request_id)\n"
+            "    batch.block_tables[:] = [batch.block_tables[i] for i in order]\n"
+            "    # END TASK\n    return batch",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "prompts first: decodes get what is left",
+        SCHEDULER,
+        survives="a test of the answers",
+        serving=(
+            PHASES,
+            "        left, self.max_num_batched_tokens = self.max_num_batched_tokens, self.max_num_batched_tokens\n"
+            "        self.plan_prompts(plan)\n"
+            "        if sum(entry.size for entry in plan) < left and self.enable_chunked_prefill:\n"
+            "            planned = {id(entry.sequence) for entry in plan}\n"
+            "            more = []\n"
+            "            self.plan_decodes(more)\n"
+            "            plan += [e for e in more if id(e.sequence) not in planned]\n",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "decodes only in steps without a prompt",
+        SCHEDULER,
+        survives="a test of the answers: chunked, and still everybody waits",
+        serving=(
+            PHASES,
+            "        if self.enable_chunked_prefill and not len(self.waiting):\n"
+            "            self.plan_decodes(plan)\n"
+            "        self.plan_prompts(plan)\n",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "the last token of a prompt is a decode",
+        SCHEDULER,
+        survives="a test in which no chunk has one token",
+        serving=(
+            "if sequence.is_decoding and self.make_room",
+            "if sequence.num_uncomputed == 1 and self.make_room",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "leaves half of the budget to prompts, and decodes out",
+        SCHEDULER,
+        survives="a test with a large budget",
+        serving=(
+            "            if sequence.is_decoding and self.make_room(sequence):\n",
+            "            if 2 * len(plan) >= self.max_num_batched_tokens:\n                return\n"
+            "            if sequence.is_decoding and self.make_room(sequence):\n",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "the youngest first",
+        SCHEDULER,
+        survives="a test of who is served",
+        serving=("for sequence in list(self.running):", "for sequence in self.running[::-1]:"),
+    ),
+    Mutant(
+        "3.3.3",
+        "reserves the next block a token too early",
+        SCHEDULER,
+        survives="a test of plans and answers: it only wastes memory",
+        serving=(
+            DECODES,
+            DECODES + "                sequence.block_table.reserve(sequence.num_computed + 2)\n",
+        ),
+    ),
+    Mutant(
+        "3.3.4",
+        "preempts the oldest",
+        SCHEDULER,
+        survives="a test of the answers with two requests",
+        serving=("youngest = self.running[-1]", "youngest = self.running[0]"),
+    ),
+    Mutant(
+        "3.3.4",
+        "preempts everybody who is younger, for one block",
+        SCHEDULER,
+        survives="a test of the answers",
+        serving=(
+            VICTIM,
+            "            for other in self.running[:0:-1]:\n"
+            "                if other is not sequence and other in self.running[self.running.index(sequence) :]:\n"
+            "                    self.preempt(other)\n"
+            "            if self.allocator.can_allocate(missing, keep_watermark=False):\n"
+            "                break\n" + VICTIM,
+        ),
+    ),
+    Mutant(
+        "3.3.4",
+        "keeps the watermark from running requests too",
+        SCHEDULER,
+        survives="a test without a watermark",
+        serving=("can_allocate(missing, keep_watermark=False)", "can_allocate(missing)"),
+    ),
+    Mutant(
+        "3.3.4",
+        "a preempted request keeps its place in the text",
+        SEQUENCE,
+        survives="a test that its blocks are free",
+        serving=(
+            "        self.block_table.release()\n        self.num_computed = 0\n",
+            "        self.block_table.release()\n",
+        ),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a preempted request starts over, and loses its answer",
+        SEQUENCE,
+        survives="a test of the answers: greedy, it gives the same one again",
+        serving=(
+            "        self.num_preemptions += 1\n",
+            "        self.num_preemptions += 1\n"
+            "        self.known_tokens, self.tokens = list(self.prompt_tokens), []\n",
+        ),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a preempted request gets a new table, and nobody frees the blocks of the old one",
+        SEQUENCE,
+        survives="a test of the request: it has no blocks any more",
+        serving=(
+            "        self.block_table.release()\n",
+            "        self.block_table = BlockTable(self.block_table.allocator)\n",
+        ),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a preempted request waits behind all others",
+        ADMISSION,
+        survives="a test of the answers",
+        serving=(
+            '        """\n        self.returned.appendleft(sequence)\n',
+            '        """\n        self.queue.add(sequence)\n',
+        ),
+    ),
+    Mutant(
+        "3.3.5",
+        "a budget for each request",
+        SCHEDULER,
+        survives="a test with one prompt at a time",
+        serving=(
+            ADMITTED,
+            ADMITTED.replace(
+                "left -= self.plan_chunk(plan, admitted, left)", "self.plan_chunk(plan, admitted, left)"
+            ),
+        ),
+    ),
+    Mutant(
+        "3.3.5",
+        "what prompts that have begun take is free",
+        SCHEDULER,
+        survives="a test in which every prompt is one chunk",
+        serving=(BEGUN, BEGUN.replace("left -= self.plan_chunk", "self.plan_chunk")),
+    ),
+    Mutant(
+        "3.3.5",
+        "decodes are not counted in the budget",
+        SCHEDULER,
+        survives="a test of prompts alone",
+        serving=("left = self.prompt_budget(plan)", "left = self.max_num_batched_tokens"),
+    ),
+    Mutant(
+        "3.3.5",
+        "one prompt per step",
+        SCHEDULER,
+        survives="a test of the answers",
+        serving=(
+            "            left -= self.plan_chunk(plan, admitted, left)\n",
+            "            left -= self.plan_chunk(plan, admitted, left)\n            return\n",
+        ),
+    ),
+    Mutant(
+        "3.3.5",
+        "no prompt while anybody decodes",
+        SCHEDULER,
+        survives="a test that no decode waits: prompts starve",
+        serving=("left = self.prompt_budget(plan)", "left = 0 if plan else self.prompt_budget(plan)"),
+    ),
+    Mutant(
+        "3.3.5",
+        "new prompts go before those that have begun",
+        SCHEDULER,
+        survives="a test in which all prompts come at once",
+        serving=(
+            BEGUN + ADMITTED,
+            "        before = list(self.running)\n"
+            + ADMITTED.replace("                return\n", "                break\n")
+            + BEGUN.replace("in self.running", "in before"),
+        ),
+    ),
+    Mutant(
+        "3.3.5",
+        "only requests that decode have a place",
+        SCHEDULER,
+        survives="a test with as many places as requests",
+        serving=(
+            "while left and len(self.running) < self.max_num_seqs:",
+            "while left and sum(one.is_decoding for one in self.running) < self.max_num_seqs:",
+        ),
+    ),
+    Mutant(
+        "3.3.5",
+        "a prompt that waits may take the last block",
+        SCHEDULER,
+        survives="a test without a watermark",
+        serving=("admit(not self.running, left)", "admit(True, left)"),
+    ),
+    Mutant(
+        "3.3.5",
+        "whoever runs alone has to keep the watermark, and waits for ever",
+        SCHEDULER,
+        survives="a test with prompts that are small beside the pool",
+        serving=("admit(not self.running, left)", "admit(False, left)"),
+    ),
+    Mutant(
+        "3.3.5",
+        "others can find blocks that are reserved and not computed",
+        SCHEDULER,
+        survives="a test in which no two prompts begin alike",
+        serving=(
+            "register(entry.sequence.known_tokens, entry.stop)",
+            "register(entry.sequence.known_tokens, len(entry.sequence.known_tokens))",
+        ),
+    ),
+    Mutant(
+        "3.3.6",
+        "the causal mask over the whole row: earlier requests are seen",
+        ATTENTION,
+        survives="a test with one request",
+        torch=(
+            SEEN_TORCH,
+            "rows = torch.arange(len(segments))\n    seen = (rows <= rows[:, None]) & (segments <= segments[:, None])",
+        ),
+        mlx=(
+            SEEN_TORCH,
+            "rows = mx.arange(len(segments))\n    seen = (rows <= rows[:, None]) & (segments <= segments[:, None])",
+        ),
+    ),
+    Mutant(
+        "3.3.6",
+        "compares positions alone",
+        ATTENTION,
+        survives="a test with one request",
+        both=(SEEN_TORCH, "seen = positions <= positions[:, None]"),
+    ),
+    Mutant(
+        "3.3.6",
+        "compares requests alone: a chunk sees its own future",
+        ATTENTION,
+        survives="a test with decodes",
+        both=(SEEN_TORCH, "seen = segments[:, None] == segments"),
+    ),
+    Mutant(
+        "3.3.6",
+        "a row does not see itself",
+        ATTENTION,
+        survives="a test of what is hidden",
+        both=("(positions <= positions[:, None])", "(positions < positions[:, None])"),
+    ),
+    Mutant(
+        "3.3.6",
+        "queries and keys exchanged",
+        ATTENTION,
+        survives="a test with decodes",
+        both=("(positions <= positions[:, None])", "(positions[:, None] <= positions)"),
+    ),
+    Mutant(
+        "3.3.6",
+        "a window of one token more",
+        ATTENTION,
+        survives="a test without a window",
+        both=("(positions > positions[:, None] - window)", "(positions >= positions[:, None] - window)"),
+    ),
+    Mutant(
+        "3.3.6",
+        "positions in half precision, where 2,049 does not exist",
+        ATTENTION,
+        survives="a test with short texts",
+        inside="segment_mask",
+        torch=("    seen = (segments", "    positions = positions.half()\n    seen = (segments"),
+        mlx=("    seen = (segments", "    positions = positions.astype(mx.float16)\n    seen = (segments"),
+    ),
+    Mutant(
+        "3.3.7",
+        "decodes see their own token alone",
+        ATTENTION,
+        survives="a test with prompts of one chunk",
+        both=("if mask.decodes is not None:", "if mask.decodes is not None and False:"),
+    ),
+    Mutant(
+        "3.3.7",
+        "chunks forget the chunks before them",
+        ATTENTION,
+        survives="a test with prompts of one chunk",
+        both=(
+            "    if mask.chunks is not None:\n        part",
+            "    if mask.chunks is not None and False:\n        part",
+        ),
+    ),
+    Mutant(
+        "3.3.7",
+        "one past at most: decodes only in steps without a chunk that has one",
+        ATTENTION,
+        survives="a test of chunks, and one of decodes",
+        both=("    if mask.decodes is not None:", "    if mask.decodes is not None and mask.chunks is None:"),
+    ),
+    Mutant(
+        "3.3.7",
+        "the queries of the first rows, wherever the chunk is",
+        ATTENTION,
+        survives="a test in which the chunk comes first",
+        torch=(
+            "rows = query.index_select(0, part.rows)\n        past",
+            "rows = query[: len(part.rows)]\n        past",
+        ),
+        mlx=("rows = query[part.rows]\n        past", "rows = query[: len(part.rows)]\n        past"),
+    ),
+    Mutant(
+        "3.3.7",
+        "gives the pasts of the decodes to their rows in the wrong order",
+        ATTENTION,
+        survives="a test with one decode",
+        torch=(DECODE_PAST, DECODE_PAST.replace("part.rows, past", "part.rows.flip(0), past")),
+        mlx=(DECODE_PAST, DECODE_PAST.replace("part.rows, past", "part.rows[::-1], past")),
+    ),
+    Mutant(
+        "3.3.7",
+        "projects the queries of chunks and of decodes in two calls",
+        MODEL,
+        survives="a test of the logits: the weights are read twice",
+        both=(
+            "        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)\n",
+            "        project(x[:, :1], self.wq)\n"
+            "        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)\n",
+        ),
+    ),
+    Mutant(
+        "3.3.7",
+        "the past takes the place of the step's own keys",
+        ATTENTION,
+        survives="a test of steps without a past",
+        both=(
+            CHUNKS,
+            CHUNKS.replace(
+                "        statistics = merge_rows",
+                "        statistics = tuple(part_of * 1 for part_of in statistics)\n"
+                "        statistics[1][part.rows] = -3e38\n        statistics = merge_rows",
+            ),
+        ),
+    ),
+    Mutant(
+        "3.3.7",
+        "averages the step and the past, instead of merging their statistics",
+        ATTENTION,
+        survives="a test of shapes, and of steps without a past",
+        both=(
+            "    return finish_attention(statistics, value.dtype)",
+            "    own = finish_attention(" + OWN + ", value.dtype)\n"
+            "    has_past = mask.chunks is not None or mask.decodes is not None\n"
+            "    whole = finish_attention(statistics, value.dtype)\n"
+            "    return (own + whole) / 2 if has_past else whole",
+        ),
+        inside="packed_attention",
+    ),
+    Mutant(
+        "3.3.7",
+        "the default scale for the past",
+        ATTENTION,
+        survives="a test without a scale of its own",
+        both=("part.block_list, part.mask, scale)", "part.block_list, part.mask)"),
+    ),
+    Mutant(
+        "3.3.7",
+        "every row reaches the head, and rows are chosen after it",
+        MODEL,
+        survives="a test of the logits",
+        torch=(
+            "return self.head(self.norm(x.index_select(1, inputs.sample_rows)))[0]",
+            "return self.head(self.norm(x))[0].index_select(0, inputs.sample_rows)",
+        ),
+        mlx=(
+            "return self.head(self.norm(mx.take(x, inputs.sample_rows, axis=1)))[0]",
+            "return self.head(self.norm(x))[0][inputs.sample_rows]",
+        ),
+    ),
+]

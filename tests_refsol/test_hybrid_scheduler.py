@@ -1,0 +1,538 @@
+"""The hybrid scheduler as a product: refusals, aborts, failures, policies, events and what listens to them."""
+
+import re
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+from tiny_llm_kit.lab.recorder import Recorder
+from tiny_llm_ref.serving import (
+    AdaptiveChunker,
+    BlockAllocator,
+    ChunkedPrefillMetrics,
+    HybridScheduler,
+    PriorityScheduler,
+    Sampled,
+    SamplingParams,
+    Sequence,
+)
+
+
+class Engine:
+    """A scheduler, its blocks, its model, and all events."""
+
+    def __init__(self, num_blocks=64, block_size=4, *, watermark=0.0, caching=False, model=None, **options):
+        self.allocator = BlockAllocator(
+            num_blocks, block_size, watermark=watermark, enable_prefix_caching=caching
+        )
+        self.model = FakePackedModel(self.allocator, Sampled, **(model or {}))
+        self.events, self.sequences, self.listener = [], [], lambda event: None
+        options = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **options}
+        self.scheduler = HybridScheduler(
+            self.model, self.allocator, clock=self.model.clock, on_event=self._hear, **options
+        )
+
+    def _hear(self, event):
+        self.events.append(event)
+        self.listener(event)
+
+    def add(self, prompt="ab", *, priority="interactive", max_seq_len=64, **sampling):
+        prompt = list(prompt.encode()) if isinstance(prompt, str) else prompt
+        made = Sequence(
+            prompt,
+            ByteTokenizer(),
+            request_id=len(self.sequences),
+            sampling=SamplingParams(**sampling),
+            max_seq_len=max_seq_len,
+            priority=priority,
+        )
+        self.sequences.append(made)
+        self.scheduler.add(made)
+        return made
+
+    def finish(self):
+        steps = 0
+        while self.scheduler.has_work_remaining():
+            self.scheduler.step()
+            steps += 1
+            assert steps < 500
+        return steps
+
+    def story(self, number):
+        """The events of one request, one after the other."""
+        return [e.kind for e in self.events if e.request is self.sequences[number]]
+
+    def is_as_new(self):
+        return self.allocator.num_free == self.allocator.num_blocks and not self.scheduler.running
+
+    def is_alone(self, made):
+        return made.tokens == self.model.answer_alone(made.prompt_tokens, made.max_new_tokens)
+
+
+# ---- what can never be served
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "words"),
+    [
+        ("", {}, "the prompt is empty"),
+        ("a" * 64, {}, "the prompt has 64 tokens, but max_seq_len is 64"),
+        ([1, 2**16], {}, "token id 65536 is none of 0 to 65535"),
+        ([1, -1], {}, "token id -1 is none of"),
+        ([1.5], {}, "token id 1.5 is none of"),
+        ("a" * 20, {"max_tokens": 30}, "a prompt of 20 tokens with an answer of 30 never fits into the 40 tokens"),
+        ("a" * 41, {}, "a prompt of 41 tokens with an answer of 1 never fits into the 40 tokens"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_can_never_be_served_is_refused_at_once_and_others_go_on(prompt, options, words):
+    """The head of the line that never fits would block everybody behind it (vllm-project/vllm#39734)."""
+    engine = Engine(num_blocks=10)
+    bad, good = engine.add(prompt, **options), engine.add("xy", max_tokens=3)
+    assert (bad.finish_reason, words in bad.error, "\n" in bad.error) == ("error", True, False), bad.error
+    assert engine.story(0) == ["arrive", "finish"] and not engine.model.batches, "before any step"
+    engine.finish()
+    assert engine.is_alone(good) and engine.is_as_new()
+    results = engine.scheduler.collect_results()
+    assert [(r.prompt_idx, r.finish_reason, r.error) for r in results] == [
+        (0, "error", bad.error),
+        (1, "length", None),
+    ]
+    assert engine.scheduler.collect_results() == []
+
+
+def test_the_last_token_of_an_answer_needs_no_room():
+    """40 tokens of blocks: a prompt of 30 and an answer of 11, of which the last token is never computed."""
+    engine = Engine(num_blocks=10)
+    fits = engine.add("a" * 30, max_tokens=11)
+    assert engine.add("a" * 30, max_tokens=12).finish_reason == "error"
+    engine.finish()
+    assert len(fits.tokens) == 11 and engine.is_alone(fits)
+
+
+def test_without_max_tokens_the_pool_is_a_limit_and_no_error():
+    engine = Engine(num_blocks=3)
+    made = engine.add("abcd")
+    engine.finish()
+    assert (made.finish_reason, len(made.known_tokens)) == ("length", 13), (
+        "12 tokens in blocks, and the last one"
+    )
+
+
+def test_the_models_context_is_a_limit_and_no_error():
+    engine = Engine(model={"max_model_len": 10})
+    made = engine.add("abcd", max_tokens=50, max_seq_len=1000)
+    engine.finish()
+    assert (made.finish_reason, len(made.tokens)) == ("length", 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs is 0: give at least 1"),
+        ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3 and max_num_seqs 4: each"),
+        ({"policy": "both"}, 'policy is \'both\': give "hybrid" or "separate"'),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 63},
+            "max_num_batched_tokens is 63 and max_model_len 64: without chunks",
+        ),
+        (
+            {"chunker": AdaptiveChunker(), "max_num_batched_tokens": 512},
+            "the chunker's largest size 512 and 4 decodes have to fit, so give at least 516",
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together_are_refused(options, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Engine(**options)
+
+
+def test_a_priority_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="priority is 'urgent': choose interactive or batch"):
+        Engine().add(priority="urgent")
+
+
+# ---- aborts
+
+
+@pytest.mark.parametrize("when", ["waiting", "prefill", "decode", "preempted"])
+def test_an_abort_between_two_steps_ends_a_request_at_once(when):
+    """Its blocks are free, its text stays, and the others have their own answers (lmdeploy#1788)."""
+    engine = Engine(num_blocks=8, max_num_seqs=2, max_num_batched_tokens=6)
+    first = engine.add("abcdefgh", max_tokens=9)
+    made = engine.add("klmnopqrst", max_tokens=4)
+    third = engine.add("uv", max_tokens=3)
+    steps = {"waiting": 0, "prefill": 2, "decode": 4, "preempted": 4}[when]
+    for _ in range(steps):
+        engine.scheduler.step()
+    if when == "preempted":
+        engine.scheduler.preempt(made)
+    state = (made.num_computed > 0, made.num_computed >= 10, made in engine.scheduler.running)
+    expected = {
+        "waiting": (False, False, False),
+        "prefill": (True, False, True),
+        "decode": (True, True, True),
+        "preempted": (False, False, False),
+    }
+    assert state == expected[when], state
+    text, free = made.text, engine.allocator.num_free
+    held = len(made.block_table.blocks)
+    made.abort()
+    assert (made.finish_reason, made.text, engine.allocator.num_free) == ("abort", text, free + held)
+    made.abort()
+    engine.finish()
+    assert engine.is_alone(first) and engine.is_alone(third) and engine.is_as_new()
+    assert engine.story(1).count("finish") == 1 and made.finish_reason == "abort"
+
+
+@pytest.mark.parametrize("call", [0, 1, 3])
+def test_an_abort_while_the_model_runs_is_a_mark(call):
+    """The model writes into the blocks until its call returns; the token of that call is not taken."""
+    seen = []
+
+    def during(number):
+        if number == call:
+            made.abort()
+            seen.append((made.is_done, len(made.block_table.blocks) > 0, len(made.tokens)))
+
+    engine = Engine(model={"during": during}, max_num_batched_tokens=6)
+    made, other = engine.add("abcdefgh", max_tokens=9), engine.add("kl", max_tokens=4)
+    engine.finish()
+    [(was_done, had_blocks, tokens)] = seen
+    assert (was_done, had_blocks) == (False, True)
+    assert (made.finish_reason, len(made.tokens)) == ("abort", tokens), (
+        "no token of the call that it was aborted in"
+    )
+    assert engine.is_alone(other) and engine.is_as_new()
+    assert engine.story(0)[-1] == "finish" and engine.story(0).count("token") == tokens
+
+
+@pytest.mark.parametrize("kind", ["arrive", "prefill", "step", "token", "preempt", "resume", "finish"])
+def test_a_listener_may_abort_everybody_at_any_event(kind):
+    engine = Engine(num_blocks=5, max_num_batched_tokens=64)
+
+    def abort_all(event):
+        if event.kind == kind and len(engine.sequences) == 3:
+            for one in engine.sequences:
+                one.abort()
+
+    engine.listener = abort_all
+    for prompt in ("abcdefgh", "ijklmnop", "qr"):
+        engine.add(prompt, max_tokens=5)
+    engine.finish()
+    assert all(one.is_done for one in engine.sequences) and engine.is_as_new()
+    assert all(engine.story(i).count("finish") == 1 for i in range(3)), [engine.story(i) for i in range(3)]
+
+
+def test_requests_that_were_aborted_while_they_waited_take_no_step():
+    """Hundreds of them leave in the one step that admits the next (sglang's and lmdeploy's leak)."""
+    engine = Engine(max_num_seqs=1)
+    first = engine.add("ab", max_tokens=2)
+    for _ in range(300):
+        engine.add("cd").abort()
+    last = engine.add("ef", max_tokens=1)
+    assert engine.finish() == 3
+    assert engine.is_alone(first) and engine.is_alone(last) and engine.is_as_new()
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("policy", ["hybrid", "separate"])
+def test_a_call_that_fails_ends_the_requests_in_it_and_no_others(error, call, policy):
+    engine = Engine(model={"fails": {call: error}}, policy=policy, max_num_seqs=2, max_num_batched_tokens=6)
+    for prompt in ("abcdefgh", "kl", "mn", "op"):
+        engine.add(prompt, max_tokens=4)
+    with pytest.raises(type(error)):
+        engine.finish()
+    failed = engine.model.batches[call]
+    ended = [one for one in engine.sequences if one.is_done and one.finish_reason != "length"]
+    assert len(ended) == len(failed.context_lens)
+    expected = ("error", "out of memory") if isinstance(error, RuntimeError) else ("abort", None)
+    assert {(one.finish_reason, one.error) for one in ended} == {expected}
+    assert not any(one in engine.scheduler.running for one in ended)
+    assert all(not one.block_table.blocks for one in ended)
+    engine.finish()
+    assert all(engine.is_alone(one) for one in engine.sequences if one not in ended) and engine.is_as_new()
+
+
+def test_a_listener_that_raises_leaves_a_scheduler_that_goes_on():
+    """What it raises is raised by the step; nobody is left marked as running in a call."""
+    for kind in ("prefill", "step", "token", "finish"):
+        engine = Engine()
+        raised = []
+
+        def fail_once(event, kind=kind, raised=raised):
+            if event.kind == kind and not raised:
+                raised.append(event)
+                raise OSError("the reader hung up")
+
+        engine.listener = fail_once
+        one, two = engine.add("abcdefghijkl", max_tokens=3), engine.add("mn", max_tokens=3)
+        with pytest.raises(OSError):
+            engine.finish()
+        engine.finish()
+        assert engine.is_alone(one) and engine.is_alone(two) and engine.is_as_new(), kind
+
+
+def test_closing_ends_everybody_and_frees_every_block():
+    engine = Engine(max_num_seqs=2)
+    for prompt in ("abcdefghijkl", "mn", "op"):
+        engine.add(prompt, max_tokens=9)
+    engine.scheduler.step()
+    engine.scheduler.close()
+    assert {one.finish_reason for one in engine.sequences} == {"abort"} and engine.is_as_new()
+    with pytest.raises(RuntimeError, match="this scheduler is closed"):
+        engine.add()
+
+
+def test_too_few_samples_are_an_error():
+    engine = Engine()
+    engine.add("ab")
+    plan = engine.scheduler.plan(0.0)
+    with pytest.raises(ValueError, match="zip"):
+        engine.scheduler.commit(plan, [])
+
+
+# ---- the other policies
+
+
+def test_separate_calls_are_the_same_plan_in_two_calls():
+    """Chunks and then decodes, as vLLM on Gaudi does it: the same steps and the same answers."""
+    traces = {}
+    for policy in ("hybrid", "separate"):
+        engine = Engine(policy=policy)
+        engine.add("ab", max_tokens=6)
+        engine.scheduler.step()
+        engine.add("klmnopqrstuv", max_tokens=3)
+        steps = 1 + engine.finish()
+        traces[policy] = engine.model.trace, steps, [one.tokens for one in engine.sequences]
+    assert traces["hybrid"][1:] == traces["separate"][1:]
+    assert traces["hybrid"][0][1].endswith(" klmnopq@0") and traces["separate"][0][1] == "klmnopq@0"
+    assert len(traces["separate"][0]) == len(traces["hybrid"][0]) + 2
+
+
+def test_each_call_of_separate_policy_is_an_event_and_decodes_have_waited():
+    engine = Engine(policy="separate")
+    engine.add("ab", max_tokens=6)
+    engine.scheduler.step()
+    engine.add("klmnop", max_tokens=3)
+    engine.events.clear()
+    engine.scheduler.step()
+    steps = [event for event in engine.events if event.kind == "step"]
+    assert [[(p.kind, p.tokens, p.running) for p in e.parts] for e in steps] == [
+        [("chunk", 6, 1)],
+        [("decode", 1, 0)],
+    ]
+    assert [event.seconds for event in steps] == [6, 1] and steps[1].start == steps[0].time
+
+
+def test_without_chunks_whole_prompts_come_first():
+    """A step of whole prompts as long as one fits, else a step of decodes: the other policy, with its stalls."""
+    engine = Engine(enable_chunked_prefill=False, max_num_batched_tokens=64, max_num_seqs=3)
+    engine.add("ab", max_tokens=4)
+    engine.scheduler.step()
+    engine.add("k" * 40, max_tokens=2)
+    engine.add("m" * 30, max_tokens=2)
+    engine.finish()
+    kinds = [
+        [(part.kind, part.tokens, part.running) for part in event.parts]
+        for event in engine.events
+        if event.kind == "step"
+    ]
+    assert kinds[:4] == [
+        [("chunk", 2, 0)],
+        [("chunk", 40, 1)],
+        [("chunk", 30, 2)],
+        [("decode", 3, 0)],
+    ], "40 and 30 tokens do not fit into one step of 64, and nobody decodes meanwhile"
+    assert all(engine.is_alone(one) for one in engine.sequences) and engine.is_as_new()
+
+
+def test_without_chunks_a_cached_prefix_counts_for_what_it_saves():
+    engine = Engine(enable_chunked_prefill=False, max_num_batched_tokens=64, caching=True)
+    engine.add("a" * 40, max_tokens=1)
+    engine.finish()
+    for _ in range(3):
+        engine.add("a" * 40 + "bcd", max_tokens=1)
+    engine.finish()
+    last = [event for event in engine.events if event.kind == "step"][-1]
+    assert [part.tokens for part in last.parts] == [3, 3, 3]
+
+
+def test_a_queue_with_classes_decides_who_is_next():
+    engine = Engine(queue=PriorityScheduler(), max_num_seqs=1)
+    engine.add("a", max_tokens=1, priority="batch")
+    engine.add("b", max_tokens=1, priority="batch")
+    engine.add("c", max_tokens=1)
+    engine.finish()
+    order = [event.request.request_id for event in engine.events if event.kind == "prefill"]
+    assert order == [2, 0, 1]
+
+
+def test_a_chunker_chooses_how_many_tokens_of_prompts_ride_along():
+    """It learns from whole steps: 4 decodes and a chunk of 16 cost more than its target, 4 and 8 do not."""
+    chunker = AdaptiveChunker(decode_latency_target=14.0, sizes=(4, 8, 16))
+    engine = Engine(chunker=chunker, max_num_batched_tokens=20, num_blocks=200, model={"max_model_len": 600})
+    for letter in "abcd":
+        engine.add(letter, max_tokens=60, max_seq_len=600)
+    engine.scheduler.step()
+    engine.scheduler.max_num_seqs = 5
+    engine.add("k" * 300, max_tokens=1, max_seq_len=600)
+    engine.finish()
+    sizes = [
+        part.tokens
+        for event in engine.events
+        if event.kind == "step" and len(event.parts) == 2
+        for part in event.parts
+        if part.kind == "chunk"
+    ]
+    assert sizes[0] == 16 and set(sizes[6:-1]) == {8}, sizes
+    assert all(engine.is_alone(one) for one in engine.sequences)
+
+
+# ---- what listens
+
+
+def heard(**options):
+    """An engine whose events go to metrics and a recorder: two that decode, then a prompt in two chunks."""
+    metrics, recorder = ChunkedPrefillMetrics(prefill_step=8), Recorder(8)
+    engine = Engine(metrics=metrics, **options)
+    engine.listener = recorder
+    engine.add("ab", max_tokens=6)
+    engine.add("cd", max_tokens=6)
+    engine.scheduler.step()
+    engine.add("klmnopqrst", max_tokens=2)
+    engine.finish()
+    return engine, metrics, recorder.trace()
+
+
+def test_metrics_of_hybrid_steps_are_true():
+    """Every step served every decode; its seconds are shared by its tokens, so their sum is what all steps took."""
+    engine, metrics, trace = heard()
+    assert (metrics.prefill_chunks_processed, metrics.decode_requests_served) == (4, 11)
+    assert metrics.stall_steps == trace.stall_steps == 0
+    assert metrics.prefill_seconds + metrics.decode_seconds == pytest.approx(engine.model.clock.now)
+    assert metrics.longest_gap == trace.longest_gap == 8, "a step with two decodes and 6 tokens of a prompt"
+
+
+def test_a_budget_above_the_promise_is_a_stall_also_in_one_call():
+    """Running requests agreed to wait for 8 tokens of prompts, and waited for 14."""
+    _, metrics, trace = heard(max_num_batched_tokens=16, max_num_seqs=2)
+    assert metrics.stall_steps == trace.stall_steps == 0, "two run, and the prompt waits for a place"
+    _, metrics, trace = heard(max_num_batched_tokens=16)
+    assert metrics.stall_steps == trace.stall_steps == 1
+
+
+def test_a_trace_of_hybrid_steps_has_a_chunk_and_decodes_side_by_side():
+    _, _, trace = heard()
+    long = trace.of(trace.lanes[2])
+    chunks = [span for span in long if span.kind == "chunk"]
+    assert [(span.tokens, span.context, span.seconds) for span in chunks] == [(6, 0, 8), (4, 6, 6)]
+    beside = [span for span in trace.of(trace.lanes[0]) if span.start == chunks[0].start]
+    assert [(span.kind, span.end) for span in beside] == [("decode", chunks[0].end)]
+    assert all(span.seconds > 0 for span in trace.spans), "nobody waited for nothing"
+
+
+def test_a_preemption_is_a_pause_in_the_trace():
+    recorder = Recorder(8)
+    engine = Engine(num_blocks=5, max_num_batched_tokens=64)
+    engine.listener = recorder
+    for prompt in ("abcdefgh", "ijklmnop", "qr"):
+        engine.add(prompt, max_tokens=5)
+    engine.finish()
+    trace = recorder.trace()
+    assert [span.kind for span in trace.of(trace.lanes[2])].count("paused") == 1
+    assert engine.story(2)[:4] == ["arrive", "prefill", "token", "preempt"] and "resume" in engine.story(2)
+    assert engine.story(2).count("prefill") == 1
+
+
+def test_what_the_model_says_about_tokens_is_kept_with_them():
+    engine = Engine(model={"answers": {"ab": "xyz"}})
+    made = engine.add("ab")
+    engine.finish()
+    assert made.finish_reason == "stop"
+    assert [sampled.token for sampled in made.sampled] == made.tokens == [*b"xyz"], (
+        "the end token is no part of it"
+    )
+
+
+# ---- host time and memory
+
+
+def lines_of_a_decode(length):
+    """Lines of Python that plan and commit execute for a request with a prompt of so many tokens that decodes."""
+    options = {"num_blocks": 100, "block_size": 64, "max_num_batched_tokens": 4096}
+    engine = Engine(**options, model={"max_model_len": 4096})
+    engine.add("a" * length, max_tokens=8, max_seq_len=4096)
+    engine.scheduler.step()
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        engine.scheduler.commit(engine.scheduler.plan(0.0), [Sampled(ord("x"))])
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_decode_costs_no_more_with_a_long_text_behind_it():
+    assert lines_of_a_decode(2000) == lines_of_a_decode(10), "work in proportion to the known tokens"
+
+
+def test_ten_thousand_short_requests_leave_nothing_behind():
+    engine = Engine(num_blocks=32, max_num_seqs=8, max_num_batched_tokens=32)
+    scheduler = engine.scheduler
+    for batch in range(100):
+        engine.model.batches.clear()
+        for _ in range(20):
+            engine.add("ab", max_tokens=2)
+        engine.finish()
+        assert len(scheduler.collect_results()) == 20, batch
+    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler._noted]
+    assert [len(one) for one in held] == [0, 0, 0, 0] and engine.is_as_new()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_loads_with_aborts_and_failures_leave_no_block(data):
+    """Whatever is aborted or fails, in whatever step: every block comes back, and the others have their own answers."""
+    failing = data.draw(st.sets(st.integers(0, 30), max_size=2))
+    engine = Engine(
+        data.draw(st.integers(8, 16)),
+        caching=data.draw(st.booleans()),
+        max_num_seqs=3,
+        policy=data.draw(st.sampled_from(["hybrid", "separate"])),
+        model={"ends": 7, "fails": dict.fromkeys(failing, OSError("lost"))},
+    )
+    for letter in "abcdef":
+        prompt = "same begin"[: data.draw(st.integers(1, 10))] + letter * data.draw(st.integers(0, 8))
+        engine.add(prompt, max_tokens=data.draw(st.integers(1, 9)))
+    for _ in range(400):
+        if data.draw(st.integers(0, 9)) == 0:
+            data.draw(st.sampled_from(engine.sequences)).abort()
+        try:
+            if not engine.scheduler.step() and not engine.scheduler.has_work_remaining():
+                break
+        except OSError:
+            pass
+    assert all(one.is_done for one in engine.sequences) and engine.is_as_new()
+    whole = [one for one in engine.sequences if one.finish_reason in ("stop", "length")]
+    assert all(engine.is_alone(one) for one in whole)
+    cut = [one for one in engine.sequences if one not in whole]
+    for one in cut:
+        alone = engine.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
+        assert one.tokens == alone[: len(one.tokens)]
