@@ -303,7 +303,7 @@ MUTANTS = [
             "mask.reshape((1,) * (2 - mask.ndim) + mask.shape)[..., rows, columns]",
         ),
         torch=(
-            "mask.expand(torch.broadcast_shapes(mask.shape, (L, S)))[..., rows, columns]",
+            "torch.broadcast_tensors(mask, mask.new_empty(1).expand(L, S))[0][..., rows, columns]",
             "mask.reshape((1,) * (2 - mask.dim()) + tuple(mask.shape))[..., rows, columns]",
         ),
     ),

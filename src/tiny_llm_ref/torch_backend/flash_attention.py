@@ -113,7 +113,8 @@ def mask_tile(
     if mask is None:
         return None
     if not isinstance(mask, str):
-        return mask.expand(torch.broadcast_shapes(mask.shape, (L, S)))[..., rows, columns]
+        # Not torch.broadcast_shapes: its first call imports sympy, which takes a second.
+        return torch.broadcast_tensors(mask, mask.new_empty(1).expand(L, S))[0][..., rows, columns]
     past = S - L
     if columns.stop - 1 <= past + rows.start:
         return None
