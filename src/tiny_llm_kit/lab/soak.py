@@ -93,6 +93,7 @@ class Soak:
                 engine.add(served[-1])
             engine.step()
             self._maybe_cancel(served)
+        engine.scheduler.collect_results()
         for request in served:
             self._check(request)
         self._check_memory(engine)

@@ -212,7 +212,6 @@ class LLMEngine:
     def step(self) -> None:
         """One step for all requests that were added."""
         self.scheduler.step()
-        self.scheduler.collect_results()  # each sequence has its own
 
     def run(self, requests: Sequence[EngineRequest], on_step: Callable[[], object] = lambda: None) -> None:
         """Serves these requests to their end, with those that were added before.
@@ -237,8 +236,9 @@ class LLMEngine:
             for request in list(self._open.values()):
                 request.abort()
             self.scheduler.plan(self.clock())  # nobody is left to plan for: those that have ended leave
-            self.scheduler.collect_results()
             raise
+        finally:
+            self.scheduler.collect_results()  # once, for it looks at every request; each has its own result
 
     def close(self) -> None:
         """Ends every request, and gives the memory of weights and KV blocks back. Closing twice does nothing."""

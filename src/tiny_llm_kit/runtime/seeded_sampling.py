@@ -27,8 +27,8 @@ def gumbel_noise(seed: int, sample_index: int, position: int, count: int) -> np.
     """
     # The position is the counter's highest word: streams of two positions cannot meet.
     philox = np.random.Philox(key=[seed, sample_index], counter=[0, 0, 0, position])
-    # In float64: a float32 exponential is 0 too often, and its noise would be infinite.
-    return -np.log(np.random.Generator(philox).standard_exponential(count))
+    bits = np.random.Generator(philox).integers(0, 2**32, count, dtype=np.uint32)
+    return -np.log(-np.log((bits + 0.5) / 2**32))  # the half keeps both ends finite
 
 
 class SeededSampler:
