@@ -206,7 +206,7 @@ def test_free_keeps_what_is_cached(s):
     allocator.fork(kept)
     blank = allocator.allocate(1)
     allocator.free([*kept, *blank])
-    assert allocator.num_free == 8
+    assert allocator.num_free == 8, f"all 8 blocks are free, each once, and num_free is {allocator.num_free}"
     assert [*allocator.prefix_cache.idle] == kept, (
         "a cached block without references is idle, and can be evicted"
     )
@@ -436,7 +436,75 @@ def test_allocate_evicts_when_no_blank_block_is_left(s):
     assert all(allocator.reference_counts[block] == 1 for block in blocks)
 
 
-# Tasks 3.1.7 and 3.1.8: sharing a prefix.
+# Task 3.1.7: making blocks findable.
+
+
+def findable(s, allocator, tokens) -> list[int]:
+    """The blocks at the front of a text that can be found."""
+    parent, blocks = None, []
+    for start in range(0, len(tokens) - SIZE + 1, SIZE):
+        parent = s.block_hash(parent, tokens[start : start + SIZE])
+        blocks.append(allocator.prefix_cache.find(parent))
+    return blocks[: blocks.index(None)] if None in blocks else blocks
+
+
+@pytest.mark.task("3.1.7")
+@pytest.mark.parametrize("num_computed", range(0, 21, 3))
+def test_register_makes_full_computed_blocks_findable(s, num_computed):
+    """Of 20 tokens some are computed. Only the blocks that are full of these can be found."""
+    allocator = make(s)
+    table = s.BlockTable(allocator)
+    table.reserve(20)
+    table.register(TEXT, num_computed)
+    found, full = findable(s, allocator, TEXT), num_computed // 4
+    assert found == table.blocks[:full], (
+        f"{num_computed} of 20 tokens are computed, in blocks {table.blocks} of 4: those that are full of computed "
+        f"tokens can be found, {table.blocks[:full]}, and not {found}"
+    )
+    assert len(allocator.prefix_cache.digest_of) == full, "a block that is not full will be written to again"
+
+
+@pytest.mark.task("3.1.7")
+@pytest.mark.parametrize("pieces", [(1,) * 20, (3, 9, 1, 7), (20,), (4,) * 5, (4, 0, 16)])
+def test_register_goes_on_where_it_stopped(s, pieces):
+    """A prompt in chunks, then token by token: the same digests as all at once, and each block once."""
+    allocator = make(s)
+    table, done, tokens = s.BlockTable(allocator), 0, []
+    for piece in pieces:
+        done += piece
+        tokens = TEXT[:done]
+        table.reserve(done)
+        table.register(tokens, done)
+    names, parent = {}, None
+    for number, start in enumerate(range(0, 20, SIZE)):
+        parent = s.block_hash(parent, TEXT[start : start + SIZE])
+        names[parent] = number
+    found = [names.get(allocator.prefix_cache.digest_of.get(block), "unknown") for block in table.blocks]
+    assert found == [*range(5)], (
+        f"pieces of {pieces}: each block is named once, by its parent and its own tokens"
+    )
+    found = [names.get(digest, "unknown") for digest in table.digests]
+    assert found == [*range(5)], "the digests of the blocks at the front are remembered, in order"
+
+
+@pytest.mark.task("3.1.7")
+def test_two_requests_with_one_text_at_the_same_time(s):
+    """Both computed it before either was found. One block stays findable; the other is blank when it is freed."""
+    allocator = make(s)
+    first, second = s.BlockTable(allocator), s.BlockTable(allocator)
+    for table in (first, second):
+        table.reserve(8)
+    for table in (first, second):
+        table.register(TEXT[:8], 8)
+    blocks = [*first.blocks]
+    second.release()
+    assert allocator.num_free == 6 and not allocator.prefix_cache.idle, "copies that nobody finds are blank"
+    assert findable(s, allocator, TEXT[:8]) == blocks, "the first blocks with this text stay"
+    first.release()
+    assert allocator.num_free == 8 and len(allocator.prefix_cache.idle) == 2
+
+
+# Task 3.1.8: sharing a prefix.
 
 
 def computed(s, allocator, tokens, num_computed: int | None = None):
@@ -450,7 +518,7 @@ def computed(s, allocator, tokens, num_computed: int | None = None):
     return table
 
 
-@pytest.mark.task("3.1.7")
+@pytest.mark.task("3.1.8")
 @pytest.mark.parametrize("owner", ["runs", "has ended"])
 @pytest.mark.parametrize(
     ("tokens", "hit", "idea"),
@@ -481,7 +549,7 @@ def test_share_takes_the_longest_cached_prefix(s, owner, tokens, hit, idea):
     assert table.blocks == blocks[: hit // 4], f"{idea}: the same blocks, in order, not {table.blocks}"
 
 
-@pytest.mark.task("3.1.7")
+@pytest.mark.task("3.1.8")
 def test_share_adds_a_reference_to_each_block(s):
     """Two requests read the blocks now. When the first one ends, they stay."""
     allocator = make(s)
@@ -498,7 +566,7 @@ def test_share_adds_a_reference_to_each_block(s):
     assert not {*taken} & {*shared}, "a block that a running request shares was handed out again"
 
 
-@pytest.mark.task("3.1.7")
+@pytest.mark.task("3.1.8")
 def test_share_stops_at_the_first_gap(s):
     """The end of a text is of no use without the middle: attention needs all of the past."""
     allocator = make(s)
@@ -508,7 +576,7 @@ def test_share_stops_at_the_first_gap(s):
     assert s.BlockTable(allocator).share([*TEXT, 90]) == 8, "the third block is gone: only two can be used"
 
 
-@pytest.mark.task("3.1.7")
+@pytest.mark.task("3.1.8")
 def test_a_shared_prefix_can_be_continued(s):
     """The digests of shared blocks are remembered: the next block's parent is the last of them."""
     allocator = make(s)
@@ -523,7 +591,7 @@ def test_a_shared_prefix_can_be_continued(s):
     assert found == 16, f"two shared blocks and two of its own: 16 tokens, not {found}"
 
 
-@pytest.mark.task("3.1.7")
+@pytest.mark.task("3.1.8")
 def test_two_requests_never_write_to_a_shared_block(s):
     """What comes behind the shared blocks goes into blocks of one's own."""
     allocator = make(s)
@@ -531,62 +599,6 @@ def test_two_requests_never_write_to_a_shared_block(s):
     tables = [computed(s, allocator, [*TEXT[:8], 90 + i]) for i in range(3)]
     own = [table.blocks[-1] for table in tables]
     assert len({*own}) == 3, f"three requests differ in their last token, and write to blocks {own}"
-
-
-@pytest.mark.task("3.1.8")
-@pytest.mark.parametrize("num_computed", range(0, 21, 3))
-def test_register_makes_full_computed_blocks_findable(s, num_computed):
-    """Of 20 tokens some are computed. Only the blocks that are full of these can be found."""
-    allocator = make(s)
-    table = s.BlockTable(allocator)
-    table.reserve(20)
-    table.register(TEXT, num_computed)
-    found = s.BlockTable(allocator).share([*TEXT, 90])
-    full = num_computed // 4 * 4
-    assert found == full, (
-        f"{num_computed} tokens are computed, in blocks of 4: {full} can be found, not {found}"
-    )
-
-
-@pytest.mark.task("3.1.8")
-@pytest.mark.parametrize("pieces", [(1,) * 20, (3, 9, 1, 7), (20,), (4,) * 5, (4, 0, 16)])
-def test_register_goes_on_where_it_stopped(s, pieces):
-    """A prompt in chunks, then token by token: the same digests as all at once, and each block once."""
-    allocator = make(s)
-    table, done, tokens = s.BlockTable(allocator), 0, []
-    for piece in pieces:
-        done += piece
-        tokens = TEXT[:done]
-        table.reserve(done)
-        table.register(tokens, done)
-    expected, parent = [], None
-    for start in range(0, 20, 4):
-        parent = s.block_hash(parent, TEXT[start : start + 4])
-        expected.append(parent)
-    found = [allocator.prefix_cache.digest_of.get(block) for block in table.blocks]
-    assert found == expected, (
-        f"pieces of {pieces}: each block is named once, by its parent and its own tokens"
-    )
-    assert table.digests == expected, "the digests of the blocks at the front are remembered, in order"
-
-
-@pytest.mark.task("3.1.8")
-def test_two_requests_with_one_text_at_the_same_time(s):
-    """Both computed it before either was found. One block stays findable; the other is blank when it is freed."""
-    allocator = make(s)
-    first, second = s.BlockTable(allocator), s.BlockTable(allocator)
-    for table in (first, second):
-        table.reserve(8)
-    for table in (first, second):
-        table.register(TEXT[:8], 8)
-    blocks = [*first.blocks]
-    second.release()
-    assert allocator.num_free == 6 and not allocator.prefix_cache.idle, "copies that nobody finds are blank"
-    third = s.BlockTable(allocator)
-    assert third.share(TEXT[:9]) == 8 and third.blocks == blocks, "the first blocks with this text stay"
-    first.release()
-    third.release()
-    assert allocator.num_free == 8 and len(allocator.prefix_cache.idle) == 2
 
 
 # The fuzz: random operations on a small pool, against a memory that knows who wrote what.
@@ -840,7 +852,7 @@ def test_a_prefix_hit_gives_the_logits_of_a_run_alone(b, s, rng, model, owner, s
         assert_close(further, alone(b, model, [*first, 7])[15:], atol=1e-4, idea=idea)
 
 
-@pytest.mark.task("3.1.7")
+@pytest.mark.task("3.1.8")
 def test_a_text_that_is_cached_whole_still_computes_its_last_token(b, s, rng, model):
     """The same prompt again: all of it is cached, and the logits of its last token must come from somewhere."""
     allocator = make(s)

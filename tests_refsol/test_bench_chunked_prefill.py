@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tiny_llm_kit.commands import bench_chunked_prefill as command
 from tiny_llm_kit.course.book import screens
-from tiny_llm_kit.course.see import week_2_day_7
+from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
 from tiny_llm_kit.lab.bench import chunked_prefill, provenance, reports
 from tiny_llm_kit.lab.bench.chunked_prefill import POLICIES, SweepPlan, figures_of, measure, sweep
 from tiny_llm_kit.lab.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
@@ -261,26 +261,51 @@ def test_a_model_that_is_not_there_is_one_line(capsys):
 
 def test_the_screens_timelines_are_those_of_the_scheduler():
     """A column is one token's time: what waits longer than one chunk of four is a stall."""
-    before = [line.plain for line in week_2_day_7._timeline(NAMES, 10**6)]
+    before = [line.plain for line in stalls_drawn.timeline(NAMES, stalls_drawn.DRAWN, 10**6)]
     assert before == [
         "A  Aa·aa····!!!!!!!!!!!!!!!!!!aaaaa",
-        "B    Bbb····!!!!!!!!!!!!!!!!!!bbbbbb",
-        "C       CCCCCCCCCCCCCCCCCCCCCCcc",
+        "B  --Bbb····!!!!!!!!!!!!!!!!!!bbbbbb",
+        "C      -CCCCCCCCCCCCCCCCCCCCCCcc",
     ]
-    after = [line.plain for line in week_2_day_7._timeline(NAMES, 4)]
+    after = [line.plain for line in stalls_drawn.timeline(NAMES, stalls_drawn.DRAWN, 4)]
     assert after == [
         "A  Aa·aa····a····a····a····a····a",
-        "B    Bbb····b····b····b····b····b··b",
-        "C       CCCC·CCCC·CCCC·CCCC·CCCC·CCcc",
+        "B  --Bbb····b····b····b····b····b··b",
+        "C      -CCCC·CCCC·CCCC·CCCC·CCCC·CCcc",
     ]
 
 
 def test_the_screen_counts_the_stalls_that_it_predicts():
     console = Console(width=88, file=io.StringIO(), highlight=False)
-    week_2_day_7._stalls(NAMES, console)
+    stalls_drawn.show_stalls(NAMES, console)
     out = console.file.getvalue()
     assert "⌈2,048 / 128⌉ − 1 = 15 stall steps" in out
-    rows = [line.split() for line in out.splitlines()[-5:-1]]
+    rows = [line.split() for line in out.splitlines()[-4:]]
     assert [row[:2] for row in rows] == [["32", "0"], ["128", "0"], ["512", "12"], ["none", "15"]]
     gaps = [float(row[2]) for row in rows]
     assert gaps == sorted(gaps) and gaps[3] > 5 * gaps[1], "measured costs: the gap grows with the chunk"
+
+
+def test_the_screen_of_who_goes_first_shows_both_promises():
+    """A unit per token, so every figure can be worked out by hand; the chapter has them as its answer."""
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    who_goes_first.show_two_promises(NAMES, console)
+    rows = [line.split()[-4:] for line in console.file.getvalue().splitlines()[-3:]]
+    chunks, decodes = 2048 // 128, 2048 // 128 - 1
+    assert rows == [
+        [f"{chunks - 1}", "2,053", "2,048", "2,058"],
+        ["0", "133", f"{2048 + 4 * decodes:,}", f"{2048 + 4 * decodes + 5 + 5:,}"],
+        ["0", "134", f"{5 + 5 + 2048 + 5 * decodes:,}", "5"],
+    ]
+
+
+def test_the_screen_of_who_goes_first_bounds_the_wait_by_patience():
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    who_goes_first.show_patience(NAMES, console)
+    rows = [line.split() for line in console.file.getvalue().splitlines()[-len(who_goes_first.PATIENCE) :]]
+    assert rows == [[f"{n}", f"{n}", f"{1024 + 8 * n:,}"] for n in who_goes_first.PATIENCE]
+
+
+def test_a_paused_prompt_is_drawn_so_and_the_wait_of_a_reader_is_never_a_stall():
+    lines = stalls_drawn.timeline(NAMES, who_goes_first.DRAWN, 4, pause_prefill=True)
+    assert lines[1].plain.startswith("C    -CCCC·----CCCC") and "!" not in "".join(map(str, lines))

@@ -13,7 +13,7 @@ from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.course.book.length import CEILING, check_length, words
 from tiny_llm_kit.course.book.links import check_site
 from tiny_llm_kit.course.book.mdbook import find_mdbook
-from tiny_llm_kit.course.hints import chapter_of
+from tiny_llm_kit.course.pages import pages_of, sittings_of
 from tiny_llm_kit.course.tree import PARTS, days, holes_of_part
 from tiny_llm_kit.repo import BOOK, ROOT
 from tiny_llm_kit.runtime.port import installed_backends
@@ -325,6 +325,14 @@ def test_what_one_port_has_to_show_is_a_screen_of_its_own():
     assert f"pdm run see 1.9 --backend {backend}" in fragment
 
 
+def test_each_sitting_of_a_day_is_a_screen_of_its_own():
+    day = fake_day("all of it")
+    day.SITTINGS = tuple(fake_day(word).show for word in ("first", "second"))
+    found = dict(screens.day_screens(installed_backends()[0], [day]))
+    assert list(found) == ["week1-09a", "week1-09b"]
+    assert "second" in found["week1-09b"] and "pdm run see 1.9 --sitting 2" in found["week1-09b"]
+
+
 def test_a_missing_screen_is_detected(tmp_path):
     fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
     assert "+one" in next(screens.differences(fresh, tmp_path))
@@ -386,6 +394,9 @@ def test_the_readme_has_the_two_commands_first():
 
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_a_chapter_begins_with_the_files_that_its_day_fills(day):
-    files = {file.name for part in PARTS for file, hole in holes_of_part(part) if hole.task.of_day == day}
-    facts = re.search(r'<p class="day-facts">.*?</p>', chapter_of(day).read_text(encoding="utf-8"), re.DOTALL)
-    assert {file for file in files if file not in facts[0]} == set()
+    """Of a day with several pages, each with those of its own tasks."""
+    holes = [(file.name, hole.task) for part in PARTS for file, hole in holes_of_part(part)]
+    for page, sitting in zip(pages_of(day), sittings_of(day), strict=True):
+        facts = re.search(r'<p class="day-facts">.*?</p>', page.read_text(encoding="utf-8"), re.DOTALL)
+        files = {file for file, task in holes if task in sitting}
+        assert {file for file in files if file not in facts[0]} == set(), page.name

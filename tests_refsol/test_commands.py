@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tiny_llm_kit import terminal
-from tiny_llm_kit.commands import book, eval_tiny_model, test_all
+from tiny_llm_kit.commands import book, eval_tiny_model, see, test_all
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.arguments import day_argument, task_argument
 from tiny_llm_kit.course.book import mdbook
@@ -74,6 +74,20 @@ def test_see_counts_graphs_of_one_day_and_on_one_port():
     assert done.returncode == 1 and done.stderr.strip() == "day 2.6 has no screen of its graphs"
     done = run("see", "2.7", "--graphs", "--solution", "ref", "--backend", "mlx")
     assert done.returncode == 2 and "compilers for fixed shapes take no other" in done.stderr
+
+
+def test_see_shows_one_sitting_of_a_day_that_has_several(capsys):
+    options = ["--solution", "ref", "--device", "cpu", "--backend", installed_backends()[-1]]
+    see.main(["2.7", "--sitting", "3", *options])
+    assert "patience" in capsys.readouterr().out
+    wrong = {
+        ("2.7", "--sitting", "4"): "day 2.7 has 3 sittings: give --sitting 1 to 3",
+        ("1.1", "--sitting", "1"): "day 1.1 has one screen: leave --sitting out",
+    }
+    for arguments, line in wrong.items():
+        with pytest.raises(SystemExit) as end:
+            see.main([*arguments, *options])
+        assert end.value.code == 2 and line in capsys.readouterr().err
 
 
 def test_see_draws_on_a_terminal_that_knows_only_ascii():

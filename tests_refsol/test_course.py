@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from tiny_llm_kit.course.address import parse_task
+from tiny_llm_kit.course.address import Day, parse_task
 from tiny_llm_kit.course.check import problems_of_stubs
-from tiny_llm_kit.course.hints import chapter_of, hints
+from tiny_llm_kit.course.hints import hints
+from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
 from tiny_llm_kit.course.tree import day_tests, days, holes_of_part, tasks
 
 
@@ -34,11 +35,8 @@ def test_every_test_of_a_day_is_marked_with_its_task(day):
 
 @pytest.mark.parametrize("task", tasks(), ids=str)
 def test_every_task_has_a_heading_and_hints_in_its_chapter(task):
-    chapter = chapter_of(task.of_day)
-    assert chapter, f"day {task.of_day} has no chapter"
-    assert re.search(rf"^### Task {re.escape(str(task))}: ", chapter.read_text(), re.M), (
-        f"no heading for {task}"
-    )
+    assert pages_of(task.of_day), f"day {task.of_day} has no chapter"
+    assert task in tasks_on(text_of(task.of_day)), f"no heading for {task}"
     assert hints(task), f"no hint for {task}"
 
 
@@ -51,8 +49,13 @@ def test_hints_can_be_read_in_a_terminal(task):
 
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_heading_of_a_chapter_is_a_task(day):
-    headings = re.findall(r"^### Task (\d+\.\d+\.\d+):", chapter_of(day).read_text(), re.M)
-    assert [parse_task(text) for text in headings] == [task for task in tasks() if task.of_day == day]
+    """Over all its pages; each task has its heading once. A large day may take them in another order."""
+    assert sorted(tasks_on(text_of(day))) == [task for task in tasks() if task.of_day == day]
+
+
+def test_the_great_day_has_three_sittings():
+    numbers = [[task.number for task in sitting] for sitting in sittings_of(Day(2, 7))]
+    assert numbers == [[1, 2, 3, 6], [7, 8, 4, 5], [9]]
 
 
 def test_both_ports_have_the_same_holes():

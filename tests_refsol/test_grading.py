@@ -13,8 +13,13 @@ from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.inprocess import with_day_tests
 from tiny_llm_kit.course.mutants import Mutant, Verdict, judge
+from tiny_llm_kit.course.overlay import overlay
+from tiny_llm_kit.course.pages import sittings_of
+from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.course.tree import reference_files
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.lab.timeline.comparison import Comparison
+from tiny_llm_kit.lab.workload import among_decodes
+from tiny_llm_kit.runtime.port import Port, installed_backends, resolve_serving
 
 PORT = installed_backends()[0]
 
@@ -204,6 +209,29 @@ def test_the_prefix_check_sees_tests_that_need_a_later_day(monkeypatch):
     monkeypatch.setattr(prefix, "tasks", list)
     assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
     assert "wrong day 1.1, with all days up to it solved" in output.getvalue()
+
+
+def test_the_prefix_check_tries_each_sitting_without_the_later_ones(monkeypatch):
+    """Of two sittings only the first one works; the other is blank when its turn comes."""
+    first, second = Task(1, 1, 1), Task(1, 1, 2)
+    cut = prefix.course_with(lambda task: task != first)
+    monkeypatch.setattr(prefix, "course_with", lambda blank: cut)
+    output = io.StringIO()
+    monkeypatch.setattr(prefix, "days", lambda: [Day(1, 1)])
+    monkeypatch.setattr(prefix, "tasks", list)
+    monkeypatch.setattr(prefix, "sittings_of", lambda day: [[first], [second]])
+    assert prefix.report_prefix(Console(file=output, width=200), installed_backends()[:1]) == 1
+    assert "right day 1.1, with its sittings up to 1 solved" in output.getvalue()
+    assert "wrong day 1.1, with its sittings up to 2 solved" in output.getvalue()
+
+
+def test_the_first_sitting_has_its_screen_and_its_timeline_without_the_later_ones():
+    [first, *_] = sittings_of(Day(2, 7))
+    with overlay("tiny_llm", prefix.course_with(lambda t: t.of_day >= Day(2, 7) and t not in first)):
+        console = Console(file=io.StringIO(), width=80)
+        week_2_day_7.cut_and_schedule(Port("tiny_llm", installed_backends()[0], "cpu"), console)
+        assert "15 stall steps" in console.file.getvalue()
+        assert Comparison.of(among_decodes(256), resolve_serving("tiny_llm")).after.stall_steps == 0
 
 
 def test_no_solution_asks_whether_a_task_is_blank():

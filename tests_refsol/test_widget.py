@@ -47,7 +47,7 @@ class Served:
         self.scheduler = ChunkedPrefillScheduler(
             self.model, scene["decodes"] + 1, step, max_seq_len=2**20, clock=self.model.clock
         )
-        self.metrics = ChunkedPrefillMetrics(scene["chunk"])
+        self.metrics = ChunkedPrefillMetrics(scene["promise"])
         self._let_answers_run()
         self.model.clock.now = 0.0
         self._tell_of_their_tokens()
@@ -137,6 +137,7 @@ SCENES = st.fixed_dictionaries(
     {
         "promptTokens": st.integers(1, 3000),
         "chunk": st.integers(8, 3100),
+        "promise": st.integers(8, 600),
         "decodes": st.integers(0, 9),
         "answerTokens": st.integers(1, 40),
         "context": st.integers(10, 2000),
@@ -151,6 +152,7 @@ SCENES = st.fixed_dictionaries(
 @example({**SCENE, "promptTokens": 1, "chunk": 1, "decodes": 0, "answerTokens": 1})
 @example({**SCENE, "promptTokens": 129, "chunk": 128, "answerTokens": 1})
 @example({**SCENE, "promptTokens": 3072, "chunk": 16, "decodes": 8})
+@example({**SCENE, "chunk": 512})
 def test_the_widget_schedules_as_the_scheduler_does(run, scene):
     assert differences(scene, run) == []
 
@@ -182,6 +184,7 @@ WRONG = {
         "Math.ceil(span.tokens / promise) - 1",
         "Math.ceil(span.tokens / promise)",
     ),
+    "the promise is the chunk": ("metrics(run, input.promise)", "metrics(run, input.chunk)"),
     "a percentile one rank too high": (
         "Math.ceil((p * sorted.length) / 100) - 1",
         "Math.floor((p * sorted.length) / 100)",

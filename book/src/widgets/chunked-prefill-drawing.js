@@ -56,7 +56,7 @@ const chunkedPrefillDrawing = (() => {
         return parts.length ? `<path class="box-a fine" d="${parts.join("")}"/>` : "";
     }
 
-    /** What the answers wait for beyond the chunk that was agreed: striped, and a line for each if there is room. */
+    /** What the answers wait for beyond the promised tokens: striped, and a line for each if there is room. */
     function stalled(run, promise, x, y, height, stripes) {
         return run.spans
             .map((span) => {
@@ -134,9 +134,9 @@ const chunkedPrefillDrawing = (() => {
         const piece = `the prompt whole, ${input.promptTokens} tokens`;
         const pieces = `in ${count} chunks of up to ${input.chunk} tokens`;
         const stripes = `${id}-stripes`;
-        const above = lanes(whole, piece, input.chunk, x, 0, width, stripes);
+        const above = lanes(whole, piece, input.promise, x, 0, width, stripes);
         const title = count > 1 ? pieces : "in one chunk: it is not longer";
-        const below = lanes(chunked, title, input.chunk, x, above.bottom + 8, width, stripes);
+        const below = lanes(chunked, title, input.promise, x, above.bottom + 8, width, stripes);
         const { grid, labels } = axis(total, x, LANE.title, below.bottom, width);
         const height = below.bottom + LANE.axis - 16;
         return (

@@ -81,13 +81,13 @@ const chunkedPrefillSchedule = (() => {
         return sorted.length ? sorted[Math.ceil((p * sorted.length) / 100) - 1] : null;
     }
 
-    /** Chunks of `promise` tokens beyond the first, which answers wait for in this span. */
+    /** Pieces of `promise` tokens beyond the first, which answers wait for in this span. */
     function stalls(span, promise) {
         const waits = span.kind === "chunk" && span.running > 0;
         return waits ? Math.ceil(span.tokens / promise) - 1 : 0;
     }
 
-    /** The figures of a schedule, in seconds. `promise`: the tokens of a chunk that answers agreed to wait for. */
+    /** The figures of a schedule, in seconds. `promise`: prompt tokens that answers agreed to wait for. */
     function metrics({ spans, requests }, promise) {
         const between = gaps(requests);
         return {
@@ -101,9 +101,9 @@ const chunkedPrefillSchedule = (() => {
         };
     }
 
-    /** The same requests twice: the prompt whole, and in chunks. Both are judged by the promise of one chunk. */
+    /** The same requests twice: the prompt whole, and in chunks. Both are judged by the same promise. */
     function compare(input) {
-        const judged = (run) => ({ ...run, metrics: metrics(run, input.chunk) });
+        const judged = (run) => ({ ...run, metrics: metrics(run, input.promise) });
         return {
             input,
             whole: judged(schedule({ ...input, chunk: input.promptTokens })),

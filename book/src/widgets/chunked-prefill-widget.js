@@ -9,6 +9,7 @@
     const CHUNKS = [16, 32, 64, 128, 256, 512, 1024];
     const CONTROLS = [
         { name: "chunk", label: "Chunk size", min: 0, max: CHUNKS.length - 1, step: 1 },
+        { name: "promise", label: "Promised between two tokens", min: 0, max: CHUNKS.length - 1, step: 1 },
         { name: "promptTokens", label: "Prompt length", min: 64, max: 3072, step: 64 },
         { name: "decodes", label: "Answers that are running", min: 0, max: 8, step: 1 },
     ];
@@ -32,8 +33,10 @@
     }
 
     const tokens = (count) => `${count} tokens`;
+    const sizes = { toInput: (size) => CHUNKS.indexOf(size), fromInput: (place) => CHUNKS[place], show: tokens };
     const VALUES = {
-        chunk: { toInput: (chunk) => CHUNKS.indexOf(chunk), fromInput: (place) => CHUNKS[place], show: tokens },
+        chunk: sizes,
+        promise: sizes,
         promptTokens: { toInput: Number, fromInput: Number, show: tokens },
         decodes: { toInput: Number, fromInput: Number, show: String },
     };
@@ -120,7 +123,7 @@
 
     function start(place) {
         const cost = JSON.parse(place.querySelector("script[type='application/json']").textContent);
-        const state = { promptTokens: 2048, chunk: 128, decodes: 4, answerTokens: 32, context: 256, cost };
+        const state = { promptTokens: 2048, chunk: 128, promise: 128, decodes: 4, answerTokens: 32, context: 256, cost };
         const picture = place.querySelector("figure > div");
         const figures = element("div", { class: "table-wrapper" });
         const said = element("p", { role: "status", "aria-live": "polite" });

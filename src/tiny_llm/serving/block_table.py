@@ -58,6 +58,26 @@ class BlockTable:
         # TASK 3.1.4: which block of the table, and where in it. Neighbours in the text may be far apart in the pool.
         raise NotImplementedError("week 3 day 1 task 4: BlockTable.slots")
 
+    def register(self, tokens: Sequence[int], num_computed: int) -> None:
+        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
+
+        Args:
+            tokens: ids of the text so far, from its beginning.
+            num_computed: how many of them have keys and values in the blocks.
+
+        Raises:
+            ValueError: more is computed than there are tokens or room.
+        """
+        if not 0 <= num_computed <= min(len(tokens), self.capacity):
+            raise ValueError(
+                f"{num_computed} tokens computed, of {len(tokens)}, in blocks for {self.capacity}"
+            )
+        if not self.allocator.enable_prefix_caching:
+            return
+        # TASK 3.1.7: each full block that has no digest yet; its parent is the block before it.
+        # A block that is not full will be written to again: nobody may find it.
+        raise NotImplementedError("week 3 day 1 task 7: BlockTable.register")
+
     def share(self, tokens: Sequence[int]) -> int:
         """Takes the longest cached prefix of a text by reference. For an empty table.
 
@@ -77,29 +97,9 @@ class BlockTable:
             raise ValueError(f"the table has {len(self.blocks)} blocks already: share first, then reserve")
         if not self.allocator.enable_prefix_caching:
             return 0
-        # TASK 3.1.7: from the front, block by block, until a digest is not found; then one reference to each block.
+        # TASK 3.1.8: from the front, block by block, until a digest is not found; then one reference to each block.
         # The digests are remembered: the next full block hangs on the last of them.
-        raise NotImplementedError("week 3 day 1 task 7: BlockTable.share")
-
-    def register(self, tokens: Sequence[int], num_computed: int) -> None:
-        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
-
-        Args:
-            tokens: ids of the text so far, from its beginning.
-            num_computed: how many of them have keys and values in the blocks.
-
-        Raises:
-            ValueError: more is computed than there are tokens or room.
-        """
-        if not 0 <= num_computed <= min(len(tokens), self.capacity):
-            raise ValueError(
-                f"{num_computed} tokens computed, of {len(tokens)}, in blocks for {self.capacity}"
-            )
-        if not self.allocator.enable_prefix_caching:
-            return
-        # TASK 3.1.8: each full block that has no digest yet; its parent is the block before it.
-        # A block that is not full will be written to again: nobody may find it.
-        raise NotImplementedError("week 3 day 1 task 8: BlockTable.register")
+        raise NotImplementedError("week 3 day 1 task 8: BlockTable.share")
 
     def release(self) -> None:
         """Gives all blocks back. A second call does nothing."""

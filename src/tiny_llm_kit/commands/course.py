@@ -11,8 +11,9 @@ from ..course.address import Day, Task
 from ..course.arguments import day_argument, task_argument
 from ..course.capabilities import learner_port, ports_of, set_learner_port
 from ..course.check import problems_of_stubs
-from ..course.hints import chapter_of, hints
+from ..course.hints import hints
 from ..course.learner import reset, skip, states
+from ..course.pages import pages_of
 from ..course.tree import tasks
 from ..repo import PORTS, ROOT
 from ..runtime.arguments import whole_number
@@ -79,8 +80,8 @@ def hint(options: argparse.Namespace) -> None:
     known(options.task)
     found = hints(options.task)
     if not found:
-        chapter = chapter_of(options.task.of_day)
-        sys.exit(f"task {options.task} has no hints{'' if chapter else ': its chapter is not written yet'}")
+        written = pages_of(options.task.of_day)
+        sys.exit(f"task {options.task} has no hints{'' if written else ': its chapter is not written yet'}")
     for number, text in enumerate(found[: options.number], 1):
         console.print(f"[bold]Hint {number} of {len(found)}[/]")
         console.print(Markdown(text))

@@ -1,6 +1,7 @@
 """`pdm run see 1.3`: the screen of a day, drawn by the learner's own code."""
 
 import argparse
+from collections.abc import Callable
 from importlib import import_module
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from ..course.address import Day
 from ..course.arguments import day_argument
 from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
 from ..lab.serve import NoEnd
-from ..runtime.arguments import DEVICES
+from ..runtime.arguments import DEVICES, whole_number
 from ..runtime.port import SOLUTIONS, Port
 from ..terminal import fail, replace_unknown_characters
 
@@ -29,6 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--backend", default="auto", choices=["auto", "mlx", "torch"])
     parser.add_argument("--device", default="auto", choices=DEVICES)
     parser.add_argument(
+        "--sitting", type=whole_number(1), metavar="N", help="of day 2.7: only the screen of this sitting"
+    )
+    parser.add_argument(
         "--graphs", action="store_true", help="of day 2.7: counts the programs of prompts, on the torch port"
     )
     options = parser.parse_args(argv)
@@ -37,15 +41,26 @@ def main(argv: list[str] | None = None) -> None:
     if options.graphs:
         show_graphs(options)
         return
-    module = screen(options.day)
+    shows = shown(screen(options.day), options, backend)
     with ends_at_a_blank(needs=options.day):
         port, console = open_port(options.solution, backend, options.device), Console()
         try:
-            module.show(port, console)
-            if of_this_port := getattr(module, f"show_{backend}", None):
-                of_this_port(port, console)
+            for show in shows:
+                show(port, console)
         except NoEnd as problem:
             fail(f"see: {problem}")
+
+
+def shown(module, options: argparse.Namespace, backend: str) -> list[Callable]:
+    """What draws the screen of a day, and what this port alone has to show; or the screen of one sitting."""
+    if options.sitting is None:
+        return [module.show, *filter(None, [getattr(module, f"show_{backend}", None)])]
+    sittings = getattr(module, "SITTINGS", ())
+    if not sittings:
+        fail(f"day {options.day} has one screen: leave --sitting out")
+    if options.sitting > len(sittings):
+        fail(f"day {options.day} has {len(sittings)} sittings: give --sitting 1 to {len(sittings)}")
+    return [sittings[options.sitting - 1]]
 
 
 def show_graphs(options: argparse.Namespace) -> None:

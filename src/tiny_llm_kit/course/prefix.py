@@ -1,7 +1,8 @@
 """The prefix check: a learner who stands at day N is graded only on what they can have written.
 
-With days ≤ N solved and the rest blank, the tests of day N pass. With day N blank, each of its tests fails, and
-fails because of a blank of that day. With one task alone blank, each of its own tests stops at that very task.
+With days ≤ N solved and the rest blank, the tests of day N pass; so do those of one sitting of a large day, with only
+the sittings up to it solved. With day N blank, each of its tests fails, and fails because of a blank of that day. With
+one task alone blank, each of its own tests stops at that very task.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from .address import Day, Task, task_of_label
 from .cut import cut
 from .inprocess import DayTests, TestOutcome, with_day_tests
 from .overlay import overlay
+from .pages import sittings_of
 from .tree import days, holes_of, learner_file, reference_files, tasks
 
 SHOWN = 8  # problems of one run that are printed
@@ -44,15 +46,19 @@ def _cut(reference: Path, blank: frozenset[Task]) -> str:
     return cut(reference.read_text(encoding="utf-8"), lambda task: task in blank)
 
 
-def _solved_until(tests: DayTests, day: Day) -> Finding:
-    """Days ≤ `day` solved: the tests of `day` must pass.
+def _solved_until(tests: DayTests, day: Day, number: int) -> Finding:
+    """Days < `day` and its first `number` sittings solved: the tests of the last of these sittings must pass.
 
-    Those of earlier days have passed when less was solved: they met no blank, so nothing that they run is new.
+    Those of earlier days and sittings have passed when less was solved: they met no blank, so nothing that they run is
+    new.
     """
-    with overlay("tiny_llm", course_with(lambda task: task.of_day > day)):
-        outcomes = tests.run(day)
+    sittings = sittings_of(day)
+    solved = {task for sitting in sittings[:number] for task in sitting}
+    with overlay("tiny_llm", course_with(lambda task: task.of_day >= day and task not in solved)):
+        outcomes = [outcome for task in sittings[number - 1] for outcome in tests.run(task)]
     problems = [f"{o.nodeid}: {o.message.splitlines()[0]}" for o in outcomes if o.status != "passed"]
-    return Finding(f"day {day}, with all days up to it solved", len(outcomes), problems)
+    what = "all days up to it" if len(sittings) == 1 else f"its sittings up to {number}"
+    return Finding(f"day {day}, with {what} solved", len(outcomes), problems)
 
 
 def _blank_at(tests: DayTests, day: Day) -> Finding:
@@ -79,8 +85,11 @@ def _waits_for(outcome: TestOutcome, day: Day) -> bool:
 
 def _runs() -> list[Callable[[DayTests], Finding]]:
     """Every run of the check."""
-    of_days = [partial(check, day=day) for day in days() for check in (_solved_until, _blank_at)]
-    return of_days + [partial(_blank_alone, task=task) for task in tasks()]
+    found: list[Callable[[DayTests], Finding]] = []
+    for day in days():
+        found += [partial(_solved_until, day=day, number=n + 1) for n in range(len(sittings_of(day)))]
+        found.append(partial(_blank_at, day=day))
+    return found + [partial(_blank_alone, task=task) for task in tasks()]
 
 
 def report_prefix(console: Console, backends: list[str]) -> int:

@@ -102,6 +102,8 @@ class Service:
         workload: what is asked.
         chunk: tokens of a chunk; None computes prompts whole.
         on_event: called with each event, after it was recorded.
+        metrics: the `ChunkedPrefillMetrics` that the scheduler tells, if any.
+        chunker: chooses the size of every chunk, in place of `chunk`, if there is one.
         turns: options of `Turns`.
     """
 
@@ -111,12 +113,14 @@ class Service:
         workload: Workload,
         chunk: int | None = None,
         on_event: Listener = lambda event: None,
+        metrics: Any = None,
+        chunker: Any = None,
         **turns: Any,
     ):
         self.serving, self.workload, self.chunk, self._on_event = serving, workload, chunk or WHOLE, on_event
+        self._metrics, self._chunker = metrics, chunker
         self._model = CountedModel(serving.model)
         names, max_seq_len = serving.names, workload.max_seq_len
-        self.metrics = names.ChunkedPrefillMetrics(prefill_step=workload.promise)
         self.recorder = Recorder(workload.promise, [spec.name for spec in workload.requests])
         self.requests = [
             serving.request(spec, number, max_seq_len, self._model)
@@ -142,7 +146,8 @@ class Service:
             self.scheduler.close()
             raise
         self._model.calls = 0
-        self.scheduler.metrics, self.scheduler.on_event = self.metrics, self._emit
+        self.scheduler.metrics, self.scheduler.chunker = self._metrics, self._chunker
+        self.scheduler.on_event = self._emit
         self.recorder.begin(self.serving.clock())
         return self
 

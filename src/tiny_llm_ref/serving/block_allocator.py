@@ -12,7 +12,7 @@ class OutOfBlocks(Exception):
 
     def __init__(self, needed: int, free: int):
         super().__init__(
-            f"{needed} blocks are needed and {free} are free: release a request, or give the pool more num_blocks"
+            f"blocks needed: {needed}, free: {free}; release a request, or give the pool more (num_blocks)"
         )
         self.needed, self.free = needed, free
 

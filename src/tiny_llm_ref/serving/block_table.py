@@ -59,6 +59,31 @@ class BlockTable:
         size = self.allocator.block_size
         return [self.blocks[p // size] * size + p % size for p in range(start, stop)]
 
+    def register(self, tokens: Sequence[int], num_computed: int) -> None:
+        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
+
+        Args:
+            tokens: ids of the text so far, from its beginning.
+            num_computed: how many of them have keys and values in the blocks.
+
+        Raises:
+            ValueError: more is computed than there are tokens or room.
+        """
+        if not 0 <= num_computed <= min(len(tokens), self.capacity):
+            raise ValueError(
+                f"{num_computed} tokens computed, of {len(tokens)}, in blocks for {self.capacity}"
+            )
+        if not self.allocator.enable_prefix_caching:
+            return
+        # TASK 3.1.7: each full block that has no digest yet; its parent is the block before it.
+        # A block that is not full will be written to again: nobody may find it.
+        size = self.allocator.block_size
+        for index in range(len(self.digests), num_computed // size):
+            parent = self.digests[-1] if self.digests else None
+            digest = block_hash(parent, tokens[index * size : (index + 1) * size])
+            self.allocator.prefix_cache.add(digest, self.blocks[index])
+            self.digests.append(digest)
+
     def share(self, tokens: Sequence[int]) -> int:
         """Takes the longest cached prefix of a text by reference. For an empty table.
 
@@ -78,7 +103,7 @@ class BlockTable:
             raise ValueError(f"the table has {len(self.blocks)} blocks already: share first, then reserve")
         if not self.allocator.enable_prefix_caching:
             return 0
-        # TASK 3.1.7: from the front, block by block, until a digest is not found; then one reference to each block.
+        # TASK 3.1.8: from the front, block by block, until a digest is not found; then one reference to each block.
         # The digests are remembered: the next full block hangs on the last of them.
         size, found, digests, parent = self.allocator.block_size, [], [], None
         for start in range(0, len(tokens) - size, size):
@@ -91,31 +116,6 @@ class BlockTable:
         self.allocator.fork(found)
         self.blocks, self.digests = found, digests
         return self.num_registered
-
-    def register(self, tokens: Sequence[int], num_computed: int) -> None:
-        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
-
-        Args:
-            tokens: ids of the text so far, from its beginning.
-            num_computed: how many of them have keys and values in the blocks.
-
-        Raises:
-            ValueError: more is computed than there are tokens or room.
-        """
-        if not 0 <= num_computed <= min(len(tokens), self.capacity):
-            raise ValueError(
-                f"{num_computed} tokens computed, of {len(tokens)}, in blocks for {self.capacity}"
-            )
-        if not self.allocator.enable_prefix_caching:
-            return
-        # TASK 3.1.8: each full block that has no digest yet; its parent is the block before it.
-        # A block that is not full will be written to again: nobody may find it.
-        size = self.allocator.block_size
-        for index in range(len(self.digests), num_computed // size):
-            parent = self.digests[-1] if self.digests else None
-            digest = block_hash(parent, tokens[index * size : (index + 1) * size])
-            self.allocator.prefix_cache.add(digest, self.blocks[index])
-            self.digests.append(digest)
 
     def release(self) -> None:
         """Gives all blocks back. A second call does nothing."""

@@ -60,7 +60,7 @@ class PrefixCache:
         del self.idle[block]
 
     def evict(self) -> int:
-        """Forgets the least recently used idle block and returns it. There must be one."""
+        """Forgets the least recently used idle block, and returns it. At least one block is idle."""
         # TASK 3.1.6: the oldest idle block; after that neither its digest nor its number may be found.
         # Used blocks are never evicted, however old they are.
         block = next(iter(self.idle))

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 CEILING = 3500  # words: about what people finish in one sitting
-EXCEPTIONS = {"week2-07-chunked-prefill.md"}  # it is to become three pages
 # Code fences with what is in them, comments, directives and tags: none of these is read as text.
 NOT_TEXT = (
     re.compile(r"^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\1[`~]* *$", re.MULTILINE | re.DOTALL),
@@ -27,5 +26,5 @@ def check_length(folder: Path) -> list[str]:
     return [
         f"{name}: {count:,} words, {count - CEILING:,} too many: shorten or split it, or move parts to an appendix"
         for name, count in counts.items()
-        if count > CEILING and name not in EXCEPTIONS
+        if count > CEILING
     ]

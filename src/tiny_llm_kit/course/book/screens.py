@@ -1,7 +1,8 @@
 """The screens in the book, captured from the commands that it shows; `--check` says whether one has changed.
 
 A day's screen is `show(b, console)` of `tiny_llm_kit/course/see/week_W_day_D.py`, run for the reference on a console of
-fixed width. What only one port has to show is `show_mlx` or `show_torch`, a screen of its own (`week2-01-torch.html`).
+fixed width; a day in several sittings has a screen for each function in its `SITTINGS` (`week2-07a.html`). What only
+one port has to show is `show_mlx` or `show_torch`, a screen of its own (`week2-01-torch.html`).
 Both ports must print the same in `show`, but for what the module's `MEASURED` patterns match: seconds and the like,
 which differ in every run. The book shows what was measured when the screen was captured, and comparing leaves it out;
 to measure again, delete the file and capture. Other screens are the output of a command (`COMMANDS`).
@@ -17,9 +18,10 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 from types import ModuleType
 
 from rich.console import Console
@@ -121,12 +123,21 @@ def port_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> I
 def _drawn(backend: str, modules: Iterable[ModuleType] | None, function: str, ending: str, command: str):
     port = Port("tiny_llm_ref", backend, device="cpu")
     for module in see_modules() if modules is None else modules:
-        if show := getattr(module, function, None):
-            week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
-            console = recording_console(command.format(day=f"{week}.{day}"))
+        week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
+        for letter, option, show in _shows(module, function):
+            console = recording_console(command.format(day=f"{week}.{day}{option}"))
             show(port, console)
             measured = getattr(module, "MEASURED", ())
-            yield f"week{week}-{int(day):02}{ending}", fragment(console, measured)
+            yield f"week{week}-{int(day):02}{letter}{ending}", fragment(console, measured)
+
+
+def _shows(module: ModuleType, function: str) -> Iterator[tuple[str, str, Callable]]:
+    """What a day shows, with the letter of its page and the option of its command; of a small day both are empty."""
+    sittings = getattr(module, "SITTINGS", ()) if function == "show" else ()
+    for number, (letter, sitting) in enumerate(zip(ascii_lowercase, sittings, strict=False), 1):
+        yield letter, f" --sitting {number}", sitting
+    if not sittings and (show := getattr(module, function, None)):
+        yield "", "", show
 
 
 def shown_on(module: ModuleType) -> str:

@@ -17,7 +17,7 @@ from ...runtime.port import Port
 FOLDER = MEASURED.parent
 SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")
 # What the picture in the page shows, before anybody has moved a slider.
-SCENE = {"promptTokens": 2048, "chunk": 128, "decodes": 4, "answerTokens": 32, "context": 256}
+SCENE = {"promptTokens": 2048, "chunk": 128, "promise": 128, "decodes": 4, "answerTokens": 32, "context": 256}
 WIDTH = 620
 
 

@@ -89,10 +89,9 @@ def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
 
 def show_activation_memory(b, console: Console) -> None:
     """What the last chunk of a prompt held at its peak, for every chunk size and two kinds of attention."""
-    console.print(
-        f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of {MODEL},"
-    )
-    console.print("beside the weights and the cache, with simple attention and with the device's:\n")
+    console.print(f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of")
+    console.print(f"{MODEL}, beside the weights and the cache, with simple attention and with the")
+    console.print("device's:\n")
     held = {name: activation_bytes(b, name, SIZES, CONTEXT) for name in ("simple", "device")}
     labels = {size: "none" if size == CONTEXT else size for size in SIZES}
     peaks = {labels[size]: {name: sizes[size] for name, sizes in held.items()} for size in SIZES}
@@ -112,10 +111,8 @@ def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int
 
 def show_lazy_chunks(b, console: Console) -> None:
     """MLX alone: what a prefill held at its peak if nobody evaluates the caches between two chunks."""
-    console.print(
-        f"{MODEL}, chunks of {LAZY_CHUNK} tokens: what a prefill held at its peak, the cache included,"
-    )
-    console.print("with materialize() after every chunk, and without: then all wait for the last one.\n")
+    console.print(f"{MODEL}, chunks of {LAZY_CHUNK} tokens: what a prefill held at its peak, with its cache.")
+    console.print("With materialize() after every chunk; without, all wait for the last one.\n")
     console.print(f"{'prompt':>8}{'with':>13}{'without':>13}", style="bold")
     for tokens in LAZY_LENGTHS:
         computed, lazy = lazy_bytes(b, LAZY_CHUNK, tokens)

@@ -77,9 +77,10 @@ def sweep(
 
     def run(step: int | None) -> Any:
         progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {rounds}")
-        served = serve(serving, workload, step)
+        metrics = serving.names.ChunkedPrefillMetrics(prefill_step=workload.promise)
+        served = serve(serving, workload, step, metrics=metrics)
         figures[step].append(figures_of(served.trace(), workload))
-        return served.metrics
+        return metrics
 
     for step in steps:
         run(step)

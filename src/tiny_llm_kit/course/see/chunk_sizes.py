@@ -1,0 +1,80 @@
+"""Chunk sizes, for the screens of Day 2.7: what each costs on the shipped model, and what two policies choose."""
+
+from itertools import groupby
+
+from rich.console import Console
+
+from ...lab.bench.chunked_prefill import shown, sweep
+from ...lab.bench.chunked_prefill_report import median, percent
+from ...lab.cost_model import measured_costs
+from ...lab.serve import Serving, serve
+from ...lab.simulated_model import SimulatedModel
+from ...lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
+from ...runtime.loading import load_checkpoint
+from .stalls_drawn import STEPS
+
+MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
+MODEL = "tiny-qwen3"
+# Three that run, a long prompt, and a short one behind it.
+WORKLOAD = Workload(
+    "measured",
+    "3 requests decode; a prompt of 1,024 tokens arrives, and one of 8 behind it",
+    (
+        *(RequestSpec(RUNNING, 16, 48),) * 3,
+        RequestSpec(LONG, 1024, 4, arrives=8),
+        RequestSpec(SHORT, 8, 4, arrives=8),
+    ),
+    5,
+)
+ROUNDS = 2
+FIGURES = ("ttft_long", "ttft_short", "tbt_p99", "longest_gap", "total")
+# Of the rule of thumb: tokens of prompts, and how many of so many slots decode.
+PROMPTS, RUNNING_SLOTS, SLOTS = (1000, 4000), (0, 4, 5), 5
+TARGET, LONG_PROMPT = 0.05, 3072  # seconds of a chunk, tokens
+
+
+def show_measured(b, names, console: Console) -> None:
+    """Each chunk size on the shipped model, and what it is beside none."""
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    model = b.Qwen3ModelWeek2(checkpoint, attention="device")
+    runner = b.runner(model, chunk_mask=b.chunked_attention_mask)
+    found = sweep(Serving(names, runner), WORKLOAD, STEPS, ROUNDS, lambda text: None)
+    console.print(f"{MODEL}, {b.name} on {b.device}, medians of {ROUNDS} runs:")
+    console.print(f"{WORKLOAD.says}\n")
+    heads = ("TTFT long", "TTFT short", "TBT p99", "longest gap", "total")
+    console.print("chunk " + "".join(f"{head:>14}" for head in heads), style="bold")
+    none = {figure: median(found["runs"]["none"], figure) for figure in FIGURES}
+    for step in STEPS:
+        mine = {figure: median(found["runs"][shown(step)], figure) for figure in FIGURES}
+        console.print(f"{shown(step):<6}" + "".join(f"{1000 * mine[f]:>11,.1f} ms" for f in FIGURES))
+        if step is not None:
+            changes = "".join(f"{percent(mine[f] / none[f] - 1):>14}" for f in FIGURES)
+            console.print(f"{'':<6}{changes}", style="dim")
+
+
+def show_choices(names, console: Console) -> None:
+    """The rule of thumb for a few states, and the sizes that the adaptive chunker takes for a long prompt."""
+    console.print(
+        f"rule of thumb, {SLOTS} slots" + "".join(f"{n:>6} run" for n in RUNNING_SLOTS), style="bold"
+    )
+    for tokens in PROMPTS:
+        sizes = [names.select_optimal_chunk_size(tokens, 10**6, n, SLOTS) for n in RUNNING_SLOTS]
+        console.print(f"prompt of {tokens:,} tokens  " + "".join(f"{size:>10}" for size in sizes))
+    long = decode_heavy(LONG_PROMPT)
+    console.print(f"\nadaptive, at most {TARGET} s a chunk, measured step times:", style="bold")
+    console.print(f"{long.says}; its chunks:")
+    console.print("  ".join(_runs(_chosen(names, long))))
+
+
+def _chosen(names, workload: Workload) -> list[int]:
+    """Tokens of each chunk of the long prompt, in virtual time."""
+    model = SimulatedModel(measured_costs())
+    serving = Serving(names, model, clock=model.clock)
+    trace = serve(serving, workload, chunker=names.AdaptiveChunker(TARGET)).trace()
+    return [span.tokens for span in trace.of(trace.lanes[-1]) if span.kind == "chunk"]
+
+
+def _runs(sizes: list[int]) -> list[str]:
+    """ "128 × 3" for three chunks of 128."""
+    counted = [(size, len(list(same))) for size, same in groupby(sizes)]
+    return [str(size) if count == 1 else f"{size} × {count}" for size, count in counted]

@@ -1,0 +1,103 @@
+"""Stalls, for the screens of Day 2.7: timelines on a model that does nothing, and the stalls of a long prompt.
+
+The model's clock moves one unit per token of a prompt and per decode step, so a timeline is exact.
+"""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...lab.bench.chunked_prefill import shown
+from ...lab.cost_model import measured_costs
+from ...lab.serve import Serving, serve
+from ...lab.simulated_model import SimulatedModel
+from ...lab.trace import WHOLE, Lane, Trace
+from ...lab.workload import LONG, RUNNING, RequestSpec, Workload, decode_heavy
+
+STEPS = (32, 128, 512, None)
+CHUNK = 4
+# The third one arrives when both others have begun.
+DRAWN = Workload(
+    "drawn",
+    "",
+    (*(RequestSpec(RUNNING, 1, 9, name=name) for name in "AB"), RequestSpec(LONG, 22, 3, 4, "C")),
+    3,
+    CHUNK,
+)
+VISIBLE, HIDDEN = "██", " ·"
+STYLES = {"!": "bold red", "·": "dim", "-": "dim"}
+
+
+def show_timelines(names, console: Console) -> None:
+    """The same requests before and after."""
+    console.print("A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right.")
+    console.print("ABC  a prompt   abc  a new token   -  queued   ·  waits as agreed   !  stalls\n")
+    for title, chunk in (("before: the whole prompt in one step", WHOLE), ("after: chunks of 4", CHUNK)):
+        console.print(title, style="bold")
+        for line in timeline(names, DRAWN, chunk):
+            console.print(line)
+        console.print()
+
+
+def timeline(names, workload: Workload, chunk: int, **turns) -> list[Text]:
+    """One line per request."""
+    model = SimulatedModel()
+    trace = serve(Serving(names, model, clock=model.clock), workload, chunk, **turns).trace()
+    return [_line(trace, lane) for lane in trace.lanes]
+
+
+def _line(trace: Trace, lane: Lane) -> Text:
+    """A request's cells: its queue, its prompt, its tokens, and what it waited for between two tokens."""
+    letter, cells = lane.name, [" "] * int(trace.end)
+    for span in trace.of(lane):
+        start, end = int(span.start), int(span.end)
+        if span.kind == "chunk":
+            cells[start:end] = letter * span.tokens
+        elif span.kind == "decode":
+            cells[end - 1] = letter.lower()
+        elif span.kind in ("queued", "paused"):
+            cells[start:end] = "-" * (end - start)
+    _mark_waits(cells, trace.prefill_step)
+    text = Text(f"{letter}  ", "dim")
+    for cell in cells:
+        text.append(cell, STYLES.get(cell, ""))
+    text.rstrip()
+    return text
+
+
+def _mark_waits(cells: list[str], promise: int) -> None:
+    """Marks the empty cells between a request's first cell and its last."""
+    used = [place for place, cell in enumerate(cells) if cell != " "]
+    waited = 0
+    for place in range(used[0], used[-1]):
+        waited = waited + 1 if cells[place] == " " else 0
+        if waited:
+            cells[place] = "·" if waited <= promise else "!"
+
+
+def show_stalls(names, console: Console) -> None:
+    """The prediction of the chapter, and what is counted."""
+    long = decode_heavy(2048)
+    pieces = -(-2048 // long.promise)
+    console.print(f"{long.says};")
+    console.print(f"{long.promise} tokens between two decode steps are promised.")
+    console.print(f"predicted without chunks: ⌈2,048 / {long.promise}⌉ − 1 = {pieces - 1} stall steps\n")
+    table = Table("chunk", "stall steps, counted", "longest gap, simulated ms", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for step in STEPS:
+        model = SimulatedModel(measured_costs())
+        trace = serve(Serving(names, model, clock=model.clock), long, step).trace()
+        table.add_row(shown(step), str(trace.stall_steps), f"{1000 * trace.longest_gap:.1f}")
+    console.print(table)
+
+
+def show_mask(b, console: Console) -> None:
+    """What the queries of a chunk may see."""
+    start, size, total = 3, 3, 10
+    console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.")
+    console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
+    mask = b.numpy(b.chunked_attention_mask(start, size, total, b.dtype("float32")))
+    for query, row in enumerate(mask):
+        cells = "".join(f" {VISIBLE if value == 0 else HIDDEN}" for value in row)
+        console.print(f"query {query}, position {start + query} {cells}")

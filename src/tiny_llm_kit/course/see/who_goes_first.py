@@ -1,0 +1,96 @@
+"""Who goes first, for the screens of Day 2.7: a short prompt behind a long one, under three policies."""
+
+from rich.console import Console
+from rich.table import Table
+
+from ...lab.cost_model import Cost, Costs
+from ...lab.serve import Serving, serve
+from ...lab.simulated_model import SimulatedModel
+from ...lab.trace import WHOLE, Lane, Trace
+from ...lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from .stalls_drawn import CHUNK, timeline
+
+# D arrives while the first chunk of C runs.
+DRAWN = Workload(
+    "drawn",
+    "",
+    (
+        RequestSpec(RUNNING, 1, 12, name="A"),
+        RequestSpec(LONG, 22, 3, 2, "C"),
+        RequestSpec(SHORT, 3, 3, 3, "D"),
+    ),
+    3,
+    CHUNK,
+)
+PER_TOKEN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))  # a unit of time for each token
+# The scene of Predict: both arrive when all four decode.
+PREDICTED = Workload(
+    "predicted",
+    "4 readers; a prompt of 2,048 tokens arrives, and “hello”, of 5, right behind it",
+    (
+        *(RequestSpec(RUNNING, 1, 40),) * 4,
+        RequestSpec(LONG, 2048, 4, 9, "long"),
+        RequestSpec(SHORT, 5, 40, 9, "hello"),
+    ),
+    6,
+)
+POLICIES = (
+    ("whole", WHOLE, {}),
+    ("chunks, in order", None, {}),
+    ("chunks, with pausing", None, {"pause_prefill": True}),
+)
+PATIENCE, SHORT_PROMPTS, LONG_TOKENS = (1, 2, 4, 8), 12, 1024
+
+
+def show_timelines(names, console: Console) -> None:
+    """The same requests under each policy."""
+    console.print("A decodes. C arrives with a prompt of 22 tokens, and D with 3 tokens behind it.")
+    console.print("-  queued or paused    ·  waits as agreed    !  stalls\n")
+    for name, chunk, turns in POLICIES:
+        console.print(name, style="bold")
+        for line in timeline(names, DRAWN, chunk or CHUNK, **turns):
+            console.print(line)
+        console.print()
+
+
+def show_two_promises(names, console: Console) -> None:
+    """The scene of Predict: the promise to the readers, and the first words of the two that arrive."""
+    console.print(f"{PREDICTED.says}.")
+    console.print("Each token takes a unit of time. First words: counted from the next step on.\n")
+    heads = ("", "stalls", "longest gap", "first word, long", "first word, hello")
+    table = Table(*heads, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, chunk, turns in POLICIES:
+        trace = _serve(names, PREDICTED, chunk or PREDICTED.promise, **turns)
+        first = [_first_word(trace, trace.named(lane)) for lane in ("long", "hello")]
+        table.add_row(name, *(f"{n:,.0f}" for n in (trace.stall_steps, trace.longest_gap, *first)))
+    console.print(table)
+
+
+def _serve(names, workload: Workload, chunk: int, **options) -> Trace:
+    model = SimulatedModel(PER_TOKEN)
+    return serve(Serving(names, model, clock=model.clock), workload, chunk, **options).trace()
+
+
+def _first_word(trace: Trace, lane: Lane) -> float:
+    """Time from the first step after a request's arrival to its first token."""
+    begins = (span.start for span in trace.spans if span.kind == "chunk" and span.start >= lane.arrive)
+    return lane.tokens[0] - min(begins)
+
+
+def show_patience(names, console: Console) -> None:
+    """A long prompt, and short ones that keep coming: how many pass it."""
+    short = tuple(RequestSpec(SHORT, 8, 1, call, f"s{call}") for call in range(SHORT_PROMPTS))
+    workload = Workload("passing", "", (RequestSpec(LONG, LONG_TOKENS, 2, name="long"), *short))
+    console.print(f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}, and a new prompt of 8")
+    console.print(f"tokens in each of the first {SHORT_PROMPTS} calls of the model:\n")
+    table = Table("patience", "short ones that pass", "first word, long", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for patience in PATIENCE:
+        trace = _serve(names, workload, workload.promise, pause_prefill=True, patience=patience)
+        long = trace.named("long")
+        passed = sum(lane.tokens[0] < long.tokens[0] for lane in trace.lanes if lane is not long)
+        table.add_row(str(patience), str(passed), f"{_first_word(trace, long):,.0f}")
+    console.print(table)
