@@ -139,11 +139,13 @@ MUTANTS = [
         inside="gather_pages",
         torch=(
             "return pages.index_select(0, block_list).masked_fill_(hidden, 0)",
-            "pages[block_list] = pages[block_list].masked_fill(hidden, 0)\n    return pages.index_select(0, block_list)",
+            "pages[block_list] = pages[block_list].masked_fill(hidden, 0)\n"
+            "    return pages.index_select(0, block_list)",
         ),
         mlx=(
             "return mx.where(hidden, mx.array(0, pages.dtype), pages[block_list])",
-            "pages[block_list] = mx.where(hidden, mx.array(0, pages.dtype), pages[block_list])\n    return pages[block_list]",
+            "pages[block_list] = mx.where(hidden, mx.array(0, pages.dtype), pages[block_list])\n"
+            "    return pages[block_list]",
         ),
     ),
     Mutant(
