@@ -2,6 +2,7 @@
 
 import gc
 import io
+import re
 import weakref
 from dataclasses import fields, replace
 
@@ -11,6 +12,7 @@ from rich.console import Console
 import tiny_llm
 import tiny_llm_ref
 from tiny_llm_kit.lab.serve import EndlessTokenizer
+from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime import progress_bar
 from tiny_llm_kit.runtime.llm import LLM
 from tiny_llm_kit.runtime.llm_engine import COMPILING, EngineOptions
@@ -458,3 +460,11 @@ def test_no_tokenizer_is_needed_for_ids(loaded):
     with LLM.of(*loaded[:2], EndlessTokenizer(), **SMALL) as llm:
         [output] = llm.generate([[1, 2, 3]], SIX)
     assert len(output.outputs[0].token_ids) == 6
+
+
+def test_the_example_of_the_readme_answers_its_questions(monkeypatch, capsys):
+    monkeypatch.setenv("TINY_LLM_BACKEND", installed_backends()[-1])
+    [example] = re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(example, {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("Chunked prefill splits") and second.startswith("A KV cache keeps")

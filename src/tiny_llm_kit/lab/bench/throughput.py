@@ -257,16 +257,16 @@ def peers(
     if name == "mlx-lm":
         from .mlx_lm_peer import MlxLmBatch
 
-        return {"mlx-lm batch": MlxLmBatch(checkpoint, rows)}
+        return {"mlx-lm": MlxLmBatch(checkpoint, rows)}
     from .transformers_peer import TransformersBatch, TransformersContinuous, shared_model
 
     model = shared_model(checkpoint)
     found = {
-        "transformers batch, dynamic cache": TransformersBatch(model, rows, "dynamic"),
-        "transformers batch, static cache": TransformersBatch(model, rows, "static"),
+        "transformers, dynamic": TransformersBatch(model, rows, "dynamic"),
+        "transformers, static": TransformersBatch(model, rows, "static"),
     }
     if can_batch_continuously(port):
-        found["transformers continuous batching"] = TransformersContinuous(checkpoint, rows, room)
+        found["transformers, continuous"] = TransformersContinuous(checkpoint, rows, room)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..text import counted
 from .contest import OURS
 from .origin import origin
 from .samples import ratio, spread
@@ -26,7 +27,7 @@ def per_second(runs: list[Mapping], *counts: str) -> float:
 def speeds(result: Mapping[str, Any]) -> Table:
     """A row per contestant, ours first."""
     shown = Table("engine", box=None, pad_edge=False)
-    for heading in ("requests/s", "total tokens/s", "output tokens/s", "spread", "tiny-llm is"):
+    for heading in ("requests/s", "tokens/s", "of answers", "spread", "tiny-llm is"):
         shown.add_column(heading, justify="right")
     ours = seconds_of(result["runs"][OURS])
     for name, runs in result["runs"].items():
@@ -88,7 +89,8 @@ def model_name(plan: Mapping[str, Any]) -> str:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """What was measured, on what machine, and the tables."""
     plan, machine = result["plan"], result["provenance"]["machine"]
-    how = f"{plan['rounds']} rounds, {plan['threads']} threads, load before {machine['load_before']}"
+    runs = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
+    how = f"{runs}, load before {machine['load_before']}"
     origin(console, result, model_name(plan), how)
     console.print(f"\n{result['dataset']}")
     chunking = "chunked" if plan["enable_chunked_prefill"] else "whole prompts"
