@@ -7,12 +7,15 @@ decides before its first import (encoding, locale, the array library's environme
 One line of JSON comes in for each fork, and one with its exit code goes out when it has ended.
 """
 
+import atexit
 import contextlib
+import gc
 import json
 import os
 import runpy
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 # Never MLX, whose BLAS is chosen before it is imported, nor huggingface_hub, which reads its environment once.
 LIBRARIES = ("numpy", "torch", "pytest", "hypothesis", "jinja2", "tokenizers", "safetensors")
@@ -33,18 +36,41 @@ def become(job: dict) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it stays open; the old one holds the next jobs)
 
 
+def exit_code_of(module: str) -> int:
+    """Runs a module as `python -m` does; what it exits with."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this fork. To take all modules apart as well, torch among them, takes a second and changes nothing."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def main() -> None:
     for library in LIBRARIES:
         with contextlib.suppress(ImportError):  # a machine of one port has no torch
             import_module(library)
+    gc.freeze()  # no fork looks for garbage among what is shared, which would copy it
     answers = os.fdopen(os.dup(1), "w")
     while line := sys.stdin.readline():
         job = json.loads(line)
         child = os.fork()
         if child == 0:
             become(job)
-            runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
-            return
+            leave(exit_code_of(job["module"]))
         _, status = os.waitpid(child, 0)
         print(json.dumps(os.waitstatus_to_exitcode(status)), file=answers, flush=True)
 
