@@ -9,7 +9,7 @@
     const CHUNKS = [16, 32, 64, 128, 256, 512, 1024];
     const CONTROLS = [
         { name: "chunk", label: "Chunk size", min: 0, max: CHUNKS.length - 1, step: 1 },
-        { name: "promise", label: "Promised between two tokens", min: 0, max: CHUNKS.length - 1, step: 1 },
+        { name: "promise", label: "Promise", min: 0, max: CHUNKS.length - 1, step: 1 },
         { name: "promptTokens", label: "Prompt length", min: 64, max: 3072, step: 64 },
         { name: "decodes", label: "Answers that are running", min: 0, max: 8, step: 1 },
     ];
