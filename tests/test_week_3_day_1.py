@@ -37,7 +37,7 @@ def refused(allocator, error: type, call, idea: str) -> str:
 
 
 def cached(allocator, count: int = 1) -> list[int]:
-    """Blocks that nobody refers to and that can be found, least recently used first."""
+    """Findable blocks without references, least recently used first."""
     blocks = [allocator.blank.pop() for _ in range(count)]
     for block in blocks:
         allocator.prefix_cache.add(struct.pack("32s", str(block).encode()), block)
@@ -64,7 +64,7 @@ def test_allocate_hands_out_each_block_once(s):
     assert sorted(blocks) == [*range(8)], f"1 + 3 + 0 + 4 blocks of 8 are 0 to 7, each once, and not {blocks}"
     assert allocator.reference_counts == [1] * 8, "a block that is handed out has one reference"
     assert allocator.num_free == 0, f"8 of 8 blocks are handed out, and num_free is {allocator.num_free}"
-    assert allocator.pad_block not in blocks, "the pad block is nobody's"
+    assert allocator.pad_block not in blocks, "the pad block is never handed out"
 
 
 @pytest.mark.task("3.1.1")
@@ -82,7 +82,7 @@ def test_allocate_is_all_or_nothing(s, count):
 
 @pytest.mark.task("3.1.1")
 def test_allocate_takes_blank_blocks_before_cached_ones(s):
-    """A cached block may save somebody a prefill. A blank one is of no use to anybody: take it first."""
+    """A cached block may save a prefill, a blank one cannot: take the blank one first."""
     allocator = make(s)
     kept = cached(allocator, 3)
     assert allocator.num_free == 8
@@ -93,7 +93,7 @@ def test_allocate_takes_blank_blocks_before_cached_ones(s):
 
 @pytest.mark.task("3.1.1")
 def test_can_allocate_counts_free_blocks(s):
-    """Free are the blank blocks and the cached ones that nobody refers to."""
+    """Blank blocks are free, and so are cached ones without references."""
     allocator = make(s)
     cached(allocator, 2)
     found = [allocator.can_allocate(count) for count in (0, 6, 7, 8, 9)]
@@ -176,7 +176,7 @@ def test_two_requests_may_be_freed_in_one_call(s):
 
 @pytest.mark.task("3.1.2")
 def test_fork_refuses_a_blank_block_before_anything_changes(s):
-    """In a blank block there is nothing to share, and somebody else may get it a moment later."""
+    """A blank block has nothing to share, and the next request may get it."""
     allocator = make(s)
     mine = allocator.allocate(2)
     blank = next(block for block in range(8) if block not in mine)
@@ -187,7 +187,7 @@ def test_fork_refuses_a_blank_block_before_anything_changes(s):
 
 @pytest.mark.task("3.1.2")
 def test_fork_takes_a_cached_block_off_the_free_ones(s):
-    """A prefix hit on a block that nobody refers to: it must not be evicted while the new request reads it."""
+    """A prefix hit on an idle block: it must not be evicted while the new request reads it."""
     allocator = make(s)
     kept = cached(allocator, 3)
     allocator.fork([kept[1]])
@@ -498,7 +498,7 @@ def test_two_requests_with_one_text_at_the_same_time(s):
         table.register(TEXT[:8], 8)
     blocks = [*first.blocks]
     second.release()
-    assert allocator.num_free == 6 and not allocator.prefix_cache.idle, "copies that nobody finds are blank"
+    assert allocator.num_free == 6 and not allocator.prefix_cache.idle, "a copy that cannot be found is blank"
     assert findable(s, allocator, TEXT[:8]) == blocks, "the first blocks with this text stay"
     first.release()
     assert allocator.num_free == 8 and len(allocator.prefix_cache.idle) == 2
@@ -584,7 +584,7 @@ def test_a_shared_prefix_can_be_continued(s):
     longer = [*TEXT[:8], *range(60, 68)]
     second.share(longer)
     assert second.digests == first.digests, "share knows the digests of the blocks that it found: keep them"
-    assert second.num_registered == 8, "nobody may write to the 8 tokens that are shared"
+    assert second.num_registered == 8, "the 8 shared tokens must not be written again"
     second.release()
     computed(s, allocator, longer).release()
     found = s.BlockTable(allocator).share([*longer, 90])
@@ -621,7 +621,7 @@ class Traffic:
         self.tables: list = []
         self.tokens: dict = {}  # table -> its text
         self.done: dict = {}  # table -> tokens computed
-        self.forks: list[tuple[list[int], list]] = []  # blocks held by nobody's table, and what they hold
+        self.forks: list[tuple[list[int], list]] = []  # blocks held outside of any table, and what they hold
         self.memory: dict[int, tuple] = {}
         self.log: list[str] = []
 
@@ -663,7 +663,7 @@ class Traffic:
         self.tokens[table], self.done[table] = tokens, hit
 
     def compute(self) -> None:
-        """A chunk of somebody's known tokens: writes them, and registers what is full."""
+        """A chunk of one request's known tokens: writes them, and registers what is full."""
         waiting = [table for table in self.tables if self.done[table] < len(self.tokens[table])]
         if not waiting:
             return
@@ -676,7 +676,7 @@ class Traffic:
         table.register(tokens, stop)
 
     def append(self) -> None:
-        """One token more for somebody whose tokens are all computed."""
+        """One more token for a request whose tokens are all computed."""
         ready = [table for table in self.tables if self.done[table] == len(self.tokens[table]) < 30]
         if not ready:
             self.compute()
@@ -694,7 +694,7 @@ class Traffic:
             table.release()
 
     def fork(self) -> None:
-        """Somebody else holds the full, computed blocks of a request."""
+        """Adds a reference to the full, computed blocks of a request."""
         if self.tables:
             table = self.random.choice(self.tables)
             count = self.done[table] // self.allocator.block_size
@@ -707,7 +707,7 @@ class Traffic:
             self.allocator.free(self.forks.pop(self.random.randrange(len(self.forks)))[0])
 
     def pressure(self) -> None:
-        """Somebody takes everything that is free, writes all over it and gives it back."""
+        """Takes free blocks, overwrites them and gives them back."""
         blocks = self.allocator.allocate(self.random.randint(0, self.allocator.num_free))
         self.memory.update((slot, ("other",)) for slot in self.slots_of(blocks))
         self.allocator.free(blocks)
@@ -741,7 +741,7 @@ class Traffic:
             assert [self.memory[slot] for slot in slots] == text, f"a forked block was written to\n{self}"
 
     def check_text(self, table) -> None:
-        """What a request reads is what it, or somebody with the same text, has written."""
+        """A request reads what it has written, or what a request with the same text has written."""
         tokens, done = tuple(self.tokens[table]), self.done[table]
         for position, slot in enumerate(table.slots(0, done)):
             assert self.memory.get(slot) == tokens[: position + 1], (
@@ -765,7 +765,7 @@ def fuzz(s, caching: bool, operations: int) -> None:
 
 @pytest.mark.task("3.1.4")
 def test_fuzz_without_caching(s):
-    """2,500 random operations: no leak, no double free, nobody writes over anybody, at most block - 1 places empty."""
+    """2,500 random operations: no leak, no double free, no text overwritten, at most block - 1 places empty."""
     fuzz(s, caching=False, operations=2_500)
 
 

@@ -28,7 +28,7 @@ class TinyKvPagedPool:
 
     @property
     def key_pages(self) -> mx.array:
-        """(num_blocks + 1, page_size, Hkv, D). Do not keep it: `write` copies an array that somebody else holds."""
+        """(num_blocks + 1, page_size, Hkv, D). Do not keep it: `write` copies an array that is held elsewhere."""
         return self.keys.reshape(-1, self.page_size, *self.keys.shape[1:])
 
     @property

@@ -11,7 +11,7 @@ class BlockTable:
 
     The table belongs to the request, the blocks belong to the allocator. Position p is in block
     `blocks[p // block_size]`, in all layers alike. Blocks at the front may be shared with other requests; they are
-    full, and nobody writes to them again.
+    full, and are never written again.
 
     Args:
         allocator: where the blocks come from.
@@ -29,15 +29,15 @@ class BlockTable:
 
     @property
     def num_registered(self) -> int:
-        """Tokens in blocks that other requests can find: nobody may write to these again."""
+        """Tokens in blocks that other requests can find: these must not be written again."""
         return len(self.digests) * self.allocator.block_size
 
     def missing(self, num_tokens: int) -> int:
-        """How many more blocks so many tokens need. Given."""
+        """How many more blocks a text of `num_tokens` needs. Given."""
         return max(0, -(-num_tokens // self.allocator.block_size) - len(self.blocks))
 
     def reserve(self, num_tokens: int) -> None:
-        """Makes room for so many tokens, those that the table has included. Never more than the last block stays empty.
+        """Makes room for a text of `num_tokens`, which includes the tokens that are in the blocks already.
 
         Raises:
             OutOfBlocks: there are not enough free blocks; nothing has changed then.
@@ -75,7 +75,7 @@ class BlockTable:
         if not self.allocator.enable_prefix_caching:
             return
         # TASK 3.1.7: each full block that has no digest yet; its parent is the block before it.
-        # A block that is not full will be written to again: nobody may find it.
+        # A block that is not full will be written again, so it must not be found.
         raise NotImplementedError("week 3 day 1 task 7: BlockTable.register")
 
     def share(self, tokens: Sequence[int]) -> int:

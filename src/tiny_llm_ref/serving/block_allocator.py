@@ -21,7 +21,7 @@ class BlockAllocator:
     """Hands out the blocks of a KV pool and counts the references to each (Kwon et al., 2023, section 4.2).
 
     A block is memory for `block_size` consecutive tokens of one text, the same block in the pool of every layer. It is
-    free when nobody refers to it. A free block whose text can still be found is cached; any other one is blank. The
+    free when it has no references. A free block whose text can still be found is cached; any other one is blank. The
     pool has one block more, the pad block, for the tokens of padding: it is never handed out.
 
     Args:
@@ -65,11 +65,11 @@ class BlockAllocator:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody refers to, cached ones included."""
+        """Blocks without references, cached ones included."""
         return len(self.blank) + len(self.prefix_cache.idle)
 
     def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool:
-        """Whether so many blocks are free.
+        """Whether `count` blocks are free.
 
         Args:
             count: blocks.
@@ -80,13 +80,13 @@ class BlockAllocator:
         return count + keep_watermark * self.watermark_blocks <= self.num_free
 
     def allocate(self, count: int) -> list[int]:
-        """Hands out so many blocks, each with one reference: blank ones first, then evicted ones.
+        """Hands out `count` blocks, each with one reference: blank ones first, then evicted ones.
 
         Raises:
             OutOfBlocks: fewer are free; nothing has changed then.
         """
         # TASK 3.1.1: all or nothing. Look first whether there are enough; a running request may use the watermark.
-        # `self.prefix_cache.evict()` makes room when no blank block is left: caching costs nobody memory.
+        # `self.prefix_cache.evict()` makes room when no blank block is left: a cached block is free memory.
         if not self.can_allocate(count, keep_watermark=False):
             raise OutOfBlocks(count, self.num_free)
         blocks = [self.blank.pop() if self.blank else self.prefix_cache.evict() for _ in range(count)]
@@ -97,7 +97,7 @@ class BlockAllocator:
     def fork(self, blocks: Sequence[int]) -> None:
         """Adds one reference to each block, for one more request that reads them.
 
-        A cached block that nobody refers to can be shared too; then it is no longer free.
+        A cached block without references can be shared too; then it is no longer free.
 
         Raises:
             ValueError: a block is blank, or there is no such block; nothing has changed then.

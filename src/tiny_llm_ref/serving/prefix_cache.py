@@ -30,7 +30,7 @@ def block_hash(parent: bytes | None, tokens: Sequence[int]) -> bytes:
 class PrefixCache:
     """Full blocks by the digest of their text, and those of them that no request refers to, least recently used first.
 
-    An idle block keeps its keys and values until somebody needs its memory.
+    An idle block keeps its keys and values until its memory is needed.
     """
 
     def __init__(self):
@@ -52,11 +52,11 @@ class PrefixCache:
         return block in self.digest_of
 
     def mark_idle(self, block: int) -> None:
-        """Nobody refers to a findable block any more: it is the most recently used one of those."""
+        """A findable block has lost its last reference: it is the most recently used of the idle ones."""
         self.idle[block] = None
 
     def mark_used(self, block: int) -> None:
-        """Somebody refers to an idle block again."""
+        """An idle block has a reference again."""
         del self.idle[block]
 
     def evict(self) -> int:
