@@ -8,7 +8,9 @@ import numpy as np
 from ...lab.prompts import QUESTIONS, rendered
 from ...runtime.loading import load_network
 
-BITS = (16, 8, 4)
+# Bits of a number, and the type of the scale and the bias of a group.
+WAYS = ((16, None), (8, "float32"), (8, "bfloat16"), (4, "float32"))
+SCALE_BITS = {None: 0, "bfloat16": 16, "float32": 32}
 MODEL, GROUP = "tiny-qwen3", 64  # the group is a head of one token: 64 numbers share a scale and a bias
 
 
@@ -17,7 +19,8 @@ class Kept:
     """One way to keep keys and values.
 
     Args:
-        bits: of a number; scale and bias of a group are 16 bits each where bits < 16.
+        bits: of a number.
+        scale_bits: of the scale of a group, and of its bias; 0 where there is none.
         token_bytes: of one token, keys and values of all layers.
         error: the largest difference of a score, over all prompts and all tokens of the vocabulary.
         same: prompts after which the best token stayed the same.
@@ -25,6 +28,7 @@ class Kept:
     """
 
     bits: int
+    scale_bits: int
     token_bytes: int
     error: float
     same: int
@@ -38,10 +42,13 @@ def keep_in_few_bits(b) -> list[Kept]:
     prompts = [tokenizer.encode(rendered(tokenizer, question)) for question in QUESTIONS]
     scores = np.stack([_scores_of_each(b, model, prompt) for prompt in prompts])  # (prompts, 1 + ways, V)
     exact, found = scores[:, 0], []
-    for bits, rounded in zip(BITS, scores[:, 1:].swapaxes(0, 1), strict=True):
-        token_bytes = numbers * bits // 8 + (numbers // GROUP * 4 if bits < 16 else 0)
+    for (bits, scale), rounded in zip(WAYS, scores[:, 1:].swapaxes(0, 1), strict=True):
+        scale_bits = SCALE_BITS[scale]
+        token_bytes = (numbers * bits + 2 * numbers // GROUP * scale_bits) // 8
         same = int((rounded.argmax(-1) == exact.argmax(-1)).sum())
-        found.append(Kept(bits, token_bytes, float(abs(rounded - exact).max()), same, len(prompts)))
+        found.append(
+            Kept(bits, scale_bits, token_bytes, float(abs(rounded - exact).max()), same, len(prompts))
+        )
     return found
 
 
@@ -50,7 +57,7 @@ def _scores_of_each(b, model, prompt: list[int]) -> np.ndarray:
     cache, scores = model.create_kv_cache(len(prompt)), []
     model(b.array([prompt[:-1]]), 0, cache, 0)
     kept = [(layer.keys, layer.values) for layer in cache]
-    for rounding in (lambda x: x, *(partial(_rounded, b, bits) for bits in BITS)):
+    for rounding in (lambda x: x, *(partial(_rounded, b, *way) for way in WAYS)):
         for layer, pair in zip(cache, kept, strict=True):
             layer.keys, layer.values = map(rounding, pair)
         scores.append(b.numpy(model(b.array([prompt[-1:]]), len(prompt) - 1, cache))[0, -1])
@@ -59,9 +66,11 @@ def _scores_of_each(b, model, prompt: list[int]) -> np.ndarray:
     return np.stack(scores)
 
 
-def _rounded(b, bits: int, kept):
-    """What comes back of an array that was kept in so many bits: bf16, or whole numbers as Day 2.2 makes them."""
-    if bits == 16:
-        return b.array(b.numpy(b.array(b.numpy(kept), "bfloat16")))
-    rows = kept.reshape(-1, GROUP)
-    return b.dequantize_weights(*b.quantize_weights(rows, GROUP, bits), GROUP, bits).reshape(kept.shape)
+def _rounded(b, bits: int, scale: str | None, kept):
+    """What comes back of bf16 pages that were kept as they are, or in whole numbers as Day 2.2 makes them."""
+    pages = b.array(b.numpy(kept), "bfloat16")
+    if scale:
+        rows = b.array(b.numpy(pages).reshape(-1, GROUP), scale)  # a scale has the type of what is quantised
+        numbers = b.dequantize_weights(*b.quantize_weights(rows, GROUP, bits), GROUP, bits)
+        pages = b.array(b.numpy(numbers).reshape(pages.shape), "bfloat16")
+    return b.array(b.numpy(pages))

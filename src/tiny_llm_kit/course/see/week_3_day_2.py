@@ -132,11 +132,14 @@ def _poison(b, serving, console: Console, pages: Pages) -> None:
 def _few_bits(b, console: Console) -> None:
     """Idle keys and values in fewer bits, measured with the shipped model."""
     console.print(
-        f"\n{MODEL}: the cache of a prompt in few bits ({GROUP} numbers share a scale and a bias of 16"
+        f"\n{MODEL}: the cache of a prompt in few bits, a scale and a bias for {GROUP} numbers, then one"
     )
-    console.print("bits), then one token more. Its logits against those of a float32 cache:\n")
+    console.print("token more. The largest difference of its logits from those of a float32 cache:\n")
+    header = f"{'bits':>6}{'scale':>10}{'bytes per token':>18}{'difference':>13}{'same best token':>24}"
+    console.print(header, style="bold")
     for kept in keep_in_few_bits(b):
+        scale = f"{kept.scale_bits} bits" if kept.scale_bits else "none"
         console.print(
-            f"{kept.bits:>4} bits{kept.token_bytes:>7,} bytes per token{kept.error:>8.3f} at most"
-            f"    same best token: {kept.same} of {kept.prompts}"
+            f"{kept.bits:>6}{scale:>10}{kept.token_bytes:>18,}{kept.error:>13.3f} at most"
+            f"{kept.same:>10} of {kept.prompts}"
         )
