@@ -1,4 +1,4 @@
-"""The serving engine of the course: one package a port, and `serving`, the policy that both share."""
+"""The serving engine of the course: one package per port, and `serving`, the policy that both share."""
 
 
 def __getattr__(name: str):

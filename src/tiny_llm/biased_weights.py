@@ -1,4 +1,4 @@
-"""A weight that brings its bias along, so that whoever multiplies by it cannot forget one. Given."""
+"""A weight together with its bias, so that no product can forget the bias. Given."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BiasedWeights:
-    """What `project` takes in place of a weight, in families whose projections have biases.
+    """A weight and its bias, for `project`, in families whose projections have biases.
 
     Args:
         weight: (O, I), of any kind that `project` takes.

@@ -1,4 +1,4 @@
-"""What a checkpoint is to a model, and where it keeps a layer's weights. Given, for both ports: it passes arrays on."""
+"""The checkpoint as a model reads it, and the names of a layer's weights in it. Given, for both ports."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -7,18 +7,18 @@ from .biased_weights import BiasedWeights
 
 
 class Checkpoint(Protocol):
-    """What a model is built from: its sizes, and its weights by Hugging Face name."""
+    """A model's configuration, and its weights by Hugging Face name."""
 
     config: Any  # fields named as in config.json; and `head_norms`, `biases`, `windows`, see kit's model/config.py
 
     def weight(self, name: str, *shape: int) -> Any:
-        """The array of that name, on the device already. CheckpointError: it is absent or has another shape."""
+        """The array of that name, on the device. Raises CheckpointError if it is absent or has a different shape."""
 
 
 def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
-    """The weights of layer `index`, under the names that `Qwen3TransformerBlock` gives them.
+    """The weights of layer `index`, by the parameter names of `Qwen3TransformerBlock`.
 
-    Families that do not norm queries and keys have no `q_norm` and no `k_norm`; a projection with a bias comes as
+    Families without norms on queries and keys have no `q_norm` and `k_norm`; a projection with a bias is a
     `BiasedWeights`.
     """
     config = checkpoint.config
@@ -54,5 +54,5 @@ def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> Any:
 
 
 def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable[[Any], Any]:
-    """The norm of queries or keys; in families that have none, nothing happens to them."""
+    """The norm of queries or keys; the identity in families that have none."""
     return (lambda x: x) if weight is None else norm(dim, weight, eps)

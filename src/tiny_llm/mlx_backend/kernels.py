@@ -1,4 +1,4 @@
-"""The operations that a device has its own ways for, under one name for each way to compute them. Given."""
+"""Named sets of kernels: the course's own operations or the device's. Given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from .rope import RoPE
 
 @dataclass(frozen=True)
 class Kernels:
-    """Attention, the norm and RoPE, which do the same in every set and differ in speed and memory.
+    """Attention, the norm and RoPE. All sets compute the same and differ in speed and memory.
 
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
-        rope: makes a RoPE from the arguments of `RoPE`.
+        rope: makes a RoPE; takes the arguments of `RoPE`.
     """
 
     attend: Callable[..., mx.array] = scaled_dot_product_attention_grouped
@@ -28,17 +28,17 @@ class Kernels:
 
 
 class _DeviceNorm(RMSNorm):
-    """The norm in one program of MLX."""
+    """RMSNorm as one kernel of MLX."""
 
     def __call__(self, x: mx.array) -> mx.array:
         return mx.fast.rms_norm(x, self.weight, self.eps)
 
 
 class _DeviceRoPE(RoPE):
-    """Day 1.2's rotation over whole heads at once: fewer operations, which is what one token waits for."""
+    """Day 1.2's rotation on whole heads at once: fewer operations, which makes a decode step shorter."""
 
     def rows(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """Both tables' rows with an axis for the heads, (…, 1, D): for both halves of a head."""
+        """The rows of both tables, (…, 1, D): repeated for both halves of a head, with an axis for the heads."""
         cos, sin = (mx.expand_dims(rows, -2) for rows in super().rows(positions))
         return mx.concatenate([cos, cos], axis=-1), mx.concatenate([-sin, sin], axis=-1)
 
@@ -48,7 +48,7 @@ class _DeviceRoPE(RoPE):
 
 
 def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> RoPE:
-    """The device's rotation turns halves, as Qwen3 has them. Traditional pairs stay with Day 1.2's."""
+    """The device's RoPE rotates pairs (i, i + D/2), as in Qwen3; traditional pairs use Day 1.2's `RoPE`."""
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
@@ -60,10 +60,10 @@ KERNELS = {
 
 
 def choose_kernels(attention: str) -> Kernels:
-    """The set called `attention`.
+    """The set of kernels called `attention`.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no set has this name.
     """
     if attention not in KERNELS:
         raise ValueError(f"attention {attention!r} is unknown: choose {', '.join(KERNELS)}")
@@ -71,5 +71,5 @@ def choose_kernels(attention: str) -> Kernels:
 
 
 def dense_linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Day 1.1's `linear`; MLX needs no other way on any device: (..., I), (O, I), (O,) or None to (..., O)."""
+    """Day 1.1's `linear`, the same on every device of MLX: (..., I), (O, I), (O,) or None to (..., O)."""
     return linear(x, w, bias)

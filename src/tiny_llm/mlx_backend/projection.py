@@ -1,4 +1,4 @@
-"""One product for every kind of weight. Given."""
+"""A linear layer for every kind of weight. Given."""
 
 import mlx.core as mx
 
@@ -10,11 +10,11 @@ Weights = mx.array | QuantizedWeights | BiasedWeights
 
 
 def project(x: mx.array, w: Weights, bias: mx.array | None = None) -> mx.array:
-    """`x @ w.T + bias`, computed the way that the weight's type asks for.
+    """`x @ w.T + bias` for a plain, a quantised or a biased weight.
 
     Args:
         x: (..., I).
-        w: (O, I); quantised ones take `quantized_linear`, and one with a bias brings its own.
+        w: (O, I); quantised weights use `quantized_linear`, and `BiasedWeights` contain their own bias.
         bias: (O,) or None.
 
     Returns:

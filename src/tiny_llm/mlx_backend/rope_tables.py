@@ -1,4 +1,4 @@
-"""The RoPE of a model: the plain one, or with tables of other frequencies. Given."""
+"""The RoPE of a model, plain or with scaled frequencies. Given."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .rope import RoPE
 
 
 def rope_of(config: Any, kernels: Kernels) -> RoPE:
-    """One RoPE for all layers, as `config.rope_scaling` wants it."""
+    """The RoPE that all layers share, with the frequencies of `config.rope_scaling`."""
     rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
     if config.rope_scaling is not None:
         rope.cos, rope.sin = scaled_tables(config.rope_scaling, rope.seq_len)
@@ -19,10 +19,10 @@ def rope_of(config: Any, kernels: Kernels) -> RoPE:
 def scaled_tables(scaling: Any, seq_len: int) -> tuple[mx.array, mx.array]:
     """The cosines and sines of position · frequency, times the attention factor: each (seq_len, D/2) in float32.
 
-    Queries and keys both turn by these tables, so that scores grow by the square of the factor.
+    Both queries and keys are multiplied by the factor, so scores grow by its square.
 
     Args:
-        scaling: has `frequencies`, D/2 angles a position, and `attention_factor`.
+        scaling: has `frequencies`, D/2 angles per position, and `attention_factor`.
         seq_len: number of positions.
     """
     angles = mx.arange(seq_len, dtype=mx.float32)[:, None] * mx.array(scaling.frequencies, dtype=mx.float32)

@@ -1,4 +1,4 @@
-"""The operations that a device has its own ways for, under one name for each way to compute them. Given."""
+"""Named sets of kernels: the course's own operations or the device's. Given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from .rope import RoPE
 
 @dataclass(frozen=True)
 class Kernels:
-    """Attention, the norm and RoPE, which do the same in every set and differ in speed and memory.
+    """Attention, the norm and RoPE. All sets compute the same and differ in speed and memory.
 
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
-        rope: makes a RoPE from the arguments of `RoPE`.
+        rope: makes a RoPE; takes the arguments of `RoPE`.
     """
 
     attend: Callable[..., torch.Tensor] = scaled_dot_product_attention_grouped
@@ -30,14 +30,14 @@ class Kernels:
 
 
 class _DeviceNorm(RMSNorm):
-    """The norm in one program: Gaudi's, elsewhere torch's."""
+    """RMSNorm as one kernel: Gaudi's on an HPU, torch's elsewhere."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return hpu.rms_norm(x, self.weight, self.eps)
 
 
 class _DeviceRoPE(RoPE):
-    """RoPE in one program on a Gaudi, which wants the rows of its tables twice, for both halves of a head."""
+    """RoPE as one kernel on a Gaudi, which needs the rows of its tables twice, for both halves of a head."""
 
     def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(torch.cat([rows, rows], dim=-1) for rows in super().rows(positions))
@@ -47,7 +47,7 @@ class _DeviceRoPE(RoPE):
 
 
 def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> RoPE:
-    """The device's rotation turns halves, as Qwen3 has them. Traditional pairs stay with Day 1.2's."""
+    """The device's RoPE rotates pairs (i, i + D/2), as in Qwen3; traditional pairs use Day 1.2's `RoPE`."""
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
@@ -59,10 +59,10 @@ KERNELS = {
 
 
 def choose_kernels(attention: str) -> Kernels:
-    """The set called `attention`.
+    """The set of kernels called `attention`.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no set has this name.
     """
     if attention not in KERNELS:
         raise ValueError(f"attention {attention!r} is unknown: choose {', '.join(KERNELS)}")
@@ -70,16 +70,16 @@ def choose_kernels(attention: str) -> Kernels:
 
 
 def dense_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Day 1.1's `linear`, in float32 where a CPU is slow in bf16: (..., I), (O, I), (O,) or None to (..., O)."""
+    """Day 1.1's `linear`, in float32 on a CPU that is slow in bf16: (..., I), (O, I), (O,) or None to (..., O)."""
     if w.dtype == torch.bfloat16 and w.device.type == "cpu" and _wants_float32(x):
         return _linear_in_float32(x, w, bias)
     return linear(x, w, bias)
 
 
-# A CPU without units for bf16 multiplies one row of it well, and each further row takes as long again. In float32 the
-# price is the conversion, and further rows cost little: between 4 and 10 rows they meet, by threads and by matrix.
+# On a CPU without bf16 units the time of a bf16 product grows in proportion to its rows. In float32 the weight must be
+# converted, but further rows cost little: the two are equal at 4 to 10 rows, depending on the threads and the matrix.
 FEW_ROWS = 8
-TILE = 256  # rows of w that become float32 at a time: they stay in the processor's cache until they are used
+TILE = 256  # rows of w that are converted to float32 at a time: they stay in the processor's cache until they are used
 
 
 def _wants_float32(x: torch.Tensor) -> bool:
@@ -88,12 +88,12 @@ def _wants_float32(x: torch.Tensor) -> bool:
 
 @cache
 def _has_bf16_units() -> bool:
-    found = getattr(torch.cpu, "get_capabilities", dict)()  # older builds of torch do not say
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # older builds of torch do not have it
     return any(found.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _linear_in_float32(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The product of bf16 numbers in float32, tile by tile: the weight is never there in float32 as a whole."""
+    """The product of bf16 numbers in float32, tile by tile: the whole weight never exists in float32."""
     wide = x.float()
     out = torch.cat([(wide @ tile.float().T).to(x.dtype) for tile in w.split(TILE)], dim=-1)
     return out if bias is None else out + bias

@@ -1,4 +1,4 @@
-"""One product for every kind of weight. Given."""
+"""A linear layer for every kind of weight. Given."""
 
 import torch
 
@@ -10,11 +10,11 @@ Weights = torch.Tensor | QuantizedWeights | BiasedWeights
 
 
 def project(x: torch.Tensor, w: Weights, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`x @ w.T + bias`, computed the way that the weight's type asks for.
+    """`x @ w.T + bias` for a plain, a quantised or a biased weight.
 
     Args:
         x: (..., I).
-        w: (O, I); quantised ones take `quantized_linear`, and one with a bias brings its own.
+        w: (O, I); quantised weights use `quantized_linear`, and `BiasedWeights` contain their own bias.
         bias: (O,) or None.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Attention: every query reads a weighted mean of the values, weighted by how well its key matches."""
+"""Attention: each query gets a mean of the values, weighted by how well their keys match it."""
 
 import math
 
@@ -26,7 +26,7 @@ def scaled_dot_product_attention_simple(
     Returns:
         (..., L, D).
     """
-    # TASK 1.1.3: scores, scale, mask, weights over the keys, mean of the values.
+    # TASK 1.1.3: compute the scores, scale them, add the mask, softmax over the keys, average the values.
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = query @ key.swapaxes(-2, -1) * scale
     if mask is not None:
@@ -35,7 +35,7 @@ def scaled_dot_product_attention_simple(
 
 
 class SimpleMultiHeadAttention:
-    """Attention in `num_heads` heads of D = hidden_size / num_heads dims each, side by side.
+    """Multi-head attention: `num_heads` parallel heads of D = hidden_size / num_heads dimensions.
 
     Args:
         hidden_size: E, the width of the inputs; a multiple of `num_heads`.
@@ -75,7 +75,7 @@ class SimpleMultiHeadAttention:
             (B, L, E).
         """
         # TASK 1.1.4: project, split into heads (B, L, H·D) -> (B, H, L, D), attend, join, project.
-        # Row h·D … (h+1)·D of a projection belongs to head h.
+        # Rows h·D to (h+1)·D - 1 of a projection belong to head h.
         B, L, _ = query.shape
 
         def split(x: mx.array, w: mx.array) -> mx.array:
@@ -88,9 +88,9 @@ class SimpleMultiHeadAttention:
 
 
 def causal_mask(L: int, S: int, dtype: mx.Dtype) -> mx.array:
-    """The mask that lets every query see its own key and the keys before it, and none behind.
+    """The causal mask: each query sees its own key and all earlier keys, and no later ones.
 
-    The queries are the last L of the S tokens: query i stands at position S - L + i, and the last one sees everything.
+    The queries are the last L of the S tokens: query i has position S - L + i, and the last query sees every key.
 
     Args:
         L: number of queries.
@@ -103,7 +103,7 @@ def causal_mask(L: int, S: int, dtype: mx.Dtype) -> mx.array:
     Raises:
         ValueError: L or S is not positive, or L > S.
     """
-    # TASK 1.3.1: compare the position of every query with the position of every key; refuse what has no meaning.
+    # TASK 1.3.1: compare each query's position with each key's position; raise for an L and S that make no sense.
     if not 0 < L <= S:
         raise ValueError(f"causal_mask needs 0 < L <= S, not L={L}, S={S}: the keys include the queries' own")
     queries = mx.arange(S - L, S)[:, None]
@@ -120,20 +120,20 @@ def scaled_dot_product_attention_grouped(
 ) -> mx.array:
     """Attention with fewer key and value heads than query heads (Ainslie et al., 2023).
 
-    Query head h reads K/V head h // (H / Hkv). No head of K or V is repeated in memory.
+    Query head h reads K/V head h // (H / Hkv). K and V are not repeated in memory.
 
     Args:
         query: (..., H, L, D).
         key: (..., Hkv, S, D).
         value: (..., Hkv, S, D).
         scale: 1/√D when None.
-        mask: added to the scores, broadcastable to (..., H, L, S); or "causal", which is `causal_mask(L, S)`.
+        mask: added to the scores, broadcastable to (..., H, L, S); or "causal" for `causal_mask(L, S)`.
 
     Returns:
         (..., H, L, D) in the type of `value`; scale, mask and softmax are computed in float32.
 
     Raises:
-        ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
+        ValueError: H is not a multiple of Hkv, or `mask` is a string other than "causal", or "causal" with L > S.
     """
     *batch, H, L, D = query.shape
     Hkv, S = key.shape[-3:-1]
@@ -141,8 +141,8 @@ def scaled_dot_product_attention_grouped(
         raise ValueError(f"{H} query heads cannot share {Hkv} K/V heads: H must be a multiple of Hkv")
     if isinstance(mask, str) and mask != "causal":
         raise ValueError(f'mask {mask!r} is unknown: give "causal", an array or None')
-    # TASK 1.3.2: the H / Hkv heads of a group meet their one K/V head as more rows of one query.
-    # Broadcasting K and V against the group would do too, but torch's matmul copies what it broadcasts.
+    # TASK 1.3.2: treat the H / Hkv heads of a group as additional query rows of their one K/V head.
+    # Broadcasting K and V over the group works too, but torch's matmul copies what it broadcasts.
     scale = 1 / math.sqrt(D) if scale is None else scale
     scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)
     scores = scores.reshape(*batch, H, L, S).astype(mx.float32) * scale

@@ -1,20 +1,20 @@
-"""The small functions that every layer is made of."""
+"""Functions that every layer uses: softmax, linear and SiLU."""
 
 import mlx.core as mx
 
 
 def softmax(x: mx.array, axis: int) -> mx.array:
-    """Turns scores into weights that are positive and sum to 1 along `axis`.
+    """Softmax: turns scores into non-negative weights that sum to 1 along `axis`.
 
     Args:
         x: scores of any shape; -inf means weight 0.
-        axis: the axis to normalise, negative counts from the end.
+        axis: the axis to normalise over; a negative one counts from the end.
 
     Returns:
         Weights, same shape and type as `x`. Finite for scores of any size.
     """
     # TASK 1.1.1: exp(x) / sum(exp(x)) along the axis.
-    # Scores of 1e4 must not overflow: subtract the largest score first, which changes no weight.
+    # Scores of 1e4 must not overflow: subtract the largest score first, which does not change the weights.
     exps = mx.exp(x - mx.max(x, axis=axis, keepdims=True))
     return exps / mx.sum(exps, axis=axis, keepdims=True)
 
@@ -30,7 +30,7 @@ def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
     Returns:
         (..., O).
     """
-    # TASK 1.1.2: one row of w makes one output.
+    # TASK 1.1.2: each row of w gives one output.
     out = x @ w.T
     return out if bias is None else out + bias
 
@@ -42,8 +42,8 @@ def silu(x: mx.array) -> mx.array:
         x: any shape and floating-point type.
 
     Returns:
-        Same shape and type as `x`: 0 far below zero, x far above; finite for every finite x.
+        Same shape and type as `x`: near 0 for very negative x, near x for large x; finite for every finite x.
     """
-    # TASK 1.4.2: every number times its own sigmoid, 1 / (1 + exp(-x)).
-    # Written with exp by hand, ±1e4 easily becomes infinity / infinity.
+    # TASK 1.4.2: multiply every number by its sigmoid, 1 / (1 + exp(-x)).
+    # A formula written with exp can overflow at ±1e4, and ∞/∞ is NaN.
     return x * mx.sigmoid(x)

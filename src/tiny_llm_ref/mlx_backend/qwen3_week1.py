@@ -1,4 +1,4 @@
-"""The parts of Qwen3, computed over the whole text at every step (Week 1)."""
+"""Qwen3 without a cache: the whole text is computed at every step (Week 1)."""
 
 import mlx.core as mx
 
@@ -10,29 +10,29 @@ from .rms_norm import RMSNorm
 from .rope import RoPE
 
 
-# GIVEN: Day 4 teaches this norm; until then the library's own serves.
+# GIVEN: Day 1.4 teaches this norm; until then the library's own is used.
 def _head_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     """RMSNorm over the last axis: x / √(mean(x²) + eps) · weight. x is (..., D), weight (D,)."""
     return mx.fast.rms_norm(x, weight, eps)
 
 
 class Qwen3MultiHeadAttention:
-    """Grouped attention with a norm on every query and key head, and RoPE, as Qwen3 has it.
+    """Qwen3's attention: grouped-query attention with RoPE and with norms on queries and keys.
 
     Args:
         hidden_size: E, the width of the inputs.
         num_heads: H, query heads; a multiple of `num_kv_heads`.
         num_kv_heads: Hkv, key and value heads.
-        head_dim: D; H·D need not be E.
+        head_dim: D; H·D may differ from E.
         wq: (H·D, E). wk, wv: (Hkv·D, E). wo: (E, H·D).
-        q_norm, k_norm: (D,) weights of the norms, one for all query heads, one for all key heads.
-        max_seq_len: positions in the RoPE tables, when the layer makes its own.
+        q_norm, k_norm: (D,) norm weights, one shared by all query heads, one by all key heads.
+        max_seq_len: number of positions in the RoPE tables, if the layer makes its own.
         theta: RoPE's base.
         rms_norm_eps: added to the mean square before the root.
         rope: tables shared by all layers of a model; the layer makes its own when None.
 
     Raises:
-        ValueError: the head counts do not divide, or a weight has the wrong shape.
+        ValueError: `num_heads` is not a multiple of `num_kv_heads`, or a weight has the wrong shape.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Qwen3MultiHeadAttention:
         Returns:
             (B, L, E).
         """
-        # TASK 1.3.3: project, split into heads (B, L, H, D), norm q and k, rotate them, attend, join, project.
-        # The norm comes before RoPE: its weight belongs to the dims of a head, and RoPE would mix them.
+        # TASK 1.3.3: project, split into heads (B, L, H, D), normalise q and k, rotate them, attend, join, project.
+        # The norm comes before RoPE: it has one weight per dimension of a head, and RoPE mixes dimensions.
         B, L, _ = x.shape
         query = linear(x, self.wq).reshape(B, L, self.num_heads, self.head_dim)
         key = linear(x, self.wk).reshape(B, L, self.num_kv_heads, self.head_dim)
@@ -94,11 +94,11 @@ class Qwen3MultiHeadAttention:
 
 
 class Qwen3MLP:
-    """The part of a layer that works on each token alone: w_down @ (silu(w_gate @ x) · (w_up @ x)) (Shazeer, 2020).
+    """The MLP of a layer, applied to each token: w_down @ (silu(w_gate @ x) · (w_up @ x)) (Shazeer, 2020).
 
     Args:
         dim: E, the width of the inputs.
-        hidden_dim: F, the width inside.
+        hidden_dim: F, the inner width.
         w_gate, w_up: (F, E).
         w_down: (E, F).
 
@@ -124,22 +124,22 @@ class Qwen3MLP:
         Returns:
             (..., E).
         """
-        # TASK 1.4.3: up to F twice, let the gate's half decide how much of the other half passes, and down again.
+        # TASK 1.4.3: project up to F twice, multiply one result by the SiLU of the other, and project down again.
         return linear(silu(linear(x, self.w_gate)) * linear(x, self.w_up), self.w_down)
 
 
 class Qwen3TransformerBlock:
-    """One layer: attention, then the MLP. Each reads a normed copy of the stream and adds its answer to the stream.
+    """One layer: attention, then the MLP, each with a norm before it and a residual connection.
 
     Args:
         num_attention_heads, num_kv_heads, head_dim: Hq, Hkv and D of the attention.
-        hidden_size: E, the width of the stream.
-        intermediate_size: F, the width inside the MLP.
+        hidden_size: E, the width of the residual stream.
+        intermediate_size: F, the inner width of the MLP.
         rms_norm_eps: eps of every norm of the layer.
         wq, wk, wv, wo, q_norm, k_norm: see `Qwen3MultiHeadAttention`.
         w_gate, w_up, w_down: see `Qwen3MLP`.
         w_input_layernorm: (E,), the norm before attention.
-        w_post_attention_layernorm: (E,), the norm after attention, which is the one before the MLP.
+        w_post_attention_layernorm: (E,), the norm after attention and before the MLP.
         max_seq_len, theta, rope: see `Qwen3MultiHeadAttention`.
     """
 
@@ -179,27 +179,27 @@ class Qwen3TransformerBlock:
     def __call__(self, x: mx.array, mask: mx.array | str | None = None) -> mx.array:
         """
         Args:
-            x: (B, L, E), the stream: tokens at positions 0 … L - 1.
-            mask: who sees whom, as `Qwen3MultiHeadAttention` takes it.
+            x: (B, L, E), the residual stream: tokens at positions 0 … L - 1.
+            mask: attention mask, see `Qwen3MultiHeadAttention`.
 
         Returns:
-            (B, L, E), the stream after this layer.
+            (B, L, E), the residual stream after this layer.
         """
-        # TASK 1.5.3: twice the same step: norm a copy, let the part read it, add what comes back.
-        # Between the layers nothing normalises the stream itself.
+        # TASK 1.5.3: the same step twice: normalise a copy, apply attention or the MLP to it, add the result.
+        # The residual stream itself is never normalised between the layers.
         x = x + self.self_attn(self.input_layernorm(x), mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Qwen3ModelWeek1:
-    """Qwen3, computed over the whole text at every step: token ids in, a score for every possible next token out.
+    """Qwen3 without a cache: token ids in, logits of the next token for every position out.
 
     Args:
-        checkpoint: the weights. They are used where they are; the model makes no copy.
+        checkpoint: the weights, used without a copy.
 
     Raises:
-        CheckpointError: the model is not plain Qwen3, or a weight is missing or has another shape than
-            `checkpoint.config` says.
+        CheckpointError: the model is not plain Qwen3, or a weight is missing or does not have the shape that follows
+            from `checkpoint.config`.
     """
 
     def __init__(self, checkpoint: Checkpoint):
@@ -209,24 +209,24 @@ class Qwen3ModelWeek1:
         self.num_hidden_layers = config.num_hidden_layers
         table = checkpoint.weight("model.embed_tokens.weight", vocab_size, hidden_size)
         self.embedding = Embedding(vocab_size, hidden_size, table)
-        # Every layer turns its heads alike, so they share one pair of tables.
+        # All layers rotate by the same angles, so they share one pair of tables.
         rope = RoPE(config.head_dim, config.max_position_embeddings, config.rope_theta)
         self.layers = [_layer(checkpoint, index, rope) for index in range(config.num_hidden_layers)]
         norm = checkpoint.weight("model.norm.weight", hidden_size)
         self.norm = RMSNorm(hidden_size, norm, config.rms_norm_eps)
-        # A tied model has no head of its own: it scores tokens with its embedding table.
+        # A tied model has no separate head: it scores tokens with its embedding table.
         tied = config.tie_word_embeddings
         self.w_lm_head = None if tied else checkpoint.weight("lm_head.weight", vocab_size, hidden_size)
 
     def __call__(self, inputs: mx.array) -> mx.array:
         """
         Args:
-            inputs: (B, L) token ids; token i stands at position i.
+            inputs: (B, L) token ids; token i has position i.
 
         Returns:
-            (B, L, V) logits: row i scores the token that follows token i, and has seen tokens 0 … i only.
+            (B, L, V) logits: row i scores the token after token i, and depends on tokens 0 … i only.
         """
-        # TASK 1.5.4: embed, every layer in turn behind the causal mask, the last norm, the head.
+        # TASK 1.5.4: embed, apply every layer in turn with the causal mask, the last norm, the head.
         x = self.embedding(inputs)
         for layer in self.layers:
             x = layer(x, mask="causal")
@@ -235,7 +235,7 @@ class Qwen3ModelWeek1:
 
 
 def _layer(checkpoint: Checkpoint, index: int, rope: RoPE) -> Qwen3TransformerBlock:
-    """Layer `index` with its weights."""
+    """Builds layer `index` from its weights."""
     config = checkpoint.config
     return Qwen3TransformerBlock(
         num_attention_heads=config.num_attention_heads,

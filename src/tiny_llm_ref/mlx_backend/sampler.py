@@ -11,47 +11,48 @@ Sampler = Callable[[mx.array], mx.array]
 
 
 def draw(logits: mx.array) -> mx.array:
-    """Draws one token a row, each with its own random numbers.
+    """Draws one token per row, each with its own random numbers.
 
     Args:
-        logits: (B, V) float32; a token of -inf is never drawn.
+        logits: (B, V) float32; a token with logit -inf is never drawn.
 
     Returns:
-        (B,) ids; id i of a row comes with probability softmax(logits)[i].
+        (B,) ids; id i of a row is drawn with probability softmax(logits)[i].
     """
-    # TASK 1.7.1: one draw a row, on the device.
+    # TASK 1.7.1: one draw per row, on the device.
     return mx.random.categorical(logits, axis=-1)
 
 
 def keep_top_k(logits: mx.array, top_k: int) -> mx.array:
-    """Hides all but the `top_k` most probable tokens of each row (Fan et al., 2018).
+    """Sets all but the `top_k` most probable tokens of each row to -inf (Fan et al., 2018).
 
     Args:
         logits: (B, V) float32.
-        top_k: how many stay, at least 1; more than V hides nothing.
+        top_k: number of tokens to keep, at least 1; V or more keeps all.
 
     Returns:
-        (B, V): hidden tokens are -inf, the others as they were. Tokens equal to the last one that stays, stay too.
+        (B, V): -inf for tokens that were dropped, the others unchanged. Ties with the last token kept are kept too.
     """
-    # TASK 1.7.2: each row has its own threshold, its top_k-th largest number.
+    # TASK 1.7.2: each row has its own threshold, its top_k-th largest logit.
     largest = mx.topk(logits, min(top_k, logits.shape[-1]), axis=-1)
     return mx.where(logits < mx.min(largest, axis=-1, keepdims=True), -mx.inf, logits)
 
 
 def keep_top_p(logits: mx.array, top_p: float) -> mx.array:
-    """Hides all but the nucleus of each row: the fewest tokens that have probability `top_p` together.
+    """Sets all tokens outside each row's nucleus to -inf (Holtzman et al., 2020).
 
-    From Holtzman et al., 2020. The most probable token always stays.
+    The nucleus is the smallest set of most probable tokens whose probabilities add up to `top_p`. The most probable
+    token is always kept.
 
     Args:
         logits: (B, V) float32; -inf is allowed.
         top_p: above 0, at most 1.
 
     Returns:
-        (B, V): hidden tokens are -inf, the others as they were.
+        (B, V): -inf for tokens that were dropped, the others unchanged.
     """
-    # TASK 1.7.3: sort, add up, and ask of each token how much probability stands before it; then back to its own place.
-    # A token stays while those before it have less than top_p: the one that crosses the line belongs to the nucleus.
+    # TASK 1.7.3: sort, compute the probability that comes before each token, and undo the sort.
+    # A token is kept while those before it have less than top_p: the one that crosses top_p belongs to the nucleus.
     order = mx.argsort(-logits, axis=-1)
     weights = softmax(mx.take_along_axis(logits, order, axis=-1), axis=-1)
     before = mx.cumsum(weights, axis=-1) - weights
@@ -60,13 +61,13 @@ def keep_top_p(logits: mx.array, top_p: float) -> mx.array:
 
 
 def make_sampler(temp: float, top_p: float | None = None, top_k: int | None = None) -> Sampler:
-    """A function from logits (B, V) of any floating-point type to ids (B,), right for every row.
+    """Makes a sampler: logits (B, V) of any floating-point type to ids (B,).
 
     Args:
-        temp: 0 takes the most probable token; 1 draws from the model's own probabilities; above 1 is more daring.
-            Below 1e-6 only 0 is allowed: a logit divided by less could leave float32, and infinities have no softmax.
-        top_p: draw only from the nucleus that has this probability; None or 1 is off.
-        top_k: draw only from so many tokens; None or 0 is off.
+        temp: 0 takes the most probable token; 1 draws from the model's own probabilities; above 1 flattens them.
+            Below 1e-6 only 0 is allowed: a logit divided by less can overflow float32.
+        top_p: draw only from the nucleus of this probability; None or 1 turns it off.
+        top_k: draw only from the `top_k` most probable tokens; None or 0 turns it off.
 
     Raises:
         ValueError: a number is out of range.
@@ -78,7 +79,7 @@ def make_sampler(temp: float, top_p: float | None = None, top_k: int | None = No
     if top_k is not None and not (isinstance(top_k, int) and top_k >= 0):
         raise ValueError(f"top_k is {top_k}: give a whole number, 0 or None for off")
     # TASK 1.7.4: greedy, or in this order: float32, temperature, top-k, top-p, draw.
-    # The order matters: the temperature changes what the nucleus is, top-k what its probabilities are shares of.
+    # The order matters: the temperature changes the nucleus, and top-k the probabilities that top-p adds up.
 
     def sample(logits: mx.array) -> mx.array:
         if temp == 0:

@@ -1,4 +1,4 @@
-"""The embedding: one table that turns token ids into vectors, and vectors back into scores for every token."""
+"""The embedding table: turns token ids into vectors, and vectors into a score for every token."""
 
 import torch
 
@@ -8,15 +8,15 @@ from .quantized_weights import QuantizedWeights, quantized_linear
 
 
 class Embedding:
-    """A table with one row a token of the vocabulary.
+    """A lookup table with one row per token of the vocabulary.
 
     Args:
         vocab_size: V, the number of rows.
         embedding_dim: E, the size of a row.
-        weight: (V, E). It is kept, not copied.
+        weight: (V, E), stored without a copy.
 
     Raises:
-        ValueError: the weight has another shape.
+        ValueError: the weight's shape is not (V, E).
     """
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: torch.Tensor):
@@ -33,12 +33,12 @@ class Embedding:
         Returns:
             (..., E), the rows of the table, in its type.
         """
-        ids = ids.to(self.weight.device)  # they come from the host; on an accelerator this is their one copy
-        # TASK 1.5.1: pick rows. No arithmetic: the table's numbers come out as they are.
+        ids = ids.to(self.weight.device)  # they come from the host; on an accelerator this is the only copy
+        # TASK 1.5.1: look up rows. No arithmetic: the numbers of the table come out unchanged.
         return self.weight[ids]
 
     def as_linear(self, x: torch.Tensor) -> torch.Tensor:
-        """How well `x` matches each token's row: the head of a model whose head is tied to its embedding.
+        """The score of every token for `x`: the output head of a model with tied embeddings.
 
         Args:
             x: (..., E).
@@ -46,20 +46,20 @@ class Embedding:
         Returns:
             (..., V) logits, in x's type.
         """
-        # TASK 1.5.2: the dot product with every row. The table has one row an output, as any linear layer.
+        # TASK 1.5.2: take the dot product with every row. The table has one row per output, as any linear layer.
         return linear(x, self.weight)
 
 
 class QuantizedEmbedding:
-    """`Embedding` for a quantised table: only the rows that are asked for become numbers. Given.
+    """`Embedding` for a quantised table: dequantises only the rows it looks up. Given.
 
     Args:
         vocab_size: V, the number of rows.
         embedding_dim: E, the size of a row.
-        weight: stands for (V, E), with its words: rows cannot be picked from another form.
+        weight: a quantised (V, E) matrix that still has its words; other forms do not allow looking up rows.
 
     Raises:
-        ValueError: the weight has another shape, or no words.
+        ValueError: the weight's shape is not (V, E), or it has no words.
     """
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: QuantizedWeights):
@@ -87,6 +87,6 @@ class QuantizedEmbedding:
 def embedding_of(
     vocab_size: int, embedding_dim: int, weight: torch.Tensor | QuantizedWeights
 ) -> Embedding | QuantizedEmbedding:
-    """The embedding for either kind of table. Given."""
+    """The embedding for a plain or a quantised table. Given."""
     kind = QuantizedEmbedding if isinstance(weight, QuantizedWeights) else Embedding
     return kind(vocab_size, embedding_dim, weight)

@@ -1,4 +1,4 @@
-"""RMSNorm: brings every token's vector to the same size, and lets a weight stretch its dimensions."""
+"""RMSNorm: scales every token's vector to a root mean square of 1, then each dimension by a weight."""
 
 import torch
 
@@ -8,11 +8,11 @@ class RMSNorm:
 
     Args:
         dim: E, the size of the last axis.
-        weight: (E,), one factor a dimension, in the type of the inputs.
-        eps: added to the mean square before the root, so that a vector of zeros stays zeros.
+        weight: (E,), one factor per dimension, in the type of the inputs.
+        eps: added to the mean square before the root, so that a vector of zeros gives zeros.
 
     Raises:
-        ValueError: the weight has another shape.
+        ValueError: the weight's shape is not (E,).
     """
 
     def __init__(self, dim: int, weight: torch.Tensor, eps: float = 1e-5):
@@ -28,8 +28,8 @@ class RMSNorm:
         Returns:
             (..., E) in x's type; the mean square and the division are computed in float32.
         """
-        # TASK 1.4.1: the mean square in float32, divide by its root, come back to x's type, then the weight.
-        # In 8 bits of precision a long sum stops growing, and in float16 the square of 256 is infinite.
+        # TASK 1.4.1: take the mean square in float32, divide by its root, cast back to x's type, apply the weight.
+        # With bf16's 8 bits of precision a long sum stops growing, and in float16 the square of 256 is infinite.
         wide = x.float()
         mean_square = torch.mean(torch.square(wide), dim=-1, keepdim=True)
         normed = wide * torch.rsqrt(mean_square + self.eps)

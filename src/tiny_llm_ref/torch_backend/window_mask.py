@@ -1,7 +1,7 @@
-"""Sliding windows: layers in which a token sees the last few tokens only, as in Mistral (Jiang et al., 2023). Given.
+"""Sliding windows: layers in which a token sees only the last few tokens, as in Mistral (Jiang et al., 2023). Given.
 
-The caches keep all tokens; the mask hides those that have left the window. Right answers, and no memory saved: to give
-the memory back as well, a cache would have to write over what has left, which ours do not.
+The caches keep all tokens, and the mask hides those outside the window. The answers are right, but no memory is saved:
+for that, a cache would have to overwrite tokens that have left the window.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ def window_mask(
     window: int | None,
     dtype: torch.dtype,
 ) -> torch.Tensor | str | None:
-    """The mask of layers that slide, made once a step from the mask of those that do not.
+    """The mask of sliding-window layers, made once per step from the full-attention mask.
 
-    A token sees itself and the `window` - 1 tokens before it. The caches hold the token of position p as their key p.
+    A token sees itself and the `window` - 1 tokens before it. In the caches, key p belongs to position p.
 
     Args:
-        mask: of the layers that see everything: an array over all keys, or "causal" or None.
-        positions: (L,) or (B, L), where the query tokens stand.
-        total_length: S, how many keys the caches will return.
-        window: how many tokens are seen; None is all.
+        mask: of the layers with full attention: an array over all keys, "causal" or None.
+        positions: (L,) or (B, L), the positions of the query tokens.
+        total_length: S, the number of keys that the caches will return.
+        window: size of the window in tokens; None for no window.
         dtype: type of the mask.
 
     Returns:
-        (L, S) or (B, 1, L, S); or `mask` itself, where no key is so far away that the window hides it.
+        (L, S) or (B, 1, L, S); `mask` itself if the window hides no key.
     """
     if window is None or total_length <= window:
         return mask
@@ -46,7 +46,7 @@ def window_mask(
 
 
 class WindowedLayer:
-    """A layer that looks through the window: the same one, with the other mask of the step.
+    """A layer with a sliding window: calls `layer` with the step's `window_mask` as its mask.
 
     Args:
         layer: called as layer(x, step, cache).
@@ -58,17 +58,17 @@ class WindowedLayer:
     def __call__(self, x: torch.Tensor, step: Any, cache: TinyKvCache) -> torch.Tensor:
         """
         Args:
-            x: (B, L, E), the stream.
-            step: has `window_mask` beside `mask`.
+            x: (B, L, E), the residual stream.
+            step: has `mask` and `window_mask`.
             cache: the layer's.
 
         Returns:
-            (B, L, E), the stream after this layer.
+            (B, L, E), the residual stream after this layer.
         """
         return self.layer(x, replace(step, mask=step.window_mask), cache)
 
 
 def behind_windows(layers: Sequence[Callable], windows: Sequence[int | None]) -> list[Callable]:
-    """The layers of a model, each with a window behind it if it has one: `windows` has None where it has not."""
+    """The layers of a model, as a `WindowedLayer` where `windows` is not None."""
     pairs = zip(layers, windows, strict=True)
     return [layer if window is None else WindowedLayer(layer) for layer, window in pairs]
