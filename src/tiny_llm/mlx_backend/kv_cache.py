@@ -1,10 +1,10 @@
-"""The KV cache of one request: keys and values of past tokens, kept where they were first written."""
+"""The KV cache of one request: keys and values of its past tokens."""
 
 from typing import Protocol
 
 import mlx.core as mx
 
-# A cache grows by so many positions at a time: growing copies it, which once a token would be too often.
+# A cache grows in steps of this many positions: growing copies it, so it must not happen once per token.
 STEP = 256
 
 
@@ -14,13 +14,13 @@ def round_up(length: int) -> int:
 
 
 def length_mask(positions: mx.array, total_length: int, dtype: mx.Dtype = mx.float32) -> mx.array:
-    """Who sees what in a cache of fixed length: a token sees its own position and those before it. Given.
+    """The causal mask over a cache: a token sees its own position and those before it. Given.
 
-    It hides later tokens, and also what lies behind the last one: places that nothing was written to yet. The
-    positions are numbers in an array, so the mask of every position is made by the same operations.
+    It also hides the positions after the last token, which were not written yet. The positions come in an array, so
+    the same operations make the mask of every position.
 
     Args:
-        positions: (..., L) integers, where the L query tokens stand.
+        positions: (..., L) integers, the positions of the L query tokens.
         total_length: S, the length of the cache.
 
     Returns:
@@ -31,20 +31,20 @@ def length_mask(positions: mx.array, total_length: int, dtype: mx.Dtype = mx.flo
 
 
 class TinyKvCache(Protocol):
-    """What attention needs of a cache: to add the new tokens' keys and values, and to get all of them back."""
+    """A cache as attention uses it: it takes the keys and values of new tokens, and returns all of them."""
 
     offset: int  # tokens held
 
     def next_positions(self, B: int) -> list[int]:
-        """Where the next token of each of B rows stands."""
+        """The position of the next token in each of B rows."""
 
     def num_keys(self, L: int) -> int:
-        """S: how many keys `update_and_fetch` returns for L more tokens."""
+        """S, the number of keys that `update_and_fetch` returns for L more tokens."""
 
     def make_mask(
         self, L: int, dtype: mx.Dtype, *, positions: mx.array | None = None
     ) -> mx.array | str | None:
-        """The causal mask of the next L tokens over these S keys, made once a step and shared by all layers."""
+        """The causal mask of the next L tokens over these S keys, made once per step and shared by all layers."""
 
     def update_and_fetch(
         self,
@@ -55,25 +55,25 @@ class TinyKvCache(Protocol):
         *,
         positions: mx.array | None = None,
     ) -> tuple[mx.array, mx.array, int, mx.array | str | None]:
-        """Keeps L new tokens and returns all: (key, value, length, mask)."""
+        """Stores L new tokens and returns all tokens: (key, value, length, mask)."""
 
     def rewind(self, n: int) -> None:
-        """Forgets the last n tokens."""
+        """Drops the last n tokens."""
 
     def release(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
 
     def materialize(self) -> None:
-        """Computes what is still lazy."""
+        """Evaluates the arrays that are still lazy."""
 
 
 class TinyKvFullCache:
     """Keys and values of one request in one layer, in memory that grows by `STEP` positions at a time.
 
-    A new token is written in place; what is read back is the filled part.
+    New tokens are written in place, and only the filled part is returned.
 
     Args:
-        max_seq_len: how many tokens fit; no limit when None.
+        max_seq_len: capacity in tokens; no limit when None.
     """
 
     def __init__(self, max_seq_len: int | None = None):
@@ -83,11 +83,11 @@ class TinyKvFullCache:
         self.values: mx.array | None = None
 
     def next_positions(self, B: int) -> list[int]:
-        """Where the next token of each of B rows stands: behind the tokens held, in every row."""
+        """The position of the next token in each of B rows: after the tokens held, the same in every row."""
         return [self.offset] * B
 
     def num_keys(self, L: int) -> int:
-        """S: how many keys `update_and_fetch` returns for L more tokens: all that are filled then."""
+        """S, the number of keys that `update_and_fetch` returns for L more tokens: all that are filled then."""
         return self.offset + L
 
     def make_mask(
@@ -95,7 +95,7 @@ class TinyKvFullCache:
     ) -> mx.array | str | None:
         """The causal mask of the next L tokens over the S = num_keys(L) keys.
 
-        The word is enough: the last token is last. One token sees everything and needs none.
+        "causal" is enough, since the new tokens are the last ones. A single token sees every key and needs no mask.
         """
         return None if L == 1 else "causal"
 
@@ -108,13 +108,13 @@ class TinyKvFullCache:
         *,
         positions: mx.array | None = None,
     ) -> tuple[mx.array, mx.array, int, mx.array | str | None]:
-        """Keeps the keys and values of L new tokens, and returns those of all tokens.
+        """Stores the keys and values of L new tokens, and returns those of all tokens.
 
         Args:
             key, value: (B, Hkv, L, D) of the new tokens.
-            mask_length: L, or None: the mask is for the new tokens.
-            mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
-            positions: where the new tokens stand; this port's slices need only `offset`.
+            mask_length: L or None; the mask is always for the new tokens.
+            mask: an array over the S keys returned, which is passed on; "causal" or None makes one.
+            positions: not used: this port's slices need only `offset`.
 
         Returns:
             key, value: (B, Hkv, S, D) of all tokens, S = num_keys(L).
@@ -131,25 +131,25 @@ class TinyKvFullCache:
             raise ValueError(f"{self.offset} + {L} tokens do not fit: this cache holds {self.max_seq_len}")
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype)
-        # TASK 2.1.1: make room in steps, write the new tokens behind the others, count them, hand out what is filled.
-        # Assigning to a slice writes into the memory that is there; concatenating would copy the cache for every token.
+        # TASK 2.1.1: make room in steps, write the new tokens after the others, count them, return the filled part.
+        # Assigning to a slice writes in place; concatenating would copy the cache for every token.
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.update_and_fetch")
 
     def rewind(self, n: int) -> None:
-        """Forgets the last n tokens; the next ones are written over them.
+        """Drops the last n tokens; the next ones overwrite them.
 
         Raises:
             ValueError: n is negative, or more than the cache holds.
         """
-        # TASK 2.1.2: only the count changes. What lies behind it is not handed out, and written over later.
+        # TASK 2.1.2: only the count changes. Positions after it are not returned, and are overwritten later.
         raise NotImplementedError("week 2 day 1 task 2: TinyKvFullCache.rewind")
 
     def release(self) -> None:
-        """Gives the memory back and forgets all tokens."""
+        """Frees the memory and drops all tokens."""
         self.keys = self.values = None
         self.offset = 0
 
     def materialize(self) -> None:
-        """Computes what is still lazy, so that a graph of many steps does not pile up behind the cache."""
+        """Evaluates the arrays that are still lazy, so that they do not hold the graph of many steps."""
         if self.keys is not None:
             mx.eval(self.keys, self.values)

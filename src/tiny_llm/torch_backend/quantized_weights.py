@@ -1,4 +1,4 @@
-"""The product with quantised weights as the device does it best, and the weight that a model holds for it."""
+"""Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from . import hpu
 from .quantize import check_product, quantize_weights, quantized_matmul_tiled, words_to_numbers
 
-# From so many rows of x on, a CPU is faster in tiles than in the int4 kernel, in float32 on the one that we measured.
+# From this many rows of x on, tiles in float32 are faster than the int4 kernel on a CPU (measured on one).
 MANY_ROWS = 128
 SLICE_ROWS = 512  # rows that are quantised at the same time
 FORMS = ("kernel", "words", "both")
@@ -17,15 +17,15 @@ FORMS = ("kernel", "words", "both")
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """A matrix (O, I) in few bits, in place of an array in a model.
+    """A quantised matrix (O, I), which a model holds instead of an array.
 
     Args:
-        weight: (O, I · bits / 32) words, uint32; None where `prepared` took their place.
-        scales, biases: (O, I / group_size); None where `prepared` took their place.
+        weight: (O, I · bits / 32) words, uint32; None if `prepared` replaces them.
+        scales, biases: (O, I / group_size); None if `prepared` replaces them.
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
-        prepared: a function x (..., I) -> x @ Wᵀ (..., O) that holds the matrix as the device's kernel reads it, with
-            its `shape` and its `nbytes`; None where the kernel reads the words themselves. `prepare_weights` makes it.
+        prepared: a callable x (..., I) -> x @ Wᵀ (..., O) that holds the matrix in the layout of the device's kernel,
+            with its `shape` and `nbytes`; None where the kernel reads the words. `prepare_weights` makes it.
     """
 
     weight: torch.Tensor | None
@@ -37,30 +37,30 @@ class QuantizedWeights:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I), the shape of the matrix that this stands for."""
+        """(O, I), the shape of the dequantised matrix."""
         if self.scales is None:
             return self.prepared.shape
         return self.scales.shape[0], self.scales.shape[1] * self.group_size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is held for this matrix: of words, scales, biases and `prepared`, whatever is there."""
-        # TASK 2.3.2: what a product has to read from memory, and what the matrix takes there.
+        """Bytes held for this matrix: of words, scales, biases and `prepared`, as far as they are there."""
+        # TASK 2.3.2: the memory that the matrix takes, which is also what a product has to read.
         raise NotImplementedError("week 2 day 3 task 2: QuantizedWeights.nbytes")
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the numbers that this stands for."""
+        """The type of the dequantised numbers."""
         return self.scales.dtype if self.scales is not None else self.prepared.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device that holds the matrix."""
         return self.scales.device if self.scales is not None else self.prepared.device
 
 
 def quantize_matrix(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
-    """`quantize_weights` as one object. Some rows at a time: on its way, a number takes up to 50 bytes. Given."""
+    """Quantises a matrix, some rows at a time: meanwhile each of their numbers takes up to 50 bytes. Given."""
     starts = range(0, w.shape[0], SLICE_ROWS)
     slices = [quantize_weights(w[start : start + SLICE_ROWS], group_size, bits) for start in starts]
     parts = (torch.cat(part) for part in zip(*slices, strict=True))
@@ -70,20 +70,20 @@ def quantize_matrix(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> Qua
 def prepare_weights(
     w: QuantizedWeights, form: str = "kernel", *, device: torch.device | str | None = None
 ) -> QuantizedWeights:
-    """Turns a quantised matrix into what the device's kernel reads: once, at load. Given.
+    """Converts a quantised matrix to the layout of the device's kernel, once, at load. Given.
 
-    4 bits have a kernel on CPUs with AVX2 or AVX-512, on CUDA from compute capability 8.0 on, and an operator on Gaudi
-    (the last two were not run by us). Everything else keeps its words, and is moved only.
+    For 4 bits there is a kernel on CPUs with AVX2 or AVX-512 and on CUDA from compute capability 8.0 on, and an
+    operator on Gaudi (the last two were not run by us). In all other cases the words are kept and only moved.
 
     Args:
-        w: as `quantize_matrix` or a checkpoint gives it, on the CPU.
-        form: what is held afterwards. "kernel": the kernel's form in place of the words, where there is a kernel.
-            "words": for picking rows. "both": for products of many rows on a CPU as well, which go in tiles then; it
-            is a second copy of the weight, 4 more bits a number, and of its scales and biases.
-        device: where the matrix goes; w's own when None.
+        w: from `quantize_matrix` or from a checkpoint, on the CPU.
+        form: what is held afterwards. "kernel": the kernel's layout instead of the words, where there is a kernel.
+            "words": for looking up rows. "both": also for products of many rows on a CPU, which then use tiles; it
+            holds a second copy of the weight, with 4 more bits per number, and of its scales and biases.
+        device: the device that holds the matrix afterwards; w's own when None.
 
     Raises:
-        ValueError: another form.
+        ValueError: `form` has another value.
     """
     check_form(form)
     device = w.weight.device if device is None else device
@@ -95,7 +95,7 @@ def prepare_weights(
 
 
 def check_form(form: str) -> None:
-    """Given. ValueError: there is no such form."""
+    """Raises ValueError if there is no such form. Given."""
     if form not in FORMS:
         raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
@@ -103,10 +103,10 @@ def check_form(form: str) -> None:
 def _prepared(
     w: QuantizedWeights, device: torch.device | str
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """The form of a kernel for 4 bits; None where the device has none, or cannot express this matrix."""
+    """The matrix in the layout of the 4-bit kernel; None if the device has none, or it cannot hold this matrix."""
     kind = str(device).partition(":")[0]
     if w.weight.device.type == "hpu":
-        return None  # there already, as words: the kernel's form is made at load, on the CPU, and would read the device
+        return None  # on the device already, as words: only a load makes the kernel's layout, from words on the CPU
     if kind == "hpu":
         return hpu.uint4_matrix(words_to_numbers(w.weight, 4), w.scales, w.biases, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
@@ -114,7 +114,7 @@ def _prepared(
 
 
 def _cpu_has_kernel() -> bool:
-    """Elsewhere the kernel is there too, but in plain loops, which are slower than tiles."""
+    """Whether the kernel is vectorised: elsewhere it exists, but its plain loops are slower than tiles."""
     vectors = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return vectors and hasattr(torch, "_weight_int4pack_mm_for_cpu")
 
@@ -129,10 +129,10 @@ def _on_cuda(array: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Int4Matrix:
-    """A matrix (O, I) of 4 bits in the layout of torch's int4 kernel, which multiplies in bf16. Given.
+    """A 4-bit matrix (O, I) in the layout of torch's int4 kernel, which multiplies in bf16. Given.
 
     Args:
-        words: the numbers as the kernel of this device keeps them; O is padded to a multiple of 16.
+        words: the numbers in the layout of this device's kernel; O is padded to a multiple of 16.
         table: (I / group_size, O padded, 2), bf16, from `kernel_constants`.
         group_size: numbers that share a scale and a zero.
         shape: (O, I).
@@ -147,13 +147,13 @@ class _Int4Matrix:
 
     @classmethod
     def of(cls, w: QuantizedWeights, device: torch.device | str) -> "_Int4Matrix":
-        """Takes the numbers out of the words, so that for a moment each number of this one matrix takes 4 bytes."""
+        """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
         padding = -w.shape[0] % 16
         numbers = F.pad(words_to_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
         table = F.pad(kernel_constants(w.scales, w.biases, torch.bfloat16), (0, 0, 0, padding)).to(device)
         if _on_cuda(numbers):
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
-            # The last argument is how many blocks of 16 columns lie together: 2, 4 or 8 of them.
+            # The last argument is the number of blocks of 16 columns that are stored together: 2, 4 or 8.
             words = torch._convert_weight_to_int4pack(pairs, 8 if w.shape[1] % 128 == 0 else 2)
         else:
             words = torch._convert_weight_to_int4pack_for_cpu(numbers, 1)
@@ -176,15 +176,14 @@ class _Int4Matrix:
 
 
 def kernel_constants(scales: torch.Tensor, biases: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What the kernel multiplies q by and adds, in its own form: its numbers are (q - 8) · scale + zero.
+    """Scales and zeros as the kernel takes them: its numbers are (q - 8) · scale + zero.
 
     Args:
         scales, biases: (O, I / group_size); ours are q · scale + bias.
-        dtype: the type that the kernel computes in.
+        dtype: the type in which the kernel computes.
 
     Returns:
-        (I / group_size, O, 2) in `dtype`, contiguous: scale and zero side by side, one group of all outputs after the
-        other.
+        (I / group_size, O, 2) in `dtype`, contiguous: pairs of scale and zero, first those of all outputs' first group.
     """
     # TASK 2.3.1: which zero gives the same number? Compute it in float32: bias and 8 scales nearly cancel.
     raise NotImplementedError("week 2 day 3 task 1: kernel_constants")
@@ -199,11 +198,11 @@ def quantized_matmul_device(
     b: torch.Tensor,
     transpose_b: bool = False,
 ) -> torch.Tensor:
-    """`quantized_matmul_tiled` by the device's own kernel, which dequantises as it multiplies.
+    """`quantized_matmul_tiled` by the device's own kernel, which dequantises while it multiplies.
 
-    The kernel is torch's int4 product x @ Wᵀ. It has its own layout, which this call makes anew every time: a model
-    holds what `prepare_weights` makes. It computes in bf16, whatever a's type. torch's int8 kernel knows no groups:
-    8 bits, and a @ W, go in Day 2's tiles, and so do 4 bits where there is no kernel.
+    The kernel is torch's int4 product x @ Wᵀ, which computes in bf16, whatever a's type. Its layout is made again in
+    every call; a model holds the one that `prepare_weights` makes. torch's int8 kernel does not support groups: 8 bits,
+    a @ W, and 4 bits without a kernel use the tiles of Day 2.2.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.
@@ -212,36 +211,36 @@ def quantized_matmul_device(
         (..., I), or (..., O) with `transpose_b`, in a's type.
 
     Raises:
-        ValueError: as `quantized_matmul_tiled`.
+        ValueError: as for `quantized_matmul_tiled`.
     """
     check_product(scales, biases, group_size, bits, a, b, transpose_b)
-    # TASK 2.3.1: `prepare_weights` makes the kernel's form, where there is one; everything else goes in tiles.
+    # TASK 2.3.1: `prepare_weights` makes the kernel's layout, where there is a kernel; everything else uses tiles.
     raise NotImplementedError("week 2 day 3 task 1: quantized_matmul_device")
 
 
 def quantized_linear(x: torch.Tensor, w: QuantizedWeights, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """A linear layer whose weights are quantised: `x @ W.T + bias`.
+    """A linear layer with quantised weights: `x @ W.T + bias`.
 
     Args:
         x: (..., I) inputs.
-        w: stands for a matrix (O, I).
+        w: a quantised (O, I) matrix.
         bias: (O,) or None.
 
     Returns:
         (..., O) in x's type.
 
     Raises:
-        ValueError: x has another number of columns than W.
+        ValueError: x and W do not have the same number of columns.
     """
     if x.shape[-1] != w.shape[1]:
         raise ValueError(f"x has {x.shape[-1]} columns, and W {w.shape} needs {w.shape[1]}")
-    # TASK 2.3.3: the prepared form multiplies where there is one; where `in_tiles` says so, Day 2's tiles; else the
-    # device's kernel. W has one row an output, as in every linear layer.
+    # TASK 2.3.3: use Day 2.2's tiles where `in_tiles` says so; else the prepared form, if there is one; else the
+    # device's kernel. W has one row per output, as in every linear layer.
     raise NotImplementedError("week 2 day 3 task 3: quantized_linear")
 
 
 def in_tiles(x: torch.Tensor, w: QuantizedWeights) -> bool:
-    """Whether x has so many rows that a CPU does better to dequantise W tile by tile. Given."""
+    """Whether x has so many rows that dequantising W tile by tile is faster on a CPU. Given."""
     rows = x.numel() // x.shape[-1]
     return w.weight is not None and rows >= MANY_ROWS and x.device.type == "cpu"
 
@@ -257,14 +256,14 @@ def quantized_matmul(
     *,
     path: str = "tiled",
 ) -> torch.Tensor:
-    """a @ W or a @ Wᵀ for a quantised matrix W, by the path of Day 2 ("tiled") or of Day 3 ("device"). Given.
+    """a @ W or a @ Wᵀ for a quantised matrix W, on the path of Day 2.2 or of Day 2.3. Given.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.
-        path: "tiled" or "device".
+        path: "tiled" (Day 2.2) or "device" (Day 2.3).
 
     Raises:
-        ValueError: another path; or as `quantized_matmul_tiled`.
+        ValueError: `path` has another value, or as for `quantized_matmul_tiled`.
     """
     paths = {"tiled": quantized_matmul_tiled, "device": quantized_matmul_device}
     if path not in paths:

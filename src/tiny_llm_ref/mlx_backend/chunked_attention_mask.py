@@ -1,4 +1,4 @@
-"""Who sees whom while a chunk of a prompt is computed: rows out of the middle of the causal mask."""
+"""The attention mask of a chunk of a prompt: some rows of the causal mask."""
 
 import mlx.core as mx
 
@@ -9,33 +9,33 @@ def chunked_attention_mask(
     total_length: int | None = None,
     dtype: mx.Dtype = mx.float32,
 ) -> mx.array:
-    """The rows [chunk_start, chunk_start + chunk_size) of the causal mask of a whole prompt.
+    """The rows [chunk_start, chunk_start + chunk_size) of a prompt's causal mask.
 
     Args:
-        chunk_start: tokens before the chunk. As a number in an array, with a `total_length`, it is no part of a
-            compiled program: one program serves all chunks of this size.
-        chunk_size: L, tokens of the chunk.
-        total_length: S, how many keys there are; chunk_start + chunk_size when None. A cache of fixed length hands out
-            more keys than it holds: the tail that nobody has written to yet is hidden.
+        chunk_start: number of tokens before the chunk. If it is an array, and `total_length` is given, it is not a
+            constant of a compiled program: one program serves all chunks of this size.
+        chunk_size: L, number of tokens in the chunk.
+        total_length: S, number of keys; chunk_start + chunk_size when None. A cache of fixed length returns more keys
+            than it holds: its unwritten tail is hidden.
         dtype: type of the mask.
 
     Returns:
         (L, S): 0 where the key is visible, -inf where it is hidden.
 
     Raises:
-        ValueError: the start is negative, the chunk is empty, there are fewer keys than the chunk's end, or an array
-            for the start comes without `total_length`. What an array holds is not read, and not checked.
+        ValueError: `chunk_start` is negative, the chunk is empty, the keys end before the chunk does, or `chunk_start`
+            is an array and `total_length` is None. The number in an array is not checked.
     """
     _check(chunk_start, chunk_size, total_length)
-    # TASK 2.7.6: compare where each query of the chunk stands with where each key stands.
-    # Query i of the chunk stands at chunk_start + i, and key j at j: the unused tail stands behind every query.
+    # TASK 2.7.6: compare the position of each query of the chunk with the position of each key.
+    # Query i of the chunk has position chunk_start + i, and key j has j: the unused tail comes after every query.
     S = chunk_start + chunk_size if total_length is None else total_length
     queries = chunk_start + mx.arange(chunk_size)[:, None]
     return mx.where(mx.arange(S) <= queries, 0.0, -mx.inf).astype(dtype)
 
 
 def _check(chunk_start: int | mx.array, chunk_size: int, total_length: int | None) -> None:
-    """What has no mask. Given."""
+    """Raises ValueError for arguments that have no mask. Given."""
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}: a chunk has at least 1 token")
     if isinstance(chunk_start, mx.array):

@@ -1,4 +1,4 @@
-"""The product with quantised weights as the device does it best, and the weight that a model holds for it."""
+"""Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from .quantize import check_product, quantize_weights, quantized_matmul_tiled
 
-# From so many rows of x on, a CPU is faster in tiles: measured on one, where each row costs the kernel the same again.
+# From this many rows of x on, tiles are faster on a CPU (measured on one): the kernel's time grows with every row.
 MANY_ROWS = 8
 SLICE_ROWS = 512  # rows that are quantised at the same time
 FORMS = ("kernel", "words", "both")
@@ -15,15 +15,15 @@ FORMS = ("kernel", "words", "both")
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """A matrix (O, I) in few bits, in place of an array in a model.
+    """A quantised matrix (O, I), which a model holds instead of an array.
 
     Args:
-        weight: (O, I · bits / 32) words, uint32; None where `prepared` took their place.
-        scales, biases: (O, I / group_size); None where `prepared` took their place.
+        weight: (O, I · bits / 32) words, uint32; None if `prepared` replaces them.
+        scales, biases: (O, I / group_size); None if `prepared` replaces them.
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
-        prepared: a function x (..., I) -> x @ Wᵀ (..., O) that holds the matrix as the device's kernel reads it, with
-            its `shape` and its `nbytes`; None where the kernel reads the words themselves. `prepare_weights` makes it.
+        prepared: a callable x (..., I) -> x @ Wᵀ (..., O) that holds the matrix in the layout of the device's kernel,
+            with its `shape` and `nbytes`; None where the kernel reads the words. `prepare_weights` makes it.
     """
 
     weight: mx.array | None
@@ -35,26 +35,26 @@ class QuantizedWeights:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I), the shape of the matrix that this stands for."""
+        """(O, I), the shape of the dequantised matrix."""
         if self.scales is None:
             return self.prepared.shape
         return self.scales.shape[0], self.scales.shape[1] * self.group_size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is held for this matrix: of words, scales, biases and `prepared`, whatever is there."""
-        # TASK 2.3.2: what a product has to read from memory, and what the matrix takes there.
+        """Bytes held for this matrix: of words, scales, biases and `prepared`, as far as they are there."""
+        # TASK 2.3.2: the memory that the matrix takes, which is also what a product has to read.
         parts = (self.weight, self.scales, self.biases, self.prepared)
         return sum(part.nbytes for part in parts if part is not None)
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The type of the numbers that this stands for."""
+        """The type of the dequantised numbers."""
         return self.scales.dtype if self.scales is not None else self.prepared.dtype
 
 
 def quantize_matrix(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
-    """`quantize_weights` as one object. Some rows at a time: on its way, a number takes up to 50 bytes. Given."""
+    """Quantises a matrix, some rows at a time: meanwhile each of their numbers takes up to 50 bytes. Given."""
     starts = range(0, w.shape[0], SLICE_ROWS)
     slices = [quantize_weights(w[start : start + SLICE_ROWS], group_size, bits) for start in starts]
     parts = (mx.concatenate(part) for part in zip(*slices, strict=True))
@@ -62,38 +62,38 @@ def quantize_matrix(w: mx.array, group_size: int = 64, bits: int = 4) -> Quantiz
 
 
 def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeights:
-    """Turns a quantised matrix into what the device's kernel reads: once, at load. Given.
+    """Converts a quantised matrix to the layout of the device's kernel, once, at load. Given.
 
-    MLX's kernels read the words as they are, so that every form is the same.
+    MLX's kernels read the words as they are, so all forms are the same.
 
     Args:
-        w: as `quantize_matrix` or a checkpoint gives it.
+        w: from `quantize_matrix` or from a checkpoint.
         form: "kernel", "words" or "both": what is held afterwards.
 
     Raises:
-        ValueError: another form.
+        ValueError: `form` has another value.
     """
     check_form(form)
     return w
 
 
 def check_form(form: str) -> None:
-    """Given. ValueError: there is no such form."""
+    """Raises ValueError if there is no such form. Given."""
     if form not in FORMS:
         raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
 def kernel_constants(scales: mx.array, biases: mx.array, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
-    """What the kernel multiplies q by and adds, in its own form: its numbers are q · scale + bias, as ours are.
+    """Scales and biases as the kernel takes them: its numbers are q · scale + bias, as ours are.
 
     Args:
         scales, biases: (O, I / group_size).
-        dtype: the type that the kernel computes in; given several, it takes the widest.
+        dtype: the type in which the kernel computes; given several types, it takes the widest.
 
     Returns:
         scales, biases in `dtype`.
     """
-    # TASK 2.3.1: one type for all that goes into the product.
+    # TASK 2.3.1: all inputs of the product must have one type.
     return scales.astype(dtype), biases.astype(dtype)
 
 
@@ -106,7 +106,7 @@ def quantized_matmul_device(
     b: mx.array,
     transpose_b: bool = False,
 ) -> mx.array:
-    """`quantized_matmul_tiled` by the device's own kernel, which dequantises as it multiplies.
+    """`quantized_matmul_tiled` by the device's own kernel, which dequantises while it multiplies.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.
@@ -115,32 +115,32 @@ def quantized_matmul_device(
         (..., I), or (..., O) with `transpose_b`, in a's type.
 
     Raises:
-        ValueError: as `quantized_matmul_tiled`.
+        ValueError: as for `quantized_matmul_tiled`.
     """
     check_product(scales, biases, group_size, bits, a, b, transpose_b)
-    # TASK 2.3.1: MLX has this very product; hand it the constants in a's type.
+    # TASK 2.3.1: MLX has exactly this product; pass the constants in a's type.
     scales, biases = kernel_constants(scales, biases, a.dtype)
     return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b, group_size=group_size, bits=bits)
 
 
 def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = None) -> mx.array:
-    """A linear layer whose weights are quantised: `x @ W.T + bias`.
+    """A linear layer with quantised weights: `x @ W.T + bias`.
 
     Args:
         x: (..., I) inputs.
-        w: stands for a matrix (O, I).
+        w: a quantised (O, I) matrix.
         bias: (O,) or None.
 
     Returns:
         (..., O) in x's type.
 
     Raises:
-        ValueError: x has another number of columns than W.
+        ValueError: x and W do not have the same number of columns.
     """
     if x.shape[-1] != w.shape[1]:
         raise ValueError(f"x has {x.shape[-1]} columns, and W {w.shape} needs {w.shape[1]}")
-    # TASK 2.3.3: the prepared form multiplies where there is one; where `in_tiles` says so, Day 2's tiles; else the
-    # device's kernel. W has one row an output, as in every linear layer.
+    # TASK 2.3.3: use Day 2.2's tiles where `in_tiles` says so; else the prepared form, if there is one; else the
+    # device's kernel. W has one row per output, as in every linear layer.
     parts = (w.scales, w.biases, w.group_size, w.bits, x, w.weight)
     if in_tiles(x, w):
         out = quantized_matmul_tiled(*parts, transpose_b=True)
@@ -152,7 +152,7 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
 
 
 def in_tiles(x: mx.array, w: QuantizedWeights) -> bool:
-    """Whether x has so many rows that a CPU does better to dequantise W tile by tile. Given."""
+    """Whether x has so many rows that dequantising W tile by tile is faster on a CPU. Given."""
     rows = x.size // x.shape[-1]
     return w.weight is not None and rows >= MANY_ROWS and mx.default_device() == mx.Device(mx.cpu)
 
@@ -168,14 +168,14 @@ def quantized_matmul(
     *,
     path: str = "tiled",
 ) -> mx.array:
-    """a @ W or a @ Wᵀ for a quantised matrix W, by the path of Day 2 ("tiled") or of Day 3 ("device"). Given.
+    """a @ W or a @ Wᵀ for a quantised matrix W, on the path of Day 2.2 or of Day 2.3. Given.
 
     Args:
         scales, biases, group_size, bits, a, b, transpose_b: see `quantized_matmul_tiled`.
-        path: "tiled" or "device".
+        path: "tiled" (Day 2.2) or "device" (Day 2.3).
 
     Raises:
-        ValueError: another path; or as `quantized_matmul_tiled`.
+        ValueError: `path` has another value, or as for `quantized_matmul_tiled`.
     """
     paths = {"tiled": quantized_matmul_tiled, "device": quantized_matmul_device}
     if path not in paths:

@@ -1,4 +1,4 @@
-"""Qwen3 with a cache: each token is computed once, and later tokens read what it left (Week 2)."""
+"""Qwen3 with a KV cache: each token is computed once (Week 2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from .window_mask import behind_windows, window_mask
 
 @dataclass(frozen=True)
 class Step:
-    """What all layers share while they compute the same L tokens: made once, and not once a layer.
+    """What all layers share in a step of L tokens: made once per step, not once per layer.
 
     Args:
-        positions: (L,) or (B, L), where the tokens stand.
+        positions: (L,) or (B, L), the positions of the tokens.
         rows: the rows of RoPE's tables for these positions, as `RoPE.rotate` takes them.
-        mask: who sees whom among the keys that the caches return.
+        mask: attention mask over the keys that the caches return.
         window_mask: the same for layers with a sliding window, if the model has such layers.
     """
 
@@ -58,15 +58,15 @@ class Qwen3LayerWeek2:
         """Attention of L new tokens over themselves and all tokens that the cache holds.
 
         Args:
-            x: (B, L, E), normed.
+            x: (B, L, E), normalised.
             step: positions, RoPE's rows and the mask of these tokens.
-            cache: this layer's; it holds the new tokens afterwards.
+            cache: this layer's cache; afterwards it also holds the new tokens.
 
         Returns:
             (B, L, E).
         """
-        # TASK 2.1.3: as Day 1.3's layer; but keys and values go through the cache, and RoPE knows the offset.
-        # They are stored after the norm and RoPE: a past key never has to be turned again.
+        # TASK 2.1.3: as Day 1.3's layer, but keys and values go through the cache, and RoPE uses the step's positions.
+        # Keys are stored after the norm and RoPE, so a past key is never rotated again.
         B, L, _ = x.shape
         query = project(x, self.wq).reshape(B, L, -1, self.head_dim)
         key = project(x, self.wk).reshape(B, L, -1, self.head_dim)
@@ -82,31 +82,31 @@ class Qwen3LayerWeek2:
     def __call__(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
         """
         Args:
-            x: (B, L, E), the stream of L new tokens.
+            x: (B, L, E), the residual stream of L new tokens.
             step, cache: see `attention`.
 
         Returns:
-            (B, L, E), the stream after this layer.
+            (B, L, E), the residual stream after this layer.
         """
-        # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normed copy, each added to the stream.
-        # `project` takes the place of `linear`: from Day 2.3 on a weight may be quantised to 4 bits.
+        # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normalised copy and added to the stream.
+        # `project` replaces `linear`: from Day 2.3 on a weight may be quantised to 4 bits.
         x = x + self.attention(self.input_layernorm(x), step, cache)
         h = self.post_attention_layernorm(x)
         return x + project(silu(project(h, self.w_gate)) * project(h, self.w_up), self.w_down)
 
 
 class Qwen3ModelWeek2:
-    """Qwen3 that computes new tokens only: what it has to know of the others is in the caches.
+    """Qwen3 that computes only new tokens; it reads past keys and values from caches.
 
-    Qwen2, Llama and Mistral are the same model but for the weights they have, the tables of RoPE and what a layer sees:
-    `layer_weights.py`, `rope_tables.py` and `window_mask.py` read that from the configuration.
+    Qwen2, Llama and Mistral differ only in the weights that they have, in RoPE's tables and in sliding windows, which
+    `layer_weights.py`, `rope_tables.py` and `window_mask.py` read from the configuration.
 
     Args:
-        checkpoint: the weights. They are used where they are; the model makes no copy.
-        attention: "simple" (Day 1.3), "tiled" (Day 2.4), or "device", with the device's own programs (Day 2.5).
+        checkpoint: the weights, used without a copy.
+        attention: "simple" (Day 1.3), "tiled" (Day 2.4), or "device", with the device's own kernels (Day 2.5).
 
     Raises:
-        ValueError: no such attention.
+        ValueError: `attention` has another value.
     """
 
     layer_class = Qwen3LayerWeek2
@@ -133,11 +133,11 @@ class Qwen3ModelWeek2:
         return [TinyKvFullCache(length) for _ in self.layers]
 
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
-        """A cache of so many empty slots for each layer, each slot for at most `max_seq_len` tokens."""
+        """A cache per layer with `max_active_requests` empty slots of at most `max_seq_len` tokens each."""
         return [BatchingKvCache(max_active_requests, max_seq_len) for _ in self.layers]
 
     def create_kv_pools(self, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
-        """Memory for this many blocks of keys and values for each layer, for all requests together. Of Day 3.1."""
+        """A pool per layer of `num_blocks` blocks of keys and values, shared by all requests (Day 3.1)."""
         config, weight = self.config, self.embedding.weight
         sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
         return [TinyKvPagedPool(*sizes, weight.dtype) for _ in self.layers]
@@ -150,25 +150,25 @@ class Qwen3ModelWeek2:
         logits_to_keep: int | mx.array | None = None,
         mask: mx.array | str = "causal",
     ) -> mx.array:
-        """Computes L new tokens a row, and keeps their keys and values in the caches.
+        """Computes L new tokens per row, and stores their keys and values in the caches.
 
         Args:
             inputs: (B, L) token ids.
-            offset: how many tokens stand before them: one number for all rows, one a row, or the positions themselves,
-                (L,) or (B, L), in an array.
-            cache: one a layer, from `create_kv_cache`.
-            logits_to_keep: score so many tokens, the last ones; or those at these places (K,), an array; all when None.
+            offset: number of tokens before them: one for all rows, or one per row; or their positions as an array, (L,)
+                or (B, L).
+            cache: one per layer, from `create_kv_cache`.
+            logits_to_keep: number of last tokens to score, or an array (K,) of their indices; all tokens when None.
             mask: "causal", or an array over the keys that the caches return.
 
         Returns:
             (B, K, V) logits of the K tokens kept.
 
         Raises:
-            ValueError: the caches are not one a layer, the offset is not the number of tokens that they hold, or
-                `logits_to_keep` is not from 0 to L. Positions in an array are not read, and not checked.
+            ValueError: there is not one cache per layer, the offset is not the number of tokens that they hold, or
+                `logits_to_keep` is not from 0 to L. Positions in an array are not checked.
         """
-        # TASK 2.1.5: what the layers share, the embedding, every layer with its own cache, the norm, the head.
-        # The head is the largest product of a small model: drop the tokens that nobody asked about before it.
+        # TASK 2.1.5: begin the step, embed, apply every layer with its own cache, the norm, the head.
+        # The head is the largest product of a small model: before it, drop the tokens whose logits are not needed.
         step = self.begin(inputs, offset, cache, mask)
         x = self.embedding(inputs)
         for layer, layer_cache in zip(self.layers, cache, strict=True):
@@ -199,7 +199,7 @@ class Qwen3ModelWeek2:
     def _check_caches(
         self, B: int, offset: int | Sequence[int] | mx.array, cache: Sequence[TinyKvCache]
     ) -> None:
-        """Refuses caches of another model, and an offset that skips tokens or counts some twice."""
+        """Raises ValueError for caches of another model, or an offset that is not the number of tokens held."""
         if len(cache) != len(self.layers):
             raise ValueError(
                 f"{len(cache)} caches for {len(self.layers)} layers: give one a layer, as create_kv_cache does"
@@ -213,10 +213,10 @@ class Qwen3ModelWeek2:
             )
 
     def head(self, x: mx.array) -> mx.array:
-        """Scores of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
-        if x.shape[1] == 0:  # nobody asked
+        """Logits of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
+        if x.shape[1] == 0:  # no logits are needed
             return mx.zeros((*x.shape[:2], self.config.vocab_size), x.dtype)
-        # A tied head is the table itself; `project` knows the fast way for every kind of table and number of rows.
+        # A tied head is the embedding table; `project` finds the fast path for its kind and the number of rows.
         return project(x, self.embedding.weight if self.w_lm_head is None else self.w_lm_head)
 
 

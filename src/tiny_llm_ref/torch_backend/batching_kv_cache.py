@@ -1,4 +1,4 @@
-"""The KV cache of a batch: one slot a running request, one row of the batch a slot."""
+"""The KV cache of a batch: one slot per running request, one row of the batch per slot."""
 
 import torch
 
@@ -6,51 +6,51 @@ from .kv_cache import TinyKvFullCache, length_mask, round_up
 
 
 class BatchingKvCache:
-    """Keys and values of all running requests in one layer, each in its own row of one array that never moves.
+    """Keys and values of all running requests in one layer: one row per request, in one fixed array.
 
-    The rows hold different lengths; a mask hides what lies behind each. An idle slot stands at position 0 and writes
-    its garbage there, where the next request's first token will be.
+    The rows have different lengths; a mask hides what comes after the end of each. An idle slot is at position 0: each
+    step writes a meaningless token there, and the next request overwrites it.
 
     Args:
-        max_active_requests: how many slots there are.
-        max_seq_len: how many tokens fit into a slot; as many as the first request's cache when None.
+        max_active_requests: number of slots.
+        max_seq_len: capacity of a slot in tokens; that of the first request's cache when None.
     """
 
     def __init__(self, max_active_requests: int, max_seq_len: int | None = None):
         self.max_active_requests, self.max_seq_len = max_active_requests, max_seq_len
-        self.offsets = [0] * max_active_requests  # tokens held, by slot
+        self.offsets = [0] * max_active_requests  # tokens held, per slot
         self.active = [False] * max_active_requests
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
 
     def next_positions(self, B: int) -> list[int]:
-        """Where the next token of each of the first B rows stands; 0 in an idle one."""
+        """The position of the next token in each of the first B rows; 0 in an idle row."""
         return self.offsets[:B]
 
     def num_keys(self, L: int) -> int:
-        """S: how many keys `update_and_fetch` returns for L more tokens a row; the longest row decides."""
+        """S, the number of keys that `update_and_fetch` returns for L more tokens per row, for the longest row."""
         return round_up(max(self.offsets) + L)
 
     def make_mask(self, L: int, dtype: torch.dtype, *, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """The mask of the next L tokens of every row: (B, 1, L, S). An idle row sees its position 0: none is empty."""
+        """The mask of the next L tokens of every row: (B, 1, L, S). An idle row sees position 0, so no row is empty."""
         positions = self._positions(L) if positions is None else positions
         return length_mask(positions, self.num_keys(L), dtype).unsqueeze(1)
 
     def _positions(self, L: int) -> torch.Tensor:
-        """(max_active_requests, L)."""
+        """The positions of the next L tokens of every row: (max_active_requests, L)."""
         return torch.tensor(self.offsets)[:, None] + torch.arange(L)
 
     def add_request(self, prefilled: TinyKvFullCache, slot: int) -> None:
-        """Copies the keys and values of a request into a free slot; its own cache can be released then.
+        """Copies a request's keys and values into a free slot; its own cache can then be released.
 
         Raises:
             ValueError: there is no such slot, it is taken, the request's cache is empty, the request does not fit, or
-                nobody has said how many tokens fit into a slot.
+                neither cache has a `max_seq_len`.
         """
         self._check_free(slot, prefilled)
-        # TASK 2.6.2: make the arrays with the first request, copy its tokens, remember how many they are.
-        # Zeros, and not what memory happens to hold: hidden keys get weight 0, and 0 times NaN is NaN.
-        # Whole steps are copied, and the slot is a number in an array: few shapes, whatever the request.
+        # TASK 2.6.2: make the arrays with the first request, copy the request's tokens, store how many they are.
+        # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
+        # Whole steps are copied, and the slot is a number in an array, so that there are few shapes.
         if self.keys is None:
             _, Hkv, _, D = prefilled.keys.shape
             self.max_seq_len = self.max_seq_len or prefilled.max_seq_len
@@ -78,17 +78,17 @@ class BatchingKvCache:
             raise ValueError(f"{prefilled.offset} tokens do not fit a slot of {length}")
 
     def remove_request(self, slot: int) -> None:
-        """Makes a slot free: its row counts as idle from now on.
+        """Frees a slot: its row is idle from now on.
 
         Raises:
-            ValueError: no request is in this slot.
+            ValueError: the slot holds no request.
         """
         if not (0 <= slot < self.max_active_requests and self.active[slot]):
             raise ValueError(f"slot {slot} holds no request")
-        # TASK 2.6.3: an idle row is one that stands at position 0. Of the two lists, both have to forget the request.
+        # TASK 2.6.3: an idle row is at position 0. Both lists have to drop the request.
         self.offsets[slot], self.active[slot] = 0, False
         # END TASK
-        # A mask gives old keys the weight 0; but 0 times NaN is NaN, and the next request must not inherit one.
+        # A mask gives old keys the weight 0, but 0 times NaN is NaN: the next request must not find one here.
         row = torch.tensor([slot], device=self.keys.device)
         self.keys.index_fill_(0, row, 0)
         self.values.index_fill_(0, row, 0)
@@ -102,21 +102,21 @@ class BatchingKvCache:
         *,
         positions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]:
-        """Keeps L new tokens of every row, and returns those of all tokens.
+        """Stores the keys and values of L new tokens per row, and returns those of all tokens.
 
         Args:
-            key, value: (B, Hkv, L, D), row i for slot i. B may leave out the last slots, as long as they are idle.
-            mask_length: L, or None: the mask is for the new tokens.
-            mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
-            positions: (B, L), where the new tokens stand; 0 in an idle row. Derived from `offsets` when None.
+            key, value: (B, Hkv, L, D), row i for slot i. The last slots may be left out while they are idle.
+            mask_length: L or None; the mask is always for the new tokens.
+            mask: an array over the S keys returned, which is passed on; "causal" or None makes one.
+            positions: (B, L), the positions of the new tokens; 0 in an idle row. Derived from `offsets` when None.
 
         Returns:
             key, value: (B, Hkv, S, D), S = num_keys(L).
-            length: tokens of the longest row.
+            length: number of tokens in the longest row.
             mask: (B, 1, L, S).
 
         Raises:
-            ValueError: there is no row for a slot in use, a row is full, or `mask_length` is not L.
+            ValueError: a slot in use has no row, a row is full, or `mask_length` is not L.
         """
         B, Hkv, L, D = key.shape
         if mask_length not in (None, L):
@@ -126,8 +126,8 @@ class BatchingKvCache:
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
         S = self.num_keys(L)
-        # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, hand out S of each.
-        # Seen as one long list of D numbers each, slot b's head h begins at entry (b · Hkv + h) · capacity.
+        # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
+        # Viewed as one list of vectors of D numbers, head h of slot b begins at entry (b · Hkv + h) · capacity.
         capacity = self.keys.shape[2]
         heads = torch.arange(B * Hkv, device=key.device).reshape(B, Hkv, 1) * capacity
         places = (heads + positions[:, None, :]).flatten()
@@ -144,10 +144,10 @@ class BatchingKvCache:
             raise ValueError(f"{max(self.offsets)} + {L} tokens do not fit a slot of {self.max_seq_len}")
 
     def release(self) -> None:
-        """Gives the memory of all slots back."""
+        """Frees the memory of all slots."""
         self.keys = self.values = None
         self.offsets = [0] * self.max_active_requests
         self.active = [False] * self.max_active_requests
 
     def materialize(self) -> None:
-        """Nothing to do: this library computes at once."""
+        """Does nothing: torch computes eagerly."""

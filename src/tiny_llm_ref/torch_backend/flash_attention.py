@@ -1,7 +1,8 @@
 """Flash attention: exact attention, tile by tile, so that the L × S scores never exist all at once.
 
-What some keys say about a query are three *statistics*: o, the values weighted by exp(score - m) and summed; m, the
-largest score; l, the sum of those weights. Statistics of different keys can be merged, and attention is o / l.
+Attention of a query over some of the keys is kept as three *statistics*: o, the sum of the values weighted by
+exp(score - m); m, the largest score; l, the sum of the weights. Statistics of different keys can be merged, and the
+output is o / l.
 """
 
 import math
@@ -21,7 +22,7 @@ def attention_statistics(
     scale: float | None = None,
     mask: torch.Tensor | None = None,
 ) -> Statistics:
-    """Attention that stops before its division, so that other keys can still be added.
+    """Attention without the final division, so that further keys can be merged.
 
     Query head h reads K/V head h // (H / Hkv), as on Day 1.3. No head of K or V is repeated in memory.
 
@@ -37,7 +38,7 @@ def attention_statistics(
         l (..., H, L), the sum of exp(score - m). A query that sees no key has o = 0, m = -inf, l = 0.
     """
     # TASK 2.4.1: float32 scores as on Day 1.3, their maximum, the weights exp(score - m), and the two sums.
-    # A query that sees nothing has the maximum -inf, and -inf - (-inf) is NaN: shift its scores by 0 instead.
+    # A query that sees no key has the maximum -inf, and -inf - (-inf) is NaN: shift its scores by 0 instead.
     *batch, H, L, D = query.shape
     Hkv, S = key.shape[-3:-1]
     scale = 1 / math.sqrt(D) if scale is None else scale
@@ -52,17 +53,17 @@ def attention_statistics(
 
 
 def merge_attention(a: Statistics, b: Statistics) -> Statistics:
-    """The statistics of two sets of keys together (Milakov and Gimelshein, 2018).
+    """Merges the statistics of two sets of keys (Milakov and Gimelshein, 2018).
 
     Args:
-        a, b: (o, m, l) of the same queries, over two sets of keys that have none in common. Either may have seen
-            nothing: o = 0, m = -inf, l = 0.
+        a, b: (o, m, l) of the same queries over two disjoint sets of keys. Where a query sees no key of a set, o = 0,
+            m = -inf, l = 0.
 
     Returns:
-        (o, m, l), as if the two sets had been one. Which comes first does not matter.
+        (o, m, l) over both sets. The order of a and b does not matter.
     """
-    # TASK 2.4.2: the larger maximum holds for both; what was summed under a smaller one shrinks by exp(its m - larger).
-    # Where neither side saw anything, -inf - (-inf) would be NaN again.
+    # TASK 2.4.2: take the larger maximum for both; the sums made with the smaller one shrink by exp(smaller - larger).
+    # Where neither side saw a key, -inf - (-inf) would be NaN again.
     (o_a, m_a, l_a), (o_b, m_b, l_b) = a, b
     m = torch.maximum(m_a, m_b)
     shift = torch.where(m == -torch.inf, 0, m)
@@ -72,7 +73,7 @@ def merge_attention(a: Statistics, b: Statistics) -> Statistics:
 
 
 def finish_attention(statistics: Statistics, dtype: torch.dtype) -> torch.Tensor:
-    """The output of attention, o / l, once all keys are in.
+    """The output of attention, o / l, after all keys were merged.
 
     Args:
         statistics: (o, m, l): (..., H, L, D), (..., H, L) and (..., H, L).
@@ -95,21 +96,21 @@ def mask_tile(
     *,
     device: torch.device | str | None = None,
 ) -> torch.Tensor | None:
-    """What a mask says about some queries and some keys, made without the whole (L, S) table.
+    """One tile of a mask, made without the whole (L, S) array.
 
     Args:
         mask: None; an array broadcastable to (..., L, S); or "causal": the last of the L queries sees all S keys.
         L: number of all queries.
         S: number of all keys, at least L for "causal".
-        rows, columns: which queries and which keys; both ends given, no step.
-        device: where a "causal" tile lives; torch's default when None.
+        rows, columns: slices of the queries and of the keys, with start and stop and without a step.
+        device: device of a "causal" tile; torch's default when None.
 
     Returns:
-        (..., rows, columns) to add to the scores: 0 visible, -inf hidden. None where nothing is hidden by "causal" or
-        by None.
+        (..., rows, columns) to add to the scores: 0 visible, -inf hidden. None if `mask` is None, or if "causal" hides
+        nothing in this tile.
     """
-    # TASK 2.4.4: an array is broadcast, which copies nothing, and sliced; "causal" compares positions, as on Day 1.3.
-    # When the first of these queries sees the last of these keys, they all do, and there is nothing to add.
+    # TASK 2.4.4: broadcast an array, which copies nothing, and slice it; "causal" compares positions, as on Day 1.3.
+    # If the first of these queries sees the last of these keys, all see all of them, and there is nothing to add.
     if mask is None:
         return None
     if not isinstance(mask, str):
@@ -132,9 +133,9 @@ def flash_attention_tiled(
     tile_size: int = 128,
     return_statistics: bool = False,
 ) -> torch.Tensor | Statistics:
-    """Attention in tiles of queries and of keys (Dao et al., 2022): no array of L × S numbers, whatever L and S are.
+    """Attention in tiles of queries and keys, without an L × S array (Dao et al., 2022).
 
-    Beside the output it holds a few tiles: memory grows with `tile_size`, not with S.
+    Besides the output it holds only a few tiles: its memory grows with `tile_size`, not with S.
 
     Args:
         query: (..., H, L, D).
@@ -142,15 +143,15 @@ def flash_attention_tiled(
         value: (..., Hkv, S, D).
         scale: 1/√D when None.
         mask: added to the scores, broadcastable to (..., H, L, S); or "causal": the last query sees all S keys.
-        tile_size: queries and keys in a tile; any positive number.
-        return_statistics: give the statistics back, to be merged with those of other keys, and not the output.
+        tile_size: queries and keys per tile; any positive number.
+        return_statistics: return the statistics, to be merged with those of other keys, instead of the output.
 
     Returns:
         (..., H, L, D) in the type of `value`, exactly 0 for a query that sees no key; or (o, m, l) in float32, as
-        `attention_statistics` has them.
+        `attention_statistics` returns them.
 
     Raises:
-        ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", causal with L > S, or
+        ValueError: H is not a multiple of Hkv, `mask` is a string other than "causal", or "causal" with L > S, or
             `tile_size` is not positive.
     """
     _check(query, key, mask)
@@ -158,8 +159,8 @@ def flash_attention_tiled(
         raise ValueError(f"tile_size must be positive, not {tile_size}")
     L, S = query.shape[-2], key.shape[-2]
     finished: list[tuple[torch.Tensor, ...]] = []  # of each tile of queries: (o, m, l), or the output alone
-    # TASK 2.4.5: for every tile of queries, walk over the tiles of keys that it can see, merge, and finish.
-    # A slice is a view, and torch lets a tile go as soon as it is merged: nothing else is needed for the memory.
+    # TASK 2.4.5: for every tile of queries, loop over the tiles of keys that it can see, merge, and finish.
+    # A slice is a view, and torch frees a tile as soon as it is merged: the memory needs no further care.
     causal = isinstance(mask, str)
     if causal and L > S:
         raise ValueError(
@@ -175,7 +176,7 @@ def flash_attention_tiled(
             merged = tile if merged is None else merge_attention(merged, tile)
         finished.append(merged if return_statistics else (finish_attention(merged, value.dtype),))
     # END TASK
-    # Queries are the last axis but one of o and of the output, and the last axis of m and l.
+    # Queries are the second-to-last axis of o and of the output, and the last axis of m and l.
     joined = [torch.cat(parts, dim=-1 if i else -2) for i, parts in enumerate(zip(*finished, strict=True))]
     return tuple(joined) if return_statistics else joined[0]
 
@@ -190,22 +191,22 @@ def fused_attention(
 ) -> torch.Tensor:
     """One call of the device's own attention kernel: Gaudi's FusedSDPA, elsewhere `F.scaled_dot_product_attention`.
 
-    The kernel takes an array or causality, never both, and few K/V heads as they are.
+    The kernel takes a mask or causality, never both, and does not need repeated K/V heads.
 
     Args:
         query: (B, H, L, D).
         key: (B, Hkv, S, D), with H a multiple of Hkv, in query's type.
         value: (B, Hkv, S, D), in query's type.
         scale: 1/√D when None.
-        mask: added to the scores, broadcastable to (B, H, L, S); the kernel gets it in query's type, so bf16 queries
-            round it to bf16.
-        is_causal: the kernel's own causality, for L = S alone. No mask beside it.
+        mask: added to the scores, broadcastable to (B, H, L, S); cast to query's type, so bf16 queries round it to
+            bf16.
+        is_causal: the kernel's own causality, only for L = S. Not together with `mask`.
 
     Returns:
-        (B, H, L, D) in query's type. A query that the mask lets see no key gives exactly 0, for one look at the mask.
+        (B, H, L, D) in query's type. A query whose keys are all masked gives exactly 0; this reads the mask once more.
     """
-    # TASK 2.5.1: the scale's default, the mask's type, the call; then 0 for the queries that saw nothing.
-    # What a kernel leaves in their rows is its own affair, and may be NaN: replace it, do not multiply it by 0.
+    # TASK 2.5.1: set the default scale, cast the mask, call the kernel; then 0 for the queries that see no key.
+    # What a kernel leaves in their rows is undefined and may be NaN: replace it, do not multiply it by 0.
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     bias = None if mask is None else mask.to(query.dtype)
     out = hpu.fused_attention(query, key, value, scale, bias, is_causal)
@@ -221,15 +222,15 @@ def flash_attention_device(
     scale: float | None = None,
     mask: torch.Tensor | str | None = None,
 ) -> torch.Tensor:
-    """Attention by the device's kernel, with the same meaning as `flash_attention_tiled`.
+    """Attention by the device's kernel, with the same results as `flash_attention_tiled`.
 
     Args:
         query: (B, H, L, D).
         key: (B, Hkv, S, D), with H a multiple of Hkv, in query's type.
         value: (B, Hkv, S, D), in query's type.
         scale: 1/√D when None.
-        mask: added to the scores, broadcastable to (B, H, L, S), in query's type for the kernel; or "causal": the last
-            query sees all S keys.
+        mask: added to the scores, broadcastable to (B, H, L, S), cast to query's type; or "causal": the last query sees
+            all S keys.
 
     Returns:
         (B, H, L, D) in query's type, exactly 0 for a query that sees no key.
@@ -238,8 +239,8 @@ def flash_attention_device(
         ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.
     """
     _check(query, key, mask)
-    # TASK 2.5.2: say "causal" so that the kernel means what we mean, for L < S, for L = 1, and not for L > S.
-    # torch's triangle starts at the first key and Gaudi's is for squares: elsewhere causality goes into a mask.
+    # TASK 2.5.2: make "causal" mean for the kernel what it means for us: for L < S, for L = 1, and not for L > S.
+    # torch's causal triangle starts at the first key, and Gaudi's is for L = S: in other cases pass a mask.
     if not isinstance(mask, str):
         return fused_attention(query, key, value, scale, mask)
     L, S = query.shape[-2], key.shape[-2]
@@ -258,7 +259,7 @@ def flash_attention(
     *,
     path: str = "tiled",
 ) -> torch.Tensor:
-    """Exact attention without the L × S scores, by one of two paths.
+    """Exact attention without an L × S array, on one of two paths.
 
     Args:
         query: (B, H, L, D).
@@ -271,7 +272,7 @@ def flash_attention(
         (B, H, L, D) in the type of `value`, 0 for a query that sees no key.
 
     Raises:
-        ValueError: `path` is another word, or the arguments do not fit.
+        ValueError: `path` has another value, or the arguments do not fit.
     """
     paths = {"tiled": flash_attention_tiled, "device": flash_attention_device}
     if path not in paths:
@@ -280,7 +281,7 @@ def flash_attention(
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | str | None) -> None:
-    """What both paths refuse before they start."""
+    """Raises ValueError for arguments that both paths reject."""
     H, Hkv = query.shape[-3], key.shape[-3]
     if H % Hkv:
         raise ValueError(f"{H} query heads cannot share {Hkv} K/V heads: H must be a multiple of Hkv")

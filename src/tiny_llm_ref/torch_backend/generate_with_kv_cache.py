@@ -1,4 +1,4 @@
-"""From a prompt to a text with a cache: the prompt is computed once, and then each new token alone (Week 2)."""
+"""Text generation with a KV cache: the prompt is computed once, then each new token alone (Week 2)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def simple_generate_with_kv_cache(
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,
 ) -> str:
-    """Continues a text until the model ends it. Every token is computed once.
+    """Continues a prompt until the model ends the text, computing every token once.
 
     Args:
         model: with `create_kv_cache` and a call that takes an offset and the caches.
@@ -31,8 +31,8 @@ def simple_generate_with_kv_cache(
         ValueError: the prompt has no token, or `max_tokens` is not positive.
     """
     tokens = prompt_ids(tokenizer, prompt)
-    # TASK 2.1.6: Day 1.6's loop sends all tokens each time; hand the model only those that no cache holds yet.
-    # The caches are released on every way out: an end token, the limit, an exception, Ctrl-C.
+    # TASK 2.1.6: Day 1.6's loop passes all tokens each time; give the model only those that are not in the caches yet.
+    # Release the caches on every exit: an end token, the limit, an exception, Ctrl-C.
     cache = model.create_kv_cache(max_seq_len=len(tokens) + max_tokens)
 
     def new_tokens_only(inputs: torch.Tensor) -> torch.Tensor:

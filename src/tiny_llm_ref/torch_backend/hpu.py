@@ -1,12 +1,12 @@
 """Gaudi: the only file that calls Intel's `habana_frameworks`, and the one file of this port without a twin in MLX.
 
-Every vendor call stands behind a function that has its PyTorch twin beside it (`*_twin`). A tensor on an HPU takes
-the vendor's, every other tensor the twin's, so the port is one code path. Written from the public source of the
-plug-in and from vLLM's Gaudi plug-in, tested on CPUs against an imitation; not run on a Gaudi.
+Every vendor call is wrapped in a function that has a PyTorch twin (`*_twin`). A tensor on an HPU uses the vendor's
+call and every other tensor the twin, so the port has one code path. Written from the public source of the plug-in and
+from vLLM's Gaudi plug-in, and tested on CPUs against an imitation; not run on a Gaudi.
 """
 
-# First, since the plug-in reads this when torch is imported. LAZY_MODE 0 is eager, where torch.compile builds graphs.
-# AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and only notes that.
+# Set first, since the plug-in reads these when torch is imported. LAZY_MODE 0 is eager: torch.compile builds graphs.
+# AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and catches the error.
 # WEIGHT_SHARING 0: lazy mode would wrap every parameter in a class of its own; vLLM's plug-in avoids it as well.
 import os
 
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 @dataclass(frozen=True)
 class Detection:
-    """What was found: whether an HPU can be used, whether the plug-in runs in lazy mode, and one line on why."""
+    """The result of `detect`: whether an HPU can be used, whether the plug-in is lazy, and one line on why."""
 
     available: bool
     lazy: bool
@@ -34,7 +34,7 @@ class Detection:
 
 @cache
 def detect() -> Detection:
-    """Loads the plug-in where there is one, which registers `torch.hpu`. Never raises, and looks once."""
+    """Loads the plug-in if there is one, which registers `torch.hpu`. Never raises; the result is cached."""
     if find_spec("habana_frameworks") is None:
         return Detection(False, False, "no habana_frameworks in this environment")
     try:
@@ -54,7 +54,7 @@ def available() -> bool:
 
 
 def mark_step() -> None:
-    """Ends the graph that lazy mode has collected so far and launches it. Elsewhere there is nothing to end."""
+    """Ends and launches the graph that lazy mode has collected so far; does nothing elsewhere."""
     if detect().available and detect().lazy:
         import habana_frameworks.torch.core as htcore
 
@@ -75,7 +75,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.
         return rms_norm_twin(x, weight, eps)
     from habana_frameworks.torch.hpex.normalization import FusedRMSNorm
 
-    # The kernel wants one type for both.
+    # The kernel needs one type for both.
     return FusedRMSNorm.apply(x, weight.to(x.dtype), eps)
 
 
@@ -106,8 +106,8 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
 
 def apply_rope_twin(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    # Day 1.2's rotation over whole heads at once: half as many operations, which is what one token waits for.
-    wide, cos, sin = x.float(), cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads of a token turn alike
+    # Day 1.2's rotation on whole heads at once: half as many operations, which makes a decode step shorter.
+    wide, cos, sin = x.float(), cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same angles for all heads
     a, b = wide.chunk(2, dim=-1)
     return torch.addcmul(wide * cos, torch.cat([-b, a], dim=-1), sin).to(x.dtype)
 
@@ -127,13 +127,13 @@ def fused_attention(
         key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
         scale: a number.
         bias: added to the scores, broadcastable to (B, H, L, S), in query's type.
-        is_causal: for L = S; a bias beside it is not supported.
+        is_causal: for L = S; not supported together with a bias.
 
     Returns:
-        (B, H, L, D) in query's type. What stands in the row of a query that sees no key is the kernel's affair.
+        (B, H, L, D) in query's type. The row of a query that sees no key is undefined.
     """
     if bias is not None:
-        # The four axes that the kernels want: one mask for all heads, or one each. A view, whatever was broadcast.
+        # The kernels need four axes, with one mask for all heads or one per head. Expanding makes a view, not a copy.
         heads = bias.shape[-3] if bias.dim() > 2 else 1
         bias = bias.expand(query.shape[0], heads, query.shape[2], key.shape[2])
     if query.device.type != "hpu":
@@ -156,7 +156,7 @@ def fused_attention_twin(
     attend = partial(F.scaled_dot_product_attention, attn_mask=bias, is_causal=is_causal, scale=scale)
     B, H, L, D = query.shape
     if L == 1 and (bias is None or bias.shape[1] == 1):
-        # The heads of a group serve as more queries of one head; torch's CPU kernel would repeat K and V.
+        # Treat the heads of a group as additional queries of one head; torch's CPU kernel would repeat K and V.
         return attend(query.reshape(B, key.shape[1], -1, D), key, value).reshape(B, H, L, D)
     return attend(query, key, value, enable_gqa=True)
 
@@ -168,10 +168,10 @@ def fused_statistics(
     scale: float | None,
     bias: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention that stops before its division, as Day 2.4's `attention_statistics`, in one kernel.
+    """Attention without the final division, as Day 2.4's `attention_statistics`, in one kernel.
 
-    A kernel may take another unit than the largest score: what counts are o · exp(m) and l · exp(m), and a merge or
-    the division at the end uses nothing else.
+    A kernel may use another m than the largest score: only o · exp(m) and l · exp(m) matter, since merging and the
+    final division use nothing else.
 
     Args:
         query: (B, H, L, D).
@@ -233,7 +233,7 @@ def fused_statistics_twin(
 def _statistics_of_seen(
     bias: torch.Tensor, o: torch.Tensor, m: torch.Tensor, l: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(o, m, l), but (0, -inf, 0) where a query sees no key: there a kernel leaves what it likes, also NaN."""
+    """(o, m, l), but (0, -inf, 0) where a query sees no key: a kernel's result there is undefined, even NaN."""
     seen = torch.any(bias > -torch.inf, dim=-1)
     return torch.where(seen[..., None], o, 0), torch.where(seen, m, -torch.inf), torch.where(seen, l, 0)
 
@@ -268,14 +268,14 @@ def convert_from_uint4_twin(
 
 
 def zero_points(scales: torch.Tensor, biases: torch.Tensor) -> torch.Tensor | None:
-    """The zero of each group, with which q · scale + bias is (q - zero) · scale.
+    """The zero point of each group, for which q · scale + bias is (q - zero) · scale.
 
     Args:
-        scales, biases: of any one shape.
+        scales, biases: both of the same shape.
 
     Returns:
-        Whole numbers from 0 to 15 in their shape, int32. None if some group has no such zero, to within the rounding of
-        `biases`: a group whose numbers all have one sign has not.
+        Whole numbers from 0 to 15 of that shape, int32. None if some group has no such zero, to within the rounding of
+        `biases`; a group whose numbers all have one sign has none.
     """
     wide, bias = scales.float(), biases.float()
     zeros = torch.round(-bias / wide)
@@ -294,7 +294,7 @@ def uint4_matrix(
         scales, biases: (O, I / group_size).
 
     Returns:
-        None if the matrix has no whole zeros, or O is no multiple of 8: its words are then dequantised in the graph.
+        None if the matrix has no whole zeros, or O is not a multiple of 8: its words are then dequantised in the graph.
     """
     zeros = zero_points(scales, biases)
     if zeros is None or numbers.shape[0] % 8:
@@ -337,7 +337,7 @@ class Uint4Matrix:
 
 
 def self_check(device: str = "hpu") -> list[tuple[str, float]]:
-    """Each fused function on `device` against its twin on the CPU: (name, largest absolute difference), bf16."""
+    """Compares each fused function on `device` with its twin on the CPU: (name, largest absolute difference)."""
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
     angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
@@ -347,7 +347,7 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
         return fused_attention(*arrays[:3], 128**-0.5, *arrays[3:], is_causal=is_causal)
 
     def statistics(*arrays: torch.Tensor) -> torch.Tensor:
-        """What a merge uses of them: the output, and the logarithm of the sum in one unit for all."""
+        """What a merge uses: the output, and the logarithm of the sum, which does not depend on m."""
         o, m, l = fused_statistics(*arrays[:3], 128**-0.5, arrays[3])
         return torch.cat([o / l[..., None], (m + l.log())[..., None]], dim=-1)
 
@@ -370,4 +370,4 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     return [(name, difference(function, inputs)) for name, function, inputs in cases]
 
 
-detect()  # now, so that whoever asks for `torch.hpu` after this import finds it
+detect()  # now, so that `torch.hpu` exists after this import

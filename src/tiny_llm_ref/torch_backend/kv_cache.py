@@ -1,11 +1,11 @@
-"""The KV cache of one request: keys and values of past tokens, kept where they were first written."""
+"""The KV cache of one request: keys and values of its past tokens."""
 
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-# A cache is read, and grows, in multiples of this many positions, so that the shapes of 256 steps are the same.
+# A cache grows, and is read, in multiples of this many positions, so that 256 steps have the same shapes.
 STEP = 256
 
 
@@ -17,13 +17,13 @@ def round_up(length: int) -> int:
 def length_mask(
     positions: torch.Tensor, total_length: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Who sees what in a cache of fixed length: a token sees its own position and those before it. Given.
+    """The causal mask over a cache: a token sees its own position and those before it. Given.
 
-    It hides later tokens, and also what lies behind the last one: places that nothing was written to yet. The
-    positions are numbers in an array, so the mask of every position is made by the same operations.
+    It also hides the positions after the last token, which were not written yet. The positions come in an array, so
+    the same operations make the mask of every position.
 
     Args:
-        positions: (..., L) integers, where the L query tokens stand.
+        positions: (..., L) integers, the positions of the L query tokens.
         total_length: S, the length of the cache.
 
     Returns:
@@ -34,20 +34,20 @@ def length_mask(
 
 
 class TinyKvCache(Protocol):
-    """What attention needs of a cache: to add the new tokens' keys and values, and to get all of them back."""
+    """A cache as attention uses it: it takes the keys and values of new tokens, and returns all of them."""
 
     offset: int  # tokens held
 
     def next_positions(self, B: int) -> list[int]:
-        """Where the next token of each of B rows stands."""
+        """The position of the next token in each of B rows."""
 
     def num_keys(self, L: int) -> int:
-        """S: how many keys `update_and_fetch` returns for L more tokens."""
+        """S, the number of keys that `update_and_fetch` returns for L more tokens."""
 
     def make_mask(
         self, L: int, dtype: torch.dtype, *, positions: torch.Tensor | None = None
     ) -> torch.Tensor | str | None:
-        """The causal mask of the next L tokens over these S keys, made once a step and shared by all layers."""
+        """The causal mask of the next L tokens over these S keys, made once per step and shared by all layers."""
 
     def update_and_fetch(
         self,
@@ -58,27 +58,27 @@ class TinyKvCache(Protocol):
         *,
         positions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor | str | None]:
-        """Keeps L new tokens and returns all: (key, value, length, mask)."""
+        """Stores L new tokens and returns all tokens: (key, value, length, mask)."""
 
     def rewind(self, n: int) -> None:
-        """Forgets the last n tokens."""
+        """Drops the last n tokens."""
 
     def release(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
 
     def materialize(self) -> None:
-        """Computes what is still lazy."""
+        """Evaluates the arrays that are still lazy."""
 
 
 class TinyKvFullCache:
-    """Keys and values of one request in one layer, in memory that is there from the first token on.
+    """Keys and values of one request in one layer, in memory allocated once, with the first token.
 
-    A new token is written at its position, given as an array, so a graph compiler sees the same program for every
-    position. What is read back is longer than what is filled; a mask hides the rest.
+    New tokens are written at positions given as an array, so a graph compiler sees the same program for every
+    position. More than the filled part is returned; a mask hides the rest.
 
     Args:
-        max_seq_len: how many tokens fit. When None there is no limit, and the memory grows by `STEP` positions at a
-            time: each time it moves, and a graph compiler makes new programs.
+        max_seq_len: capacity in tokens. When None there is no limit, and the memory grows by `STEP` positions at a
+            time: each time it is copied, and a graph compiler makes new programs.
     """
 
     def __init__(self, max_seq_len: int | None = None):
@@ -88,27 +88,27 @@ class TinyKvFullCache:
         self.values: torch.Tensor | None = None
 
     def next_positions(self, B: int) -> list[int]:
-        """Where the next token of each of B rows stands: behind the tokens held, in every row."""
+        """The position of the next token in each of B rows: after the tokens held, the same in every row."""
         return [self.offset] * B
 
     def num_keys(self, L: int) -> int:
-        """S: how many keys `update_and_fetch` returns for L more tokens: a multiple of `STEP`, or L without a past."""
+        """S, the number of keys returned for L more tokens: a multiple of `STEP`, or L if the cache is empty."""
         return L if self._is_prompt(L) else round_up(self.offset + L)
 
     def _is_prompt(self, L: int) -> bool:
-        # Without a past, the tokens' own keys are all there is: no need to read them back from memory.
+        # While the cache is empty, the new keys are all there is: no need to read them back from memory.
         return self.offset == 0 and L > 1
 
     def make_mask(
         self, L: int, dtype: torch.dtype, *, positions: torch.Tensor | None = None
     ) -> torch.Tensor | str | None:
-        """The causal mask of the next L tokens over the S = num_keys(L) keys: (L, S), or "causal" without a past."""
+        """The causal mask of the next L tokens over S = num_keys(L) keys: (L, S), or "causal" for an empty cache."""
         if self._is_prompt(L):
             return "causal"
         return length_mask(self._positions(L, positions), self.num_keys(L), dtype)
 
     def _positions(self, L: int, positions: torch.Tensor | None) -> torch.Tensor:
-        """(L,): those given, from the first row, or those behind the tokens held."""
+        """(L,): the given positions of the first row, or those after the tokens held."""
         if positions is None:
             return torch.arange(self.offset, self.offset + L)
         return positions.reshape(-1, L)[0]
@@ -122,17 +122,17 @@ class TinyKvFullCache:
         *,
         positions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor | str | None]:
-        """Keeps the keys and values of L new tokens, and returns those of all tokens.
+        """Stores the keys and values of L new tokens, and returns those of all tokens.
 
         Args:
             key, value: (B, Hkv, L, D) of the new tokens.
-            mask_length: L, or None: the mask is for the new tokens.
-            mask: an array that fits the S keys returned, which passes through; "causal" or None makes one.
-            positions: (L,) or (B, L), the same in every row; where the new tokens stand. Derived from `offset` when
-                None, which is one more program for a graph compiler.
+            mask_length: L or None; the mask is always for the new tokens.
+            mask: an array over the S keys returned, which is passed on; "causal" or None makes one.
+            positions: (L,) or (B, L), the positions of the new tokens, the same in every row. Derived from `offset`
+                when None, which is one more program for a graph compiler.
 
         Returns:
-            key, value: (B, Hkv, S, D) of all tokens, S = num_keys(L); zeros behind the last token.
+            key, value: (B, Hkv, S, D) of all tokens, S = num_keys(L); zeros after the last token.
             length: tokens held now.
             mask: for these S keys.
 
@@ -148,9 +148,9 @@ class TinyKvFullCache:
         S, is_prompt = self.num_keys(L), self._is_prompt(L)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        # TASK 2.1.1: make room, write the new tokens at their positions, count them, hand out the first S positions.
-        # Room for all that may come, once; without a limit, in steps.
-        # index_copy_ takes the positions from an array; a slice would put them into the program as numbers.
+        # TASK 2.1.1: make room, write the new tokens at their positions, count them, return the first S positions.
+        # Make room for `max_seq_len` tokens once; without a limit, in steps.
+        # index_copy_ takes the positions from an array; a slice would make them constants of the program.
         room = round_up(self.max_seq_len or self.offset + L)
         if self.keys is None:
             B, Hkv, _, D = key.shape
@@ -167,20 +167,20 @@ class TinyKvFullCache:
         return self.keys[:, :, :S], self.values[:, :, :S], self.offset, mask
 
     def rewind(self, n: int) -> None:
-        """Forgets the last n tokens; the next ones are written over them.
+        """Drops the last n tokens; the next ones overwrite them.
 
         Raises:
             ValueError: n is negative, or more than the cache holds.
         """
-        # TASK 2.1.2: only the count changes. What lies behind it is hidden by the mask and written over later.
+        # TASK 2.1.2: only the count changes. Positions after it are hidden by the mask and overwritten later.
         if not 0 <= n <= self.offset:
             raise ValueError(f"cannot rewind {n} of {self.offset} tokens")
         self.offset -= n
 
     def release(self) -> None:
-        """Gives the memory back and forgets all tokens."""
+        """Frees the memory and drops all tokens."""
         self.keys = self.values = None
         self.offset = 0
 
     def materialize(self) -> None:
-        """Nothing to do: this library computes at once."""
+        """Does nothing: torch computes eagerly."""

@@ -1,13 +1,13 @@
-"""Weights in few bits: a row is cut into groups, and every group has its own ruler of 16 or 256 marks."""
+"""Quantised weights: the groups of a row each have their own scale and bias, and 16 or 256 levels."""
 
 import torch
 
-TILE_ROWS = 128  # rows of a quantised matrix that are numbers at the same time
+TILE_ROWS = 128  # rows of a quantised matrix that are dequantised at the same time
 SMALLEST_SCALE = 1e-7  # where all numbers of a group are equal, their range is 0
 
 
 def numbers_to_words(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Puts 32 / bits neighbours of a row into one word; the first one takes the lowest bits.
+    """Packs 32 / bits neighbours of a row into one word, the first in the lowest bits.
 
     Args:
         numbers: (..., I) whole numbers from 0 to 2^bits - 1, of any type; I is a multiple of 32 / bits.
@@ -16,8 +16,8 @@ def numbers_to_words(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     Returns:
         (..., I · bits / 32) words, uint32.
     """
-    # TASK 2.2.1: shift the neighbours apart, so that none covers another, and join them.
-    # torch shifts no uint32: join in int64, where the highest bit is no sign.
+    # TASK 2.2.1: shift each neighbour to its own bits, and combine them.
+    # torch cannot shift uint32: combine in int64, where bit 31 is not the sign.
     shifts = torch.arange(0, 32, bits, device=numbers.device)
     neighbours = numbers.long().reshape(*numbers.shape[:-1], -1, 32 // bits)
     return (neighbours << shifts).sum(dim=-1).to(torch.uint32)
@@ -33,9 +33,9 @@ def words_to_numbers(words: torch.Tensor, bits: int) -> torch.Tensor:
     Returns:
         (..., W · 32 / bits) whole numbers from 0 to 2^bits - 1, in an integer type.
     """
-    # TASK 2.2.1: shift each of them to the lowest bits, and let nothing else through.
-    # torch shifts no uint32: view the words as int32, and mask the sign that comes in from above.
-    # On a CPU, 8 bits are bytes already, the lowest one first: seven times faster here.
+    # TASK 2.2.1: shift each number to the lowest bits, and mask out the rest.
+    # torch cannot shift uint32: view the words as int32, and mask out the sign bits that the shift brings in.
+    # On a CPU, numbers of 8 bits are bytes already, the lowest one first: seven times faster on our machine.
     if bits == 8 and words.device.type == "cpu":
         return words.view(torch.uint8)
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
@@ -45,25 +45,25 @@ def words_to_numbers(words: torch.Tensor, bits: int) -> torch.Tensor:
 def quantize_weights(
     w: torch.Tensor, group_size: int = 64, bits: int = 4
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Writes every number of `w` as q · scale + bias, with a whole q of few bits: MLX's affine format, bit for bit.
+    """Quantises `w` to q · scale + bias with integers q: MLX's affine format, bit for bit.
 
-    A group's larger edge, in magnitude, is its bias, and the scale divides that edge a whole number of times, so that
-    0 is a mark of the ruler as well. The scale is negative where the larger edge is the maximum.
+    The bias of a group is its edge: its minimum or its maximum, whichever is larger in magnitude. The edge is a whole
+    multiple of the scale, so that 0 is one of the levels. The scale is negative where the edge is the maximum.
 
     Args:
         w: (O, I) in a floating-point type.
-        group_size: neighbours in a row that share one scale and one bias: 32, 64 or 128.
+        group_size: neighbours of a row that share one scale and one bias: 32, 64 or 128.
         bits: 4 or 8.
 
     Returns:
         weight: (O, I · bits / 32) words, uint32. scales, biases: (O, I / group_size), in w's type.
 
     Raises:
-        ValueError: another group size, other bits, or I is not a multiple of the group size.
+        ValueError: `group_size` or `bits` has another value, or I is not a multiple of `group_size`.
     """
     check_groups(w.shape[-1], group_size, bits)
-    # TASK 2.2.2: a ruler for each group, and for each number the nearest mark. All in float32, whatever w is.
-    # scale = range / (2^bits - 1), and then a little more or less: edge / scale must be whole.
+    # TASK 2.2.2: find the scale and bias of each group, then the nearest level of each number. All in float32.
+    # Begin with scale = range / (2^bits - 1), then adjust it a little: edge / scale must be a whole number.
     levels = 2**bits - 1
     groups = w.float().reshape(w.shape[0], -1, group_size)
     low, high = groups.amin(dim=-1, keepdim=True), groups.amax(dim=-1, keepdim=True)
@@ -82,7 +82,7 @@ def quantize_weights(
 def dequantize_weights(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int
 ) -> torch.Tensor:
-    """q · scale + bias for every number of a quantised matrix.
+    """Dequantises a matrix: q · scale + bias for each of its numbers.
 
     Args:
         weight: (..., I · bits / 32) words, uint32.
@@ -94,11 +94,11 @@ def dequantize_weights(
         (..., I) in the type of `scales`; computed in float32 and rounded once.
 
     Raises:
-        ValueError: another group size, other bits, or the three shapes do not fit.
+        ValueError: `group_size` or `bits` has another value, or the three shapes do not fit together.
     """
     check_quantized(weight, scales, biases, group_size, bits)
-    # TASK 2.2.3: numbers from words, cut into the groups; give each group its scale and its bias.
-    # 15 · scale may be infinite in float16 where the sum is not.
+    # TASK 2.2.3: unpack the words, split the numbers into groups, apply each group's scale and bias.
+    # In float16, 15 · scale can overflow where the sum does not.
     groups = words_to_numbers(weight, bits).reshape(*scales.shape, group_size).float()
     numbers = groups * scales.float().unsqueeze(-1) + biases.float().unsqueeze(-1)
     return numbers.flatten(-2).to(scales.dtype)
@@ -113,7 +113,7 @@ def quantized_matmul_tiled(
     b: torch.Tensor,
     transpose_b: bool = False,
 ) -> torch.Tensor:
-    """a @ W or a @ Wᵀ for a quantised (O, I) matrix W, of which TILE_ROWS rows at a time are numbers.
+    """a @ W or a @ Wᵀ for a quantised (O, I) matrix W, dequantised TILE_ROWS rows at a time.
 
     Args:
         scales, biases: (O, I / group_size).
@@ -127,11 +127,11 @@ def quantized_matmul_tiled(
         (..., I), or (..., O) with `transpose_b`, in a's type.
 
     Raises:
-        ValueError: as `dequantize_weights`; or a's last axis does not fit.
+        ValueError: as for `dequantize_weights`, or a's last axis does not fit.
     """
     check_product(scales, biases, group_size, bits, a, b, transpose_b)
 
-    # TASK 2.2.4: a tile is some rows of W. Transposed, it makes some of the outputs; else it adds to all of them.
+    # TASK 2.2.4: a tile is some rows of W. Transposed, it gives some of the outputs; else it adds to all of them.
     # A sum of many tiles in bf16 would be rounded at every step: add in float32.
     def tile(start: int) -> torch.Tensor:
         rows = slice(start, start + TILE_ROWS)
@@ -147,7 +147,7 @@ def quantized_matmul_tiled(
 
 
 def check_groups(columns: int, group_size: int, bits: int) -> None:
-    """Given. ValueError: rows of `columns` numbers cannot be quantised so."""
+    """Raises ValueError if rows of `columns` numbers cannot be quantised in this way. Given."""
     if bits not in (4, 8):
         raise ValueError(f"bits is {bits} and must be 4 or 8")
     if group_size not in (32, 64, 128):
@@ -159,7 +159,7 @@ def check_groups(columns: int, group_size: int, bits: int) -> None:
 def check_quantized(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int
 ) -> None:
-    """Given. ValueError: the three parts of a quantised matrix do not belong together."""
+    """Raises ValueError if the three parts of a quantised matrix do not fit together. Given."""
     columns = scales.shape[-1] * group_size
     check_groups(columns, group_size, bits)
     if scales.shape != biases.shape or weight.shape != (*scales.shape[:-1], columns * bits // 32):
@@ -176,7 +176,7 @@ def check_product(
     b: torch.Tensor,
     transpose_b: bool,
 ) -> None:
-    """Given. ValueError: `b` is no quantised matrix, or `a` cannot be multiplied by it."""
+    """Raises ValueError if `b` is not a quantised matrix, or `a` cannot be multiplied by it. Given."""
     check_quantized(b, scales, biases, group_size, bits)
     outputs, inputs = scales.shape[0], scales.shape[1] * group_size
     wanted = inputs if transpose_b else outputs
