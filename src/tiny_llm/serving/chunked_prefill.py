@@ -1,4 +1,4 @@
-"""Answers to a list of prompts, computed in chunks between the tokens of those that run already."""
+"""Answers to a list of prompts by chunked prefill."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,17 +23,17 @@ def batch_generate_with_chunked_prefill(
     on_event: Listener | None = None,
     **options: Any,
 ) -> list[Completion]:
-    """`batch_generate`, but no running request waits for more than one chunk of a prompt between two of its tokens.
+    """`batch_generate` with at most one chunk of a prompt between two tokens of a running request.
 
     Args:
-        model: what runs the steps.
-        tokenizer: as `Request` takes it.
+        model: runs the steps.
+        tokenizer: see `Request`.
         prompts: texts, or requests with limits of their own.
         batch_size, prefill_step, max_seq_len, clock, on_event, options: see `ChunkedPrefillScheduler`; a step longer
-            than every prompt computes them whole.
+            than every prompt computes whole prompts.
 
     Returns:
-        One completion a prompt, in their order.
+        One completion per prompt, in the order of the prompts.
 
     Raises:
         ValueError: a number is out of range.
@@ -45,6 +45,6 @@ def batch_generate_with_chunked_prefill(
     scheduler = ChunkedPrefillScheduler(
         model, batch_size, prefill_step, max_seq_len, clock=clock, on_event=on_event, **options
     )
-    # TASK 2.7.3: all requests wait; then steps, for as long as there is work.
-    # The caches are released on every way out, and requests that did not come to their end are aborted.
+    # TASK 2.7.3: add all requests, then run steps while work remains.
+    # On every exit, release the caches and abort the requests that have not ended.
     raise NotImplementedError("week 2 day 7 task 3: batch_generate_with_chunked_prefill")

@@ -1,4 +1,4 @@
-"""What users feel, and what the scheduler did for it: numbers from a scheduler's events. It reads no clock."""
+"""Latencies and counters from a scheduler's events. Reads no clock."""
 
 import math
 from collections import deque
@@ -9,30 +9,30 @@ from .events import Event
 
 
 def percentile(values: Sequence[float], p: float) -> float:
-    """The smallest of the values that is not exceeded by p per cent of them (nearest rank: no value is made up).
+    """The p-th percentile by nearest rank: one of the values, never an interpolated one.
 
-    With n values in order it is number ⌈p · n / 100⌉. So p99 of fewer than 100 values is the largest one.
+    Of n sorted values it is number ⌈p · n / 100⌉. So p99 of fewer than 100 values is the largest one.
 
     Raises:
         ValueError: there is no value, or p is not above 0 and at most 100.
     """
     if not values or not 0 < p <= 100:
         raise ValueError(f"no percentile {p} of {len(values)} values")
-    # TASK 2.7.7: the value of that rank, in order. Ranks count from 1.
+    # TASK 2.7.7: sort and take the value of that rank. Ranks count from 1.
     raise NotImplementedError("week 2 day 7 task 7: percentile")
 
 
 class ChunkedPrefillMetrics:
-    """Latencies of the requests, and how chunks and decode steps took turns. All times are seconds of one clock.
+    """Latencies of requests, and counts and times of chunks and decode steps, in seconds of one clock.
 
     TTFT, time to first token: from a request's arrival. TBT, time between tokens: from one token of a request to its
-    next. TPOT, time per output token: from its first token to its last, by the tokens after the first (Sarathi-Serve,
-    Agrawal et al., 2024, uses TTFT and TBT; serving benchmarks often report TPOT).
+    next. TPOT, time per output token: from its first token to its last, divided by the tokens after the first.
+    (Sarathi-Serve, Agrawal et al., 2024, uses TTFT and TBT; serving benchmarks often report TPOT.)
 
     Args:
-        prefill_step: tokens of a chunk, for which running requests agreed to wait between two of their tokens.
-        smoothing: the weight of the newest chunk in `avg_chunk_time`.
-        keep: so many of the newest gaps and requests are kept for the percentiles; the counters know all.
+        prefill_step: tokens of a chunk that a running request may have to wait for between two of its tokens.
+        smoothing: weight of the newest chunk in `avg_chunk_time`.
+        keep: number of the newest gaps and requests that are kept for percentiles; counters include all.
 
     Raises:
         ValueError: a number is out of range.
@@ -53,13 +53,13 @@ class ChunkedPrefillMetrics:
         self.longest_gap = 0.0
         self._gaps: deque[float] = deque(maxlen=keep)
         self._chunk_sum = self._chunk_weight = 0.0  # of the moving average
-        self._waited = 0  # tokens of prompts that running requests have waited for since their last token
+        self._waited = 0  # prompt tokens that running requests have waited for since their last token
         self._arrived: dict[Hashable, float] = {}
         self._seen: dict[Hashable, tuple[float, float, int]] = {}  # first token, last token, how many
-        self._start = self._end = None  # the first thing that was told, and the last
+        self._start = self._end = None  # times of the first and of the last record
 
     def on_event(self, event: Event) -> None:
-        """Takes the events of a scheduler. A token that only ends the text does not count. Given."""
+        """Records an event of a scheduler. An end token does not count as a token. Given."""
         request = event.request
         if event.kind == "arrive":
             self.record_arrival(request.prompt_idx, event.time)
@@ -79,46 +79,46 @@ class ChunkedPrefillMetrics:
                 self.record_decode_step(event.seconds_of(part), part.tokens)
 
     def record_arrival(self, request_id: Hashable, time: float) -> None:
-        """A request starts to wait."""
+        """Records that a request starts to wait."""
         self._now(time)
-        # TASK 2.7.7: its TTFT counts from here, however long it waits for its prefill.
+        # TASK 2.7.7: TTFT is measured from here, however long the request waits for its prefill.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.record_arrival")
 
     def record_prefill_chunk(self, chunk_time: float, chunk_size: int, waiting_decodes: int = 0) -> None:
-        """A chunk was computed.
+        """Records a computed chunk.
 
         Args:
             chunk_time: seconds.
             chunk_size: tokens.
-            waiting_decodes: requests that were ready to decode, and waited for it.
+            waiting_decodes: number of requests that were ready to decode and waited for the chunk.
         """
         self.prefill_chunks_processed += 1
         self.prefill_seconds += chunk_time
-        # TASK 2.7.7: the moving average's sum, and the sum of the weights in it; then the stalls, if anyone waited.
-        # Since their last token, requests wait for one chunk of `prefill_step` tokens: that is agreed. Every further
-        # one that is begun before their next token is a stall, also when several are computed as one.
+        # TASK 2.7.7: update the moving average's sum and the sum of its weights; then the stalls, if a request waited.
+        # Between two tokens, a request may wait for one chunk of `prefill_step` tokens. Each further chunk that begins
+        # before its next token is a stall, also when several are computed as one.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.record_prefill_chunk")
 
     # GIVEN: the definition of a stall, as an expression.
     def _stalls(self) -> int:
-        """How many chunks too many running requests have waited for since their last token."""
+        """The number of chunks beyond the first that running requests waited for since their last token."""
         return max(math.ceil(self._waited / self.prefill_step) - 1, 0)
 
     def record_decode_step(self, decode_time: float, requests: int = 1) -> None:
-        """Every running request was served, so many of them, in so many seconds."""
-        # TASK 2.7.7: count the step, its requests and its seconds. Nobody has waited since.
+        """Records a decode step: its seconds, and the number of requests that got a token."""
+        # TASK 2.7.7: count the step, its requests and its seconds. Waiting starts again from 0.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.record_decode_step")
 
     def record_token(self, request_id: Hashable, time: float) -> None:
-        """A request has a new token."""
+        """Records a new token of a request."""
         self.tokens += 1
         self._now(time)
-        # TASK 2.7.7: the first one gives its TTFT, every further one a gap and a new TPOT.
-        # A request whose arrival was not told has no TTFT. The gap is to this request's own token before.
+        # TASK 2.7.7: the first token gives the TTFT, every further one a gap and a new TPOT.
+        # A request without a recorded arrival has no TTFT. A gap is measured from the request's own previous token.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.record_token")
 
     def record_finish(self, request_id: Hashable, time: float) -> None:
-        """A request has ended: only its latencies stay. Given."""
+        """Records the end of a request: only its latencies are kept. Given."""
         self._now(time)
         self.finished += 1
         self._arrived.pop(request_id, None)
@@ -133,32 +133,32 @@ class ChunkedPrefillMetrics:
 
     @property
     def tbt(self) -> list[float]:
-        """The gaps between tokens of one request, of all requests, in the order in which they ended."""
+        """The gaps between consecutive tokens of a request, for all requests, in the order in which they ended."""
         return list(self._gaps)
 
     @property
     def avg_chunk_time(self) -> float:
-        """Seconds of a chunk: an exponential moving average, unbiased from the first chunk on; 0 without chunks.
+        """Exponential moving average of the seconds per chunk, without initial bias; 0 without chunks.
 
-        The average of n chunks has the weight 1 − (1 − smoothing)ⁿ; the rest of it would be the 0 that it started from
-        (Kingma and Ba, 2015, section 3).
+        The weights of n chunks add up to 1 − (1 − smoothing)ⁿ; the rest is the weight of the initial 0 (Kingma and Ba,
+        2015, section 3).
         """
-        # TASK 2.7.7: divide by the weight, if there is any.
+        # TASK 2.7.7: divide by the sum of the weights, if it is not 0.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.avg_chunk_time")
 
     @property
     def prefill_to_decode_ratio(self) -> float:
-        """Seconds of prefill by seconds of decode; infinite without decodes."""
-        # TASK 2.7.7: of time, not of steps: that is the interleaving ratio.
+        """Seconds of prefill per second of decode; infinite without decodes."""
+        # TASK 2.7.7: a ratio of times; that of the steps is the interleaving ratio.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.prefill_to_decode_ratio")
 
     def get_interleaving_ratio(self) -> float:
-        """Chunks by decode steps; infinite without decodes."""
+        """Chunks per decode step; infinite without decodes."""
         # TASK 2.7.7: a step counts once, however many requests it serves.
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.get_interleaving_ratio")
 
     def summary(self) -> dict[str, Any]:
-        """All of it for JSON: times in milliseconds; None where there is no number. Given."""
+        """All numbers for JSON: times in milliseconds, None where there is no number. Given."""
         latencies = {"ttft": list(self.ttft.values()), "tbt": self.tbt, "tpot": list(self.tpot.values())}
         return {
             "prefill_step": self.prefill_step,

@@ -1,4 +1,7 @@
-"""Chunked prefill: one chunk of a prompt, then a token for everyone who runs, and again (Agrawal et al., 2023)."""
+"""Chunked prefill: each step computes one chunk of a prompt and decodes one token per running request.
+
+From Agrawal et al., 2023.
+"""
 
 import time
 from collections.abc import Callable
@@ -14,21 +17,21 @@ from .turns import Turns
 
 
 class ChunkedPrefillScheduler:
-    """Serves requests by steps. Between two tokens of a running request at most one chunk of a prompt is computed.
+    """Serves requests in steps, with at most one chunk of a prompt between two tokens of a request.
 
     Args:
-        model: what runs the steps.
-        batch_size: how many requests decode at the same time.
-        prefill_step: the most tokens of a chunk; a `chunker` takes its place.
-        max_seq_len: tokens of a slot, prompt and answer together.
-        turns: whose prompt is computed next; first come, first served when None.
-        clock: seconds.
-        chunker: chooses the size of every chunk, from what chunks have cost so far.
-        metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
+        model: runs the steps.
+        batch_size: maximum number of requests that decode at the same time.
+        prefill_step: maximum number of tokens in a chunk; not used with a `chunker`.
+        max_seq_len: capacity of a slot in tokens, prompt and answer together.
+        turns: chooses the prompt that is computed next; first come, first served when None.
+        clock: returns seconds.
+        chunker: chooses the size of every chunk from the times of earlier ones.
+        metrics: its `on_event` is called with each event, such as that of `ChunkedPrefillMetrics`.
         on_event: called with each event. It may call `abort` of any request.
 
-    What the model or `on_event` raises is raised by `step`. A call of the model that fails ends the requests in it, and
-    no others (`model_call`): the next step serves them.
+    What the model or `on_event` raises is raised by `step`. A call of the model that fails ends only the requests in it
+    (`model_call`); the next step serves the others.
 
     Raises:
         ValueError: a number is out of range.
@@ -54,12 +57,12 @@ class ChunkedPrefillScheduler:
         self.batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=self._emit)
         self.prefill_step, self.max_seq_len = prefill_step, max_seq_len
         self.chunker, self.metrics, self.on_event = chunker, metrics, on_event
-        self.pending: Request | None = None  # its prompt is computed now, or waits for a slot
+        self.pending: Request | None = None  # the request whose prompt is being computed, or waits for a slot
         self.is_closed = False
-        self._requests: list[Request] = []  # all that were added and not yet collected
+        self._requests: list[Request] = []  # all that were added and not collected yet
 
     def add(self, request: Request) -> None:
-        """Lets a request wait. One that cannot be served has ended with its reason; it leaves when its turn comes.
+        """Adds a request to the queue; one that cannot be served has ended and leaves at its turn.
 
         Raises:
             RuntimeError: the scheduler is closed.
@@ -73,60 +76,60 @@ class ChunkedPrefillScheduler:
 
     def has_work_remaining(self) -> bool:
         """Whether a request waits, is paused, is being prefilled, or runs."""
-        # TASK 2.7.3: `turns` has those that wait or are paused. A lone prompt of many chunks is in none but `pending`.
+        # TASK 2.7.3: `turns` holds those that wait or are paused. A single prompt of many chunks is only in `pending`.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.has_work_remaining")
 
     def step(self) -> bool:
-        """At most one chunk of a prompt, then one token for every running request.
+        """Computes at most one chunk of a prompt, then one token per running request.
 
         Returns:
-            Whether anything was done; when not, no work remains.
+            Whether anything was done; if not, no work remains.
         """
         self._drop_ended()
-        # TASK 2.7.3: the three phases, each of them once and in every step, whatever the others have done.
-        # A prompt that is finished here gets its slot at once, and decodes in this very step.
+        # TASK 2.7.3: the three phases, each once in every step, whatever the others have done.
+        # A prompt that is finished here gets its slot at once, and decodes in the same step.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.step")
 
     def handle_prefill_phase(self) -> bool:
         """Computes one chunk of one prompt. Returns whether there was one to compute."""
         self.choose_pending()
-        # TASK 2.7.3: nothing is computed when nobody waits, or while a finished prompt waits for a slot.
-        # `choose_step` says how large the chunk may be, 0 when it has to wait. `compute_chunk` does the rest.
+        # TASK 2.7.3: compute nothing if there is no pending prompt, or while a finished prompt waits for a slot.
+        # `choose_step` gives the maximum size of the chunk, 0 if it has to wait. `compute_chunk` does the rest.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.handle_prefill_phase")
 
     def move_prefill_to_decode(self) -> bool:
-        """Gives a finished prompt its slot. Returns whether `pending` has left."""
-        # TASK 2.7.3: not before the whole prompt is computed; and while no slot is free, it stays where it is.
-        # One that has ended with its first token needs no slot. `leave` makes `pending` free for the next prompt.
+        """Moves a finished prompt into a slot. Returns whether `pending` has left."""
+        # TASK 2.7.3: not before the whole prompt is computed; while no slot is free, it stays pending.
+        # A request that ended with its first token needs no slot. `leave` clears `pending` for the next prompt.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.move_prefill_to_decode")
 
     def handle_decode_phase(self) -> bool:
-        """One token for every running request. Returns whether one runs."""
-        # TASK 2.7.3: `batch.decode`, if anyone runs. Whoever has ended leaves the batch, before the step and after it.
+        """Decodes one token per running request. Returns whether there was one to decode for."""
+        # TASK 2.7.3: `batch.decode`, if a request runs. Requests that have ended leave before the step and after it.
         raise NotImplementedError("week 2 day 7 task 3: ChunkedPrefillScheduler.handle_decode_phase")
 
     def collect_results(self) -> list[Completion]:
-        """The results of the requests that have ended since the last call, in the order of `prompt_idx`."""
+        """Returns the results of requests that ended since the last call, in the order of `prompt_idx`."""
         ended = [request for request in self._requests if request.is_done]
         self._requests = [request for request in self._requests if not request.is_done]
         return sorted(map(Completion.of, ended), key=lambda completion: completion.prompt_idx)
 
     def close(self) -> None:
-        """Ends every request that has not ended, wherever it is, and releases every cache."""
+        """Aborts every request that has not ended, and releases every cache."""
         self.is_closed = True
         self.batch.close()
         for request in self._requests:
             request.abort()
 
-    # Given: what the phases are made of.
+    # Given: the parts of the phases.
 
     def choose_pending(self) -> None:
-        """Makes the prompt whose turn it is `pending`; those that have ended leave."""
+        """Sets `pending` to the prompt whose turn it is; requests that have ended leave."""
         while self._take_turn():
             pass
 
     def _take_turn(self) -> bool:
-        """Returns whether `pending` has changed: then it may have to make room in turn."""
+        """Returns whether `pending` has changed: the new one may have to make room in its turn."""
         before, resumes = self.pending, len(self.turns.paused) > 0
         if before is not None and before.is_done:
             self.leave(before)
@@ -141,41 +144,41 @@ class ChunkedPrefillScheduler:
         return self.pending is not before
 
     def choose_step(self, request: Request) -> int:
-        """The most tokens of the next chunk; 0 when it has to wait."""
+        """The maximum number of tokens in the next chunk; 0 if it has to wait."""
         running, slots = len(self.batch.running), len(self.batch.slots)
         if self.turns.waits_for_peak(request, running / slots, self.prefill_step):
             return 0
         if self.chunker is None:
             return self.prefill_step
-        # The caches may still take the tokens of the free slots, and of one prompt beside them.
+        # The caches have room for the tokens of the free slots, and of one prompt besides them.
         held = request.offset + sum(one.offset for one in self.turns.paused.requests)
         memory = (slots + 1 - running) * self.max_seq_len - held
         return chunker_step(self.chunker, request.prompt_left, memory, running, slots)
 
     def compute_chunk(self, request: Request, step: int) -> None:
-        """One chunk of at most `step` tokens; "prefill" is emitted before the first."""
+        """Computes a chunk of at most `step` tokens. Emits "prefill" before a prompt's first chunk."""
         if request.offset == 0:
             self.batch.emit("prefill", request)
-        if not request.is_done:  # whoever heard of it may have aborted it
+        if not request.is_done:  # a listener may have aborted it
             request.prefill_max_step = step
             self.batch.compute_prompt(request, request.try_prefill)
 
     def leave(self, request: Request) -> None:
-        """A request is in the batch now, or has ended: it is no prefill any more."""
+        """Removes a request from the prefills: it is in the batch now, or has ended."""
         self.pending = None if self.pending is request else self.pending
         self.turns.paused.forget(request)
         if request.is_done:
             self.batch.emit("finish", request)
 
     def _drop_ended(self) -> None:
-        """Whoever has ended between two steps leaves now, so that the slot is free in this one."""
+        """Removes requests that ended between two steps, so that their slots are free in this step."""
         self.batch.remove_ended()
         for request in [self.pending, *self.turns.paused.requests]:
             if request is not None and request.is_done:
                 self.leave(request)
 
     def _emit(self, event: Event) -> None:
-        """Passes an event on: to the chunker what a chunk has cost, to the metrics and to `on_event` everything."""
+        """Passes the times of chunks to the chunker, and every event to the metrics and to `on_event`."""
         for part in event.parts:
             if self.chunker is not None and part.kind == "chunk":
                 self.chunker.observe(part.tokens, event.seconds)

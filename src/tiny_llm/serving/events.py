@@ -11,10 +11,10 @@ class Part:
 
     Args:
         kind: "chunk" or "decode".
-        requests: whose tokens were computed; one request for a chunk.
-        tokens: how many were computed.
-        context: of a chunk, the tokens of its prompt before it.
-        running: of a chunk, how many requests were ready to decode and had to wait for it.
+        requests: the requests whose tokens were computed; one for a chunk.
+        tokens: number of tokens computed.
+        context: of a chunk, the number of prompt tokens before it.
+        running: of a chunk, the number of requests that were ready to decode and had to wait for it.
     """
 
     kind: str
@@ -26,16 +26,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened, to one request or in one step of the model.
+    """An event of one request, or of one step of the model.
 
     Args:
         kind: of a request, "arrive" when it starts to wait, "prefill" before its prompt is computed, "pause" and
             "resume" of its prefill, "preempt" when its blocks are taken away ("resume" follows), "token" after each
-            new token, "finish" at its end. Of the model, "step" after each call, before the tokens that came of it.
+            new token, "finish" at its end. Of the model, "step" after each call, before the events of its tokens.
         time: seconds, by the scheduler's clock.
-        request: which one; its text, slot and finish reason can be read from it. None for "step".
-        slot: its place in the batch; None while it has none.
-        start: when a "step" began; None for what takes no time.
+        request: the request; its text and finish reason can be read from it. None for "step".
+        slot: the request's slot in the batch; None while it has none.
+        start: time at which a "step" began; None for other events.
         parts: what a "step" computed; in a hybrid batch chunks, and then decodes.
     """
 
@@ -48,11 +48,11 @@ class Event:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Seconds that a step took; 0 for other events."""
         return 0.0 if self.start is None else self.time - self.start
 
     def seconds_of(self, part: Part) -> float:
-        """A part's share of the time, by its tokens."""
+        """Seconds of one part: its share of the step's tokens times the step's seconds."""
         return self.seconds * (part.tokens / sum(other.tokens for other in self.parts))
 
 

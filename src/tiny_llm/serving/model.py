@@ -1,4 +1,4 @@
-"""What a model is to the policy: a few sizes, caches that it can make, and one call for each kind of work."""
+"""The model as the policy sees it: a few sizes, its caches, and one call for each kind of work."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class KvCache(Protocol):
-    """The keys and values of one request in one layer, as the policy sees them: a length that can shrink and end."""
+    """The keys and values of one request in one layer, as the policy sees them."""
 
     offset: int  # tokens held
 
     def rewind(self, n: int) -> None:
-        """Forgets the last n tokens."""
+        """Drops the last n tokens."""
 
     def release(self) -> None:
-        """Gives the memory back. Whoever made a cache calls it once, on every way out."""
+        """Frees the memory. The owner of a cache calls it once, on every exit."""
 
 
 class BatchCache(Protocol):
@@ -31,21 +31,21 @@ class BatchCache(Protocol):
         """Copies a request's prompt into a free slot."""
 
     def remove_request(self, slot: int) -> None:
-        """Makes a slot free again."""
+        """Frees a slot."""
 
     def release(self) -> None:
-        """Gives the memory of all slots back."""
+        """Frees the memory of all slots."""
 
 
 class ServingModel(Protocol):
-    """What schedulers run: integers in, integers out. A `ModelRunner` is one, or a test's fake.
+    """A model as schedulers run it: integers in, integers out. `ModelRunner` is one, and so are tests' fakes.
 
-    Both calls extend their caches, and return when the device is done: a caller may learn from the time they took.
+    Both calls extend their caches and return when the device is done, so that a caller can measure their time.
     """
 
     num_hidden_layers: int
-    max_model_len: int  # the most tokens that it reads, prompt and answer together
-    vocab_size: int  # token ids are below it
+    max_model_len: int  # maximum number of tokens, prompt and answer together
+    vocab_size: int  # token ids are smaller than this
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[KvCache]:
         """Empty caches for one request of at most `max_seq_len` tokens, one per layer."""
@@ -66,10 +66,10 @@ class ServingModel(Protocol):
 
         Args:
             tokens: the ids.
-            offset: tokens of the prompt before these, which the cache holds.
-            kv_cache: the request's own, one per layer.
+            offset: number of prompt tokens before these, which the cache holds.
+            kv_cache: the request's own caches, one per layer.
             sampling: how to draw the new token; None is greedy.
-            sample: whether a new token follows the last one, so that the head has to run.
+            sample: whether a new token is needed after the last one, so that the head has to run.
 
         Returns:
             The new token, or None without `sample`.
@@ -86,10 +86,10 @@ class ServingModel(Protocol):
         """Computes one more token of every running request. All lists have one entry per slot.
 
         Args:
-            tokens: the last token of each slot's request; None is an idle slot.
-            offsets: tokens that the cache holds of each; 0 for an idle slot.
-            kv_cache: the batch's, one per layer.
-            sampling: how to draw for each slot; None is greedy, for a slot or for all of them.
+            tokens: the last token of each slot's request; None for an idle slot.
+            offsets: number of tokens that the cache holds of each; 0 for an idle slot.
+            kv_cache: the batch's caches, one per layer.
+            sampling: how to draw for each slot; None is greedy, for one slot or for all.
 
         Returns:
             The new token of each slot; None for an idle one.
@@ -115,8 +115,8 @@ class PackedModel(Protocol):
     """What the scheduler of Week 3 runs: one call for all of a step. A `PackedRunner` is one, or a test's fake."""
 
     num_hidden_layers: int
-    max_model_len: int  # the most tokens that it reads, prompt and answer together
-    vocab_size: int  # token ids are below it
+    max_model_len: int  # maximum number of tokens, prompt and answer together
+    vocab_size: int  # token ids are smaller than this
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
         """Computes all rows of a batch and writes their keys and values into their slots; returns when that is done.

@@ -1,20 +1,20 @@
-"""Who of those that wait goes first: two classes, and an end to every wait."""
+"""Priority queue with two classes and ageing, so that nothing starves."""
 
 from .request import Request
 from .request_queue import FifoQueue
 
 
 class PriorityScheduler:
-    """Interactive requests before batch requests, first come first served in each class. A `RequestQueue`.
+    """A `RequestQueue`: interactive requests before batch requests, first come, first served in each.
 
-    A batch request waits for at most `patience` interactive ones once it is the oldest of its class: then it is next
-    (ageing), and nobody goes before it.
+    Ageing: once a batch request is the oldest of its class, at most `patience` interactive requests go before it; then
+    it is next.
 
     Args:
-        patience: interactive requests that go while a batch request waits; then the oldest batch request does.
+        patience: maximum number of interactive requests that go before the oldest batch request.
 
     Raises:
-        ValueError: patience is below 1, and interactive requests would not come first.
+        ValueError: `patience` is below 1, so that interactive requests would not come first.
     """
 
     def __init__(self, patience: int = 8):
@@ -24,39 +24,39 @@ class PriorityScheduler:
             )
         self.patience = patience
         self.interactive, self.batch = FifoQueue(), FifoQueue()
-        self._passed = 0  # interactive requests that went since a batch request is the oldest
+        self._passed = 0  # interactive requests that went before the batch request that is now the oldest
 
     def add(self, request: Request) -> None:
-        """Lets a request wait behind those of its own class."""
-        # TASK 2.7.9: by `request.priority`. The wait that is counted begins with the first batch request.
+        """Adds a request at the end of its class."""
+        # TASK 2.7.9: by `request.priority`. Counting begins with the first batch request that waits.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.add")
 
     def schedule_next(self, interactive_only: bool = False) -> Request | None:
-        """Takes the next one out.
+        """Removes and returns the next request.
 
         Returns:
-            None when nobody waits; and when only an interactive one may go, but none waits.
+            None if none waits, or if only an interactive one may go and none waits.
         """
-        # TASK 2.7.9: whose turn is it? A batch request goes when it has waited for too many, or when it is alone.
-        # Into a slot that it may not take, nobody goes before it: that does not count.
+        # TASK 2.7.9: a batch request goes if `patience` interactive ones went before it, or if none of those waits.
+        # If only interactive requests may go, the batch request is not passed: do not count.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.schedule_next")
 
     def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
-        """Takes the shortest interactive prompt out, if it has fewer than so many tokens; else the shortest batch one.
+        """Removes and returns the shortest prompt of fewer than `tokens` tokens, interactive ones first.
 
         Returns:
-            None when there is none. How often a prompt makes room for a shorter one is bounded by the scheduler.
+            None if there is none. The scheduler limits how often a prompt makes room for a shorter one.
         """
-        # TASK 2.7.9: an interactive one that goes has passed a batch request here too. A short batch one that goes is
-        # not the oldest: the wait of that one does not end.
+        # TASK 2.7.9: here too, an interactive request that goes counts for the oldest batch request. A short batch
+        # request that goes is not the oldest, so it does not reset the count.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.shorter_than")
 
     def _pass(self, request: Request | None) -> Request | None:
         """Counts an interactive request that leaves."""
-        # TASK 2.7.9: None is none.
+        # TASK 2.7.9: `None` does not count.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler._pass")
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of requests that wait."""
         # TASK 2.7.9: of both classes.
         raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.__len__")

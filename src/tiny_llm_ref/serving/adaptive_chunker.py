@@ -7,25 +7,26 @@ from statistics import median_low
 
 from .chunk_size import SIZES, check_sizes, largest_size
 
-# Chunks per size: their median ignores one accident, and follows a change after two chunks.
+# Chunks kept per size: their median ignores one outlier, and follows a change after two chunks.
 RECENT = 3
-# Of the target, to go up: a size at 75 % of it passes with 20 % of noise; one just below it would come and go.
+# Share of the target below which the size may go up. A size that takes 75 % of the target passes despite 20 % of noise;
+# with a share of 1, a size just below the target would be chosen and left again and again.
 UP = 0.9
-# Of the slowest median: 20 % of noise does not get below it (0.8 / 1.2), a machine that is twice as fast does.
+# Share of the slowest median: 20 % of noise does not get below it (0.8 / 1.2), a machine that is twice as fast does.
 FASTER = 2 / 3
-# Chunks: what is too slow is tried twice in so many, too rarely to show in the p99 of the gaps.
+# Chunks until larger sizes are tried again: two slow chunks in so many are too rare to show in the p99 of the gaps.
 AGAIN = 500
 
 
 class AdaptiveChunker:
-    """Moves along a ladder of chunk sizes to the largest one that keeps waiting requests no longer than the target.
+    """Chooses the largest chunk size whose chunks take no longer than a target, one rung at a time.
 
-    What a size costs is the median of its last three chunks, or the faster of two: one slow chunk may be an accident,
-    such as the first, which compiles. The size moves by one rung. A size above counts as unknown, and is tried, until
-    two of its chunks are remembered. Sizes above are forgotten when the machine has become faster, and after 500
-    chunks.
+    The cost of a size is the median of its last three chunks, or the faster of two: a single slow chunk may be an
+    outlier, such as the first, which compiles. The next larger size is unknown, and is tried, until two of its chunks
+    were measured. Measurements of larger sizes are dropped when the machine got faster, and after 500 chunks.
 
-    It knows nothing of context: as a prompt grows its chunks cost more, and the size goes down as the medians go up.
+    It does not use the length of the context: as a prompt grows its chunks cost more, the medians rise, and the size
+    goes down.
 
     Args:
         decode_latency_target: seconds that a chunk may take while requests wait for their next token.
@@ -46,11 +47,11 @@ class AdaptiveChunker:
         self._chunks = 0
 
     def observe(self, chunk_size: int, seconds: float) -> None:
-        """Remembers what a chunk has cost.
+        """Stores the time that a chunk has taken.
 
         Args:
-            chunk_size: its tokens. A chunk of no size of the ladder, such as the end of a prompt, is ignored: a part
-                of a chunk does not cost that part of its time.
+            chunk_size: its tokens. A chunk whose size is not on the ladder, such as the end of a prompt, is ignored:
+                half a chunk does not take half the time.
             seconds: how long it took.
 
         Raises:
@@ -60,8 +61,8 @@ class AdaptiveChunker:
             raise ValueError(
                 f"chunk_size {chunk_size}, seconds {seconds}: give at least 1 token and 0 seconds, not infinite"
             )
-        # TASK 2.7.5: keep it as one of the last RECENT of its size, and count it.
-        # If this size has become faster, or after AGAIN chunks, forget the sizes above the chosen one and start again.
+        # TASK 2.7.5: keep the time among the last RECENT of its size, and count the chunk.
+        # If this size got faster, or after AGAIN chunks, drop the sizes above the chosen one and start counting again.
         if chunk_size not in self.sizes:
             return
         self._recent.setdefault(chunk_size, deque(maxlen=RECENT)).append(seconds)
@@ -72,7 +73,7 @@ class AdaptiveChunker:
 
     # GIVEN: how much noise there may be.
     def is_faster(self, size: int) -> bool:
-        """Whether chunks of this size, the chosen one, cost clearly less than they once did."""
+        """Whether this size is the chosen one and its chunks take clearly less time than they once did."""
         typical = median_low(self._recent[size])
         self._slowest[size] = max(typical, self._slowest.get(size, 0.0))
         return size == self._size and typical < FASTER * self._slowest[size]
@@ -81,12 +82,12 @@ class AdaptiveChunker:
         """The size of the next chunk, always one of the ladder.
 
         Args:
-            base_chunk_size: what to begin with, in tokens; between two sizes it is the smaller one.
-            decode_pressure: the share of slots, from 0 to 1, that wait for their next token.
+            base_chunk_size: first size, in tokens; rounded down to a size of the ladder.
+            decode_pressure: share of the slots, from 0 to 1, whose requests wait for their next token.
 
         Returns:
-            With nothing decoding the largest size, which is not remembered as chosen. The base for the first chunk that
-            requests wait for, and as long as nothing was observed. Then the size of `next_size`.
+            The largest size if nothing decodes; it is not stored as chosen. The base for the first chunk that requests
+            wait for, and while nothing was observed. After that, `next_size()`.
 
         Raises:
             ValueError: a number is out of range.
@@ -96,7 +97,7 @@ class AdaptiveChunker:
                 f"base_chunk_size {base_chunk_size}, decode_pressure {decode_pressure}:"
                 " give at least 1 token, and a share from 0 to 1"
             )
-        # TASK 2.7.5: the cases in the order of the docstring. Remember the choice as `_size`.
+        # TASK 2.7.5: the cases in the order of the docstring. Store the choice as `_size`.
         if decode_pressure == 0:
             return self.sizes[-1]
         if self._size and self._recent:
@@ -108,8 +109,8 @@ class AdaptiveChunker:
     def next_size(self) -> int:
         """The chosen size, or the one below or above it on the ladder.
 
-        Down when its median is above the target. Else up when the size above was seen fewer than two times, or its
-        median is at most UP of the target. It stays when it was not observed yet, and at the ends of the ladder.
+        Down if its median is above the target. Otherwise up if the size above was observed fewer than two times, or its
+        median is at most UP times the target. Unchanged while it was not observed, and at the ends of the ladder.
         """
         # TASK 2.7.5: `median_low` is the faster one of two.
         rung = self.sizes.index(self._size)

@@ -1,4 +1,4 @@
-"""The running requests: one slot each, and caches that hold them all side by side."""
+"""The running requests: one slot each, and a shared cache per layer."""
 
 import time
 from collections.abc import Callable
@@ -13,10 +13,10 @@ class Batch:
     """Up to `batch_size` running requests, which share each step of the model.
 
     Args:
-        model: what runs the steps.
-        batch_size: how many slots.
-        max_seq_len: tokens of a slot, prompt and answer together.
-        clock: seconds, for the events.
+        model: runs the steps.
+        batch_size: number of slots.
+        max_seq_len: capacity of a slot in tokens, prompt and answer together.
+        clock: returns seconds, for the times of events.
         on_event: called with each event. It may call `abort` of any request, which gets no token after that.
 
     Raises:
@@ -50,7 +50,7 @@ class Batch:
 
     @property
     def free_slot(self) -> int | None:
-        """The lowest free slot, so that the running ones stay together; None when all are taken."""
+        """The lowest free slot, which keeps the used slots together; None when all are taken."""
         return next((slot for slot, request in enumerate(self.slots) if request is None), None)
 
     def emit(self, kind: str, request: Request, slot: int | None = None) -> None:
@@ -62,8 +62,8 @@ class Batch:
 
         Emits "prefill" before its step; "finish", with the slot None, when it has ended.
         """
-        # TASK 2.6.7: prefill; if the request lives on, give it a slot.
-        # It may have ended before (refused, or aborted while it waited), and it may end with its first token.
+        # TASK 2.6.7: prefill; if the request has not ended, give it a slot.
+        # It may have ended before (rejected, or aborted while it waited), and it may end with its first token.
         if not request.is_done:
             self.emit("prefill", request)
         if not request.is_done:
@@ -74,7 +74,7 @@ class Batch:
         self.place(request)
 
     def compute_prompt(self, request: Request, compute: Callable[[], object]) -> None:
-        """Computes a prompt by `compute()`. Emits "step" and, if a token came of it, "token". Given."""
+        """Calls `compute()` for a prompt. Emits "step" and, if it gave a token, "token". Given."""
         context, running, start = request.offset, len(self.running), self.clock()
         compute()
         chunk = Part("chunk", (request,), request.offset - context, context, running)
@@ -92,23 +92,23 @@ class Batch:
         self.slots[slot] = request
 
     def take_slot(self, request: Request) -> None:
-        """As `place`; if it fails, the request ends and nothing of it stays in the batch. Given."""
+        """As `place`, but if it fails, ends the request and removes it from the batch. Given."""
         slot = self.free_slot
         try:
             with model_call(request):
                 self.place(request)
         except BaseException:
             for layer in self.kv_cache:
-                with suppress(Exception):  # a layer that has not got it holds nothing to remove
+                with suppress(Exception):  # a layer that did not get it has nothing to remove
                     layer.remove_request(slot)
             raise
 
     def decode(self) -> None:
-        """One step: one new token for every running request. Emits "step", then "token" of each."""
+        """Runs one step: one new token per running request. Emits "step", then "token" for each."""
         start, running, requests = self.clock(), self.running, self.requests
-        # TASK 2.6.8: one entry for every slot, None for an idle one; each new token goes to the request of its slot.
-        # The cache holds `offset` tokens of a request; its `next_token` is what this step adds. The call of the model
-        # stands in `with model_call(…):`, as in Task 2.6.4, with all of `requests`.
+        # TASK 2.6.8: one entry per slot, None for an idle one; each new token goes to the request of its slot.
+        # The cache holds `offset` tokens of a request; this step adds its `next_token`. Put the call of the model into
+        # `with model_call(…):`, as in Task 2.6.4, with all of `requests`.
         tokens = [request.next_token if request else None for request in self.slots]
         offsets = [request.offset if request else 0 for request in self.slots]
         sampling = [request.sampling if request else None for request in self.slots]
@@ -124,7 +124,7 @@ class Batch:
                 self.emit("token", request, slot)
 
     def remove_ended(self) -> None:
-        """Frees the slots of requests that have ended. Emits "finish" of each."""
+        """Frees the slots of requests that have ended. Emits "finish" for each."""
         for slot in self.running:
             if self.slots[slot].is_done:
                 request, self.slots[slot] = self.slots[slot], None

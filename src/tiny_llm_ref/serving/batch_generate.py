@@ -1,4 +1,4 @@
-"""Continuous batching: requests of any length share the steps of one batch; a free slot is filled at the next step."""
+"""Continuous batching: requests share the steps of one batch, and a free slot is filled at the next step."""
 
 import time
 from collections import deque
@@ -27,16 +27,16 @@ def batch_generate(
     """Answers all prompts, at most `batch_size` of them at a time (Yu et al., 2022, iteration-level scheduling).
 
     Args:
-        model: what runs the steps.
-        tokenizer: as `Request` takes it.
+        model: runs the steps.
+        tokenizer: see `Request`.
         prompts: texts, or requests with limits of their own.
-        max_seq_len: tokens of prompt and answer together, at most; a longer prompt is an error of that prompt alone.
-        prefill_step: None computes every prompt whole, in a step of its own; a number hands over to
-            `batch_generate_with_chunked_prefill`, where no chunk has more tokens (Day 2.7).
+        max_seq_len: maximum number of tokens of prompt and answer together; a longer prompt fails alone.
+        prefill_step: None computes every whole prompt in a step of its own; a number calls
+            `batch_generate_with_chunked_prefill` with chunks of at most that many tokens (Day 2.7).
         batch_size, clock, on_event: see `Batch`.
 
     Returns:
-        One completion a prompt, in their order.
+        One completion per prompt, in the order of the prompts.
 
     Raises:
         Whatever the model or `on_event` raises, after every request has ended and every cache was released.
@@ -49,8 +49,8 @@ def batch_generate(
     requests = [
         as_request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)
     ]
-    # TASK 2.6.9: until nothing waits and nothing runs: a waiting request into a free slot, then a step for all.
-    # The caches are released on every way out, and requests that did not come to their end are aborted.
+    # TASK 2.6.9: until nothing waits or runs: prefill a waiting request into a free slot, then run a step for all.
+    # On every exit, release the caches and abort the requests that have not ended.
     waiting = deque(requests)
     try:
         while waiting or batch.running:

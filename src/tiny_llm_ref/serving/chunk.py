@@ -1,16 +1,16 @@
-"""Where a prompt is cut: into chunks of at most one step, in order."""
+"""Chunks of a prompt: consecutive pieces of at most a given number of tokens."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a prompt, which one step of the model computes.
+    """A piece of a prompt, computed in one step of the model.
 
     Args:
-        start: tokens of the prompt before it.
-        size: tokens of its own.
-        prompt_len: tokens of the whole prompt.
+        start: number of prompt tokens before it.
+        size: number of tokens in it.
+        prompt_len: number of tokens in the whole prompt.
     """
 
     start: int
@@ -19,28 +19,28 @@ class Chunk:
 
     @property
     def stop(self) -> int:
-        """Tokens of the prompt up to its end."""
+        """Number of prompt tokens up to the end of the chunk."""
         return self.start + self.size
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends the prompt: what follows is the first new token."""
+        """Whether it ends the prompt, so that the first new token follows."""
         return self.stop == self.prompt_len
 
 
 def next_chunk(offset: int, prompt_len: int, max_step: int) -> Chunk:
-    """The chunk that comes after `offset` tokens of a prompt (Agrawal et al., 2023).
+    """The next chunk of a prompt, after `offset` tokens (Agrawal et al., 2023).
 
     Args:
-        offset: tokens that were computed already.
-        prompt_len: tokens of the prompt.
-        max_step: tokens of a chunk, at most.
+        offset: number of tokens that were computed already.
+        prompt_len: number of tokens in the prompt.
+        max_step: maximum number of tokens in a chunk.
 
     Raises:
-        ValueError: the prompt is empty, the step is not positive, or the offset is not inside of the prompt.
+        ValueError: the prompt is empty, `max_step` is not positive, or `offset` is not inside the prompt.
     """
-    # TASK 2.7.1: refuse what has no next chunk; clip the last one, so that it ends where the prompt ends.
-    # An empty chunk would be an answer to nothing: the model would choose a token that nobody asked for.
+    # TASK 2.7.1: raise if there is no next chunk; shorten the last one, so that it ends where the prompt ends.
+    # An empty chunk has no last token, so there would be nothing to choose the next token from.
     if prompt_len < 1:
         raise ValueError(f"prompt_len is {prompt_len}: a prompt has at least 1 token")
     if max_step < 1:

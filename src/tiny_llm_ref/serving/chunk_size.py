@@ -1,4 +1,4 @@
-"""How large a chunk should be, by a rule of thumb: who waits, how long the prompt is, what memory is left."""
+"""Chunk size by a rule of thumb: how many requests wait, how long the prompt is, how much memory is left."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,10 +7,10 @@ SIZES = (32, 64, 128, 256, 512)
 
 
 def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """A ladder of chunk sizes, from small to large, each a multiple of the first: so every offset is one too. Given.
+    """Checks a ladder: ascending chunk sizes, all multiples of the first, as every offset is then. Given.
 
     Raises:
-        ValueError: it is no such ladder.
+        ValueError: the sizes are no such ladder.
     """
     steps = tuple(sizes)
     if not steps or steps[0] < 1 or list(steps) != sorted(set(steps)):
@@ -20,9 +20,9 @@ def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     return steps
 
 
-# GIVEN: both policies of this day look sizes up.
+# GIVEN: both policies of this day look up sizes.
 def largest_size(sizes: Sequence[int], tokens: float) -> int:
-    """The largest of the sizes that is not above `tokens`; 0 when all are."""
+    """The largest of the sizes that is at most `tokens`; 0 if there is none."""
     return max((size for size in sizes if size <= tokens), default=0)
 
 
@@ -33,29 +33,30 @@ def select_optimal_chunk_size(
     batch_size: int,
     sizes: Sequence[int] = SIZES,
 ) -> int:
-    """The size of a prompt's next chunk. Small chunks keep gaps short; large ones compute the prompt sooner.
+    """The size of a prompt's next chunk: small ones keep gaps short, large ones finish the prompt sooner.
 
-    With more than 80 % of the slots decoding 64 tokens, else for a prompt of more than 2,048 tokens 256, else 128; the
-    next smaller size where the ladder has no such, or its smallest. With nothing decoding the largest: nobody waits.
+    The size is 64 tokens if more than 80 % of the slots decode, else 256 for a prompt of more than 2,048 tokens, else
+    128; a size that is not on the ladder becomes the next smaller one, or the smallest. If nothing decodes, no request
+    waits, and the size is the largest.
 
     Args:
         sequence_length: tokens of the prompt that are not computed yet.
         available_memory: tokens whose keys and values can still be kept; none is left at 0 and below.
-        active_decode_requests: requests that wait for their next token while the chunk runs.
-        batch_size: how many there can be.
+        active_decode_requests: number of requests that wait for their next token while the chunk runs.
+        batch_size: number of slots.
         sizes: the ladder, see `check_sizes`; on a Gaudi (128, 256, 512).
 
     Returns:
-        A size of the ladder, never above `available_memory`; 0 when the prompt has to wait for memory. Only the end of
-        a prompt that fits where no size does comes back as it is: `sequence_length`.
+        A size of the ladder, at most `available_memory`; 0 if the prompt has to wait for memory. If the end of a prompt
+        fits where no size of the ladder does, `sequence_length`.
 
     Raises:
-        ValueError: a number is out of range, or the prompt can never fit: nothing decodes that would give memory back.
+        ValueError: a number is out of range, or the prompt can never fit: nothing decodes that would free memory.
     """
     sizes = check_sizes(sizes)
     _check(sequence_length, active_decode_requests, batch_size)
-    # TASK 2.7.4: what can never fit is refused; then the rule of thumb, on the ladder; then what memory allows.
-    # In whole numbers, 80 % of the slots is exact. A prompt that waits while nothing decodes would wait for ever.
+    # TASK 2.7.4: raise if the prompt can never fit; apply the rule of thumb, on the ladder; then the limit of memory.
+    # In integers, 80 % of the slots is exact. A prompt that waits while nothing decodes would wait forever.
     if active_decode_requests == 0 and sequence_length > available_memory:
         raise ValueError(
             f"{sequence_length} tokens of a prompt never fit into {max(available_memory, 0)}, and nothing decodes"
@@ -73,7 +74,7 @@ def select_optimal_chunk_size(
 
 
 def _check(sequence_length: int, active_decode_requests: int, batch_size: int) -> None:
-    """The numbers that mean nothing. Given."""
+    """Raises ValueError for numbers out of range. Given."""
     if sequence_length < 1:
         raise ValueError(f"sequence_length is {sequence_length}: there is no token to compute")
     if batch_size < 1:
@@ -83,7 +84,7 @@ def _check(sequence_length: int, active_decode_requests: int, batch_size: int) -
 
 
 class Chunker(Protocol):
-    """What chooses the size of every chunk while a scheduler serves; `AdaptiveChunker` is one. Given."""
+    """Chooses the size of every chunk for a scheduler; `AdaptiveChunker` is one. Given."""
 
     sizes: tuple[int, ...]
 
@@ -93,8 +94,8 @@ class Chunker(Protocol):
 
 
 def chunker_step(chunker: Chunker, prompt_left: int, memory: int, running: int, slots: int) -> int:
-    """What a chunker makes of the rule of thumb: tokens of the next chunk, 0 when it has to wait. Given."""
+    """Tokens of the next chunk by a chunker, with the rule of thumb as its base; 0 if it has to wait. Given."""
     base = select_optimal_chunk_size(prompt_left, memory, running, slots, chunker.sizes)
     if not base and not running:
-        base = chunker.sizes[0]  # nobody will end, so waiting would be for ever
+        base = chunker.sizes[0]  # no request will end, so it would wait forever
     return base and chunker.select_chunk_size(base, running / slots)

@@ -1,4 +1,4 @@
-"""What became of one prompt. Given."""
+"""The result of one request. Given."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from .request import Request
 
 @dataclass(frozen=True)
 class Completion:
-    """What became of one prompt.
+    """The result of one request.
 
     Args:
-        prompt_idx: its place in the list of prompts.
+        prompt_idx: index of its prompt in the list of prompts.
         text: the answer, without the prompt.
         finish_reason: "stop" (an end token or a stop string), "length" (a limit), "abort" or "error".
-        error: with "error", one line that says why.
+        error: one line that says why, with the finish reason "error".
     """
 
     prompt_idx: int
@@ -23,5 +23,5 @@ class Completion:
 
     @classmethod
     def of(cls, request: Request) -> "Completion":
-        """Of a request that has ended."""
+        """The completion of a request that has ended."""
         return cls(request.prompt_idx, request.text, request.finish_reason, request.error)

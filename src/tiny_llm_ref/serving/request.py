@@ -14,24 +14,24 @@ PRIORITIES = ("interactive", "batch")
 
 
 class Request:
-    """A prompt on its way to an answer: first its prefill, then one token a step.
+    """A prompt and its answer so far: first its prefill, then one token per step.
 
-    A prompt that cannot be served ends here and now with the finish reason "error"; nothing is raised, for it may be
-    one of many.
+    A prompt that cannot be served ends at once with the finish reason "error". Nothing is raised, since it may be one
+    of many.
 
     Args:
-        model: what runs the steps.
+        model: runs the steps.
         tokenizer: `encode(text)` -> ids, `eos_token_ids`, `detokenizer()` as on Day 1.6.
-        prompt: plain text, encoded as it is; or the ids.
-        prefill_max_step: tokens of a chunk of the prompt, at most; of Day 2.7.
-        prompt_idx: the request's number in its list, for the order of the results.
-        max_seq_len: tokens of prompt and answer together, at most; the model's own limit when None.
-        sampling: how to draw, and how many tokens at most; greedy when None.
-        stop: strings that end the text; they do not belong to it. Those of `sampling` end it as well.
-        priority: "interactive" or "batch", who of those that wait goes first; of Day 2.7.
+        prompt: plain text, encoded as it is, or token ids.
+        prefill_max_step: maximum number of tokens in a chunk of the prompt (Day 2.7).
+        prompt_idx: index of the prompt in its list, for the order of the results.
+        max_seq_len: maximum number of tokens of prompt and answer together; the model's own limit when None.
+        sampling: how to draw, and the maximum number of new tokens; greedy when None.
+        stop: strings that end the text and are not part of it, in addition to those of `sampling`.
+        priority: "interactive" or "batch"; interactive requests go first (Day 2.7).
 
     Raises:
-        ValueError: another priority, or a sampling parameter of Week 3.
+        ValueError: `priority` has another value, or `sampling` has a parameter of Week 3.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Request:
             model.max_model_len if max_seq_len is None else min(max_seq_len, model.max_model_len)
         )
         self.prompt_tokens: list[int] = []
-        self.tokens: list[int] = []  # the new ones, without the one that ended the text
-        self.offset = 0  # tokens whose keys and values are in a cache
+        self.tokens: list[int] = []  # the new ones, without the end token
+        self.offset = 0  # number of tokens whose keys and values are in a cache
         self.next_token: int | None = None  # the last one chosen: the next step's input
         self.is_prefill_done = False
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
         self.answer = AnswerText(tokenizer)
         self._kv_cache: list[KvCache] = []
-        self._is_computing = False  # a call of the model is running on it
-        self._is_aborted = False  # it ends when that call does
+        self._is_computing = False  # a call of the model is using it
+        self._is_aborted = False  # it ends at the end of that call
         try:
             words = [stop] if isinstance(stop, str) else stop or ()
             self.answer = AnswerText(tokenizer, [*words, *(sampling.stop if sampling else ())])
@@ -80,13 +80,13 @@ class Request:
 
     @property
     def kv_cache(self) -> list[KvCache]:
-        """The request's own caches, one a layer; made at their first use, when its limit is final."""
+        """The request's own caches, one per layer; made at their first use, when its limit is final."""
         if not self._kv_cache:
             self._kv_cache = self.model.create_kv_cache(max_seq_len=self.max_seq_len)
         return self._kv_cache
 
     def set_max_seq_len(self, max_seq_len: int) -> None:
-        """Lowers `max_seq_len`; a prompt that leaves no room for an answer then is refused."""
+        """Lowers `max_seq_len`; a prompt that then leaves no room for an answer ends with an error."""
         self.max_seq_len = min(self.max_seq_len, max_seq_len)
         error = prompt_error(self.prompt_tokens, self.model.vocab_size, self.max_seq_len)
         if error is not None:
@@ -103,9 +103,9 @@ class Request:
 
     def prefill(self) -> None:
         """Computes the whole prompt in one step, which also gives the first new token."""
-        # TASK 2.6.4: from offset 0, sampled; the cache holds the prompt then, and not yet the new token.
-        # The first token may be the last: an end token right away, or a limit of one. The call of the model stands in
-        # `with model_call(self):`, so that nobody takes the cache away while it runs.
+        # TASK 2.6.4: from offset 0, sampled; afterwards the cache holds the prompt, but not the new token.
+        # The first token may be the last: an end token, or a limit of one token. Put the call of the model into
+        # `with model_call(self):`, so that the cache is not released while the call runs.
         with model_call(self):
             token = self.model.prefill(
                 self.prompt_tokens, 0, self.kv_cache, sampling=self.sampling, sample=True
@@ -118,13 +118,13 @@ class Request:
         """Computes the next chunk of the prompt; the last one also gives the first new token.
 
         Returns:
-            How many tokens it had.
+            The number of tokens in the chunk.
 
         Raises:
             ValueError: there is no chunk left, or the request has ended.
         """
         # TASK 2.7.2: from the offset on, into the request's own cache; sampled only if the chunk ends the prompt.
-        # Between two chunks the offset and the cache are all that is remembered.
+        # Between two chunks, the offset and the cache are the only state.
         if self.is_prefill_done or self.is_done:
             raise ValueError(
                 f"request {self.prompt_idx} has no chunk left: {self.finish_reason or 'its prefill is done'}"
@@ -149,12 +149,12 @@ class Request:
 
         Args:
             token: its id.
-            update_offset: whether the step put a token of this request into the batch's cache, as a decode step does
-                with `next_token`; prefill counts the prompt itself.
+            update_offset: whether the step stored a token of this request in the batch's cache, as a decode step does
+                with `next_token`; prefill counts the prompt's tokens itself.
         """
         # TASK 2.6.5: count, stop at an end token, append, stop at a stop string or at a limit.
-        # An end token is a signal and no part of the text. A stop string may be spread over several tokens.
-        # A request that was aborted while its step ran has ended: it takes no token.
+        # An end token is not part of the text. A stop string may extend over several tokens.
+        # A request that was aborted during its step has ended: it takes no token.
         if self.is_done:
             return
         if update_offset:
@@ -172,18 +172,18 @@ class Request:
 
     @property
     def prompt_left(self) -> int:
-        """Tokens of the prompt that were not computed yet."""
+        """Number of prompt tokens that were not computed yet."""
         return len(self.prompt_tokens) - self.offset if not self.is_prefill_done else 0
 
     @property
     def max_new_tokens(self) -> int:
-        """What the request's own limit and its context leave for the answer."""
+        """Maximum number of tokens in the answer, by the request's own limit and its context."""
         room = self.max_seq_len - len(self.prompt_tokens)
         limit = self.sampling.max_tokens if self.sampling else None
         return room if limit is None else min(room, limit)
 
     def finish(self, reason: str) -> None:
-        """Ends the request: delivers what was held back of its text, and releases its cache. The first reason stays."""
+        """Ends the request: adds held-back text, and releases its cache. The first reason is kept."""
         if self.is_done:
             return
         self.finish_reason = reason
@@ -191,7 +191,7 @@ class Request:
         self.release()
 
     def fail(self, reason: str) -> None:
-        """Ends the request with the finish reason "error" and a line that says why. The first reason stays."""
+        """Ends the request with the finish reason "error" and `reason` as its error. The first reason is kept."""
         if self.is_done:
             return
         self.error = reason
@@ -199,19 +199,19 @@ class Request:
         self.release()
 
     def abort(self) -> None:
-        """Ends the request now, in any phase, from any thread; its text so far stays.
+        """Ends the request in any phase, from any thread; its text so far is kept.
 
-        If a call of the model is running on it, the request ends as soon as that call has returned or raised.
+        If a call of the model is using it, the request ends as soon as that call has returned or raised.
         """
-        # TASK 2.6.6: an end like any other; one that has already ended keeps its reason.
-        # While the model writes to the cache nobody may release it: the mark `_is_aborted` is all that can be done
-        # then, and `model_call` does the rest. Mark first and look second: the call may end in between.
+        # TASK 2.6.6: end it as usual; a request that has already ended keeps its reason.
+        # While the model writes to the cache, the cache must not be released: then only set `_is_aborted`, and
+        # `model_call` does the rest. Set it before you check `_is_computing`: the call may end in between.
         self._is_aborted = True
         if not self._is_computing:
             self.finish("abort")
 
     def release(self) -> None:
-        """Gives the request's own caches back, once. Its row of a batch belongs to the batch."""
+        """Releases the request's own caches, once. Its row of a batch belongs to the batch."""
         released, self._kv_cache = self._kv_cache, []
         for layer in released:
             layer.release()
@@ -219,10 +219,10 @@ class Request:
 
 @contextmanager
 def model_call(*requests: Request) -> Iterator[None]:
-    """The scope of one call of the model on these requests. Given.
+    """Context of one call of the model on these requests. Given.
 
-    Whoever is aborted in it ends with it. A call that raises ends all of them, with the error's message or, on Ctrl-C,
-    as aborted: their caches may hold a part of the step, so that none of them can go on.
+    A request that is aborted during the call ends after it. A call that raises ends all of them, with the error's
+    message or, on Ctrl-C, as aborted: their caches may hold a part of the step, so none of them can continue.
     """
     for request in requests:
         request._is_computing = True
@@ -248,7 +248,7 @@ def as_request(
     prompt_idx: int,
     max_seq_len: int,
 ) -> Request:
-    """A prompt of a list as a request of its number; one that is a request already must fit the slots. Given."""
+    """A prompt of a list as a `Request`; the limit of one that is a `Request` already is lowered. Given."""
     if not isinstance(prompt, Request):
         return Request(model, tokenizer, prompt, prompt_idx=prompt_idx, max_seq_len=max_seq_len)
     prompt.prompt_idx = prompt_idx

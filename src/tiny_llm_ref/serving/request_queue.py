@@ -1,4 +1,4 @@
-"""Requests that wait for their prefill. Given."""
+"""Queues of requests that wait for their prefill. Given."""
 
 import heapq
 from collections import deque
@@ -9,26 +9,26 @@ from .request import PRIORITIES, Request
 
 
 class RequestQueue(Protocol):
-    """Who waits, and who is next. No call takes longer because more requests wait."""
+    """A queue of waiting requests. The time of a call hardly grows with the number of requests."""
 
     def add(self, request: Request) -> None:
-        """Lets a request wait."""
+        """Adds a request."""
 
     def schedule_next(self, interactive_only: bool = False) -> Request | None:
-        """Takes the next one out; None when nobody waits, or when only an interactive one may go and none is next."""
+        """Removes and returns the next request; None if none waits, or no interactive one if only those may go."""
 
     def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
-        """Takes the shortest prompt out, if it has fewer than so many tokens; None when there is none."""
+        """Removes and returns the shortest prompt, if it has fewer than `tokens` tokens; None otherwise."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of requests that wait."""
 
 
 class FifoQueue:
-    """First come, first served; when only interactive requests may go, the first of those.
+    """First come, first served; if only interactive requests may go, the first of those.
 
-    A request stands in the line of its priority and in the heap of that, by its number. When one has given it out, the
-    other forgets it as soon as it comes to the front there.
+    A request is in the line and in the heap of its priority, by its number. After it was taken from one of the two, the
+    other drops it when it comes to the front there.
     """
 
     def __init__(self):
@@ -52,7 +52,7 @@ class FifoQueue:
         return self._waiting.pop(shortest[1]) if shortest and shortest[0] < tokens else None
 
     def _fronts(self, lines: dict, interactive_only: bool) -> list:
-        """The lines, or heaps, of those that may go, each with one that waits in front; without the empty ones."""
+        """The non-empty lines, or heaps, of the priorities that may go, each with a waiting request in front."""
         self._forget_taken()
         return [
             line for name, line in lines.items() if line and (name == "interactive" or not interactive_only)
@@ -65,7 +65,7 @@ class FifoQueue:
                 line.popleft()
             while heap and heap[0][1] not in self._waiting:
                 heapq.heappop(heap)
-            if max(len(line), len(heap)) > 2 * len(self._waiting) + 64:  # taken ones hold no memory for ever
+            if max(len(line), len(heap)) > 2 * len(self._waiting) + 64:  # free the memory of taken ones
                 line = self._lines[name] = deque(number for number in line if number in self._waiting)
                 heap = self._heaps[name] = [entry for entry in heap if entry[1] in self._waiting]
                 heapq.heapify(heap)

@@ -1,11 +1,11 @@
-"""How a request wants its tokens drawn, and how many. Given."""
+"""Sampling parameters of a request, and limits of its answer. Given."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-# What the engine of Week 3 alone has: `Request` refuses these by name.
+# Only the engine of Week 3 supports these: `Request` raises ValueError for them.
 WEEK_3 = ("seed", "n", "sample_index", "logprobs", "ignore_eos")
 
 
@@ -15,14 +15,15 @@ class SamplingParams:
 
     Args:
         temperature: 0 takes the most probable token.
-        top_p: draw only from the nucleus of this probability; None is off.
-        top_k: draw only from so many tokens; None is off.
-        max_tokens: at most so many new tokens; None is no limit but that of the context, and 16 for `LLM.generate`.
+        top_p: draw only from the nucleus of this probability; None turns it off.
+        top_k: draw only from the `top_k` most probable tokens; None or 0 turns it off.
+        max_tokens: maximum number of new tokens; None means the limit of the context, and 16 for `LLM.generate`.
         stop: strings that end the text and are not part of it; one string, or several.
-        seed: of the random draws; None lets the engine choose.
-        n: answers to the same prompt.
-        logprobs: log-probabilities of so many of the most probable tokens, and of the token drawn; None is off.
-        ignore_eos: whether the answer goes on after an end token.
+        seed: seed of the random draws; None lets the engine choose.
+        n: number of answers to the same prompt.
+        logprobs: number of the most probable tokens whose log-probabilities are returned, besides that of the token
+            drawn; None turns it off.
+        ignore_eos: whether the answer continues after an end token.
         sample_index: number of the first of the `n` answers; each number draws independently.
 
     Raises:
@@ -68,7 +69,7 @@ class SamplingParams:
             raise ValueError(f"{name} is {value!r}: give {wanted}")
 
     def changed(self, names: Sequence[str]) -> list[str]:
-        """Those of these fields that do not have their default value."""
+        """The names among `names` whose fields do not have their default values."""
         defaults = {each.name: each.default for each in fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]
 
@@ -81,7 +82,7 @@ def _strings(stop: Any) -> tuple[str, ...]:
     """Stop strings as a tuple.
 
     Raises:
-        ValueError: one is empty, or no string.
+        ValueError: one is empty, or is not a string.
     """
     try:
         words = (stop,) if isinstance(stop, str) else tuple(stop or ())

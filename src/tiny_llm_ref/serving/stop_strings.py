@@ -1,15 +1,15 @@
-"""Stop strings: a text ends before the first of them, and none of its beginning reaches the reader. Given."""
+"""Stop strings: a text ends before the first of them, and no part of one is emitted. Given."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes a stream of text on until one of `stop` appears in it.
+    """Passes on a stream of text until one of `stop` appears in it.
 
-    The end of the text so far may be the beginning of a stop string, so that much is held back until it is clear.
+    The end of the text so far may be the beginning of a stop string, so it is held back until that is decided.
 
     Args:
-        stop: the strings; none means that everything passes at once.
+        stop: the strings; without any, all text is passed on at once.
     """
 
     def __init__(self, stop: Sequence[str] = ()):
@@ -22,7 +22,7 @@ class StopStrings:
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """The text that is certain now. After a stop string was found, nothing passes."""
+        """Adds a piece, and returns the text that is safe to emit: nothing after a stop string was found."""
         if self.found:
             return ""
         text = self._held + piece
@@ -36,10 +36,10 @@ class StopStrings:
 
     @staticmethod
     def _overlap(text: str, word: str) -> int:
-        """How much of the end of `text` is the beginning of `word`."""
+        """Length of the longest end of `text` that is the beginning of `word`, without the whole word."""
         return next((n for n in range(len(word) - 1, 0, -1) if text.endswith(word[:n])), 0)
 
     def finish(self) -> str:
-        """What was held back, when the text has ended for another reason."""
+        """Returns the text that was held back, when the text ends for another reason."""
         rest, self._held = self._held, ""
         return rest

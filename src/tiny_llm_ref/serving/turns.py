@@ -1,4 +1,4 @@
-"""Whose prompt is computed next: the queue, pausing, reserved slots and peak load. Knows no model and no cache."""
+"""The order of prompts: the queue, pausing, reserved slots and peak load. Knows no model and no cache."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from .request_queue import FifoQueue, RequestQueue
 
 
 class Turns:
-    """The prompts that wait and those that are paused, and the rules by which they take turns. For one scheduler.
+    """Waiting and paused prompts of one scheduler, and the rules that choose the next one.
 
     Args:
         queue: the prompts that wait; a `FifoQueue` when None, or a `PriorityScheduler`.
-        reserved_decode_slots: slots that batch requests never fill; they stay free for interactive ones.
-        pause_prefill: whether a prompt that is shorter than what is left of the current one goes first.
-        peak_load: the share of slots that run, above 0 and at most 1, from which on a long prompt waits; None is never.
-        patience: how many times a prompt makes room for a shorter one, and how many steps it waits at peak load.
+        reserved_decode_slots: number of slots that batch requests never fill; they stay free for interactive ones.
+        pause_prefill: whether a prompt that is shorter than the rest of the current one goes first.
+        peak_load: share of running slots, above 0 and at most 1, from which on a long prompt waits; None turns it off.
+        patience: maximum number of times that a prompt makes room, and of steps in a row that it waits at peak load.
 
     Raises:
         ValueError: a number is out of range.
@@ -40,27 +40,27 @@ class Turns:
         self.reserved_decode_slots, self.pause_prefill = reserved_decode_slots, pause_prefill
         self.peak_load, self.patience = peak_load, patience
         self.paused = PausedPrefills(patience)
-        self.ended: list[Request] = []  # taken out of the queue too late; the scheduler lets them leave
+        self.ended: list[Request] = []  # ended while queued; the scheduler removes them
         self._waited = 0  # steps in a row, at peak load
 
     def check_slots(self, slots: int) -> None:
-        """Raises a ValueError when a batch of this many slots would have none for batch requests. Given."""
+        """Raises ValueError if a batch of this many slots would have none for batch requests. Given."""
         if self.reserved_decode_slots >= max(slots, 1):
             raise ValueError(
                 f"reserved_decode_slots is {self.reserved_decode_slots}: give 0 to {slots - 1}, fewer than slots"
             )
 
     def __len__(self) -> int:
-        """How many prompts wait or are paused."""
+        """The number of prompts that wait or are paused."""
         return len(self.queue) + len(self.paused) + len(self.ended)
 
     def choose(self, current: Request | None, running: Sequence[Request], slots: int) -> Request | None:
-        """The prompt that is computed next; it is in the queue and among the paused no more. Given.
+        """Chooses the prompt that is computed next, and removes it from the queue or the paused. Given.
 
         Args:
-            current: the prompt that was computed last, or waits for its slot; None when it has left.
+            current: the prompt that was computed last, or waits for its slot; None if it has left.
             running: the requests in slots.
-            slots: how many there are.
+            slots: number of slots.
 
         Returns:
             The current one, or a shorter one that waits; without a current one, a paused prompt before one that waits.
@@ -72,15 +72,16 @@ class Turns:
         return self.queue.schedule_next(interactive_only=self.keeps_slots(running, slots))
 
     def keeps_slots(self, begun: Sequence[Request], slots: int) -> bool:
-        """Whether batch requests have all the slots that they may take.
+        """Whether batch requests have taken all the slots that they may take.
 
         Args:
             begun: the requests that run, and the one whose prompt is computed now.
-            slots: how many slots there are.
+            slots: number of slots.
         """
         if not self.reserved_decode_slots:
             return False
-        # TASK 2.7.9: `reserved_decode_slots` are not for them. One whose prompt is paused will need a slot, too.
+        # TASK 2.7.9: they may not take `reserved_decode_slots`. A batch request whose prompt is paused counts as well:
+        # it will need a slot.
         taken = sum(request.priority == "batch" for request in [*begun, *self.paused.requests])
         return taken >= slots - self.reserved_decode_slots
 
@@ -88,12 +89,12 @@ class Turns:
         """Pauses the current prompt if one that waits is shorter than what is left of it.
 
         Returns:
-            The shorter one, taken out of the queue; None when the current one goes on.
+            The shorter one, removed from the queue; None if the current one continues.
         """
         if not self.pause_prefill:
             return None
-        # TASK 2.7.9: not if patience forbids it. `next_shorter` finds the other; of a finished prompt nothing is left.
-        # An interactive prompt makes no room for a batch one. The paused one keeps its cache and its offset.
+        # TASK 2.7.9: not if `may_pause` forbids it. `next_shorter` finds the other; a finished prompt has none left.
+        # An interactive prompt does not make room for a batch one. The paused one keeps its cache and its offset.
         if not self.paused.may_pause(current):
             return None
         only = current.priority == "interactive" or self.keeps_slots([*running, current], slots)
@@ -103,24 +104,25 @@ class Turns:
         return shorter
 
     def next_shorter(self, tokens: int, interactive_only: bool) -> Request | None:
-        """Takes the shortest prompt that waits out of the queue, if it has fewer than `tokens`. Given."""
+        """Removes the shortest prompt from the queue, if it has fewer than `tokens` tokens. Given."""
         while (request := self.queue.shorter_than(tokens, interactive_only)) is not None:
             if not request.is_done:
                 return request
-            self.ended.append(request)  # it was refused, or aborted while it waited
+            self.ended.append(request)  # it was rejected, or aborted while it waited
         return None
 
     def waits_for_peak(self, request: Request, load: float, prefill_step: int) -> bool:
-        """Whether a long prompt waits in this step, because so many requests run.
+        """Whether a long prompt waits in this step, because too many requests run.
 
         Args:
-            request: whose prompt is computed next.
-            load: the share of slots that run.
+            request: the request whose prompt is computed next.
+            load: share of the slots that run.
             prefill_step: tokens of a chunk.
         """
         if self.peak_load is None:
             return False
-        # TASK 2.7.9: long is what needs more than one chunk. It waits `patience` steps, then gets one chunk; and again.
+        # TASK 2.7.9: a prompt is long if it needs more than one chunk. It waits `patience` steps, then gets one chunk,
+        # and so on.
         waits = load >= self.peak_load and request.prompt_left > prefill_step and self._waited < self.patience
         self._waited = self._waited + 1 if waits else 0
         return waits
