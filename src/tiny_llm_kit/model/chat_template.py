@@ -1,4 +1,4 @@
-"""The chat template of a model folder: Jinja text that turns messages into the prompt the model was trained on."""
+"""The chat template of a model folder: Jinja text that turns messages into the model's prompt format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from .files import CheckpointError, shown
 
 
 class ChatTemplate:
-    """A compiled template, run in Jinja's sandbox: it is a program that came with the weights.
+    """A compiled template, run in Jinja's sandbox, since it is a program that came with the weights.
 
     Args:
         source: the Jinja text.
-        file: where it was found, for error lines.
-        special_tokens: what templates refer to by name, such as `bos_token`.
+        file: the file that it was read from, for error messages.
+        special_tokens: tokens that templates refer to by name, such as `bos_token`.
 
     Raises:
         CheckpointError: the text is not Jinja.
@@ -37,13 +37,13 @@ class ChatTemplate:
         """The prompt for `messages`, each `{"role": …, "content": …}`.
 
         Raises:
-            CheckpointError: the template refuses the messages, or fails on them.
+            CheckpointError: the template rejects the messages, or fails on them.
         """
         try:
             return self._template.render(
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
-                # Not used here, but templates ask whether they are None, and undefined is not.
+                # Not used here, but templates test whether they are None, and undefined is not None.
                 tools=None,
                 documents=None,
                 **self._special_tokens,
@@ -73,13 +73,13 @@ def read_chat_template(
 
 
 def _default_of(templates: list) -> object:
-    """Older files hold several templates, each with a name; the plain conversation is called default."""
+    """The template named "default", in older files that hold several by name."""
     named = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
     return named.get("default", templates)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """The dialect that Hugging Face's templates are written in."""
+    """A Jinja environment with the settings and functions that Hugging Face's templates expect."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

@@ -1,4 +1,4 @@
-"""A model's weights in memory, the same object on both ports."""
+"""A model's weights in memory, in the same class for both ports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ class Checkpoint:
     """A model's configuration and its weights by Hugging Face name.
 
     Args:
-        config: the shape of the model; `config.tie_word_embeddings` says that the head is the embedding.
-        weights: name -> array of this port, all of one type and on one device; where the checkpoint was loaded with
-            a `WeightQuantizer`, also `QuantizedWeights` of the solution. A test may pass a dict.
-        folder: where the weights came from, for error lines.
-        files: name -> file name in `folder`, for error lines.
+        config: the shape of the model; with `config.tie_word_embeddings` the head is the embedding.
+        weights: name -> array of this port, all of one type and on one device; if a `WeightQuantizer` loaded the
+            checkpoint, also `QuantizedWeights` of the solution. A test may pass a dict.
+        folder: folder of the weights, for error messages.
+        files: name -> file name in `folder`, for error messages.
     """
 
     config: ModelConfig
@@ -30,7 +30,7 @@ class Checkpoint:
         """The array called `name`, which must have this shape.
 
         Raises:
-            CheckpointError: it is absent or has another shape.
+            CheckpointError: it is absent or has a different shape.
         """
         if name not in self.weights:
             raise CheckpointError(

@@ -1,6 +1,6 @@
 """The numbers of a model's shape, read from `config.json` and checked once. Knows no arrays.
 
-Field names are Hugging Face's. Whoever holds a `ModelConfig` may trust it: heads divide, counts are positive.
+Field names are Hugging Face's. A `ModelConfig` is always valid: head counts divide, counts are positive.
 """
 
 import math
@@ -13,16 +13,16 @@ from .rope_scaling import RopeScaling, read_rope_scaling, rope_fields
 
 ARCHITECTURES = tuple(FAMILIES)
 DTYPES = ("float32", "bfloat16", "float16")
-# No model comes near it, and a file from a stranger cannot make us build a table of 10^15 rows.
+# Larger than in any model; it keeps a hostile file from making us build a table of 10^15 rows.
 LARGEST_COUNT = 2**24
-LARGEST_NUMBER = 1e38  # what float32 holds
-# A window that some layers look through, and the word for those that see everything.
+LARGEST_NUMBER = 1e38  # about the largest float32
+# The two types of layers: full attention, and a sliding window.
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """The quantisation of an MLX checkpoint: `bits` per number, one scale and bias per `group_size` numbers."""
+    """Quantisation of an MLX checkpoint: `bits` per number, one scale and bias per `group_size` numbers."""
 
     group_size: int
     bits: int
@@ -37,11 +37,11 @@ class ModelConfig:
     """The shape of a model. Sizes count numbers, `max_position_embeddings` and `sliding_window` count tokens.
 
     Args:
-        attention_bias, mlp_bias: whether these projections have biases; which of them, `biases` says.
-        sliding_window: how many tokens a sliding layer sees, its own among them; None if no layer slides.
-        layer_types: "full_attention" or "sliding_attention" for each layer; all are full when empty.
-        rope_scaling: the frequencies of a RoPE that is not the plain one of `rope_theta`.
-        dtype: the type that the weights were saved in; what they are loaded as is the caller's choice.
+        attention_bias, mlp_bias: whether these projections have biases; `biases` lists them.
+        sliding_window: window in tokens, the query's own included; None if no layer has one.
+        layer_types: "full_attention" or "sliding_attention" for each layer; if empty, all are full.
+        rope_scaling: the frequencies of a scaled RoPE; None for the plain one of `rope_theta`.
+        dtype: the type in which the weights were saved; the caller chooses that in which they are loaded.
 
     Raises:
         CheckpointError: a field is missing, has the wrong type, is out of range, or contradicts another.
@@ -98,7 +98,7 @@ class ModelConfig:
 
     @property
     def head_norms(self) -> bool:
-        """Whether queries and keys are normed before RoPE."""
+        """Whether queries and keys are normalised before RoPE."""
         return FAMILIES[self.architecture].head_norms
 
     @property
@@ -108,12 +108,12 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """What each layer sees of the past: so many tokens, or all (None)."""
+        """The sliding window of each layer in tokens, or None for full attention."""
         types = self.layer_types or (FULL,) * self.num_hidden_layers
         return tuple(self.sliding_window if kind == SLIDING else None for kind in types)
 
     def require_plain_qwen3(self, reader: str) -> None:
-        """Refuses what `reader`, which is Week 1's model, does not compute.
+        """Rejects a model that `reader`, Week 1's model, does not compute.
 
         Raises:
             CheckpointError: the model is of another family, or has biases, windows or a scaled RoPE.
@@ -139,7 +139,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Reads `config.json` of a model folder, in the spelling of old and new transformers and of mlx-lm.
 
     Raises:
-        CheckpointError: as `ModelConfig`, and for what is not computed here (other activations, other RoPEs).
+        CheckpointError: as `ModelConfig`, and for what is not supported (other activations, other RoPEs).
     """
     file = folder / "config.json"
     data = read_json(file)
@@ -167,14 +167,14 @@ def _config(data: dict) -> ModelConfig:
         num_key_value_heads=key_value_heads_of(architecture, data),
         head_dim=head_dim_of(architecture, data),
         rope_theta=theta,
-        # Files written by transformers leave a field out when it has the default of the architecture's class.
+        # transformers omits a field that has the default of the architecture's class.
         tie_word_embeddings=data.get("tie_word_embeddings", False),
         attention_bias=data.get("attention_bias", family.attention_bias is True),
         mlp_bias=data.get("mlp_bias", False),
         dtype=data.get("dtype", data.get("torch_dtype")),
         quantization=_quantization(data),
     )
-    # The rest asks for sizes that were checked.
+    # The rest needs sizes that were checked above.
     window, types = windows_of(architecture, data, config.num_hidden_layers)
     config = replace(config, sliding_window=window, layer_types=types)
     return replace(config, rope_scaling=read_rope_scaling(rope, config, data))
@@ -186,7 +186,7 @@ def _architecture(data: dict) -> object:
 
 
 def _quantization(data: dict) -> Quantization | None:
-    """mlx-lm's quantisation; its files repeat it under the name that transformers uses for every other method."""
+    """mlx-lm's quantisation, which its files repeat under `quantization_config`, transformers' name for any method."""
     field = "quantization" if "quantization" in data else "quantization_config"
     found = data.get(field)
     if found is None:

@@ -1,7 +1,7 @@
-"""What the families of models differ in, read from `config.json` by the rules of transformers. Knows no arrays.
+"""Differences between families of models, read from `config.json` by the rules of transformers. Knows no arrays.
 
-All four are one architecture: norms before attention and before a gated MLP, RoPE, grouped heads. Qwen3 norms its
-queries and keys, Qwen2 has biases, Mistral looks through a window; of Llama's biases the file decides.
+All four have one architecture: norms before attention and before a gated MLP, RoPE, grouped heads. Qwen3 normalises its
+queries and keys, Qwen2 has biases, Mistral has a sliding window; for Llama the file says whether there are biases.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 
 from .files import require
 
-# Defaults of transformers' classes, for files that leave the field out.
+# Defaults of transformers' classes, for files that omit the field.
 DEFAULT_WINDOW, DEFAULT_WINDOW_LAYERS = 4096, 28
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 OUTPUT = ("self_attn.o_proj",)
@@ -19,14 +19,14 @@ MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture, as far as it differs from the others.
+    """The differences of an architecture from the others.
 
     Args:
-        head_norms: queries and keys are normed.
-        attention_bias, mlp_bias: always (True), never (False), or as the field of that name says (None).
-        output_bias: the projection behind attention has a bias where the three before it have one.
-        window: which layers may slide: none, all of them, or "some", which the file names.
-        must_give_head_dim: otherwise D is E / H where the file is silent.
+        head_norms: queries and keys are normalised.
+        attention_bias, mlp_bias: always (True), never (False), or given by the field of that name (None).
+        output_bias: the projection after attention has a bias if the three before it have one.
+        window: layers that may have a sliding window: "none", "all", or "some", which the file lists.
+        must_give_head_dim: the file must give D; otherwise D is E / H if the file does not.
     """
 
     head_norms: bool = False
@@ -37,7 +37,7 @@ class Family:
     must_give_head_dim: bool = False
 
     def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
-        """Refuses a bias, or a missing one, that an architecture of this family does not know."""
+        """Rejects biases that this architecture never has, and missing ones that it always has."""
         for field, found, fixed in (
             ("attention_bias", attention_bias, self.attention_bias),
             ("mlp_bias", mlp_bias, self.mlp_bias),
@@ -60,12 +60,12 @@ def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[
 
 
 def head_dim_of(architecture: str, data: Mapping[str, Any]) -> object:
-    """D: the file's, or E / H where the family allows it to be left out."""
+    """D: from the file, or E / H if the family allows omitting it."""
     given, E, H = data.get("head_dim"), data.get("hidden_size"), data.get("num_attention_heads")
     if given is not None or FAMILIES[architecture].must_give_head_dim:
         return given
     if type(E) is not int or type(H) is not int or H < 1:
-        return None  # one of the two is refused by its own name
+        return None  # one of the two is rejected later, by its own name
     require(
         "hidden_size", E, E % H == 0, f"a multiple of num_attention_heads, {H}, where head_dim is not given"
     )
@@ -73,14 +73,14 @@ def head_dim_of(architecture: str, data: Mapping[str, Any]) -> object:
 
 
 def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> object:
-    """Hkv: null is one for each query head. So is nothing in Llama's files, of which the first had no groups."""
+    """Hkv: null means one per query head, as does no field in Llama's files, the first of which had no groups."""
     given = data.get("num_key_value_heads")
     may_derive = "num_key_value_heads" in data or architecture == "LlamaForCausalLM"
     return data.get("num_attention_heads") if given is None and may_derive else given
 
 
 def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[str, ...]]:
-    """`sliding_window` and `layer_types` of a model of so many layers: (None, ()) when none slides."""
+    """`sliding_window` and `layer_types` of a model with this many layers: (None, ()) if none slides."""
     rule = {"none": _no_window, "all": _all_slide, "some": _some_slide}[FAMILIES[architecture].window]
     window, types = rule(data, layers)
     is_full = len(types) in (0, layers) and all(kind == "full_attention" for kind in types)
@@ -95,14 +95,14 @@ def _no_window(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
 
 
 def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
-    """Mistral: a window is a window for all layers; null is none."""
+    """Mistral: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
     window = data.get("sliding_window", DEFAULT_WINDOW)
     return window, () if window is None else ("sliding_attention",) * layers
 
 
 def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
-    """Qwen: a switch, and which layers: by name, or all from `max_window_layers` on."""
+    """Qwen: a switch and a list of layer types, or all layers from `max_window_layers` on."""
     switch = data.get("use_sliding_window", False)
     require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
     window = data.get("sliding_window", DEFAULT_WINDOW) if switch else None

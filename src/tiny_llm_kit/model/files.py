@@ -1,21 +1,21 @@
-"""What every reader of a model folder shares: the error it raises and how it opens JSON."""
+"""Shared by all readers of a model folder: the error that they raise, and reading JSON."""
 
 import json
 from pathlib import Path
 
 
 class CheckpointError(ValueError):
-    """A model that cannot be used; the message is one line that names the file, the field and the fix."""
+    """The model cannot be used; the message is one line that names the file, the field and the fix."""
 
 
 def shown(value: object, width: int = 60) -> str:
-    """A value out of a file for an error line: escaped, on one line, at most so many characters."""
+    """A value from a file for an error message: escaped, on one line, at most `width` characters."""
     text = repr(value)
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def require(field: str, value: object, holds: bool, wanted: str) -> None:
-    """Refuses a field of a file by name, in the words that every reader shares, unless the condition `holds`."""
+    """Raises CheckpointError for a field of a file, in words that all readers share, unless `holds`."""
     if not holds:
         found = "missing" if value is None else shown(value)
         raise CheckpointError(f"{field} is {found} and must be {wanted}")
@@ -37,7 +37,7 @@ def read_json(file: Path) -> dict:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict:
-    # Readers differ on which of two equal keys counts, so what we checked might not be what is loaded.
+    # Readers differ on which of two equal keys they use, so we might not check what is loaded.
     data = dict(pairs)
     if len(data) < len(pairs):
         raise ValueError("has the same key twice")
@@ -54,5 +54,5 @@ def _problem(error: Exception) -> str:
 
 
 def read_optional_json(file: Path) -> dict:
-    """Like `read_json`, but `{}` where the folder has no such file."""
+    """Like `read_json`, but `{}` if there is no such file."""
     return read_json(file) if file.exists() else {}

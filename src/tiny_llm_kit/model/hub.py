@@ -1,4 +1,4 @@
-"""Where a model's files are: in the repository, in a folder, or on the Hugging Face hub. Reads no weights."""
+"""Finds a model's files: in the repository, in a folder, or on the Hugging Face hub. Reads no weights."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from ..repo import MODELS
 from .files import CheckpointError, shown
 from .safetensors_folder import weight_files
 
-# Only what we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders
-# hold other formats of the same weights, often larger than the model.
+# Only the files that we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders hold other
+# formats of the same weights, often larger than the model.
 WANTED_FILES = ["*.json", "*.jinja", "model*.safetensors"]
 UNWANTED_FILES = ["*/*"]
 
@@ -46,12 +46,12 @@ def model_folder(model: str | os.PathLike[str]) -> Path:
 
 
 def _hub_folder(hub_id: str) -> Path:
-    # The cache first: the hub's client would ask the network even about a model that is here.
+    # The cache first: the hub's client would use the network even for a model that is cached.
     return _cached(hub_id) or _downloaded(hub_id)
 
 
 def _cached(hub_id: str) -> Path | None:
-    """The model in the hub's cache, unless a file is missing there: a download may have been interrupted."""
+    """The model's folder in the hub's cache, or None if a file is missing, as after an interrupted download."""
     try:
         folder = _snapshot(hub_id, local_files_only=True)
         weight_files(folder)
@@ -68,7 +68,7 @@ def _downloaded(hub_id: str) -> Path:
     except huggingface_hub.errors.RepositoryNotFoundError:
         problem = "no folder of that name here, and no such model on the hub: check the spelling"
     except Exception as error:
-        # Which library speaks HTTP, and so what it raises, differs between versions of the hub's client.
+        # The HTTP library, and so the exception, differs between versions of the hub's client.
         problem = (
             "not on this machine, and not downloaded: connect to the network and unset HF_HUB_OFFLINE, or use a "
             f"shipped model ({', '.join(shipped_models())}) [{type(error).__name__}: {shown(str(error))}]"

@@ -1,4 +1,4 @@
-"""Weights in few bits at load: which matrices, in which groups, and what a solution makes of them. Knows no arrays."""
+"""Quantisation at load: which matrices, in which groups, and in which form a solution holds them. Knows no arrays."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ EMBEDDING = "model.embed_tokens.weight"
 
 @dataclass(frozen=True)
 class WeightQuantizer:
-    """How a solution holds quantised weights.
+    """Makes a solution's quantised weights from plain or from stored ones.
 
     Args:
-        port: the solution on a backend; its Days 2.2 and 2.3 do the work.
-        bits: to how many bits plain matrices are quantised at load; None keeps them as they are.
+        port: the solution on a backend; the code of its Days 2.2 and 2.3 does the work.
+        bits: bits to which plain matrices are quantised at load; None keeps them as they are.
     """
 
     port: Any
     bits: int | None = None
 
     def applies_to(self, name: str, shape: Sequence[int]) -> bool:
-        """Whether a plain weight is quantised at load: the matrices of the layers, where a row is a number of groups.
+        """Whether a plain weight is quantised at load: a matrix of a layer whose rows are a multiple of the group size.
 
-        Norms are few numbers. The embedding, which may be the head as well, and the head stay too: with the table in
-        4 bits the shipped model answers 62 % of the training questions, and 99 % without.
+        Norms are small, and stay as they are. So do the head and the embedding, which may be the head as well: with the
+        table in 4 bits the shipped model answers 62 % of the training questions, and 99 % without.
         """
         in_a_layer = name.startswith("model.layers.") and len(shape) == 2
         return self.bits is not None and in_a_layer and shape[1] % GROUP_SIZES[self.bits] == 0
 
     def quantize(self, name: str, array: Any, config: ModelConfig) -> Any:
-        """A plain matrix, quantised and then brought into the device's form."""
+        """Quantises a plain matrix, and converts it to the device's form."""
         group_size = GROUP_SIZES[self.bits]
         return self._prepared(name, self.port.quantize_matrix(array, group_size, self.bits), config)
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig) -> Any:
-        """Words, scales and biases of a checkpoint, brought into the device's form."""
+        """Converts words, scales and biases of a checkpoint to the device's form."""
         stored: Quantization = config.quantization
         return self._prepared(
             name, self.port.QuantizedWeights(*parts, stored.group_size, stored.bits), config
         )
 
     def _prepared(self, name: str, weights: Any, config: ModelConfig) -> Any:
-        """Rows are picked from the words; the table of a tied model is multiplied by as well."""
+        """The weights in the device's form; an embedding keeps its words, to look up rows."""
         form = "kernel"
         if name == EMBEDDING:
             form = "both" if config.tie_word_embeddings else "words"

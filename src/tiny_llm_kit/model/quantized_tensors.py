@@ -1,7 +1,7 @@
-"""Quantised weights as mlx-lm stores them: `name.weight` in U32 words, with `name.scales` and `name.biases` beside it.
+"""Quantised weights as mlx-lm stores them: `name.weight` in U32 words, with `name.scales` and `name.biases`.
 
-A number is `scale * q + bias`, one scale and bias for each `group_size` columns of a row. Knows no arrays:
-checks the headers, and names the three parts of a quantised weight.
+A number is `scale * q + bias`, with one scale and bias per `group_size` columns of a row. Knows no arrays: checks the
+headers, and names the three parts of a quantised weight.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def parts(name: str) -> tuple[str, str, str]:
 def check_quantized_parts(
     tensors: Mapping[str, TensorInfo], quantization: Quantization | None
 ) -> dict[str, TensorInfo]:
-    """The tensors of a model that are weights, quantised or not, without the scales and biases of quantised ones.
+    """The weights of a model, quantised or not, without the scales and biases of quantised ones.
 
     Raises:
         CheckpointError: a quantised weight has no scales or biases, or their shapes do not fit config.json.

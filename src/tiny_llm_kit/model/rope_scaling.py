@@ -1,8 +1,8 @@
-"""RoPEs that turn other than the plain one: their frequencies and attention factor, as transformers computes them.
+"""Scaled RoPEs: their frequencies and attention factor, as transformers computes them.
 
-A model is trained on texts of some length. Each kind changes how fast the pairs of a head turn, so that longer texts
-stay within the angles that the model has seen. All of it happens once, here, in NumPy's float32: what reaches a port
-is D/2 numbers and one factor. The kinds are those of `transformers.modeling_rope_utils`.
+A model is trained on texts of some length. Each kind of scaling changes how fast the pairs of a head rotate, so that
+longer texts stay within the angles that the model has seen. This is computed once, in NumPy's float32: a port gets only
+D/2 numbers and one factor. The kinds are those of `transformers.modeling_rope_utils`.
 """
 
 import math
@@ -16,7 +16,7 @@ from .files import CheckpointError, require
 
 DEFAULT_THETA = 10000.0  # of transformers' classes, for files that do not say
 LARGEST_FACTOR = 1e9
-# Kinds that exist and are refused, with the reason.
+# Kinds that exist but are not supported, with the reason.
 REFUSED = {
     "longrope": "its frequencies change with the length of the text, and keys in the cache would have to turn again",
     "su": "it is an old name of longrope, whose frequencies change with the length of the text",
@@ -27,12 +27,12 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """A RoPE that is not the plain one.
+    """The parameters of a scaled RoPE.
 
     Args:
         rope_type: "linear", "llama3" or "yarn".
-        frequencies: D/2 angles a position, in radians; float32 numbers.
-        attention_factor: on cosines and sines, so that scores grow by its square.
+        frequencies: D/2 angles per position, in radians; float32 numbers.
+        attention_factor: multiplies cosines and sines, so that scores grow by its square.
     """
 
     rope_type: str
@@ -42,7 +42,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the formulae ask of a model: theta, D, its longest text and the longest one of its first training."""
+    """What the formulas need of a model: theta, D, and its context length in tokens now and in pretraining."""
 
     theta: float
     head_dim: int
@@ -51,7 +51,7 @@ class Sizes:
 
 
 def rope_fields(data: Mapping[str, Any]) -> tuple[dict, object]:
-    """RoPE's fields, `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
+    """RoPE's fields, from `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
     for field in ("rope_scaling", "rope_parameters"):
         found = data.get(field)
         require(field, found, found is None or isinstance(found, dict), "an object")
@@ -60,9 +60,9 @@ def rope_fields(data: Mapping[str, Any]) -> tuple[dict, object]:
 
 
 def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, Any]) -> RopeScaling | None:
-    """The RoPE of a model, None for the plain one.
+    """The scaled RoPE of a model, None for the plain one.
 
-    "dynamic" is the plain one too: it differs from `max_position_embeddings` on, and no text here is longer.
+    "dynamic" counts as plain: it differs only beyond `max_position_embeddings`, and no text here is longer.
 
     Args:
         rope: as `rope_fields` returns it.
@@ -70,7 +70,7 @@ def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, A
         data: the whole `config.json`.
 
     Raises:
-        CheckpointError: a kind that is not computed, or a field of it that is missing, wrong or unknown.
+        CheckpointError: the kind is not supported, or a field of it is missing, wrong or unknown.
     """
     field = "rope_scaling" if data.get("rope_scaling") else "rope_parameters"
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -111,7 +111,7 @@ def _computed(field: str, kind: str, sizes: Sizes, values: Mapping[str, Any]) ->
     try:
         with np.errstate(all="ignore"):
             frequencies, factor = KINDS[kind].compute(sizes, values)
-    except (ArithmeticError, ValueError):  # a logarithm of nothing, a division by it
+    except (ArithmeticError, ValueError):  # the logarithm of 0, a division by 0
         frequencies, factor = np.array([np.nan]), 1.0
     if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
         raise CheckpointError(f"{field}: {kind} of these numbers is not finite")
@@ -128,12 +128,12 @@ def _exponents(head_dim: int) -> np.ndarray:
 
 
 def linear(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
-    """Every pair turns `factor` times slower: positions lie closer together."""
+    """Every pair rotates `factor` times slower, as if positions were closer together."""
     return plain_frequencies(sizes.theta, sizes.head_dim) / np.float32(values["factor"]), 1.0
 
 
 def llama3(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
-    """Slow pairs turn `factor` times slower, fast ones as before, and those between by a mixture (Llama 3.1)."""
+    """Slow pairs rotate `factor` times slower, fast ones are unchanged, those between are mixed (Llama 3.1)."""
     factor, low, high = values["factor"], values["low_freq_factor"], values["high_freq_factor"]
     frequencies = plain_frequencies(sizes.theta, sizes.head_dim)
     wavelengths = np.float32(2 * math.pi) / frequencies
@@ -144,9 +144,9 @@ def llama3(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
 
 
 def yarn(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
-    """From as before to slower between two pairs, which are named by how often they turn in the original text.
+    """Pairs change from unchanged to slower between two pairs, given by their full turns in the original context.
 
-    The scores are sharpened a little as well, by `attention_factor` (Peng et al., 2023).
+    The scores are also scaled by `attention_factor` (Peng et al., 2023).
     """
     factor = values["factor"]
     low = _pair_that_turns(values.get("beta_fast") or 32, sizes)
@@ -163,7 +163,7 @@ def yarn(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
 
 
 def _pair_that_turns(times: float, sizes: Sizes) -> float:
-    """The pair that makes so many full turns in the original text; not a whole number."""
+    """The index, not rounded, of the pair that makes `times` full turns in the original context."""
     turns = math.log(sizes.original / (times * 2 * math.pi))
     return sizes.head_dim * turns / (2 * math.log(sizes.theta))
 
@@ -208,13 +208,13 @@ def _optional_switch(field: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a RoPE is computed (None: it is the plain one), and how each of its fields is checked."""
+    """The function that computes a RoPE (None for the plain one), and the check of each of its fields."""
 
     compute: Callable[[Sizes, Mapping[str, Any]], tuple[np.ndarray, float]] | None
     keys: Mapping[str, Callable[[str, object], None]]
 
 
-# "finetuned" is a note in some files and changes nothing.
+# "finetuned" is in some files and has no effect.
 EVERYWHERE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
 KINDS = {
     "default": Kind(None, {}),

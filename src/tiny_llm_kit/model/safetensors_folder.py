@@ -1,7 +1,7 @@
-"""The safetensors files of a model folder: found, and their headers checked before a weight is read.
+"""The safetensors files of a model folder: finds them, and checks their headers before a weight is read.
 
-A file is 8 bytes of header length, the header in JSON, then the tensors' bytes. MLX's reader trusts a header more
-than safetensors' own does, so every file passes through the latter once, here, before either reads a weight.
+A file is 8 bytes of header length, the header in JSON, then the tensors' bytes. MLX's reader checks a header less
+strictly than safetensors' own, so the latter opens every file once, here, before either reads a weight.
 Knows no arrays. Format: https://github.com/huggingface/safetensors
 """
 
@@ -15,13 +15,13 @@ from safetensors import SafetensorError, safe_open
 from .files import CheckpointError, read_json, shown
 
 INDEX = "model.safetensors.index.json"
-DTYPES = ("F32", "F16", "BF16", "U32")  # U32: words, each of several numbers of 4 or 8 bits
+DTYPES = ("F32", "F16", "BF16", "U32")  # U32: words of several numbers of 4 or 8 bits each
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What a header says of one tensor."""
+    """One tensor as its file's header describes it."""
 
     file: Path
     dtype: str
@@ -50,10 +50,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """Every tensor of a model by name, from the headers alone.
+    """All tensors of a model by name, read from the headers only.
 
     Raises:
-        CheckpointError: as `weight_files`; or a file is not what its header says, or not what the index says.
+        CheckpointError: as `weight_files`; or a file contradicts its header or the index.
     """
     tensors: dict[str, TensorInfo] = {}
     for file in weight_files(folder):
@@ -73,7 +73,7 @@ def _weight_map(folder: Path) -> dict[str, Path]:
     if not isinstance(names, dict) or not names:
         raise _broken(index, "weight_map is missing or not an object")
     for name in set(map(str, names.values())):
-        # A name with a slash could point outside of the folder.
+        # A name with a slash could point outside the folder.
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
             raise _broken(
                 index, f"weight_map names {shown(name)}, which is not a safetensors file of this folder"
@@ -117,7 +117,7 @@ def _tensor_info(file: Path, name: str, part: Any) -> TensorInfo:
 
 
 def refused(file: Path, error: Exception) -> CheckpointError:
-    """What a library says of a file that it does not open, as one line."""
+    """A library's error for a file that it does not open, as a CheckpointError of one line."""
     problem = str(error).removeprefix("Error while deserializing ")
     return _broken(file, f"broken, or not safetensors ({shown(problem, 160)})")
 

@@ -13,7 +13,7 @@ from .detokenizer import StreamDetokenizer, bytes_of_piece, bytes_of_token
 from .files import CheckpointError, read_optional_json, shown
 from .hub import model_folder
 
-# The decoder of a tokenizer that was converted from SentencePiece; some do without the last step.
+# The decoder of a tokenizer that was converted from SentencePiece; some lack the last step.
 PIECES = [
     {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
     {"type": "ByteFallback"},
@@ -23,7 +23,7 @@ PIECES = [
 
 
 class Tokenizer:
-    """A BPE tokenizer with its chat template: byte-level, or of SentencePiece with bytes to fall back on.
+    """A BPE tokenizer with its chat template: byte-level, or SentencePiece with byte fallback.
 
     Args:
         bpe: the tokenizer of the `tokenizers` library.
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are, added ones included; a model's embedding may have more rows."""
+        """The number of tokens, added ones included; a model's embedding may have more rows."""
         return self._bpe.get_vocab_size(with_added_tokens=True)
 
     @property
@@ -56,11 +56,11 @@ class Tokenizer:
         return self._chat_template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Special tokens written out in the text, as a chat template does, become themselves."""
-        # Half a surrogate pair (bytes on a command line, JSON of a client) is no text: U+FFFD, as in decoding.
+        """Token ids of a text. Special tokens that a chat template wrote into the text become single ids."""
+        # A lone surrogate (from bytes on a command line, or a client's JSON) is not text: U+FFFD, as in decoding.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         plain = self._bpe.encode(text, add_special_tokens=False).ids
-        # A template has put everything in place already; a second begin-of-text would be noise to the model.
+        # A chat template has added begin-of-text already; a second one would be noise to the model.
         is_rendered = plain[: len(self._begin)] == self._begin
         return plain if is_rendered else self._bpe.encode(text).ids
 
@@ -68,12 +68,12 @@ class Tokenizer:
         """The text of token ids; special tokens are left out."""
         if not self._has_pieces:
             return self._bpe.decode(list(ids), skip_special_tokens=True)
-        # The library gives up a whole run of bytes where one is broken, also the characters that are whole.
+        # If one byte is broken, the library replaces the whole run of bytes, valid characters included.
         stream = self.detokenizer()
         return "".join([*map(stream.add, ids), stream.finish()])
 
     def detokenizer(self) -> StreamDetokenizer:
-        """A fresh decoder for one stream of tokens."""
+        """A new decoder for one stream of tokens."""
         return StreamDetokenizer(self._bytes_of, self._drops_space)
 
     def apply_chat_template(
@@ -95,14 +95,14 @@ class Tokenizer:
         if token_id in self._special_ids:
             return b""
         token = self._bpe.id_to_token(token_id)
-        # None: a row of the embedding that no token uses.
+        # None: the embedding has a row for this id, but the tokenizer has no token.
         if token is None:
             return b""
         return bytes_of_piece(token) if self._has_pieces else bytes_of_token(token)
 
 
 def decoder_steps(bpe: tokenizers.Tokenizer) -> list[dict]:
-    """How the library turns tokens into text, step by step, as `tokenizer.json` has it."""
+    """The steps by which the library turns tokens into text, as in `tokenizer.json`."""
     decoder = json.loads(bpe.decoder.__getstate__()) if bpe.decoder is not None else {}
     return decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
 
@@ -111,7 +111,7 @@ def load_tokenizer(model: str | PathLike[str]) -> Tokenizer:
     """The tokenizer of a shipped model, a folder or a hub id (see `hub.model_folder`).
 
     Raises:
-        CheckpointError: `tokenizer.json` is absent, damaged or of another kind; or a file beside it contradicts it.
+        CheckpointError: `tokenizer.json` is absent, damaged or of another kind; or another file contradicts it.
     """
     folder = model_folder(model)
     bpe = _read_bpe(folder / "tokenizer.json")
@@ -150,7 +150,7 @@ def _special_tokens(settings: Mapping) -> dict[str, str]:
 
 
 def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
-    """An id past the embedding's last row would fail much later, or on a GPU read foreign memory."""
+    """Rejects ids beyond the embedding's last row: they would fail much later, or on a GPU read other memory."""
     largest = max(bpe.get_vocab(with_added_tokens=True).values(), default=0)
     rows = read_optional_json(folder / "config.json").get("vocab_size")
     if isinstance(rows, int) and largest >= rows:
@@ -161,7 +161,7 @@ def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
 
 
 def _eos_token_ids(folder: Path, bpe: tokenizers.Tokenizer, eos_token: str | None) -> set[int]:
-    """Every end that a file of the folder knows. They differ: a chat model also ends its turn, not only its text."""
+    """The end tokens of all files of the folder, which differ: a chat model ends its turn, and not only its text."""
     ids = set()
     for file in (folder / "generation_config.json", folder / "config.json"):
         value = read_optional_json(file).get("eos_token_id")

@@ -20,7 +20,7 @@ def model_argument(text: str) -> str:
 
 
 def text_argument(text: str) -> str:
-    """A text. Bytes that are no UTF-8 arrive from the shell as halves of characters, which no tokenizer takes."""
+    """A text. Bytes that are not UTF-8 become U+FFFD: as surrogates, no tokenizer would take them."""
     return os.fsencode(text).decode(errors="replace")
 
 
@@ -32,7 +32,7 @@ def stop_argument(text: str) -> str:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
-    """Whose code runs which model, and where; `solution` is the default."""
+    """Adds the options for the solution, the port, the device and the model; `solution` is the default."""
     add = parser.add_argument
     add(
         "--solution",
@@ -52,7 +52,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """How tokens are drawn, and how many."""
+    """Adds the options for drawing tokens and for their number."""
     add = parser.add_argument
     add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
     add("--temperature", type=float, default=0.0, help="0 is greedy")
@@ -62,10 +62,10 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:
-    """The type of a whole number within these bounds; what the array libraries count with ends at 2⁶³ - 1."""
+    """The type of a whole number within these bounds; the integers of array libraries end at 2⁶³ - 1."""
 
     def parse(text: str) -> int:
-        digits = text.isdecimal() and len(text) <= len(str(largest))  # Python converts no text of 5000 digits
+        digits = text.isdecimal() and len(text) <= len(str(largest))  # Python refuses to convert 5000 digits
         if not digits or not smallest <= int(text) <= largest:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {smallest} to {largest}")
         return int(text)

@@ -1,4 +1,4 @@
-"""MLX behind the names that both ports share. Of kit, only this file and a peer of the benchmarks import mlx.
+"""MLX under the names that both ports share. In the kit, only this file and a benchmark's peer import mlx.
 
 Twin of `backend_torch.py`.
 """
@@ -21,12 +21,12 @@ DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 def devices() -> list[str]:
-    """Best first: the GPU where Metal is there, then the CPU."""
+    """The devices of this machine, best first: the GPU where Metal exists, then the CPU."""
     return ["gpu"] * mx.metal.is_available() + ["cpu"]
 
 
 def pick_device(device: str = "auto") -> str:
-    """`auto` is the GPU where Metal is there, else the CPU. Makes it MLX's default device."""
+    """Chooses MLX's default device: for `auto` the GPU where Metal exists, else the CPU."""
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -41,7 +41,7 @@ def default_dtype(device: str) -> str:
 
 
 def to_array(values, dtype: str | None = None, device: str = "cpu") -> mx.array:
-    """NumPy (or a list) to MLX; float64 becomes float32, integers int32. MLX's memory is shared by its devices."""
+    """NumPy (or a list) to MLX; float64 becomes float32, integers int32. MLX's devices share their memory."""
     values = np.asarray(values)
     if values.dtype == np.float64:
         values = values.astype(np.float32)
@@ -71,7 +71,7 @@ def score_tokens(logits: mx.array, ids: mx.array, count: int) -> mx.array:
     Args:
         logits: (R, V) float32.
         ids: (R,) of the chosen tokens.
-        count: how many of the most probable.
+        count: number of the most probable tokens.
 
     Returns:
         (R, 2 + 2·count) float32: chosen id, its log-probability, the `count` largest log-probabilities in descending
@@ -89,26 +89,26 @@ def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
 
 
 def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str, device: str) -> mx.array:
-    """Normal numbers with this deviation and mean."""
+    """Normally distributed numbers with standard deviation `scale` and this mean."""
     numbers = (mx.random.normal(shape) * scale + mean).astype(DTYPES[dtype])
     mx.eval(numbers)
     return numbers
 
 
 def inference():
-    """A context for the work of a model. MLX notes nothing for gradients unless it is asked to."""
+    """A context for inference. MLX records nothing for gradients unless it is asked to."""
     return nullcontext()
 
 
 def set_threads(count: int) -> None:
-    """MLX's CPU backend runs on one thread; only the BLAS that it calls has more."""
+    """Sets the threads of the BLAS that MLX calls; the rest of its CPU backend runs on one thread."""
     blas.set_threads(count)
 
 
 def read_bandwidth(device: str, size: int = 2**28) -> float:
-    """Bytes a second that a reduction reads from memory: the best of five over `size` numbers of four bytes.
+    """Bytes per second that a reduction reads from memory: the best of five over `size` numbers of four bytes.
 
-    On a CPU NumPy reads, with its own threads: MLX's sum is several times slower there than memory is.
+    On a CPU, NumPy reads, with its own threads: MLX's sum is several times slower there than the memory.
     """
     if device == "cpu":
         host = np.ones(size, np.float32)
@@ -119,9 +119,9 @@ def read_bandwidth(device: str, size: int = 2**28) -> float:
 
 
 def product_speed(device: str, dtype: str, size: int) -> float:
-    """Operations a second of the product of two matrices of size · size numbers: the best of three."""
+    """Operations per second of the product of two matrices of size · size numbers: the best of three."""
     a, b = (random_normal((size, size), 1.0, 0.0, dtype, device) for _ in "ab")
-    mx.eval(a, b, a @ b)  # the first one makes kernels
+    mx.eval(a, b, a @ b)  # the first product compiles kernels
     return 2 * size**3 / min(_seconds(lambda: mx.eval(a @ b)) for _ in range(3))
 
 
@@ -140,7 +140,7 @@ def seed(number: int) -> None:
 
 
 def evaluate(array: mx.array) -> None:
-    """Computes the array, which until now may be a promise."""
+    """Computes the array, which may still be lazy."""
     mx.eval(array)
 
 
@@ -149,9 +149,9 @@ def synchronize(device: str) -> None:
 
 
 def peak_bytes(run: Callable[[], mx.array], device: str) -> int:
-    """The most memory that `run()` held at once, its result included; its inputs are there before."""
+    """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
     mx.eval(run())  # inputs that were still lazy are counted here
-    # On a busy machine an array is freed a little late, so that a run may show more than it needs; none shows less.
+    # On a busy machine arrays may be freed late: a run may show more memory than it needs, but never less.
     return min(_peak_bytes_once(run) for _ in range(3))
 
 
@@ -164,7 +164,7 @@ def _peak_bytes_once(run: Callable[[], mx.array]) -> int:
 
 
 def device_memory(device: str) -> tuple[int, int] | None:
-    """Free and total bytes that Metal recommends to use; None on a CPU, whose RAM everybody shares."""
+    """Free and total bytes that Metal recommends to use; None on a CPU, whose RAM all programs share."""
     if device == "cpu":
         return None
     total = mx.device_info()["max_recommended_working_set_size"]
@@ -172,33 +172,33 @@ def device_memory(device: str) -> tuple[int, int] | None:
 
 
 def like(array: mx.array) -> dict:
-    """The options that make a new array where `array` is: none, for MLX's devices share their memory."""
+    """Keyword arguments that create an array on the device of `array`: none, since MLX's devices share their memory."""
     return {}
 
 
 def trace(function: Callable, *arrays: mx.array):
-    """function(*arrays) as a compiler runs it: shapes and types are known, and reading a number raises."""
+    """Runs function(*arrays) as a compiler does: shapes and types are known, and reading a number raises."""
     return mx.compile(function)(*arrays)
 
 
 def open_safetensors(file: Path) -> dict[str, mx.array]:
     """The tensors of a file by name, as they are stored; nothing is read before a tensor is evaluated.
 
-    `mx.load` and not safetensors' `safe_open(framework="mlx")`: that one goes through NumPy, and twice the
-    file was in memory. `mx.load` reads each tensor straight into MLX's memory, which its devices share.
+    `mx.load` reads each tensor directly into MLX's memory, which its devices share. safetensors'
+    `safe_open(framework="mlx")` goes through NumPy, and held the file in memory twice.
     """
     return mx.load(str(file))
 
 
 def place(array: mx.array, dtype: str | None, device: str) -> mx.array:
-    """The array in its final type, or its own, evaluated now so that the stored one is freed before the next."""
+    """The array in type `dtype`, or in its own, evaluated now so that the stored one is freed before the next."""
     array = array if dtype is None else array.astype(DTYPES[dtype])
     mx.eval(array)
     return array
 
 
 def prepare(prepare_weights: Callable, weights, form: str, device: str):
-    """A solution's quantised matrix in the form of the device, evaluated now as in `place`."""
+    """A solution's quantised matrix in the device's form, evaluated now as in `place`."""
     weights = prepare_weights(weights, form)
     mx.eval(weights.weight, weights.scales, weights.biases)
     return weights

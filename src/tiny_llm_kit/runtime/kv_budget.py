@@ -1,4 +1,4 @@
-"""How many blocks of keys and values fit: a device's memory after a profiling run, or a share of a CPU's free RAM."""
+"""Number of KV blocks that fit: into a device's memory after a profiling run, or into a share of a CPU's free RAM."""
 
 import os
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from types import ModuleType
 
 from ..model.config import ModelConfig
 
-# On a CPU the pool shares RAM with the weights, the activations and everybody else: it takes a quarter of what is free.
+# On a CPU the pool shares RAM with the weights, the activations and other programs: it takes a quarter of the free RAM.
 CPU_SHARE = 0.25
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
-    """Bytes of keys and values that a token keeps in all layers."""
+    """Bytes of keys and values per token, in all layers."""
     return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * BYTES[dtype]
 
 
@@ -26,17 +26,17 @@ def blocks_that_fit(
     gpu_memory_utilization: float,
     peak_bytes: Callable[[], int],
 ) -> int:
-    """The size of the pool, without its pad block.
+    """The number of blocks in the pool, without its pad block.
 
-    On a device that knows its memory: `gpu_memory_utilization` of all of it, less what is in use (the weights) and what
-    the largest step needs. On a CPU: a quarter of the free RAM, and no more than `most`.
+    On a device that reports its memory: `gpu_memory_utilization` of all of it, minus what is in use (the weights) and
+    what the largest step needs. On a CPU: a quarter of the free RAM, and at most `most` blocks.
 
     Args:
         kit: `backend_mlx` or `backend_torch`.
-        block_bytes: of one block in all layers.
-        most: blocks that all requests together can ever use.
-        gpu_memory_utilization: above 0, at most 1.
-        peak_bytes: runs the largest step and returns the bytes that it needed; called only where memory is known.
+        block_bytes: bytes of one block in all layers.
+        most: number of blocks that all requests together can ever use.
+        gpu_memory_utilization: share of the memory, above 0 and at most 1.
+        peak_bytes: runs the largest step and returns the bytes that it needed; called only on such a device.
 
     Raises:
         ValueError: not a single block fits.
@@ -61,13 +61,13 @@ def blocks_that_fit(
 
 
 def free_ram() -> int:
-    """Bytes of RAM that programs can still get, a container's limit included."""
+    """Bytes of RAM that are still available, within a container's limit."""
     free = [_mem_available(Path("/proc/meminfo")), _cgroup_room(CGROUP)]
     return min([size for size in free if size is not None], default=_half_of_ram())
 
 
 def _mem_available(file: Path) -> int | None:
-    """Linux's own estimate; None where there is none."""
+    """Linux's own estimate of available bytes; None where there is none."""
     if not file.exists():
         return None
     lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines() if ":" in line)
@@ -75,7 +75,7 @@ def _mem_available(file: Path) -> int | None:
 
 
 def _cgroup_room(folder: Path) -> int | None:
-    """What the container's limit leaves (cgroup v2); None without a limit."""
+    """Bytes left under the container's limit (cgroup v2); None without a limit."""
     try:
         limit, used = (
             (folder / name).read_text(encoding="utf-8") for name in ("memory.max", "memory.current")
@@ -86,7 +86,7 @@ def _cgroup_room(folder: Path) -> int | None:
 
 
 def _half_of_ram() -> int:
-    """For macOS and Windows, which say how much RAM there is but not, without a library, how much is free."""
+    """Half of the RAM in bytes, for macOS and Windows: they report free RAM only through a library."""
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return 4 * 2**30

@@ -1,6 +1,6 @@
-"""From the name of a model to one that runs: its weights on a device, a week's engine, the runner, the tokenizer.
+"""Loads a model by name: its weights on a device, a week's engine, the runner and the tokenizer.
 
-Loading takes plain arguments. What a learner's code can do so far is the course's business (`course/capabilities.py`).
+Loading takes plain arguments. `course/capabilities.py` decides what a learner's code can do so far.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,10 +31,10 @@ class Engine:
     """The names of one week's engine in a solution.
 
     Args:
-        model: its model.
-        generate: its generator for one prompt.
+        model: name of its model.
+        generate: name of its generator for one prompt, if it has one.
         has_caches: whether the model serves many prompts, and reads quantised weights.
-        is_packed: whether it computes packed batches, by a `PackedRunner`.
+        is_packed: whether it computes packed batches, with a `PackedRunner`.
     """
 
     model: str
@@ -43,7 +43,7 @@ class Engine:
     is_packed: bool = False
 
 
-# The newest last.
+# In the order of the course: "auto" takes the last one that fits.
 ENGINES = {
     "week1": Engine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
     "week2": Engine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
@@ -66,23 +66,23 @@ def load(
     seed: int = 0,
     **options: Any,
 ) -> tuple[ModelRunner, Tokenizer]:
-    """A model ready to be served: what schedulers, `Request` and `batch_generate` take.
+    """Loads a runner and a tokenizer, which schedulers, `Request` and `batch_generate` take.
 
     Args:
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
-        solution: "ref" or "tiny_llm", whose code runs.
+        solution: the code that runs: "ref" or "tiny_llm".
         backend: "mlx" or "torch".
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
-        loader: "week2"; "auto" is the newest one.
+        loader: "week2"; "auto" takes the newest one.
         quantize, keep_quantized, attention: see `load_network`.
-        chunk_mask: whether the mask of a prompt's chunks is the solution's own; else it is the cache's.
-        seed: of the random draws.
-        options: of the runner, as `ModelRunner` has them.
+        chunk_mask: whether the solution's own function makes the mask of a prompt's chunks; otherwise the cache does.
+        seed: seed of the random draws.
+        options: options of `ModelRunner`.
 
     Raises:
-        CheckpointError: the model's files are unusable, or not here.
-        ValueError: no such device here, or the engine of that week keeps no cache.
+        CheckpointError: the model's files are missing or unusable.
+        ValueError: this machine does not have the device, or the engine of that week has no cache.
     """
     fitting = [name for name, engine in ENGINES.items() if engine.has_caches and not engine.is_packed]
     loader = fitting[-1] if loader == "auto" else loader
@@ -113,16 +113,16 @@ def load_packed(
     attention: str = "device",
     **options: Any,
 ) -> tuple[PackedRunner, Tokenizer]:
-    """A model of Week 3 ready to be served: what `HybridScheduler` takes.
+    """Loads a runner of Week 3 and a tokenizer, which `HybridScheduler` takes.
 
     Args:
-        num_blocks, block_size: of its KV pools.
+        num_blocks, block_size: size of its KV pools, and tokens per block.
         model, solution, backend, device, dtype, quantize, keep_quantized, attention: see `load`.
-        options: of the runner, as `PackedRunner` has them.
+        options: options of `PackedRunner`.
 
     Raises:
-        CheckpointError: the model's files are unusable, or not here.
-        ValueError: no such device here.
+        CheckpointError: the model's files are missing or unusable.
+        ValueError: this machine does not have the device.
     """
     port = Port(solution, backend, device, dtype)
     network, tokenizer = load_network(
@@ -140,16 +140,16 @@ def load_network(
     keep_quantized: bool = True,
     attention: str = "device",
 ) -> tuple[Any, Tokenizer]:
-    """A week's model with its weights on the port's device, and the tokenizer that belongs to it.
+    """Loads a week's model with its weights on the port's device, and its tokenizer.
 
     Args:
-        quantize: "4bit" or "8bit": quantises the layers' weights at load; None leaves them as they are.
-        keep_quantized: whether weights that are stored in few bits stay so; else they are dequantized.
-        attention: of `Qwen3ModelWeek2`: "simple", "tiled" or "device". The engine of Week 1 has one only.
+        quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
+        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
+        attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
 
     Raises:
-        CheckpointError: the model's files are unusable, or not here.
-        ValueError: `quantize`, and an engine that reads plain weights only.
+        CheckpointError: the model's files are missing or unusable.
+        ValueError: `quantize` was given for an engine that reads only plain weights.
     """
     week = ENGINES[loader]
     if quantize and not week.has_caches:
@@ -178,12 +178,12 @@ def load_checkpoint(
         backend: "mlx" or "torch". On a Gaudi, resolve the solution first: its hpu.py must precede torch.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
-        quantizer: how quantised weights stay so, and whether plain ones are quantised now; None dequantises.
+        quantizer: keeps quantised weights quantised, and may quantise plain ones; None dequantises.
 
     Raises:
-        CheckpointError: the folder is unusable, or quantised to other bits than `quantizer` asks for; every header is
-            checked before the first weight is read.
-        ValueError: no such device or dtype here.
+        CheckpointError: the folder is unusable, or the weights have other bits than `quantizer` asks for; every header
+            is checked before the first weight is read.
+        ValueError: this machine does not have the device, or `dtype` is unknown.
     """
     kit = import_module(f"tiny_llm_kit.runtime.backend_{backend}")
     device = kit.pick_device(device)
@@ -202,7 +202,7 @@ def load_checkpoint(
 def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
     names = check_quantized_parts(headers, config.quantization)
     if config.tie_word_embeddings:
-        # Some files keep a copy of the tied head, which is the largest tensor of a small model.
+        # Some files contain a copy of the tied head, which is the largest tensor of a small model.
         names = [name for name in names if name != "lm_head.weight"]
     return list(names)
 
@@ -224,7 +224,7 @@ def _read_weights(
     dtype: str,
     quantizer: WeightQuantizer | None,
 ) -> dict[str, Any]:
-    """One weight after the other, so that only one is in memory both as it is stored and as it is wanted."""
+    """Reads one weight after the other, so that only one is in memory in its stored and in its final form."""
     stored = {}
     for file in {info.file: None for info in headers.values()}:
         stored.update(_open(kit, file))
@@ -249,7 +249,7 @@ def _quantized_weight(
     dtype: str,
     quantizer: WeightQuantizer | None,
 ) -> Any:
-    """Words, scales and biases as the solution holds them, or as one array."""
+    """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
     if quantizer:
         words, scales, biases = triple
         kept = kit.place(words, None, "cpu"), kit.place(scales, dtype, "cpu"), kit.place(biases, dtype, "cpu")
@@ -260,7 +260,7 @@ def _quantized_weight(
 
 
 def _with_progress(names: list[str]) -> Iterable[str]:
-    """The names, with a bar on a terminal: quantising takes longer than reading."""
+    """The names, with a progress bar on a terminal: quantising takes longer than reading."""
     from rich.console import Console
     from rich.progress import track
 
@@ -273,5 +273,5 @@ def _open(kit: ModuleType, file: Path) -> dict[str, Any]:
     try:
         return kit.open_safetensors(file)
     except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        # MLX's reader may refuse what safetensors accepts.
+        # MLX's reader may reject what safetensors accepts.
         raise refused(file, error) from None

@@ -1,6 +1,6 @@
-"""From lists of integers to one call of a model and back: what stands between the policy and the arrays.
+"""The layer between policy and arrays: from lists of integers to one call of a model and back.
 
-Knows how rows are padded and how tokens are drawn. What to run, and when, is the policy's business.
+It pads rows and draws tokens. The policy decides what runs when.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,24 +12,24 @@ class ModelRunner:
     """A model of a solution as a `ServingModel`: lists of integers in, tokens out.
 
     Shapes come from few buckets, so that a graph compiler sees few programs: the rows of a batch are padded to a
-    power of two, a prompt or a chunk of one to a multiple of `prompt_bucket` or to a size of a ladder, and never
-    further than its cache goes.
+    power of two, a prompt or its chunk to a multiple of `prompt_bucket` or to a size of a ladder, and never beyond
+    the length of its cache.
 
     Args:
-        model: `Qwen3ModelWeek2` of a solution, or what has its calls.
+        model: `Qwen3ModelWeek2` of a solution, or an object with its methods.
         kit: `backend_mlx` or `backend_torch`.
-        device: where the model is.
+        device: the model's device.
         sampler: the solution's `make_sampler`; without one every token is greedy.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each sampled call, for tests.
-        prompt_bucket: 1 pads no prompt; a Gaudi wants 128.
-        chunk_mask: the solution's `chunked_attention_mask`, for the chunks of a prompt that see other keys than their
-            own. Without one the cache says who sees whom, with the same result.
+        prompt_bucket: prompts are padded to a multiple of this; 1 does not pad, a Gaudi needs 128.
+        chunk_mask: the solution's `chunked_attention_mask`, for chunks that see more keys than their own. When None the
+            cache makes the mask, with the same result.
         pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
-            fewer programs and more padding. What is longer than all of these is padded to the bucket.
+            fewer programs and more padding. A prompt longer than all of these is padded to the bucket.
         chunk_sizes: the ladder of "chunk", in ascending order.
 
     Raises:
-        ValueError: another `pad_last`.
+        ValueError: `pad_last` has another value.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ModelRunner:
             self._forget_padding(kv_cache, L - count)
             if sample:
                 return self._choose(logits[:, -1], [0], [sampling])[0]
-            # Nothing is read in this step, so wait for it before anyone takes the time.
+            # Nothing is sampled in this step, so synchronise before the caller takes the time.
             for layer in kv_cache:
                 layer.materialize()
             self.kit.synchronize(self.device)
@@ -109,23 +109,23 @@ class ModelRunner:
         return self.kit.to_array(values, device=self.device)
 
     def _padded(self, count: int, cache: Any) -> int:
-        """The size that a prompt's tokens are padded to, no further than its cache goes."""
+        """The length to which `count` prompt tokens are padded, at most the room in the cache."""
         bucket = -(-count // self.prompt_bucket) * self.prompt_bucket
         size = next((size for size in self.chunk_sizes if size >= count), bucket)
         return max(count, min(size, cache.max_seq_len - cache.offset))
 
     def _kept(self, count: int):
-        """Which token of a prompt the head sees: the last, or the last before the padding.
+        """The tokens of a prompt that get logits: the last one, or the last one before the padding.
 
-        The latter as a number in an array, also where a prompt fills its bucket: one program for the whole bucket.
+        The latter is an index in an array, even if a prompt fills its bucket: one program for the whole bucket.
         """
         return self._array([count - 1]) if self.prompt_bucket > 1 or self.chunk_sizes else 1
 
     def _mask(self, offset: int, L: int, cache: Any) -> dict:
-        """The mask of a chunk over all keys that its cache will hand out; none where these are the chunk's own alone.
+        """The mask of a chunk over all keys that its cache returns; none if these are only the chunk's own.
 
-        A prompt's beginning says "causal", in a word that kernels know without a mask. Where a chunk starts is a number
-        in an array: no new program for every start.
+        The first chunk uses the model's default "causal", for which kernels need no mask. The chunk's start is a number
+        in an array, so that it does not need a new program.
         """
         if self.chunk_mask is None:
             return {}
@@ -141,9 +141,9 @@ class ModelRunner:
                 layer.rewind(count)
 
     def _choose(self, logits, rows: Sequence[int], sampling: Sequence[Any]) -> list[int]:
-        """One token for each of these rows; `sampling` has one entry per slot.
+        """Chooses one token for each of these rows; `sampling` has one entry per slot.
 
-        Every way of drawing runs over all rows, so that its shape stays the same.
+        Each set of sampling parameters is drawn for all rows, so that the shape stays the same.
         """
         if self.on_logits is not None:
             self.on_logits(list(rows), self.kit.to_numpy(logits)[list(rows)])
@@ -153,7 +153,7 @@ class ModelRunner:
             if key is not None:
                 drawn = self._sampler()(*key)(logits)
                 ids = self.kit.where(self._array([other == key for other in keys]), drawn, ids)
-        ids = ids.tolist()  # the one copy from the device
+        ids = ids.tolist()  # the only copy from the device
         return [ids[row] for row in rows]
 
     def _sampler(self) -> Callable[..., Callable]:
@@ -163,7 +163,7 @@ class ModelRunner:
 
 
 def sampling_key(params: Any) -> tuple | None:
-    """What `make_sampler` is called with; None is greedy."""
+    """The arguments for `make_sampler`; None for greedy."""
     if params is None or params.temperature == 0:
         return None
     return params.temperature, params.top_p, params.top_k

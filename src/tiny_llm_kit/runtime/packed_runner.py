@@ -1,4 +1,4 @@
-"""From a packed batch of integers to one forward and back: what stands between Week 3's policy and the arrays."""
+"""The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -9,9 +9,9 @@ class PackedRunner:
     """A model of a solution as a `PackedModel`: one forward per call, one copy of tokens back.
 
     Args:
-        model: `Qwen3ModelWeek3` of a solution, or what has its calls.
+        model: `Qwen3ModelWeek3` of a solution, or an object with its methods.
         kit: `backend_mlx` or `backend_torch`.
-        device: where the model is.
+        device: the model's device.
         num_blocks: blocks of the KV pools, as the allocator has them.
         block_size: tokens per block.
         sampler: chooses the tokens, see `SeededSampler`.

@@ -1,7 +1,7 @@
-"""One port of one solution: whether it is installed here, its code by name, and the way of arrays in and out.
+"""One port of one solution: whether it is installed, its code by name, and conversion of arrays.
 
-Kit code reaches a solution by name, never by import: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of
-the day tests and of the screens.
+The kit finds a solution by name, never by import: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of the
+day tests and of the screens.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tin
 
 
 def installed_backends() -> list[str]:
-    """The ports whose array library can be imported here; finding out imports neither."""
+    """The ports whose array library is installed; imports neither."""
     return [name for name in PORTS if find_spec(name) is not None]
 
 
 def has_mlx_wheels() -> bool:
-    """MLX is built for Apple silicon and for Linux, not for Windows or Intel Macs."""
+    """Whether MLX has wheels for this system: Apple silicon and Linux, not Windows or Intel Macs."""
     return platform.system() == "Linux" or (platform.system(), platform.machine()) == ("Darwin", "arm64")
 
 
 def default_port() -> str:
-    """mlx on a Mac, else torch where it is installed, else mlx; torch where MLX has no build."""
+    """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
     if not has_mlx_wheels():
         return "torch"
     if platform.system() == "Darwin" or "torch" not in installed_backends():
@@ -48,7 +48,7 @@ def default_port() -> str:
 
 
 def install_line(port: str) -> str:
-    """How a port that is missing gets here, or why it cannot."""
+    """How to install a missing port, or why that is impossible."""
     if is_intel_mac(platform.system(), platform.machine()):
         return INTEL_MAC
     if port == "torch":
@@ -59,7 +59,7 @@ def install_line(port: str) -> str:
 
 
 def require_backend(name: str) -> None:
-    """Ends the command with one line when a port is asked for that is not installed."""
+    """Ends the command with one line if this port is not installed."""
     if name not in installed_backends():
         raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
 
@@ -68,17 +68,17 @@ def resolve(solution: str, backend: str) -> ModuleType:
     """The package of one port of one solution, for example `tiny_llm_ref.mlx_backend`."""
     require_backend(backend)
     if backend == "mlx":
-        preload()  # the solution is what imports mlx first: after that it is too late
+        preload()  # before the solution imports mlx: after that it is too late
     return _checked(f"{SOLUTIONS[solution]}.{backend}_backend")
 
 
 def resolve_serving(solution: str) -> ModuleType:
-    """The package of a solution's policy, `<solution>.serving`: it knows no array library."""
+    """The package of a solution's policy, `<solution>.serving`, which imports no array library."""
     return _checked(f"{SOLUTIONS[solution]}.serving")
 
 
 def _checked(name: str) -> ModuleType:
-    """Imports `name` and proves that it came from this repository: what is graded is what was edited."""
+    """Imports `name`, and ends the command if it is not from this repository: tests must run the edited code."""
     module = _imported(name)
     expected = SOURCES.joinpath(*name.split("."), "__init__.py")
     if module.__file__ is None or Path(module.__file__).resolve() != expected:
@@ -90,7 +90,7 @@ def _checked(name: str) -> ModuleType:
 
 
 def _imported(name: str) -> ModuleType:
-    """A learner's file that cannot be imported ends the command with one line; the reference's own raises."""
+    """Imports `name`. An error in a learner's file ends the command with one line; one in the reference is raised."""
     try:
         return import_module(name)
     except Exception as error:
@@ -104,7 +104,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _where(error: Exception) -> tuple[str, int]:
-    """The last place in the repository's sources that an error names."""
+    """File and line of the last frame of an error that is in the repository's sources."""
     if isinstance(error, SyntaxError) and error.filename:
         return _short(error.filename), error.lineno or 0
     frames = [
@@ -119,9 +119,9 @@ def _short(file: str) -> str:
 
 
 class Port:
-    """The public names of a solution on one backend, and the few calls that bring arrays in and out.
+    """The public names of a solution on one backend, and a few methods that convert arrays.
 
-    `b.softmax`, `b.RoPE`, … are the solution's; everything defined here is the kit's.
+    `b.softmax`, `b.RoPE`, … are the solution's; what is defined here belongs to the kit.
 
     Args:
         solution: "tiny_llm" (the learner's) or "tiny_llm_ref".
@@ -161,11 +161,11 @@ class Port:
         return self.kit.DTYPES[name]
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """The most memory in bytes that `run()` held at once beyond its inputs; `run` returns its result."""
+        """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
         return self.kit.peak_bytes(run, self.device)
 
     def runner(self, model, **options) -> ModelRunner:
-        """A model of this port as what the policy runs; options as `ModelRunner` has them."""
+        """A `ModelRunner` for a model of this port, with these options."""
         from .model_runner import ModelRunner
 
         shapes = {"prompt_bucket": 128, "chunk_sizes": (128, 256, 512)} if self.device == "hpu" else {}
@@ -173,7 +173,7 @@ class Port:
         return ModelRunner(model, self.kit, self.device, **options)
 
     def packed_runner(self, model, num_blocks: int, block_size: int = 128, **options) -> PackedRunner:
-        """A model of Week 3 as what its policy runs; options as `PackedRunner` has them."""
+        """A `PackedRunner` for a model of Week 3, with these options."""
         from .packed_runner import PackedRunner
         from .seeded_sampling import SeededSampler
 

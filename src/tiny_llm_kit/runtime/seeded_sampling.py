@@ -1,4 +1,4 @@
-"""Random draws that depend on the request alone: its seed, the number of its answer, and the token's position.
+"""Random draws that depend only on the request: its seed, the number of its answer, and the token's position.
 
 The filters are those of Day 1.7. The draw is the Gumbel-max trick (Gumbel, 1954): adding Gumbel noise to the logits and
 taking the largest draws a token with exactly its softmax probability. The noise comes from a counter-based generator,
