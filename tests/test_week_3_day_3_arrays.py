@@ -124,7 +124,7 @@ class Step:
             for p in range(context):
                 self.pages[:, table[p // page] * page + p % page] = text[:, p]
 
-    def attend(self, order=None, window=None, scale=None) -> list[np.ndarray]:
+    def attend(self, order=None, window=None, scale=None, dtype="float32") -> list[np.ndarray]:
         """packed_attention of the rows in an order of the requests; (size, H, D) of each request."""
         b, order = self.b, range(len(self.requests)) if order is None else order
         batch = self.s.PackedBatch()
@@ -144,7 +144,9 @@ class Step:
         arrays = [np.concatenate([query[i] for i in order])]
         arrays += [np.concatenate([fresh[i][kind] for i in order]) for kind in (0, 1)]
         pages = [kind.reshape(41, self.page, *kind.shape[1:]) for kind in self.pages]
-        found = b.numpy(b.packed_attention(*map(b.array, [*arrays, *pages]), mask, scale))
+        made = b.packed_attention(*(b.array(part, dtype) for part in (*arrays, *pages)), mask, scale)
+        assert made.dtype == b.dtype(dtype), f"the output is {made.dtype}, the values are {dtype}"
+        found = b.numpy(made)
         assert found.shape == arrays[0].shape, f"(T, H, D) is {arrays[0].shape}, not {found.shape}"
         places = dict(zip(order, batch.spans, strict=True))
         return [found[slice(*places[i])] for i in range(len(self.requests))]
@@ -169,8 +171,9 @@ class Step:
                 strict=True,
             )
         ):
+            with_options = f", {options}" if options else ""
             kind = "a request of one row" if self.requests[i][1] == 1 else "a chunk"
-            idea = f"request {i} of {self.requests}: {kind} with {self.requests[i][0]} tokens in pages ({options})"
+            idea = f"request {i} of {self.requests}: {kind} with {self.requests[i][0]} tokens in pages{with_options}"
             assert_close(found, alone, atol=1e-5, rtol=1e-4, idea=idea)
 
 
@@ -227,6 +230,15 @@ def test_packed_attention_passes_the_scale_to_every_part(b, s, rng):
 def test_packed_attention_merges_statistics_and_not_averages(b, s, rng):
     """Scores of a hundred and more: the part with the larger maximum decides, and nothing overflows."""
     Step(b, s, rng, MIXES["everything"], spread=60.0).check()
+
+
+@pytest.mark.task("3.3.7")
+def test_packed_attention_keeps_the_type_of_the_values(b, s, rng):
+    """Statistics are float32 inside; what comes out goes on in the type of the model."""
+    step = Step(b, s, rng, MIXES["everything"], poison=0.0)
+    found, exact = step.attend(dtype="bfloat16"), step.expected()
+    for rows, alone in zip(found, exact, strict=True):
+        assert_close(rows, alone, atol=5e-2, rtol=0, idea="bf16 in, statistics in float32, bf16 out")
 
 
 # The whole model: one forward for everything.

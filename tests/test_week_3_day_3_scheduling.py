@@ -445,8 +445,10 @@ def test_preempted_in_mid_decode_it_goes_on_where_it_was(s):
     victim = engine.sequences[2]
     assert victim.num_preemptions == 1, f"preempted {victim.num_preemptions} times"
     again = [entry for plan in engine.plans[1:] for entry in plan if entry[0] == 2]
-    assert again[0] == (2, 0, 3), f"the prompt of 2 and the token that it had, from position 0: {again[0]}"
-    assert again[1] == (2, 3, 1), f"then it decodes: {again[1]}"
+    expected = [(2, 0, 3), (2, 3, 1)]
+    assert again[:2] == expected, (
+        f"its prompt of 2 and the token that it had, from position 0; then a decode: {again}"
+    )
     tokens = engine.kinds("token").count(2)
     assert tokens == len(victim.tokens), f"{tokens} events for {len(victim.tokens)} tokens"
     engine.check_answers()

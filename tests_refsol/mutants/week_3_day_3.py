@@ -603,6 +603,14 @@ MUTANTS = [
     ),
     Mutant(
         "3.3.7",
+        "goes on in float32",
+        ATTENTION,
+        survives="a test of a model in float32",
+        torch=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, torch.float32)"),
+        mlx=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, mx.float32)"),
+    ),
+    Mutant(
+        "3.3.7",
         "every row reaches the head, and rows are chosen after it",
         MODEL,
         survives="a test of the logits",

@@ -83,8 +83,8 @@ def own_statistics(
     query: mx.array,
     key: mx.array,
     value: mx.array,
-    scale: float | None = None,
-    mask: mx.array | None = None,
+    scale: float | None,
+    mask: mx.array,
 ) -> Statistics:
     """Statistics of the rows among themselves, with the rows in front: `attention_statistics` of (T, H, D). Given.
 

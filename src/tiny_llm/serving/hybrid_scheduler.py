@@ -256,11 +256,14 @@ class HybridScheduler:
 
     def _parts(self, plan: abc.Sequence[Scheduled]) -> tuple[Part, ...]:
         """The chunks of a call, then its decodes: those have waited for the chunks, also in the same call."""
+        decodes = tuple(entry.sequence for entry in plan if entry.is_decode)
+        served = (Part("decode", decodes, len(decodes)),) if decodes else ()
+        if len(decodes) == len(plan):
+            return served
         ready = sum(sequence.is_decoding for sequence in self.running)
         chunks = [entry for entry in plan if not entry.is_decode]
-        parts = [Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks]
-        decodes = tuple(entry.sequence for entry in plan if entry.is_decode)
-        return (*parts, Part("decode", decodes, len(decodes))) if decodes else tuple(parts)
+        parts = (Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks)
+        return (*parts, *served)
 
     def _note(self, kind: str, sequence: Sequence) -> None:
         self._noted.append(Event(kind, self._now, sequence))
@@ -271,9 +274,10 @@ class HybridScheduler:
 
     def _emit(self, event: Event) -> None:
         """Passes an event on: to the chunker what a step with chunks has cost, to the listeners everything."""
-        tokens = sum(part.tokens for part in event.parts if part.kind == "chunk")
-        if self.chunker is not None and tokens:
-            self.chunker.observe(tokens, event.seconds)
+        if self.chunker is not None:
+            tokens = sum(part.tokens for part in event.parts if part.kind == "chunk")
+            if tokens:
+                self.chunker.observe(tokens, event.seconds)
         if self.metrics is not None:
             self.metrics.on_event(event)
         if self.on_event is not None:

@@ -76,7 +76,7 @@ class PackedBatch:
         """(T,) the request of each row."""
         return [index for index, span in enumerate(self.spans) for _ in range(*span)]
 
-    def reads(self, single: bool, page_size: int, pad_block: int, window: int | None) -> PastReads | None:
+    def _reads(self, single: bool, page_size: int, pad_block: int, window: int | None) -> PastReads | None:
         """The past that requests of one row read, or those of several; see `past_reads`."""
         chosen = [i for i, (start, stop) in enumerate(self.spans) if (stop - start == 1) == single]
         parts = (self.spans, self.context_lens, self.block_tables)
@@ -95,9 +95,9 @@ class PackedBatch:
             self.slots,
             self.segments,
             self.sample_rows or None,
-            self.reads(False, page_size, pad_block, None),
-            self.reads(True, page_size, pad_block, None),
-            None if window is None else self.reads(True, page_size, pad_block, window),
+            self._reads(False, page_size, pad_block, None),
+            self._reads(True, page_size, pad_block, None),
+            None if window is None else self._reads(True, page_size, pad_block, window),
         )
 
 

@@ -87,8 +87,8 @@ def own_statistics(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    scale: float | None = None,
-    mask: torch.Tensor | None = None,
+    scale: float | None,
+    mask: torch.Tensor,
 ) -> Statistics:
     """Statistics of the rows among themselves, with the rows in front: `attention_statistics` of (T, H, D). Given.
 
