@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tiny_llm_kit.commands import soak as command
+from tiny_llm_kit.lab import soak
 from tiny_llm_kit.lab.soak import Soak, SoakError, first_difference
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
@@ -14,7 +15,8 @@ def port(request) -> Port:
     return Port("tiny_llm_ref", request.param, "cpu", "float32")
 
 
-def test_a_soak_preempts_shares_cancels_and_finds_nothing(port):
+def test_a_soak_preempts_shares_cancels_and_finds_nothing(port, monkeypatch):
+    monkeypatch.setattr(soak, "CANCELS", 0.1)
     made = Soak(port, seed=1)
     for _ in range(2):
         made.wave(8)
