@@ -3,6 +3,7 @@
 import gc
 import io
 import re
+import signal
 import weakref
 from dataclasses import fields, replace
 
@@ -320,6 +321,32 @@ def test_whatever_interrupts_it_everything_is_free_and_it_can_be_used_again(make
     assert texts(llm.generate(PROMPTS, SIX)) == expected
 
 
+def test_ctrl_c_takes_effect_between_two_steps(make, monkeypatch):
+    """A real signal, in the middle of a call of the model: the call ends, and the step after it does not begin."""
+    llm, calls = make(), []
+    run, before = llm.engine.runner.run, signal.getsignal(signal.SIGINT)
+
+    def pressed(batch):
+        calls.append("begins")
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        calls.append("ends")
+        return run(batch)
+
+    monkeypatch.setattr(llm.engine.runner, "run", pressed)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS, SIX)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == ["begins", "ends"] * 2 and is_empty(llm)
+
+
+def test_no_prompts_are_no_results(make):
+    assert make().generate([]) == []
+
+
 def test_closing_gives_the_memory_back(loaded):
     with LLM.of(loaded[0], load_network(loaded[0], "tiny-qwen3", "week3")[0], loaded[2], **SMALL) as llm:
         llm.generate(PROMPTS[0], SIX)
@@ -424,6 +451,13 @@ def test_weights_are_quantized_while_they_are_loaded(backend, bits):
     with tiny_llm_ref.LLM(quantization=f"{bits}bit", backend=backend, device="cpu", **SMALL) as llm:
         assert llm.engine.network.layers[0].wq.bits == bits
         assert texts(llm.generate(PROMPTS, SIX))[0]
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
+    with tiny_llm_ref.LLM(backend=backend, device="cpu", dtype="bfloat16", **SMALL) as llm:
+        wanted = llm.engine.port.dtype("bfloat16")
+        assert llm.engine.network.embedding.weight.dtype == llm.engine.runner.pools[0].keys.dtype == wanted
 
 
 @pytest.mark.parametrize(
