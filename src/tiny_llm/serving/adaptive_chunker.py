@@ -14,7 +14,7 @@ RECENT = 3
 UP = 0.9
 # Share of the slowest median: 20 % of noise does not get below it (0.8 / 1.2), a machine that is twice as fast does.
 FASTER = 2 / 3
-# Chunks until larger sizes are tried again: two slow chunks in so many are too rare to show in the p99 of the gaps.
+# Chunks until larger sizes are tried again: two slow chunks in 500 are too rare to show in the p99 of the gaps.
 AGAIN = 500
 
 

@@ -62,7 +62,7 @@ class ChunkedPrefillScheduler:
         self._requests: list[Request] = []  # all that were added and not collected yet
 
     def add(self, request: Request) -> None:
-        """Adds a request to the queue; one that cannot be served has ended and leaves at its turn.
+        """Adds a request to the queue. One that cannot be served has ended already, and leaves at its turn.
 
         Raises:
             RuntimeError: the scheduler is closed.

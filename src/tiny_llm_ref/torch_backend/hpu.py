@@ -191,11 +191,11 @@ def fused_statistics(
     if query.shape[2] == 1:  # a decode: vLLM's plug-in uses plain products too, and no kernel
         return attention_statistics(query, key, value, scale, bias)
     scale = query.shape[3] ** -0.5 if scale is None else scale
-    # The raw operator wants the group of heads as an axis, as the vendor's own FusedSDPA reshapes for it.
+    # The raw operator needs the group of heads as an axis; the vendor's own FusedSDPA reshapes for it in the same way.
     grouped = [x.unflatten(1, (key.shape[1], -1)) for x in (query, key, value)]
     mask = bias.to(query.dtype).unsqueeze(1)
-    # By position: q, k, v, mask, dropout, scale, causal, for training (or it keeps neither maximum nor sum), softmax
-    # mode, valid lengths, side of the padding. "fast" gives the sum in another unit; "fp32" is for bf16 alone.
+    # By position: q, k, v, mask, dropout, scale, causal, training (without it, no maximum and no sum are returned),
+    # softmax mode, valid lengths, side of the padding. "fast" gives the sum in another unit; "fp32" is only for bf16.
     mode = "fp32" if query.dtype == torch.bfloat16 else "None"
     options = (0.0, scale, False, True, mode, None, "right")
     out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(*grouped, mask, *options)
@@ -214,11 +214,11 @@ def fused_statistics_twin(
 
     if query.device.type != "cpu":
         return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
-    # torch's kernel for CPUs gives the logarithm of the sum beside the output. It wants as many K/V heads as query
-    # heads, so a K/V head becomes a row of the batch, which its group sees without a copy.
+    # torch's CPU kernel returns the logarithm of the sum with the output. It needs as many K/V heads as query heads, so
+    # a K/V head becomes a row of the batch, which its group reads without a copy.
     B, H, L, D = query.shape
     Hkv, S = key.shape[1:3]
-    if L == 1:  # the heads of a group are more queries of one head, and the batch stays as it is
+    if L == 1:  # the heads of a group become queries of one head, and the batch stays as it is
         queries, mask = query.reshape(B, Hkv, -1, D), bias.expand(B, 1, H // Hkv, S)
     else:
         queries = query.reshape(B * Hkv, -1, L, D)
@@ -244,9 +244,9 @@ def convert_from_uint4(
     """(q - zero) · scale for words of 4 bits along the outputs. It dequantises; it does not multiply.
 
     Args:
-        words: (I, O / 8) int32: column 8c + j of a row stands in the four bits from 4j of word c on.
+        words: (I, O / 8) int32: bits 4j to 4j + 3 of word c of a row hold its column 8c + j.
         scales: (I / group_size, O), bf16.
-        zeros: (I / group_size, O / 8) int32, whole numbers from 0 to 15, in words in the same way.
+        zeros: (I / group_size, O / 8) int32, whole numbers from 0 to 15, packed in the same way.
         dtype: the type of the result.
 
     Returns:
