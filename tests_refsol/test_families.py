@@ -33,6 +33,7 @@ TOLERANCE, WRONG = 1e-4, 1e-2
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Of a case: transformers' model, and the folder that it wrote."""
+    transformers.utils.logging.disable_progress_bar()  # a test that reads stderr may be the first to write a model
     made = {}
 
     def get(name: str):

@@ -145,7 +145,7 @@ def test_the_models_context_is_a_limit_and_no_error():
             "the chunker's largest size 512 and 4 decodes have to fit, so give at least 516",
         ),
     ],
-    ids=str,
+    ids=["no sequences", "a budget below them", "policy", "whole prompts", "chunker"],
 )
 def test_options_that_do_not_go_together_are_refused(options, words):
     with pytest.raises(ValueError, match=re.escape(words)):

@@ -9,24 +9,27 @@ import torch
 from . import hpu
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
-from .flash_attention import flash_attention_device, flash_attention_tiled
+from .flash_attention import Statistics, flash_attention_device, flash_attention_tiled
+from .paged_attention import paged_decode_statistics
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Attention, the norm and RoPE. All sets compute the same and differ in speed and memory.
+    """Attention, the norm, RoPE and paged decode. All sets compute the same and differ in speed and memory.
 
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
         rope: makes a RoPE; takes the arguments of `RoPE`.
+        paged_decode: takes the arguments of `paged_decode_statistics`, and returns the same up to the choice of m.
     """
 
     attend: Callable[..., torch.Tensor] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
+    paged_decode: Callable = paged_decode_statistics
 
 
 class _DeviceNorm(RMSNorm):
@@ -51,10 +54,41 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
+def _paged_decode_device(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    block_list: torch.Tensor,
+    block_groups: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float | None = None,
+) -> Statistics:
+    """Day 3.2's decode; on a CPU one kernel per request, over exactly the tokens that it reads.
+
+    A CPU has no use for fixed shapes and waits for nobody when it reads a number, so nothing has to be masked.
+    """
+    if query.device.type != "cpu":
+        return paged_decode_statistics(query, key_pages, value_pages, block_list, block_groups, mask, scale)
+    B, H, D = query.shape
+    seen = mask > -torch.inf
+    counts = torch.zeros(B + 1, dtype=torch.long).index_add_(0, block_groups, seen.sum(dim=1)).tolist()
+    page_size, Hkv = key_pages.shape[1:3]
+    slots = (block_list[:, None] * page_size + torch.arange(page_size))[seen]
+    keys, values = (pages.flatten(0, 1).index_select(0, slots) for pages in (key_pages, value_pages))
+    o, m = query.new_zeros(B, H, D), torch.full((B, H), -torch.inf)
+    for row, (key, value) in enumerate(zip(keys.split(counts), values.split(counts), strict=True)):
+        if len(key) and row < B:
+            # The heads of a group are queries of one head: its keys are read once.
+            key, value = (part.transpose(0, 1)[None] for part in (key, value))
+            out, logsumexp = hpu.attention_with_logsumexp(query[row].view(1, Hkv, -1, D), key, value, scale)
+            o[row], m[row] = out.reshape(H, D), logsumexp.reshape(H)
+    return o.float(), m, (m > -torch.inf).float()
+
+
 KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
-    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm, rope=_device_rope),
+    "device": Kernels(flash_attention_device, _DeviceNorm, _device_rope, _paged_decode_device),
 }
 
 

@@ -8,23 +8,26 @@ import mlx.core as mx
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
 from .flash_attention import flash_attention_device, flash_attention_tiled
+from .paged_attention import paged_decode_statistics
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Attention, the norm and RoPE. All sets compute the same and differ in speed and memory.
+    """Attention, the norm, RoPE and paged decode. All sets compute the same and differ in speed and memory.
 
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
         rope: makes a RoPE; takes the arguments of `RoPE`.
+        paged_decode: takes the arguments of `paged_decode_statistics`, and returns the same up to the choice of m.
     """
 
     attend: Callable[..., mx.array] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
+    paged_decode: Callable = paged_decode_statistics
 
 
 class _DeviceNorm(RMSNorm):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ..serving.packing import PackedInputs
+from .kernels import Kernels
 from .packed_attention import PackedMask, packed_attention, packed_mask
 from .paged_kv_cache import TinyKvPagedPool
 from .projection import project
@@ -32,6 +33,10 @@ class PackedStep:
 class Qwen3LayerWeek3(Qwen3LayerWeek2):
     """A layer of Week 2 with another attention: keys and values are in pages, and many requests share a row."""
 
+    def __init__(self, config, weights: dict[str, mx.array], rope, kernels: Kernels):
+        super().__init__(config, weights, rope, kernels)
+        self.paged_decode = kernels.paged_decode
+
     def attention(self, x: mx.array, step: PackedStep, cache: TinyKvPagedPool) -> mx.array:
         """Attention of T rows, each over its own request's text. Given.
 
@@ -50,7 +55,8 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         query = self.rope.rotate(self.q_norm(query), *step.rows)[0]
         key = self.rope.rotate(self.k_norm(key), *step.rows)[0]
         cache.write(step.slots, key, value)
-        heads = packed_attention(query, key, value, cache.key_pages, cache.value_pages, step.mask)
+        pages = cache.key_pages, cache.value_pages
+        heads = packed_attention(query, key, value, *pages, step.mask, paged_decode=self.paged_decode)
         return project(heads.reshape(1, T, -1), self.wo)
 
 

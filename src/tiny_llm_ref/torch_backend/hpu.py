@@ -224,10 +224,32 @@ def fused_statistics_twin(
         queries = query.reshape(B * Hkv, -1, L, D)
         key, value = (x.flatten(0, 1).unsqueeze(1).expand(-1, H // Hkv, S, D) for x in (key, value))
         mask = bias.expand(B, Hkv, L, S).reshape(-1, 1, L, S)
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, logsumexp = attend(queries, key, value, attn_mask=mask.to(query.dtype), scale=scale)
+    out, logsumexp = attention_with_logsumexp(queries, key, value, scale, mask.to(query.dtype))
     logsumexp = logsumexp.reshape(B, H, L)
     return _statistics_of_seen(bias, out.reshape(B, H, L, D).float(), logsumexp, torch.ones_like(logsumexp))
+
+
+def attention_with_logsumexp(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None = None,
+    bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention and the logarithm of its sum of exponentials, by torch's CPU kernel. CPU tensors only.
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, H, S, D) in query's type, as many heads as query heads.
+        scale: 1/√D when None.
+        bias: (B, 1, L, S) in query's type, added to the scores.
+
+    Returns:
+        out (B, H, L, D) in query's type; logsumexp (B, H, L), float32.
+    """
+    # `F.scaled_dot_product_attention` calls the same kernel and drops the second result.
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return attend(query, key, value, attn_mask=bias, scale=scale)
 
 
 def _statistics_of_seen(
