@@ -1,6 +1,7 @@
 """`pdm run soak`: it sees what it is for, and it finds an engine that is wrong."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,24 @@ def test_a_wrong_token_is_found_with_its_seed(port, monkeypatch):
     monkeypatch.setattr(made.pressed.engine.runner, "run", wrong)
     with pytest.raises(SoakError, match=r"seed 3, request \d+: token \d+ of the answer is not that"):
         made.wave(2)
+
+
+def test_an_answer_that_ends_too_early_is_found(port, monkeypatch):
+    """All its tokens are right, and so is its reason."""
+    made = Soak(port, seed=3)
+    request = made.pressed.engine.request
+
+    def shorter(*arguments):
+        made_request = request(*arguments)
+        for sequence in made_request.sequences:
+            sequence.sampling = replace(
+                sequence.sampling, max_tokens=max(1, sequence.sampling.max_tokens // 2)
+            )
+        return made_request
+
+    monkeypatch.setattr(made.pressed.engine, "request", shorter)
+    with pytest.raises(SoakError, match=r"ended with \('length', \d+\), and alone with \('\w+', \d+\)"):
+        made.wave(4)
 
 
 @pytest.mark.parametrize(

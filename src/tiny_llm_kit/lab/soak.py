@@ -126,9 +126,10 @@ class Soak:
         differs = first_difference(answer.token_ids, expected.token_ids)
         if differs is not None:
             self._near_tie(output.request_id, differs, expected)
-        elif answer.finish_reason not in ("abort", expected.finish_reason):
+        elif answer.finish_reason != "abort" and ended(answer) != ended(expected):
             raise SoakError(
-                f"{self._place(output.request_id)}: ended with {answer.finish_reason!r}: {answer.error}"
+                f"{self._place(output.request_id)}: ended with {ended(answer)}, and alone with {ended(expected)}: "
+                f"{answer.error}"
             )
 
     def _near_tie(self, number: str, differs: int, expected: Any) -> None:
@@ -155,6 +156,11 @@ class Soak:
 
     def _place(self, number: str) -> str:
         return f"seed {self.seed}, request {number}"
+
+
+def ended(answer: Any) -> tuple[str, int]:
+    """Why an answer ended, and after how many tokens."""
+    return answer.finish_reason, len(answer.token_ids)
 
 
 def first_difference(actual: list[int], expected: list[int]) -> int | None:

@@ -22,7 +22,6 @@ from ..model.quantized_tensors import check_quantized_parts, parts
 from ..model.safetensors_folder import TensorInfo, read_headers, refused
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .model_runner import ModelRunner
-from .packed_runner import PackedRunner
 from .port import Port
 
 
@@ -97,38 +96,6 @@ def load(
     if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
-
-
-def load_packed(
-    model: str | PathLike[str] = "tiny-qwen3",
-    *,
-    num_blocks: int,
-    block_size: int = 128,
-    solution: str = "ref",
-    backend: str,
-    device: str = "auto",
-    dtype: str = "auto",
-    quantize: str | None = None,
-    keep_quantized: bool = True,
-    attention: str = "device",
-    **options: Any,
-) -> tuple[PackedRunner, Tokenizer]:
-    """Loads a runner of Week 3 and a tokenizer, which `HybridScheduler` takes.
-
-    Args:
-        num_blocks, block_size: size of its KV pools, and tokens per block.
-        model, solution, backend, device, dtype, quantize, keep_quantized, attention: see `load`.
-        options: options of `PackedRunner`.
-
-    Raises:
-        CheckpointError: the model's files are missing or unusable.
-        ValueError: this machine does not have the device.
-    """
-    port = Port(solution, backend, device, dtype)
-    network, tokenizer = load_network(
-        port, model, "week3", quantize, keep_quantized=keep_quantized, attention=attention
-    )
-    return port.packed_runner(network, num_blocks, block_size, **options), tokenizer
 
 
 def load_network(
