@@ -1,4 +1,4 @@
-"""LaTeX formulas to MathML, which a browser draws by itself: no script, no font, no network.
+"""LaTeX formulas to MathML, which a browser draws by itself: no script, no network.
 
 `$…$` is a formula in a line and `$$…$$` one on its own. A dollar sign opens a formula when it touches what
 follows and no letter, digit or backslash stands before it; it closes one when it touches what stands before it
@@ -27,6 +27,13 @@ TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
+
+# latex2mathml writes names and some values as operators, which a browser draws with room around them, and some brackets
+# and relations as identifiers, which it does not stretch.
+VALUE = re.compile(r"<mo>(?!mod<)([^\W\d_]{2,}|∞|⊤)</mo>")
+OPERATOR = re.compile(r"<mi>([⌈⌉⌊⌋⟺…])</mi>")
+# A function's name and what it is of, without brackets: a narrow space as in print.
+APPLIED = re.compile(r"(?<!<msub>)(?<!<msup>)(<mi>(?:log|ln|cos|sin)</mi>)(?=<m(?!o))")
 
 
 def render(text, to_mathml):
@@ -73,6 +80,8 @@ def mathml(latex, display, convert):
         return problem(f"formula ${latex}$: latex2mathml does not know {unknown[0].strip('<>')}")
     markup = re.sub(r"<(\w+)([^<>]*?) ?/>", r"<\1\2></\1>", markup)
     markup = re.sub(r"(?<=>)[^<>]+(?=<)", lambda text: inert(html.unescape(text[0])), markup)
+    markup = OPERATOR.sub(r"<mo>\1</mo>", VALUE.sub(r"<mi>\1</mi>", markup))
+    markup = APPLIED.sub(r'\1<mspace width="0.17em"></mspace>', markup)
     return markup.replace("<math ", f'<math alttext="{inert(latex)}" ', 1)
 
 

@@ -1,5 +1,6 @@
 """The book's own tools: formulas, signatures, the link check, the capture of screens; and its table of contents."""
 
+import html
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tiny_llm_kit.runtime.port import installed_backends
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import formulas
+import math_font
 import signatures
 
 
@@ -89,6 +91,26 @@ def test_markdown_finds_nothing_to_do_in_a_formula(render):
 )
 def test_a_wrong_formula_shows_as_an_error(render, wrong):
     assert '<span class="book-error">' in render(wrong)
+
+
+def test_names_and_infinity_are_values_and_brackets_stretch(render):
+    """What latex2mathml takes for something else: a browser would space it wrongly, or not stretch it."""
+    page = render(
+        r"$\operatorname{softmax}(-\infty) W^\top \bmod n$ $\left\lfloor h \right\rfloor$ $\log x$ $\cos(x)$"
+    )
+    assert all(f"<mi>{value}</mi>" in page for value in ("softmax", "∞", "⊤"))
+    assert "<mo>mod</mo>" in page
+    assert re.findall(r"<(\w+)[^>]*>[⌊⌋]", page) == ["mo", "mo"]
+    assert re.findall(r"<mi>(\w+)</mi><mspace", page) == ["log"]
+
+
+def test_the_font_has_every_sign_of_a_formula(render):
+    """A sign that is missing would be drawn with another font, and a bracket would not stretch."""
+    for page in sorted((BOOK / "src").glob("*.md")):
+        for formula in re.findall(r"<math .*?</math>", render(page.read_text(encoding="utf-8"))):
+            signs = html.unescape(re.sub(r"<[^>]*>", "", formula))
+            missing = set(signs) - set(math_font.CHARACTERS)
+            assert not missing, f"{page.name}: add {missing} to book/math_font.py and run it"
 
 
 def test_without_latex2mathml_the_formula_shows_as_latex(tmp_path):
