@@ -1,7 +1,8 @@
 """What is asked of a scheduler: which prompts, how long, and when they arrive.
 
-Nothing arrives by a clock: a request arrives while a call of the model runs, counted from 0, so that every chunk size
-meets the same state of the batch on every machine.
+On a real model nothing arrives by a clock: a request arrives while a call of the model runs, counted from 0, so that
+every chunk size meets the same state of the batch on every machine. In the simulator time is the same everywhere, and
+requests arrive in seconds.
 """
 
 import string
@@ -28,6 +29,7 @@ class RequestSpec:
         prompt: its token ids; empty for those of `prompt_of`.
         priority: its class.
         text_tokens: of the prompt's text without a chat template around it.
+        time: in the simulator, the seconds after which it arrives.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class RequestSpec:
     prompt: tuple[int, ...] = ()
     priority: str = "interactive"
     text_tokens: int = 0
+    time: float = 0.0
 
     def ids(self, vocabulary: int, number: int = 0) -> list[int]:
         """Its prompt."""

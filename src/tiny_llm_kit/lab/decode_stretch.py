@@ -1,0 +1,87 @@
+"""Skips a stretch of decode steps in which nothing else can happen: the simulator's jump.
+
+While nobody waits and everybody who runs decodes, no policy has a choice: each step computes one token of each request.
+So all steps up to the next arrival, or to the step in which somebody ends, are taken at once. What they cost is summed
+in the order of the steps, and the result equals that of stepping to the last bit.
+"""
+
+from typing import Any
+
+LEAST = 3  # steps: fewer are not worth it
+
+
+def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
+    """Advances the scheduler, its simulated model's clock and the recorder by a stretch.
+
+    Args:
+        scheduler: between two steps.
+        recorder: its `stretch(sequences, times)` takes the time of each token.
+        until: seconds; a step that begins then or later is not skipped.
+
+    Returns:
+        How many steps were skipped.
+    """
+    if not _has_no_choice(scheduler):
+        return 0
+    most = _steps_without_an_end(scheduler)
+    if most < LEAST:
+        return 0
+    times = _ends(scheduler, most)
+    steps = 1 + int(
+        (times[:-1] < until).sum()
+    )  # the first begins now, each other when the one before it ends
+    _advance(scheduler, steps)
+    recorder.stretch(scheduler.running, times[:steps])
+    scheduler.clock.now = float(times[steps - 1])
+    return steps
+
+
+def _has_no_choice(scheduler: Any) -> bool:
+    """Whether nobody waits or has ended, and everybody who runs decodes."""
+    running = scheduler.running
+    return (
+        bool(running)
+        and not len(scheduler.waiting)
+        and all(each.is_decoding and not each.is_done for each in running)
+    )
+
+
+def _steps_without_an_end(scheduler: Any) -> int:
+    """Steps until one in which a request ends, or is preempted for its blocks."""
+    running, allocator = scheduler.running, scheduler.allocator
+    steps = min(each.max_new_tokens - len(each.tokens) for each in running) - 1
+
+    def fits(count: int) -> bool:
+        missing = sum(each.block_table.missing(len(each.known_tokens) + count - 1) for each in running)
+        return allocator.can_allocate(missing, keep_watermark=False)
+
+    if steps < LEAST or fits(steps):
+        return steps
+    low, high = 0, steps  # fits(low), and not fits(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _ends(scheduler: Any, steps: int) -> Any:
+    """When each of so many steps ends."""
+    import numpy as np
+
+    from .packed_cost import StepWork
+
+    running = scheduler.running
+    work = StepWork(decodes=len(running), decode_pairs=sum(each.num_computed + 1 for each in running))
+    seconds = np.broadcast_to(scheduler.model.cost.seconds(work.stretch(steps)), steps)
+    return np.cumsum(np.concatenate([[scheduler.clock.now], seconds]))[1:]
+
+
+def _advance(scheduler: Any, steps: int) -> None:
+    """Gives every request its tokens and their blocks, as `commit` would step by step."""
+    scheduler.model.calls += steps
+    for each in scheduler.running:
+        each.block_table.reserve(len(each.known_tokens) + steps - 1)
+        each.num_computed += steps
+        for tokens in (each.known_tokens, each.tokens):
+            tokens.extend([0] * steps)
+        each.sampled.extend([each.sampled[-1]] * steps)
