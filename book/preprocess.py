@@ -1,4 +1,4 @@
-"""The book's mdBook preprocessor: `{{#signature …}}` lines, then formulas, in every chapter.
+"""The book's mdBook preprocessor: signatures, numbers of hints, and formulas, in every chapter.
 
 Self-contained, because plain `mdbook build book` runs it with whatever `python3` the machine has. What cannot
 be rendered stays visible in the page as `<span class="book-error">`, and `pdm run book check` fails on it.
@@ -8,6 +8,7 @@ import json
 import sys
 
 import formulas
+import hints
 import signatures
 
 
@@ -23,7 +24,7 @@ def preprocess(book):
     """Rewrite the chapters of mdBook's JSON in place."""
     to_mathml = formulas.converter()
     for chapter in chapters(book["items"]):
-        text = signatures.expand(chapter["content"])
+        text = hints.number(signatures.expand(chapter["content"]))
         chapter["content"] = formulas.render(text, to_mathml)
 
 

@@ -21,6 +21,7 @@ from tiny_llm_kit.runtime.port import installed_backends
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import formulas
+import hints
 import math_font
 import signatures
 
@@ -123,6 +124,22 @@ def test_without_latex2mathml_the_formula_shows_as_latex(tmp_path):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert run.stdout.strip() == "a <code>x&#95;1</code> b <code>y</code>"
     assert len(run.stderr.splitlines()) == 1
+
+
+# ---- hints
+
+
+def test_hints_are_numbered_task_by_task():
+    page = "\n".join(
+        f"### Task 1.1.{task}: a name\n\n"
+        + '<details class="hint">\n<summary>Hint: a title</summary>\n</details>' * count
+        for task, count in ((1, 2), (2, 1))
+    )
+    assert re.findall("Hint.*?title", hints.number(page)) == [
+        "Hint 1 of 2: a title",
+        "Hint 2 of 2: a title",
+        "Hint 1 of 1: a title",
+    ]
 
 
 # ---- signatures

@@ -174,7 +174,7 @@ def test_another_copy_of_the_package_is_refused(clone, tmp_path):
 
 def test_hints_come_one_more_at_a_time(clone):
     one, two = (clone.run("course", "hint", "1.1.1", *more).stdout for more in ([], ["2"]))
-    assert "Hint 1 of" in one and "Hint 2 of" not in one and "course hint 1.1.1 2" in one
+    assert "Hint 1 of 2: the maximum" in one and "Hint 2 of" not in one and "course hint 1.1.1 2" in one
     assert "Hint 2 of" in two
 
 

@@ -82,9 +82,9 @@ def hint(options: argparse.Namespace) -> None:
     if not found:
         written = pages_of(options.task.of_day)
         sys.exit(f"task {options.task} has no hints{'' if written else ': its chapter is not written yet'}")
-    for number, text in enumerate(found[: options.number], 1):
-        console.print(f"[bold]Hint {number} of {len(found)}[/]")
-        console.print(Markdown(text))
+    for number, hint in enumerate(found[: options.number], 1):
+        console.print(f"[bold]Hint {number} of {len(found)}: {hint.title}[/]")
+        console.print(Markdown(hint.text))
     if options.number < len(found):
         console.print(f"more: pdm run course hint {options.task} {options.number + 1}", style="dim")
 
