@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ..serving.packing import PackedInputs
+from .basics import silu
 from .kernels import Kernels
 from .packed_attention import PackedMask, packed_attention, packed_mask
 from .paged_kv_cache import TinyKvPagedPool
@@ -31,33 +32,77 @@ class PackedStep:
 
 
 class Qwen3LayerWeek3(Qwen3LayerWeek2):
-    """A layer of Week 2 with another attention: keys and values are in pages, and many requests share a row."""
+    """A layer of Week 2 with another attention: keys and values are in pages, and many requests share a row.
+
+    It has three parts, so that each can be compiled on its own (Day 3.4). The first and the last see T rows and nothing
+    of the requests, so their graphs depend on T alone, and one graph serves all layers.
+    """
 
     def __init__(self, config, weights: dict[str, mx.array], rope, kernels: Kernels):
         super().__init__(config, weights, rope, kernels)
         self.paged_decode = kernels.paged_decode
 
-    def attention(self, x: mx.array, step: PackedStep, cache: TinyKvPagedPool) -> mx.array:
+    def project_in(self, x: mx.array, rows: tuple[mx.array, ...]) -> tuple[mx.array, mx.array, mx.array]:
+        """Queries, keys and values of T rows. Given.
+
+        Args:
+            x: (1, T, E), the residual stream.
+            rows: of RoPE's tables, see `PackedStep`.
+
+        Returns:
+            query (T, H, D), key and value (T, Hkv, D).
+        """
+        _, T, _ = x.shape
+        x = self.input_layernorm(x)
+        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)
+        key = project(x, self.wk).reshape(1, T, -1, self.head_dim)
+        value = project(x, self.wv).reshape(T, -1, self.head_dim)
+        query, key = self.rope.rotate(self.q_norm(query), *rows), self.rope.rotate(self.k_norm(key), *rows)
+        return query[0], key[0], value
+
+    def attention(
+        self, query: mx.array, key: mx.array, value: mx.array, step: PackedStep, cache: TinyKvPagedPool
+    ) -> mx.array:
         """Attention of T rows, each over its own request's text. Given.
 
         Args:
-            x: (1, T, E), normed.
-            step: slots, RoPE's rows and masks of these rows.
+            query, key, value: from `project_in`.
+            step: slots and masks of these rows.
             cache: this layer's pool; it holds the rows' keys and values afterwards.
+
+        Returns:
+            (T, H, D).
+        """
+        cache.write(step.slots, key, value)
+        pages = cache.key_pages, cache.value_pages
+        return packed_attention(query, key, value, *pages, step.mask, paged_decode=self.paged_decode)
+
+    def project_out(self, x: mx.array, heads: mx.array) -> mx.array:
+        """The residual stream after attention and the MLP. Given.
+
+        Args:
+            x: (1, T, E), the residual stream before this layer.
+            heads: (T, H, D), from `attention`.
 
         Returns:
             (1, T, E).
         """
         _, T, _ = x.shape
-        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)
-        key = project(x, self.wk).reshape(1, T, -1, self.head_dim)
-        value = project(x, self.wv).reshape(T, -1, self.head_dim)
-        query = self.rope.rotate(self.q_norm(query), *step.rows)[0]
-        key = self.rope.rotate(self.k_norm(key), *step.rows)[0]
-        cache.write(step.slots, key, value)
-        pages = cache.key_pages, cache.value_pages
-        heads = packed_attention(query, key, value, *pages, step.mask, paged_decode=self.paged_decode)
-        return project(heads.reshape(1, T, -1), self.wo)
+        x = x + project(heads.reshape(1, T, -1), self.wo)
+        h = self.post_attention_layernorm(x)
+        return x + project(silu(project(h, self.w_gate)) * project(h, self.w_up), self.w_down)
+
+    def __call__(self, x: mx.array, step: PackedStep, cache: TinyKvPagedPool) -> mx.array:
+        """
+        Args:
+            x: (1, T, E), the residual stream.
+            step, cache: see `attention`.
+
+        Returns:
+            (1, T, E), the residual stream after this layer.
+        """
+        query, key, value = self.project_in(x, step.rows)
+        return self.project_out(x, self.attention(query, key, value, step, cache))
 
 
 class Qwen3ModelWeek3(Qwen3ModelWeek2):
