@@ -18,8 +18,8 @@ class Checkpoint(Protocol):
 def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
     """The weights of layer `index`, by the parameter names of `Qwen3TransformerBlock`.
 
-    Families without norms on queries and keys have no `q_norm` and `k_norm`; a projection with a bias is a
-    `BiasedWeights`.
+    Families without norms on queries and keys have no `q_norm` and `k_norm`. A projection
+    with a bias is a `BiasedWeights`.
     """
     config = checkpoint.config
     E, F = config.hidden_size, config.intermediate_size

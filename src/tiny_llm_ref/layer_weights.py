@@ -18,8 +18,8 @@ class Checkpoint(Protocol):
 def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
     """The weights of layer `index`, by the parameter names of `Qwen3TransformerBlock`.
 
-    Families without norms on queries and keys have no `q_norm` and `k_norm`; a projection with a bias is a
-    `BiasedWeights`.
+    Families without norms on queries and keys have no `q_norm` and `k_norm`. A projection
+    with a bias is a `BiasedWeights`.
     """
     config = checkpoint.config
     E, F = config.hidden_size, config.intermediate_size
@@ -53,6 +53,6 @@ def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> Any:
     return BiasedWeights(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]))
 
 
-def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable[[Any], Any]:
+def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable:
     """The norm of queries or keys; the identity in families that have none."""
     return (lambda x: x) if weight is None else norm(dim, weight, eps)

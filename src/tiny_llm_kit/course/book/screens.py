@@ -18,6 +18,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,8 +228,14 @@ def recording_console(command: str) -> Console:
         legacy_windows=False,
         highlight=False,
     )
-    console.print(Text.assemble(("$ ", "green"), (command, "bold")), soft_wrap=True)
+    console.print(Text.assemble(("$ ", "green"), (shell_lines(command), "bold")), soft_wrap=True)
     return console
+
+
+def shell_lines(command: str) -> str:
+    """A command on lines that fit the console, as a shell takes them."""
+    lines = textwrap.wrap(command, COLUMNS - 4, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines)
 
 
 def fragment(console: Console, measured: tuple[str, ...] = ()) -> str:

@@ -58,7 +58,7 @@ def _line(trace: Trace, lane: Lane) -> Text:
         elif span.kind in ("queued", "paused"):
             cells[start:end] = "-" * (end - start)
     _mark_waits(cells, trace.prefill_step)
-    text = Text(f"{letter}  ", "dim")
+    text = Text.assemble((f"{letter}  ", "dim"))
     for cell in cells:
         text.append(cell, STYLES.get(cell, ""))
     text.rstrip()

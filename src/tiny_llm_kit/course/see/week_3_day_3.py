@@ -93,7 +93,7 @@ def _run(s, **options: Any) -> Run:
 
 def _strip(number: int, event: Any, preempted: str) -> Text:
     """The tokens of a step, decodes first, each in the colour of its request."""
-    text = Text(f"step {number:2}  ", "dim")
+    text = Text.assemble((f"step {number:2}  ", "dim"))
     for part in sorted(event.parts, key=lambda part: part.kind == "chunk"):
         for one in part.requests:
             small = part.kind == "decode"
