@@ -1,15 +1,18 @@
 """What the commands do with wrong options, with `--help`, and with a machine that lacks something."""
 
 import argparse
+import io
 import os
+import pkgutil
 import re
 import socket
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
-from tiny_llm_kit import terminal
+from tiny_llm_kit import commands, terminal
 from tiny_llm_kit.commands import book, eval_tiny_model, see, test_all
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.arguments import day_argument, task_argument
@@ -54,9 +57,101 @@ def test_a_whole_number_is_within_its_bounds(text):
 # ---- the terminal
 
 
-def test_a_closed_stream_is_left_alone(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    terminal.replace_unknown_characters()
+class Refusing(io.RawIOBase):
+    """An output that the system refuses to write, such as `/dev/full`."""
+
+    def __init__(self, error: OSError | None):
+        self.error = error
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if self.error is not None:
+            raise self.error
+        return len(data)
+
+
+def end_of(main, monkeypatch, capsys, stdout: OSError | None = None) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command whose `main` is given."""
+    refusing = Refusing(stdout)
+    if stdout is not None:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(refusing)))
+    code = 0
+    try:
+        terminal.command(main)([])
+    except SystemExit as end:
+        code = end.code
+    refusing.error = None  # what is still buffered is written when the stream is collected
+    return code, *capsys.readouterr()
+
+
+def prints(argv) -> None:
+    print("an answer")
+
+
+def test_a_closed_input_is_empty_and_a_closed_output_refuses(monkeypatch):
+    """What Python makes of `<&-` and `>&-` is None."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    terminal.open_standard_streams()
+    assert sys.stdin.read() == ""
+    sys.stderr.write("goes nowhere")
+    sys.stderr.flush()
+    sys.stdout.write("x")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        sys.stdout.flush()
+    terminal._give_up_output()
+    sys.stdout.flush()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(9, "Bad file descriptor")])
+def test_an_output_that_cannot_be_written_is_one_line(monkeypatch, capsys, error):
+    code, _, errors = end_of(prints, monkeypatch, capsys, stdout=error)
+    assert (code, errors) == (1, f"standard output: cannot be written ({error.strerror})\n")
+
+
+def test_whatever_the_system_refuses_is_one_line_with_its_file(monkeypatch, capsys, tmp_path):
+    absent = tmp_path / "absent"
+    code, _, errors = end_of(lambda argv: absent.read_text(), monkeypatch, capsys)
+    assert (code, errors) == (1, f"{absent}: No such file or directory\n")
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch, capsys):
+    def fails(argv):
+        raise OSError("libhabana.so does not load")
+
+    with pytest.raises(OSError, match="does not load"):
+        end_of(fails, monkeypatch, capsys)
+
+
+def test_ctrl_c_and_a_reader_that_goes_away_say_nothing(monkeypatch, capsys):
+    def interrupted(argv):
+        print("so far")
+        raise KeyboardInterrupt
+
+    assert end_of(interrupted, monkeypatch, capsys) == (130, "so far\n", "")
+    assert end_of(prints, monkeypatch, capsys, stdout=BrokenPipeError(32, "Broken pipe")) == (1, "", "")
+
+
+def test_what_a_command_returns_and_exits_with_stays(monkeypatch, capsys):
+    assert terminal.command(lambda argv: 7)([]) == 7
+    assert end_of(lambda argv: terminal.fail("a problem"), monkeypatch, capsys) == (2, "", "a problem\n")
+
+
+def test_ctrl_c_while_a_command_is_imported_says_nothing(capsys):
+    """`terminal.command` is not there yet: the hook of the package is."""
+    commands._report(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert capsys.readouterr() == ("", "")
+    commands._report(ValueError, ValueError("a defect"), None)
+    assert capsys.readouterr().err == "ValueError: a defect\n"
+
+
+def test_every_command_ends_in_one_line():
+    """Each `main` is one that `terminal.command` has wrapped."""
+    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    mains = {name: import_module(f"{commands.__name__}.{name}").main for name in names}
+    assert [name for name, main in mains.items() if not hasattr(main, "__wrapped__")] == []
 
 
 # ---- see

@@ -1,5 +1,7 @@
 """What commands do with their terminal: print what it can show, stream an answer, end with one line or at Ctrl-C."""
 
+import contextlib
+import functools
 import io
 import os
 import signal
@@ -15,17 +17,92 @@ from typing import Any, NoReturn
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 
+def command(main: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of every command's `main`: whatever the system does to it, it ends with one line and its exit code.
+
+    130 after Ctrl-C; 1 when the reader of the output has gone, when the output or a file cannot be written or read,
+    and when standard output is closed. A closed standard input is empty.
+    """
+
+    @functools.wraps(main)
+    def run(argv: Sequence[str] | None = None) -> Any:
+        open_standard_streams()
+        replace_unknown_characters()
+        try:
+            try:
+                return main(argv)
+            finally:
+                sys.stdout.flush()  # here, where a failure is still handled
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _give_up_output()
+            sys.exit(1)
+        except OSError as error:
+            if error.errno is None:  # no answer of the system: a library that does not load, or a defect
+                raise
+            _end_refused(error)
+
+    return run
+
+
+def open_standard_streams() -> None:
+    """Opens the standard streams that are closed: the next file would take the number of one.
+
+    The input is then empty, and the output refuses what is written, as a full disk does.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            os.set_inheritable(file, True)
+            stream = open(file, "w" if number else "r", encoding="utf-8")  # noqa: SIM115 (open until the end)
+            setattr(sys, name, stream)
+
+
 def replace_unknown_characters() -> None:
     """A terminal may know fewer characters than the course and the model write: it gets "?" for the others."""
     for stream in (sys.stdin, sys.stdout):
-        if isinstance(stream, io.TextIOWrapper):  # a closed one is None, and a notebook has its own
+        if isinstance(stream, io.TextIOWrapper):  # a notebook has its own
             stream.reconfigure(errors="replace")
 
 
-def fail(problem: object) -> NoReturn:
-    """Ends the command with one line on standard error and exit code 2."""
+def _give_up_output() -> None:
+    """Discards what is still buffered, which Python would try to write at its end, and fail again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end_refused(error: OSError) -> NoReturn:
+    """Ends the command with what the system refused. Only a stream that is open already has no file name."""
+    if error.filename is None:
+        _give_up_output()
+        fail(f"standard output: cannot be written ({error.strerror})", 1)
+    fail(f"{error.filename}: {error.strerror}", 1)
+
+
+def fail(problem: object, code: int = 2) -> NoReturn:
+    """Ends the command with one line on standard error; exit code 2 stands for an input that cannot be used."""
     print(problem, file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
+
+
+def check_outputs(*files: Path | None) -> None:
+    """Ends the command with one line, before it has computed anything, if one of these files cannot be written.
+
+    Args:
+        files: what the options name; None for an option that was not given.
+    """
+    given = [file for file in files if file is not None]
+    for file in given:
+        try:
+            existed = file.exists()
+            file.open("a").close()
+            if not existed:
+                file.unlink()
+        except OSError as error:
+            fail(f"{file}: cannot be written ({error.strerror})")
+    if len({file.resolve() for file in given}) < len(given):
+        fail(f"{given[-1]}: two options name this file; give each its own")
 
 
 def write_file(file: Path, text: str) -> None:
@@ -35,20 +112,6 @@ def write_file(file: Path, text: str) -> None:
     except OSError as error:
         fail(f"{file}: cannot be written ({error.strerror})")
     print(f"\nwritten: {file}")
-
-
-@contextmanager
-def ends_quietly() -> Iterator[None]:
-    """Ctrl-C, and a reader of the output that goes away, end the command without a traceback."""
-    try:
-        yield
-        if sys.stdout is not None:
-            sys.stdout.flush()  # what is still held back may be what the reader does not want
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # what Python writes at its end must not fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
 
 
 @contextmanager

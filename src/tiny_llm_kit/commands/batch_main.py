@@ -26,7 +26,7 @@ from ..runtime.arguments import (
 )
 from ..runtime.llm_engine import LLMEngine
 from ..runtime.port import SOLUTIONS, resolve_serving
-from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters, write_file
+from ..terminal import INTERRUPTED, command, fail, write_file
 
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 
@@ -104,12 +104,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return INTERRUPTED if interrupted else int(bool(job.failed))
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
-    replace_unknown_characters()
     used = ["sampling"] * bool(options.temperature) + ["quantization"] * bool(options.quantize)
     needs = Day(3, 3) if options.loader == "week3" else Day(2, 6)
-    with ends_quietly(), ends_at_a_blank(needs=needs, unused=unused_days(*used)):
+    with ends_at_a_blank(needs=needs, unused=unused_days(*used)):
         code = run(options, Console(highlight=False))
     sys.exit(code)
 

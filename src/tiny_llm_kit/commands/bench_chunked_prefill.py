@@ -14,7 +14,7 @@ from ..lab.bench.shapes import SHAPES, random_runner
 from ..lab.serve import NoEnd, Serving
 from ..runtime.arguments import whole_number
 from ..runtime.port import SOLUTIONS, Port, resolve_serving
-from ..terminal import fail
+from ..terminal import command, fail
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,6 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         return measure(plan, serving, backend, model.device, status.update)
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console()
     with ends_at_a_blank(needs=Day(2, 7)):

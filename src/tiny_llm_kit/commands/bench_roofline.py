@@ -9,9 +9,10 @@ from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.roofline import RooflinePlan, measure
 from ..runtime.port import SOLUTIONS, Port
-from ..terminal import fail
+from ..terminal import command, fail
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options, console = bench_parser("roofline", __doc__, RooflinePlan, ("auto",)).parse_args(argv), Console()
     backend = choose_backend(options.solution, options.backend)

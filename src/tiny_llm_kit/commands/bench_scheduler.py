@@ -9,8 +9,10 @@ from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.scheduler import SchedulerPlan, measure
 from ..runtime.port import resolve_serving
+from ..terminal import command
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options, console = bench_parser("scheduler", __doc__, SchedulerPlan).parse_args(argv), Console()
     plan = plan_of(SchedulerPlan, options, waiting=sorted(set(options.waiting)))

@@ -13,7 +13,7 @@ from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.throughput import ThroughputPlan, measure
 from ..runtime.port import SOLUTIONS, Port
-from ..terminal import fail, write_file
+from ..terminal import command, fail, write_file
 
 
 def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -25,6 +25,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         return measure(plan_of(ThroughputPlan, options), port, loading, status.update)
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     top = bench_parser("throughput", __doc__, ThroughputPlan, ("auto",))
     top.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")

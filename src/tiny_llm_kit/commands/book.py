@@ -11,15 +11,15 @@ from ..course.book.mdbook import PORT, mdbook, serve
 from ..repo import BOOK, ROOT
 from ..runtime.arguments import whole_number
 from ..runtime.port import installed_backends
-from ..terminal import replace_unknown_characters
+from ..terminal import command
 
 SITE = BOOK / "book"
 ROUNDS = 5  # of a measurement, whose medians count
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    replace_unknown_characters()
     if args.action == "capture":
         return capture(args.check)
     if args.action == "measure":

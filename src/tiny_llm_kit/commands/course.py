@@ -18,7 +18,7 @@ from ..course.tree import tasks
 from ..repo import PORTS, ROOT
 from ..runtime.arguments import whole_number
 from ..runtime.port import installed_backends
-from ..terminal import fail, replace_unknown_characters
+from ..terminal import command, fail
 
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
 COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
@@ -177,8 +177,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
-    replace_unknown_characters()
     options = parser().parse_args(argv)
     options.run(options)
 

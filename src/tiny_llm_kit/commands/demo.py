@@ -15,7 +15,7 @@ from ..lab.demo.session import serve_policies
 from ..lab.serve import NoEnd, Serving
 from ..runtime.arguments import add_model_arguments, whole_number
 from ..runtime.port import resolve_serving
-from ..terminal import INTERRUPTED, ends_quietly, fail, replace_unknown_characters
+from ..terminal import INTERRUPTED, command, fail
 
 CHOICES = {"1": "sync", "2": "async"}
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
@@ -62,12 +62,12 @@ def make_demo(options: argparse.Namespace) -> Demo:
     return Demo(Serving(resolve_serving(options.solution), model, tokenizer), prompts.specs(tokenizer), knobs)
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
-    replace_unknown_characters()
     console = Console(highlight=False)
-    with ends_quietly(), ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
+    with ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
         try:
             options.demo = choose_demo(options.demo, sys.stdin.isatty() and sys.stdout.isatty())
         except EOFError:

@@ -6,11 +6,13 @@ import importlib.util
 import sys
 
 from ..course.doctor.checks import CHECKS, Check, run
+from ..terminal import command
 
 MARKS = {"ok": "ok", "warn": "note", "missing": "MISSING"}
 STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     argparse.ArgumentParser(prog="pdm run doctor", description=__doc__).parse_args(argv)
     results = [run(check) for check in CHECKS]

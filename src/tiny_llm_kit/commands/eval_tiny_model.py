@@ -20,7 +20,7 @@ from ..model.tokenizer import load_tokenizer
 from ..repo import MODELS
 from ..runtime.arguments import model_argument, whole_number
 from ..runtime.port import SOLUTIONS, installed_backends
-from ..terminal import fail
+from ..terminal import command, fail
 
 WEEK_1_MODEL = parse_day("1.5")  # the day whose code is evaluated
 OTHER_CASES = 20  # cases a suite on every run but the first
@@ -76,6 +76,7 @@ def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun
     return runs
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     parser = _parser()
     options = parser.parse_args(argv)

@@ -17,7 +17,7 @@ from ..course.capabilities import (
 )
 from ..model.files import CheckpointError
 from ..runtime.arguments import add_model_arguments, add_sampling_arguments, text_argument
-from ..terminal import TerminalSession, ends_quietly, fail, replace_unknown_characters
+from ..terminal import TerminalSession, command, fail
 
 PROMPT = "What is chunked prefill?"
 
@@ -139,11 +139,11 @@ def used(options: argparse.Namespace) -> list[str]:
     return [options.loader, *sampling, *(["quantization"] if options.quantize else [])]
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
-    replace_unknown_characters()
     capabilities = used(options)
-    with ends_quietly(), ends_at_a_blank(needed_day(*capabilities), unused_days(*capabilities)):
+    with ends_at_a_blank(needed_day(*capabilities), unused_days(*capabilities)):
         try:
             run(options)
         except CheckpointError as error:  # a chat template that fails on the messages

@@ -12,7 +12,7 @@ from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
 from ..lab.serve import NoEnd
 from ..runtime.arguments import DEVICES, whole_number
 from ..runtime.port import SOLUTIONS, Port
-from ..terminal import fail, replace_unknown_characters
+from ..terminal import command, fail
 
 
 def screen(day: Day, part: str = ""):
@@ -23,6 +23,7 @@ def screen(day: Day, part: str = ""):
         raise SystemExit(f"day {day} has no {'screen of its graphs' if part else 'screen'}") from None
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run see", description=__doc__)
     parser.add_argument("day", type=day_argument, help="for example 1.3")
@@ -36,7 +37,6 @@ def main(argv: list[str] | None = None) -> None:
         "--graphs", action="store_true", help="of day 2.7: counts the programs of prompts, on the torch port"
     )
     options = parser.parse_args(argv)
-    replace_unknown_characters()
     backend = ports_of(learner_port())[0] if options.backend == "auto" else options.backend
     if options.graphs:
         show_graphs(options)

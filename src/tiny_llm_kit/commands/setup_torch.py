@@ -4,8 +4,10 @@ import argparse
 import sys
 
 from ..course.doctor.setup_torch import install
+from ..terminal import command
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     argparse.ArgumentParser(prog="pdm run setup-torch", description=__doc__).parse_args(argv)
     return install()

@@ -8,7 +8,7 @@ from ..lab.soak import Soak, SoakCounts, SoakError
 from ..repo import PORTS
 from ..runtime.arguments import DEVICES, whole_number
 from ..runtime.port import Port, installed_backends
-from ..terminal import ends_quietly, fail
+from ..terminal import command, fail
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,20 +21,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console(highlight=False)
     ports = installed_backends() if options.backend == "all" else [options.backend]
     cases = [(port, policy) for port in ports for policy in ("hybrid", "separate")]
-    with ends_quietly():
-        for name, policy in cases:
-            try:
-                port = Port("tiny_llm_ref", name, options.device, "float32")
-                counts = soak(port, policy, options.seed, 60 * options.minutes / len(cases), console)
-            except (SoakError, ValueError) as error:
-                fail(f"{name}, {policy}: {error}")
-            console.print(f"{name}, {policy}: {counts}", soft_wrap=True)
-            for line in counts.near_ties:
-                console.print(f"  {line}", soft_wrap=True)
+    for name, policy in cases:
+        try:
+            port = Port("tiny_llm_ref", name, options.device, "float32")
+            counts = soak(port, policy, options.seed, 60 * options.minutes / len(cases), console)
+        except (SoakError, ValueError) as error:
+            fail(f"{name}, {policy}: {error}")
+        console.print(f"{name}, {policy}: {counts}", soft_wrap=True)
+        for line in counts.near_ties:
+            console.print(f"  {line}", soft_wrap=True)
 
 
 def soak(port: Port, policy: str, seed: int, seconds: float, console: Console) -> SoakCounts:

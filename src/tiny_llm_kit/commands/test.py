@@ -6,7 +6,7 @@ from ..course.address import Day
 from ..course.capabilities import learner_port, ports_of
 from ..course.grading.run import files_of, parser, run, selected_days
 from ..course.learner import states
-from ..terminal import fail
+from ..terminal import command, fail
 
 
 def started(backends: list[str]) -> list[Day]:
@@ -15,6 +15,7 @@ def started(backends: list[str]) -> list[Day]:
     return sorted({state.task.of_day for state in states(parts) if state.status != "blank"})
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options, rest = parser("pdm run test", __doc__).parse_known_args(argv)
     backends = ports_of(options.backend or learner_port())

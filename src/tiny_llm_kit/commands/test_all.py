@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..repo import ROOT
 from ..runtime.port import installed_backends
+from ..terminal import command
 
 Check = tuple[str, list[str]]
 
@@ -34,6 +35,7 @@ SOAK: Check = (
 )
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run test-all", description=__doc__)
     parser.add_argument(LONG, action="store_true", help=f"also what proves the machine: {LONG_ADDS}")

@@ -7,9 +7,10 @@ from ..course.capabilities import ports_of
 from ..course.grading.run import files_of, parser, run, selected_days
 from ..repo import PORTS, ROOT, TESTS
 from ..runtime.port import install_line, installed_backends
-from ..terminal import fail
+from ..terminal import command, fail
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options, rest = parser("pdm run test-refsol", __doc__).parse_known_args(argv)
     backends = ports_of(options.backend or "all")

@@ -17,7 +17,7 @@ from ..lab.workload import Workload, among_decodes
 from ..repo import PORTS
 from ..runtime.arguments import DEVICES, whole_number
 from ..runtime.port import SOLUTIONS, resolve_serving
-from ..terminal import ends_quietly, fail, replace_unknown_characters, write_file
+from ..terminal import command, fail, write_file
 
 MODEL = "tiny-qwen3"
 
@@ -79,10 +79,10 @@ def measured(options: argparse.Namespace, workload: Workload, names: ModuleType)
     return run
 
 
+@command
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
-    replace_unknown_characters()
-    with ends_quietly(), ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
+    with ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
         try:
             found = compare(options)
             found.show(make_console())

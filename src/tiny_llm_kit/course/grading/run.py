@@ -8,7 +8,7 @@ import pytest
 from ...repo import PORTS, ROOT
 from ...runtime.arguments import DEVICES
 from ...runtime.port import SOLUTIONS, Port
-from ...terminal import fail, replace_unknown_characters
+from ...terminal import fail
 from ..address import Day, Task
 from ..tree import day_tests, days, tasks
 
@@ -55,7 +55,6 @@ def run(
     extra: tuple[str, ...] = (),
 ) -> int:
     """Runs pytest on `paths` and returns the exit code; no test selected is an error."""
-    replace_unknown_characters()
     for backend in backends:
         check_port(solution, backend, options.device)
     arguments = [
