@@ -4,16 +4,27 @@ import io
 import json
 import re
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 from tiny_llm_kit.commands import bench_chunked_prefill as command
-from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.course.book import screens, tradeoff_screen
 from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
 from tiny_llm_kit.lab.bench import chunked_prefill, provenance, reports
-from tiny_llm_kit.lab.bench.chunked_prefill import POLICIES, SweepPlan, figures_of, measure, sweep
+from tiny_llm_kit.lab.bench.chunked_prefill import (
+    ADAPTIVE,
+    POLICIES,
+    SweepPlan,
+    figures_of,
+    measure,
+    number_of_runs,
+    sweep,
+)
 from tiny_llm_kit.lab.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
+from tiny_llm_kit.lab.bench.progress import Progress
+from tiny_llm_kit.lab.cost_model import Cost, Costs
 from tiny_llm_kit.lab.serve import NoEnd, Serving, serve
 from tiny_llm_kit.lab.simulated_model import SimulatedModel
 from tiny_llm_kit.lab.workload import (
@@ -114,6 +125,38 @@ def test_every_candidate_takes_its_turn_and_the_first_run_is_not_counted(monkeyp
     assert [[run["n"] for run in runs] for runs in found["runs"].values()] == [[4, 9], [5, 7], [6, 8]]
 
 
+def test_the_adaptive_chunker_has_its_row():
+    """From the rule's 128 it goes down to the largest size whose chunks are below its target."""
+    model = SimulatedModel(Costs(prefill=Cost(0, 0.0006, 0), decode=Cost(0.001, 0, 0)))
+    serving = Serving(NAMES, model, clock=model.clock)
+    found = sweep(serving, heavy(1024), (128, ADAPTIVE, None), 1, lambda text: None)
+    assert list(found["runs"]) == ["128", "adaptive", NONE]
+    assert [row["step"] for row in found["rows"]] == [128, "adaptive", None]
+    gaps = {name: runs[0]["longest_gap"] for name, runs in found["runs"].items()}
+    assert gaps["adaptive"] <= gaps["128"] < gaps[NONE]
+    first = {name: runs[0]["ttft_long"] for name, runs in found["runs"].items()}
+    assert first["adaptive"] > first["128"], "smaller chunks have more decode steps between them"
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then_with_the_time_that_is_left(capsys):
+    clock = iter([0, 0, 4, 12, 100, 100])
+    with Progress(Console(file=io.StringIO()), 20, lambda: next(clock)) as progress:
+        for number in range(5):
+            progress(f"chunk {number}")
+    assert capsys.readouterr().err.splitlines() == [
+        "run 1 of 20: chunk 0",
+        "run 3 of 20: chunk 2, about 2 min left",
+        "run 4 of 20: chunk 3, about 9 min left",
+    ]
+
+
+def test_every_run_is_counted_before_it_begins():
+    told = []
+    plan = SweepPlan("paced", (128, ADAPTIVE, None), mixed_tokens=300, long_tokens=600, rounds=2)
+    measure(plan, paced(), "none", "cpu", told.append)
+    assert len(told) == number_of_runs(plan)
+
+
 # ---- the table
 
 
@@ -203,6 +246,20 @@ def test_changes_have_a_sign_that_is_theirs():
     ]
 
 
+def test_the_trade_off_has_a_dot_for_every_size_and_the_gap_is_below_the_prompt():
+    result = scripted()
+    result["sweeps"][0]["runs"]["adaptive"] = [run_of()]
+    svg = tradeoff_screen.drawing(result)
+    root = ElementTree.fromstring(svg)
+    dots = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter("circle")]
+    assert len(dots) == 6, "three sizes, two curves"
+    assert all(0 < x < 360 and 0 < y < 250 for x, y in dots)
+    gap, done = dots[:3], dots[3:]
+    assert [x for x, _ in gap] == [x for x, _ in done] == sorted(x for x, _ in gap)
+    assert all(low[1] > high[1] for low, high in zip(gap, done, strict=True))
+    assert not re.search(r"NaN|None|style=|stroke=", svg) and svg.count("<title") == 1
+
+
 # ---- the command
 
 
@@ -237,6 +294,7 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     kept = json.loads((tmp_path / "x.json").read_text())
     assert provenance.is_sealed(kept) and kept["options"] == " ".join(options)
     assert list(kept["sweeps"][0]["runs"]) == ["32", NONE], "what all are compared with was not measured"
+    monkeypatch.setattr(screens, "SHIPPED", "another")
     [(name, page)] = screens.benchmark_screens()
     assert name == "benchmark-x" and "pdm run bench-chunked-prefill --backend" in page and "longest" in page
 

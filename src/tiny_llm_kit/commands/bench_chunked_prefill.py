@@ -7,8 +7,9 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load
-from ..lab.bench.chunked_prefill import SweepPlan, measure
+from ..lab.bench.chunked_prefill import SweepPlan, measure, number_of_runs
 from ..lab.bench.options import bench_parser, plan_of
+from ..lab.bench.progress import Progress
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.shapes import SHAPES, random_runner
 from ..lab.serve import NoEnd, Serving
@@ -44,9 +45,8 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     steps = dict.fromkeys([*options.steps, None])  # with none, which all are compared with
     plan = plan_of(SweepPlan, options, model=name, dtype=dtype, steps=list(steps))
     serving = Serving(resolve_serving(options.solution), model)
-    # A spinner that turns once a second takes no time from what is measured.
-    with console.status("", refresh_per_second=1) as status:
-        return measure(plan, serving, backend, model.device, status.update)
+    with Progress(console, number_of_runs(plan)) as progress:
+        return measure(plan, serving, backend, model.device, progress)
 
 
 @command

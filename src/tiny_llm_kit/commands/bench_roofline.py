@@ -1,11 +1,11 @@
 """`pdm run bench-roofline`: calls of 1 token and of many, under the roofs of this machine: memory and arithmetic."""
 
 from rich.console import Console
-from rich.progress import track
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank
 from ..lab.bench.options import bench_parser, plan_of
+from ..lab.bench.progress import Progress
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.roofline import RooflinePlan, measure
 from ..runtime.port import SOLUTIONS, Port
@@ -21,7 +21,8 @@ def main(argv: list[str] | None = None) -> None:
             port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
             sizes = {name: sorted(set(getattr(options, name))) for name in ("tokens", "threads")}
             plan = plan_of(RooflinePlan, options, dtype=port.float_dtype, **sizes)
-            result = measure(plan, port, lambda rounds: track(rounds, "rounds", console=console))
+            with Progress(console, len(plan.threads) * plan.rounds) as progress:
+                result = measure(plan, port, progress.over)
         except ValueError as error:
             fail(error)
     show_and_keep(console, result, options, argv)

@@ -34,10 +34,11 @@ from ...lab.bench.provenance import RESULTS, is_sealed
 from ...repo import BOOK, ROOT
 from ...runtime.port import Port, installed_backends
 from .. import see
-from . import batch_screen, roofline_screen, timeline_screen, widget
+from . import batch_screen, roofline_screen, timeline_screen, tradeoff_screen, widget
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
+SHIPPED = "tiny-qwen3"
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def widget_screens() -> Iterator[tuple[str, str]]:
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
 
-    Of a roofline a drawing, too.
+    Of a roofline there is a drawing, too, and of the chunk sizes of the shipped model.
 
     Raises:
         RuntimeError: a file is not what was sealed.
@@ -190,6 +191,8 @@ def benchmark_screens() -> Iterator[tuple[str, str]]:
         yield f"benchmark-{file.stem}", fragment(console)
         if result["kind"] == "roofline":
             yield file.stem, roofline_screen.drawing(result)
+        if result["kind"] == "chunked-prefill" and result["plan"]["model"] == SHIPPED:
+            yield file.stem.replace("chunked-prefill", "tradeoff"), tradeoff_screen.drawing(result)
 
 
 def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ..serve import Serving, serve
-from ..trace import Trace, percentile
+from ..trace import WHOLE, Trace, percentile
 from ..workload import LONG, SHORT, Workload, behind_a_long_one, decode_heavy, mixed
 from .options import COUNT, option
 from .provenance import provenance
@@ -19,11 +19,15 @@ POLICIES = {
     "chunked, in order": (True, {}),
     "chunked, with pausing": (True, {"pause_prefill": True}),
 }
+# Stands for the sizes that `AdaptiveChunker` chooses: `sweep_chunk_sizes` takes numbers alone.
+ADAPTIVE = WHOLE + 1
+NAMES = {None: "none", ADAPTIVE: "adaptive"}
 
 
 def chunk_argument(text: str) -> int | None:
-    """ "none" is the whole prompt."""
-    return None if text == "none" else whole_number(1)(text)
+    """ "none" is the whole prompt, "adaptive" what the chunker chooses."""
+    named = {name: step for step, name in NAMES.items()}
+    return named[text] if text in named else whole_number(1, WHOLE - 1)(text)
 
 
 LENGTH = {"type": whole_number(9), "metavar": "N"}
@@ -35,8 +39,8 @@ class SweepPlan:
 
     model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
     steps: tuple[int | None, ...] = option(
-        (32, 128, 512, None),
-        "tokens of a chunk; none computes a prompt whole",
+        (32, 128, 512, ADAPTIVE, None),
+        "tokens of a chunk; adaptive: AdaptiveChunker chooses; none: a prompt is computed whole",
         type=chunk_argument,
         nargs="+",
         metavar="N",
@@ -62,7 +66,7 @@ def measure(
     return {
         "kind": "chunked-prefill",
         "backend": backend,
-        "plan": {**plan.__dict__, "steps": list(plan.steps)},
+        "plan": {**plan.__dict__, "steps": [shown(step) for step in plan.steps]},
         "provenance": before,
         "sweeps": sweeps,
         "policies": policies,
@@ -76,9 +80,10 @@ def sweep(
     figures: dict[int | None, list[dict]] = {step: [] for step in steps}
 
     def run(step: int | None) -> Any:
-        progress(f"{workload.name}, chunk {shown(step)}, run {len(figures[step])} of {rounds}")
+        progress(f"{workload.name}, chunk {shown(step)}")
         metrics = serving.names.ChunkedPrefillMetrics(prefill_step=workload.promise)
-        served = serve(serving, workload, step, metrics=metrics)
+        chunker = serving.names.AdaptiveChunker() if step == ADAPTIVE else None
+        served = serve(serving, workload, step, metrics=metrics, chunker=chunker)
         figures[step].append(figures_of(served.trace(), workload))
         return metrics
 
@@ -89,7 +94,7 @@ def sweep(
         "name": workload.name,
         "says": workload.says,
         "runs": {shown(step): counted[1:] for step, counted in figures.items()},
-        "rows": rows,
+        "rows": [{**row, "step": "adaptive" if row["step"] == ADAPTIVE else row["step"]} for row in rows],
     }
 
 
@@ -103,7 +108,7 @@ def _policies(plan: SweepPlan, serving: Serving, queued: bool, progress: Progres
             is_chunked, options = POLICIES[name]
             step = plan.policy_step if is_chunked else None
             workload = behind_a_long_one(plan.long_tokens, step, queued)
-            progress(f"{workload.name}, {name}, run {number + 1} of {plan.rounds}")
+            progress(f"{workload.name}, {name}")
             figures[name].append(figures_of(serve(serving, workload, step, **options).trace(), workload))
     runs = {name: counted[1:] for name, counted in figures.items()}
     return {"name": workload.name, "says": workload.says, "runs": runs}
@@ -129,4 +134,9 @@ def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
 
 
 def shown(step: int | None) -> str:
-    return "none" if step is None else str(step)
+    return NAMES.get(step, str(step))
+
+
+def number_of_runs(plan: SweepPlan) -> int:
+    """Of both sweeps and both cases of the policies; each has one run more than there are rounds."""
+    return 2 * (len(plan.steps) + len(POLICIES)) * (plan.rounds + 1)
