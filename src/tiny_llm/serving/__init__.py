@@ -6,6 +6,7 @@ from .batch import Batch
 from .batch_generate import batch_generate
 from .block_allocator import BlockAllocator, OutOfBlocks
 from .block_table import BlockTable
+from .buckets import Bucket, Buckets, make_buckets
 from .chunk import Chunk, next_chunk
 from .chunk_size import select_optimal_chunk_size
 from .chunked_prefill import batch_generate_with_chunked_prefill
@@ -15,8 +16,11 @@ from .completion import Completion
 from .events import Event, Part
 from .flat_blocks import FlatBlocks, flat_blocks
 from .hybrid_scheduler import HybridScheduler
+from .ladders import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .model import BatchCache, KvCache, PackedModel, Sampled, ServingModel
 from .packing import PackedBatch, PackedInputs, Scheduled, pack
+from .padded_budget import room_for_prompts, tokens_to_delay
+from .padding import pad_chunk_reads, pad_decode_reads
 from .past_reads import PastReads
 from .prefix_cache import PrefixCache, block_hash
 from .priority_scheduler import PriorityScheduler
@@ -35,6 +39,8 @@ __all__ = [
     "BatchCache",
     "BlockAllocator",
     "BlockTable",
+    "Bucket",
+    "Buckets",
     "Chunk",
     "ChunkedPrefillMetrics",
     "ChunkedPrefillScheduler",
@@ -64,11 +70,20 @@ __all__ = [
     "batch_generate",
     "batch_generate_with_chunked_prefill",
     "block_hash",
+    "bucketize",
+    "exponential_ladder",
     "flat_blocks",
+    "linear_ladder",
+    "make_buckets",
     "model_call",
     "next_chunk",
     "pack",
+    "pad_chunk_reads",
+    "pad_decode_reads",
+    "padding_aware_ladder",
     "percentile",
+    "room_for_prompts",
     "select_optimal_chunk_size",
     "sweep_chunk_sizes",
+    "tokens_to_delay",
 ]

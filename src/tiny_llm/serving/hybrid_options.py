@@ -1,5 +1,6 @@
 """Which options of a hybrid scheduler go together. Given."""
 
+from .buckets import Buckets
 from .chunk_size import Chunker
 
 
@@ -11,6 +12,7 @@ def check_options(
     enable_chunked_prefill: bool,
     policy: str,
     chunker: Chunker | None,
+    buckets: Buckets | None = None,
 ) -> None:
     """Raises a ValueError that names the fix when a number is out of range, or two options exclude each other."""
     budget = f"max_num_batched_tokens is {max_num_batched_tokens}"
@@ -33,3 +35,24 @@ def check_options(
             f"{budget}: the chunker's largest size {chunker.sizes[-1]} and {max_num_seqs} decodes have to fit, so give"
             f" at least {chunker.sizes[-1] + max_num_seqs} tokens"
         )
+    if buckets is not None:
+        check_buckets(max_num_batched_tokens, max_num_seqs, policy, buckets)
+
+
+def check_buckets(max_num_batched_tokens: int, max_num_seqs: int, policy: str, buckets: Buckets) -> None:
+    """Raises a ValueError when the ladders are too short for a step, or leave no room for a chunk."""
+    for name, least in (("decode_tokens", max_num_seqs), ("chunk_tokens", max_num_batched_tokens)):
+        last = getattr(buckets, name)[-1]
+        if last < least:
+            raise ValueError(f"{name} of the buckets ends with {last}: let it end with {least}")
+    least = least_budget(buckets, policy)
+    if max_num_batched_tokens < least:
+        raise ValueError(
+            f"max_num_batched_tokens is {max_num_batched_tokens}: the smallest padded chunk and {max_num_seqs} decodes"
+            f" have to fit, so give at least {least} tokens"
+        )
+
+
+def least_budget(buckets: Buckets, policy: str) -> int:
+    """The fewest padded tokens per step with which a chunk fits beside the decodes, whatever their number."""
+    return buckets.chunk_tokens[0] + (buckets.decode_tokens[-1] if policy == "separate" else 0)

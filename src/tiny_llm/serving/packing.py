@@ -3,11 +3,15 @@
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .padding import pad_chunk_reads, pad_decode_reads, pad_to
 from .past_reads import PastReads, past_reads
 from .sampling import SamplingParams
 from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from .buckets import Bucket
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,24 @@ class PackedBatch:
         parts = (self.spans, self.context_lens, self.block_tables)
         return past_reads(*([part[i] for i in chosen] for part in parts), page_size, pad_block, window)
 
-    def inputs(self, page_size: int, pad_block: int, window: int | None = None) -> "PackedInputs":
+    def past_pages(self, page_size: int) -> tuple[int, int]:
+        """Pages that requests of several rows read, and those that requests of one row read."""
+        pages = [0, 0]
+        for (start, stop), context in zip(self.spans, self.context_lens, strict=True):
+            pages[stop - start == 1] += -(-context // page_size)
+        return pages[0], pages[1]
+
+    def inputs(
+        self, page_size: int, pad_block: int, window: int | None = None, bucket: "Bucket | None" = None
+    ) -> "PackedInputs":
         """What a model computes of it, as lists.
 
         Args:
             page_size, pad_block: of the pools.
             window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
+            bucket: what the lists are padded to, see `PackedInputs.padded`; None does not pad.
         """
-        return PackedInputs(
+        inputs = PackedInputs(
             self.token_ids,
             self.positions,
             self.slots,
@@ -99,6 +113,7 @@ class PackedBatch:
             self._reads(True, page_size, pad_block, None),
             None if window is None else self._reads(True, page_size, pad_block, window),
         )
+        return inputs if bucket is None else inputs.padded(bucket, page_size, pad_block, window is not None)
 
 
 @dataclass(frozen=True)
@@ -132,6 +147,21 @@ class PackedInputs:
             )
 
         return PackedInputs(**{name: one(part) for name, part in vars(self).items()})
+
+    def padded(
+        self, bucket: "Bucket", page_size: int, pad_block: int, has_window: bool = False
+    ) -> "PackedInputs":
+        """The same with every list at the length that the bucket says. Results of rows that were there do not change.
+
+        Args:
+            bucket: at least as large as the batch, see `Buckets.of`.
+            page_size, pad_block: of the pools. Keys and values of padding go to the pad block, and nobody reads them.
+            has_window: whether the model has layers with a sliding window.
+        """
+        tokens, rows, pages = bucket.tokens, bucket.rows, bucket.decode_pages
+        # TASK 3.4.8: rows of padding are a request of their own, so that they see themselves and nobody sees them.
+        # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
+        raise NotImplementedError("week 3 day 4 task 8: PackedInputs.padded")
 
 
 def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .padding_waste import PaddingWaste
+
 
 class PackedRunner:
     """A model of a solution as a `PackedModel`: one forward per call, one copy of tokens back.
@@ -17,6 +19,7 @@ class PackedRunner:
         sampler: chooses the tokens, see `SeededSampler`.
         sampled: makes the solution's `Sampled` of a token and its log-probabilities.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
+        buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class PackedRunner:
         sampler: Callable,
         sampled: Callable,
         on_logits: Callable | None = None,
+        buckets: Any = None,
     ):
         self.model, self.kit, self.device = model, kit, device
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -37,27 +41,55 @@ class PackedRunner:
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
         self.pools = model.create_kv_pools(num_blocks, block_size)
-        self.computed_tokens = 0  # rows that the model has computed so far, those of padding included
+        self.buckets = buckets
+        self.waste = PaddingWaste()
+
+    @property
+    def computed_tokens(self) -> int:
+        """Rows that the model has computed so far, those of padding included."""
+        return self.waste.padded_tokens
 
     def run(self, batch: Any) -> list[Any]:
         """See `PackedModel.run`."""
+        bucket = None if self.buckets is None else self.buckets.of(batch)
+        chosen = self._compute(batch, bucket)
+        self.waste.count(batch, bucket, self.block_size)
+        return chosen
+
+    def warm_up(self, on_progress: Callable[[int, int], object] = lambda done, total: None) -> None:
+        """Runs every bucket that a load can meet once, as `run` does, on a batch that writes to the pad block alone.
+
+        Each number of sampled rows also draws a token once: drawing has operations that the greedy choice has not.
+
+        Args:
+            on_progress: called as on_progress(done, total) after each bucket.
+        """
+        listed, drawn = self.buckets.warm_up_list(), set()
+        for done, bucket in enumerate(listed, start=1):
+            temperatures = (0.0,) if bucket.rows in drawn else (0.0, 1.0)
+            for temperature in temperatures:
+                self._compute(self.buckets.padding_batch(self.num_blocks, temperature), bucket)
+            drawn.add(bucket.rows)
+            on_progress(done, len(listed))
+
+    def _compute(self, batch: Any, bucket: Any) -> list[Any]:
         window = self.model.config.sliding_window
         with self.kit.inference():
-            inputs = batch.inputs(self.block_size, self.num_blocks, window).map(self._array)
+            inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
             logits = self.model(inputs, self.pools)
             chosen = [] if logits is None else self._choose(batch, logits)
             for pool in self.pools:
                 pool.materialize()
-            if not chosen:  # nothing was read, so wait for the device before anyone takes the time
+            if logits is None:  # nothing was read, so wait for the device before anyone takes the time
                 self.kit.synchronize(self.device)
-        self.computed_tokens += len(batch.token_ids)
         return chosen
 
     def _array(self, values: list) -> Any:
         return self.kit.to_array(values, device=self.device)
 
     def _choose(self, batch: Any, logits: Any) -> list[Any]:
-        if self.on_logits is not None:
-            self.on_logits(batch.sample_rows, self.kit.to_numpy(logits))
+        """One token for each sampled row; the rows of a bucket after those are dropped."""
+        if self.on_logits is not None and batch.sample_rows:
+            self.on_logits(batch.sample_rows, self.kit.to_numpy(logits)[: len(batch.sample_rows)])
         positions = [batch.positions[row] + 1 for row in batch.sample_rows]  # of the new tokens
         return [self.sampled(*choice) for choice in self.sampler(logits, batch.sampling, positions)]

@@ -3,17 +3,20 @@
 import time
 from collections import abc, deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .admission import Admission
 from .block_allocator import BlockAllocator
 from .block_table import BlockTable
+from .buckets import Buckets
 from .chunk_size import Chunker
 from .completion import Completion
 from .events import Event, Listener, Part
-from .hybrid_options import check_options
+from .hybrid_options import check_options, least_budget
 from .model import PackedModel, Sampled
 from .packing import Scheduled, pack
+from .padded_budget import room_for_prompts, tokens_to_delay
 from .request_queue import RequestQueue
 from .sequence import Sequence
 
@@ -36,6 +39,7 @@ class HybridScheduler:
         queue: the requests that wait; a `FifoQueue` when None.
         clock: seconds.
         chunker: chooses how many tokens of prompts a step with decodes may have, from what such steps have cost.
+        buckets: what the model pads its calls to; then the budget counts padded tokens. None when nothing is padded.
         metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
         on_event: called with each event. It may call `abort` of any request.
 
@@ -58,15 +62,17 @@ class HybridScheduler:
         queue: RequestQueue | None = None,
         clock: Callable[[], float] = time.perf_counter,
         chunker: Chunker | None = None,
+        buckets: Buckets | None = None,
         metrics: Any = None,
         on_event: Listener | None = None,
     ):
         modes = {"enable_chunked_prefill": enable_chunked_prefill, "policy": policy, "chunker": chunker}
-        check_options(max_num_batched_tokens, max_num_seqs, model.max_model_len, **modes)
+        check_options(max_num_batched_tokens, max_num_seqs, model.max_model_len, **modes, buckets=buckets)
         self.model, self.allocator = model, allocator
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
         self.enable_chunked_prefill, self.policy = enable_chunked_prefill, policy
         self.clock, self.chunker, self.metrics, self.on_event = clock, chunker, metrics, on_event
+        self.buckets = buckets
         self.waiting = Admission(allocator, queue, whole_prompts=not enable_chunked_prefill, tell=self._note)
         self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
         self.is_closed = False
@@ -135,6 +141,7 @@ class HybridScheduler:
         if self.enable_chunked_prefill:
             self.plan_decodes(plan)
         self.plan_prompts(plan)
+        self.delay_padding(plan)
         if not plan:  # without chunks: a step of whole prompts, else one of decodes
             self.plan_decodes(plan)
         for entry in plan:
@@ -192,10 +199,27 @@ class HybridScheduler:
     def prompt_budget(self, plan: list[Scheduled]) -> int:
         """How many tokens of prompts the step may have beside the decodes that are planned. Given."""
         left = self.max_num_batched_tokens - len(plan)
+        if self.buckets is not None:
+            budget = max(self.max_num_batched_tokens, least_budget(self.buckets, self.policy))
+            separate = self.policy == "separate"
+            left = room_for_prompts(budget, len(plan), self.buckets, separate=separate)
         has_prompts = len(plan) < len(self.running) or len(self.waiting)
         if self.chunker is None or not plan or not has_prompts:
             return left
         return min(left, self.chunker.select_chunk_size(left, len(plan) / self.max_num_seqs))
+
+    def delay_padding(self, plan: list[Scheduled]) -> None:
+        """Cuts the last chunk back to a rung where that saves more padding than it delays. Given."""
+        if (
+            self.buckets is None
+            or not self.enable_chunked_prefill
+            or not any(entry.size > 1 for entry in plan)
+        ):
+            return
+        padded = self.calls(plan)[0]  # the call with the chunks
+        delayed = tokens_to_delay(sum(entry.size for entry in padded), self.buckets.chunk_tokens)
+        if 0 < delayed < plan[-1].size:
+            plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running request's place and blocks away, until another one has left. Given."""

@@ -18,14 +18,22 @@ class PackedServing:
         model: `Qwen3ModelWeek3`.
         num_blocks, block_size: of its pools.
         caching: whether requests share cached prefixes.
+        buckets: what every call is padded to.
     """
 
     def __init__(
-        self, b: Any, s: Any, model: Any, num_blocks: int = 40, block_size: int = 4, caching: bool = False
+        self,
+        b: Any,
+        s: Any,
+        model: Any,
+        num_blocks: int = 40,
+        block_size: int = 4,
+        caching: bool = False,
+        buckets: Any = None,
     ):
         self.b, self.s = b, s
         self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
-        self.runner = b.packed_runner(model, num_blocks, block_size, on_logits=self._keep)
+        self.runner = b.packed_runner(model, num_blocks, block_size, on_logits=self._keep, buckets=buckets)
         self.rows: list[np.ndarray] = []  # of the last call
         self.logits: dict[int, dict[int, np.ndarray]] = defaultdict(dict)  # request -> position -> (V,)
 
@@ -55,3 +63,29 @@ class PackedServing:
         for entry, row in zip(needing, self.rows, strict=True):
             self.logits[entry.sequence.request_id][entry.stop - 1] = row
         return self.rows
+
+
+def batch_with(s: Any, requests: Iterable[tuple[int, int]], page_size: int) -> Any:
+    """A batch of requests of (context, rows), each with pages of its own; the last row of each is sampled."""
+    batch, page = s.PackedBatch(), 0
+    for context, rows in requests:
+        pages = -(-(context + rows) // page_size)
+        table = list(range(page, page + pages))
+        places = range(context, context + rows)
+        batch.token_ids.extend([1] * rows)
+        batch.positions.extend(places)
+        batch.slots.extend(table[place // page_size] * page_size + place % page_size for place in places)
+        batch.query_start.append(len(batch.token_ids))
+        batch.context_lens.append(context)
+        batch.block_tables.append(table)
+        batch.sample_rows.append(len(batch.token_ids) - 1)
+        batch.sampling.append(s.SamplingParams())
+        page += pages
+    return batch
+
+
+def poison_padding(runner: Any) -> None:
+    """Fills the pad page of every pool with NaN."""
+    for pool in runner.pools:
+        pool.keys[-pool.page_size :] = np.nan
+        pool.values[-pool.page_size :] = np.nan

@@ -1,0 +1,44 @@
+"""How much of what a model computed was padding."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class PaddingWaste:
+    """Rows and pages that were asked for, and those that were computed.
+
+    Args:
+        tokens, padded_tokens: rows of all calls.
+        pages, padded_pages: pages that attention read in all calls, in one layer.
+    """
+
+    tokens: int = 0
+    padded_tokens: int = 0
+    pages: int = 0
+    padded_pages: int = 0
+
+    def count(self, batch: Any, bucket: Any, page_size: int) -> None:
+        """Adds a call.
+
+        Args:
+            batch: what was asked for.
+            bucket: what it was padded to; None for nothing.
+            page_size: tokens per page.
+        """
+        tokens, pages = len(batch.token_ids), sum(batch.past_pages(page_size))
+        self.tokens += tokens
+        self.pages += pages
+        self.padded_tokens += tokens if bucket is None else bucket.tokens
+        is_padded = bucket is not None and bucket.chunk_pages is not None
+        self.padded_pages += bucket.chunk_pages + bucket.decode_pages if is_padded else pages
+
+    @property
+    def token_share(self) -> float:
+        """The share of padding among the rows."""
+        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    @property
+    def page_share(self) -> float:
+        """The share of padding among the pages."""
+        return 1 - self.pages / self.padded_pages if self.padded_pages else 0.0

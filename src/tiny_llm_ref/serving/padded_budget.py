@@ -1,0 +1,41 @@
+"""The token budget of a step, in the tokens that the model computes: those of padding cost as much as any other."""
+
+from collections.abc import Sequence
+
+from .buckets import Buckets
+from .ladders import bucketize
+
+
+def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: bool = False) -> int:
+    """How many tokens of prompts a step may have, so that what is computed stays within the budget.
+
+    Args:
+        budget: padded tokens per step.
+        decodes: requests that decode in this step.
+        buckets: their ladders pad the calls of the step.
+        separate: whether decodes are a call of their own, padded on its own ladder; else all are one call.
+
+    Returns:
+        Tokens, 0 if there is no room.
+    """
+    # TASK 3.4.9: what is left after the decodes has to hold a whole rung of `chunk_tokens`, the largest that fits.
+    # In one call the decodes are rows of this rung. In two, their own padded rows are taken off the budget first.
+    apart = bucketize(decodes, buckets.decode_tokens) if separate and decodes else 0
+    rung = max((rung for rung in buckets.chunk_tokens if rung <= budget - apart), default=0)
+    return max(0, rung if separate else rung - decodes)
+
+
+def tokens_to_delay(tokens: int, ladder: Sequence[int]) -> int:
+    """How many tokens of a step should wait for the next one, because this saves more padding than it delays.
+
+    Args:
+        tokens: of the step.
+        ladder: what it is padded on.
+
+    Returns:
+        The tokens above the next lower rung; 0 when the step stays as it is.
+    """
+    # TASK 3.4.10: compare what is above the rung below with what is missing to the rung above. Below the first: 0.
+    below = max((rung for rung in ladder if rung < tokens), default=0)
+    missing, above = bucketize(tokens, ladder) - tokens, tokens - below
+    return above if below and missing > above else 0
