@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from tiny_llm_kit.repo import PORTS
 from tiny_llm_kit.runtime.port import installed_backends
 
@@ -78,6 +80,23 @@ def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone):
     assert path.read_text() == mine
 
 
+def test_sync_writes_a_deleted_file_again_and_leaves_work_alone(clone):
+    path, package = clone.learner / BASICS, clone.learner / f"{PORT}_backend" / "__init__.py"
+    mine = path.read_text().replace(TASK, "return x  # my attempt")
+    path.write_text(mine)
+    whole = package.read_text()
+    for file in (package, clone.learner / "serving" / "__init__.py"):
+        text = file.read_text()
+        file.unlink()
+        done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+        line = f"src/tiny_llm/{file.relative_to(clone.learner)}: missing; `pdm run course sync` writes it again\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+        done = clone.run("course", "sync")
+        assert done.returncode == 0 and "written again: src/tiny_llm/" in done.stdout
+        assert file.read_text() == text
+    assert (path.read_text(), package.read_text()) == (mine, whole)
+
+
 def test_sync_refuses_committed_work_too(clone):
     path = clone.learner / BASICS
     mine = path.read_text().replace(TASK, "return x  # my attempt")
@@ -123,6 +142,35 @@ def test_port_is_remembered_and_a_broken_setting_is_named(clone):
     assert done.returncode == 1 and "settings.json: not a settings file" in done.stderr
 
 
+@pytest.mark.parametrize("text", ["[]", '{"port": ["mlx"]}', '{"port": 1}', "null", "[" * 9999, "\udcff"])
+def test_an_odd_setting_is_one_line_and_odd_results_are_none(clone, text):
+    private = clone.root / ".tiny-llm"
+    private.mkdir()
+    for name in ("settings.json", "results.json"):
+        (private / name).write_bytes(text.encode(errors="surrogateescape"))
+        done = clone.run("course", "status", "--backend", PORT)
+        assert done.returncode == 0 and "blank" in done.stdout, done.stderr
+    done = clone.run("course", "status")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "settings.json: not a settings file; delete it" in done.stderr
+
+
+def test_a_folder_where_a_setting_should_be_is_one_line(clone):
+    (clone.root / ".tiny-llm" / "settings.json").mkdir(parents=True)
+    for command in (["course", "status"], ["course", "port", "mlx"]):
+        done = clone.run(*command)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "settings.json" in done.stderr
+
+
+def test_results_that_cannot_be_kept_do_not_change_the_grade(clone):
+    """As in a checkout that is read only: here a file takes the place of the folder."""
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    (clone.root / ".tiny-llm").write_text("")
+    done = clone.run("test", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not remembered for `course status`" in done.stdout and "Traceback" not in done.stdout
+
+
 def test_unknown_addresses_are_one_line_and_exit_code_2(clone):
     for arguments, message in {
         ("--week", "9"): "the course has no week 9",
@@ -135,6 +183,15 @@ def test_unknown_addresses_are_one_line_and_exit_code_2(clone):
     for arguments in (["skip", "--week", "1", "--day", "99"], ["hint", "1.1.9"]):
         done = clone.run("course", *arguments)
         assert done.returncode == 2 and "the course has no" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["test", "test-refsol"])
+@pytest.mark.parametrize("arguments", [["--wek", "1"], ["1.1"], ["--week", "1", "-k", "mask"]])
+def test_what_the_command_does_not_know_is_named(clone, command, arguments):
+    done = clone.run(command, *arguments)
+    unknown = next(text for text in arguments if text not in ("--week", "1"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: {unknown}: unknown; name a day as --week 1 --day 2" in done.stderr.splitlines()[-1]
 
 
 def test_no_test_selected_is_an_error(clone):
@@ -222,6 +279,63 @@ def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
         == 0
     )
     assert clone.git("status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("tail", "problem"),
+    [
+        ("x = 'é'\n".encode("latin-1"), "not UTF-8"),
+        (b"# \0\n", "a NUL character"),
+        ("x = 'é'\n".encode("utf-16"), "not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem):
+    path = clone.learner / BASICS
+    line = f"src/tiny_llm/{BASICS}, line {path.read_text().count(chr(10)) + 1}: {problem}"
+    path.write_bytes(path.read_bytes() + tail)
+    for command in (["test", "--week", "1", "--day", "1"], ["see", "1.1"], ["course", "status"], ["test"]):
+        done = clone.run(*command, "--backend", PORT)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert done.stderr.startswith(line), done.stderr
+    again = ["course", "reset", "--week", "1", "--day", "1", "--backend", PORT, "--whole-files"]
+    assert clone.run(*again).returncode == 0
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_a_byte_order_mark_changes_nothing(clone):
+    """Some editors begin a file with one, which Python reads over."""
+    path = clone.learner / BASICS
+    path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
+    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.run("test", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT).returncode == 0
+    assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_a_file_that_ends_python_fails(clone):
+    """Grading must not pass because nothing was tested."""
+    path = clone.learner / BASICS
+    path.write_text(path.read_text() + "\nimport sys\n\nsys.exit(0)\n")
+    for command in (["test", "--week", "1", "--day", "1"], ["main"], ["see", "1.1"]):
+        done = clone.run(*command, "--backend", PORT)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert done.stderr.startswith(f"src/tiny_llm/{BASICS}, line ") and "SystemExit: 0" in done.stderr
+
+
+def test_an_emptied_file_is_blank_and_is_filled_again(clone):
+    path = clone.learner / BASICS
+    path.write_text("\n")
+    assert state_of(clone, "1.1.1") == f"{PORT} blank"
+    assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
+    assert TASK not in path.read_text() and "def softmax" in path.read_text()
+
+
+def test_a_function_that_is_gone_is_blank_and_skip_says_what_to_do(clone):
+    path = clone.learner / BASICS
+    path.write_text(path.read_text().replace("def softmax(", "def my_softmax("))
+    assert state_of(clone, "1.1.1") == f"{PORT} blank"
+    done = clone.run("course", "skip", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
+    assert f"src/tiny_llm/{BASICS}: no function softmax; `course reset" in done.stdout
 
 
 def test_a_renamed_function_is_one_line_too(clone):

@@ -1,6 +1,7 @@
-"""Where things are in the repository."""
+"""Where things are in the repository, and how a file of the course is read."""
 
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
@@ -12,3 +13,24 @@ PRIVATE = ROOT / ".tiny-llm"
 SETTINGS = PRIVATE / "settings.json"
 
 PORTS = ("mlx", "torch")
+
+
+def read_source(path: Path) -> str:
+    """The text of a Python file, its lines ending in "\\n". A byte order mark is not part of it.
+
+    Raises:
+        SystemExit: with one line that names the file and the line, when it is not UTF-8 text.
+    """
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _refuse(path, data[: error.start], "not UTF-8")
+    if "\0" in text:
+        _refuse(path, data[: data.index(b"\0")], "a NUL character")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _refuse(path: Path, before: bytes, problem: str) -> NoReturn:
+    line = 1 + before.count(b"\n")
+    raise SystemExit(f"{path.relative_to(ROOT)}, line {line}: {problem}; save the file as UTF-8 text")

@@ -12,7 +12,7 @@ from ..course.arguments import day_argument, task_argument
 from ..course.capabilities import learner_port, ports_of, set_learner_port
 from ..course.check import problems_of_stubs
 from ..course.hints import hints
-from ..course.learner import reset, skip, states
+from ..course.learner import missing_functions, reset, skip, states
 from ..course.pages import pages_of
 from ..course.tree import tasks
 from ..repo import PORTS, ROOT
@@ -57,6 +57,11 @@ def do_skip(options: argparse.Namespace) -> None:
     written = skip(parts(options.backend), wanted)
     for path in written:
         console.print(f"filled from the reference: {path.relative_to(ROOT)}")
+    for path, name in missing_functions(parts(options.backend), wanted):
+        where = path.relative_to(ROOT)
+        console.print(
+            f"{where}: no function {name}; `course reset --whole-files` renews the file", style="yellow"
+        )
     if not written:
         console.print("nothing was blank there")
 
@@ -97,7 +102,13 @@ def sync(options: argparse.Namespace) -> None:
     try:
         changed, kept = stubs.sync(options.backup)
     except stubs.LearnersWork as work:
-        sys.exit(f"nothing written: there is work in {work}. Add --backup to keep a copy and renew the files")
+        if not work.restored:
+            sys.exit(
+                f"nothing written: there is work in {work}. Add --backup to keep a copy and renew the files"
+            )
+        for path in work.restored:
+            console.print(f"written again: {path.relative_to(ROOT)}")
+        return
     console.print(f"{len(changed)} files renewed" if changed else "nothing to do")
     if kept:
         console.print(f"your text is kept in {kept.relative_to(ROOT)}")

@@ -4,7 +4,7 @@ import sys
 
 from ..course.address import Day
 from ..course.capabilities import learner_port, ports_of
-from ..course.grading.run import files_of, parser, run, selected_days
+from ..course.grading.run import files_of, parse, parser, run, selected_days
 from ..course.learner import states
 from ..terminal import command, fail
 
@@ -17,7 +17,7 @@ def started(backends: list[str]) -> list[Day]:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    options, rest = parser("pdm run test", __doc__).parse_known_args(argv)
+    options, rest = parse(parser("pdm run test", __doc__), argv)
     backends = ports_of(options.backend or learner_port())
     chosen = selected_days(options.week, options.day, options.task) or started(backends)
     if not chosen:

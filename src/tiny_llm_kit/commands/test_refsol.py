@@ -4,7 +4,7 @@ import os
 import sys
 
 from ..course.capabilities import ports_of
-from ..course.grading.run import files_of, parser, run, selected_days
+from ..course.grading.run import files_of, parse, parser, run, selected_days
 from ..repo import PORTS, ROOT, TESTS
 from ..runtime.port import install_line, installed_backends
 from ..terminal import command, fail
@@ -12,7 +12,7 @@ from ..terminal import command, fail
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    options, rest = parser("pdm run test-refsol", __doc__).parse_known_args(argv)
+    options, rest = parse(parser("pdm run test-refsol", __doc__), argv)
     backends = ports_of(options.backend or "all")
     missing = [port for port in PORTS if port not in installed_backends()]
     if missing and os.environ.get("CI"):

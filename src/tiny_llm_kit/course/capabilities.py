@@ -42,13 +42,13 @@ AUTO_LOADERS = LOADERS[:2]  # those that `auto` takes, the newest last
 
 def learner_port() -> str:
     """The port this learner works on: `mlx`, `torch` or `both`."""
-    if not SETTINGS.exists():
-        return default_port()
     try:
         port = json.loads(SETTINGS.read_text(encoding="utf-8"))["port"]
         if port not in (*PORTS, "both"):
             raise ValueError(port)
-    except (ValueError, KeyError, TypeError):
+    except FileNotFoundError:
+        return default_port()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise SystemExit(f"{SETTINGS}: not a settings file; delete it to start with the defaults") from None
     return port
 

@@ -1,5 +1,6 @@
 """What a learner does with a day: look (`status`), take it from the reference (`skip`), start again (`reset`)."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,15 +40,30 @@ def states(parts: Iterable[str]) -> list[State]:
 
 
 def _status(part: str, task: Task, holes: list[tuple[Path, Hole]]) -> str:
-    if any(is_blank(_text(file), hole) for file, hole in holes):
+    texts = [(_text(file), hole) for file, hole in holes]
+    if any(is_blank(text, hole) or not _has_function(text, hole) for text, hole in texts):
         return "blank"
     return "green" if is_green(part, task) else "filled"
 
 
 def _text(reference: Path) -> str:
-    """The learner's file; a file that was deleted counts as blank."""
+    """The learner's file; a file that was deleted or emptied counts as its stub."""
     path = learner_file(reference)
-    return read(path) if path.exists() else stub_of(reference)
+    text = read(path) if path.exists() else ""
+    return text if text.strip() else stub_of(reference)
+
+
+def _has_function(text: str, hole: Hole) -> bool:
+    """Whether a function of that name is still there. Looks at the text, which may not be Python just now."""
+    name = hole.qualname.rpartition(".")[2]
+    return re.search(rf"^\s*(async )?def {name}\b", text, re.MULTILINE) is not None
+
+
+def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, str]]:
+    """The learner's file and the name of every function of these tasks that is no longer in it."""
+    holes = [(file, hole) for part in parts for file, hole in holes_of_part(part) if wanted(hole.task)]
+    found = [(learner_file(f), hole.qualname) for f, hole in holes if not _has_function(_text(f), hole)]
+    return list(dict.fromkeys(found))
 
 
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
@@ -78,8 +94,9 @@ def reset(
         fresh = (
             stub_of(file) if whole_files else _blanked(_text(file), stub_of(file), holes, learner_file(file))
         )
-        if not learner_file(file).exists() or fresh != _text(file):
-            changed[learner_file(file)] = fresh
+        path = learner_file(file)
+        if not path.exists() or fresh.encode() != path.read_bytes().replace(b"\r\n", b"\n"):
+            changed[path] = fresh
     kept = keep(list(changed))
     for path, text in changed.items():
         write(path, text)

@@ -11,7 +11,11 @@ RESULTS = PRIVATE / "results.json"
 
 
 def record_results(outcomes: Mapping[tuple[str, Task], bool]) -> None:
-    """Keeps, per port (or "serving") and task, whether its tests passed, and the fingerprint of that port's files."""
+    """Keeps, per port (or "serving") and task, whether its tests passed, and the fingerprint of that port's files.
+
+    Raises:
+        OSError: they cannot be written here.
+    """
     if not outcomes:
         return
     known = _read()
@@ -37,6 +41,7 @@ def fingerprint(port: str) -> str:
 
 def _read() -> dict[str, str | None]:
     try:
-        return json.loads(RESULTS.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = json.loads(RESULTS.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return known if isinstance(known, dict) else {}

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from ..repo import PRIVATE, ROOT
+from ..repo import read_source as read
 from .cut import cut
 from .tree import LEARNER, REFERENCE, learner_file, reference_files
 
@@ -35,13 +36,16 @@ def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
         has is none of ours and stays.
 
     Raises:
-        LearnersWork: a file holds work and no backup was asked for; nothing has been written.
+        LearnersWork: a file holds work and no backup was asked for; only absent files have been written.
     """
     wanted = wanted_stubs()
     stale = [path for path in stale_stubs() if path in wanted or is_committed_stub(path)]
     worked_on = [path for path in stale if path.exists() and not is_committed_stub(path)]
     if worked_on and not backup:
-        raise LearnersWork(worked_on)
+        absent = [path for path in stale if not path.exists()]
+        for path in absent:
+            write(path, wanted[path])
+        raise LearnersWork(worked_on, absent)
     kept = keep(worked_on)
     for path in stale:
         if path in wanted:
@@ -52,10 +56,16 @@ def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
 
 
 class LearnersWork(Exception):
-    """`sync` would have lost these files."""
+    """`sync` would have lost the work in these files.
 
-    def __init__(self, files: list[Path]):
+    Args:
+        files: with work in them, which are as they were.
+        restored: that were absent, and are there again.
+    """
+
+    def __init__(self, files: list[Path], restored: list[Path]):
         super().__init__(", ".join(str(file.relative_to(ROOT)) for file in files))
+        self.restored = restored
 
 
 def is_committed_stub(path: Path) -> bool:
@@ -73,10 +83,6 @@ def _committed(path: Path) -> str | None:
         encoding="utf-8",
     )
     return shown.stdout if shown.returncode == 0 else None
-
-
-def read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 def write(path: Path, text: str) -> None:

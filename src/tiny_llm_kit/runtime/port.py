@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..repo import PORTS, SOURCES
+from ..repo import PORTS, SOURCES, read_source
 from ..torch_build import INTEL_MAC, is_intel_mac
 from .blas import preload
 
@@ -79,6 +79,9 @@ def resolve_serving(solution: str) -> ModuleType:
 
 def _checked(name: str) -> ModuleType:
     """Imports `name`, and ends the command if it is not from this repository: tests must run the edited code."""
+    solution, _, package = name.partition(".")
+    if solution == "tiny_llm":
+        _check_packages("serving", package)
     module = _imported(name)
     expected = SOURCES.joinpath(*name.split("."), "__init__.py")
     if module.__file__ is None or Path(module.__file__).resolve() != expected:
@@ -89,13 +92,23 @@ def _checked(name: str) -> ModuleType:
     return module
 
 
+def _check_packages(*packages: str) -> None:
+    """Ends the command if a learner's package has lost its `__init__.py`: Python would import it, empty."""
+    for package in packages:
+        file = SOURCES / "tiny_llm" / package / "__init__.py"
+        if not file.exists():
+            raise SystemExit(f"{_short(str(file))}: missing; `pdm run course sync` writes it again")
+
+
 def _imported(name: str) -> ModuleType:
     """Imports `name`. An error in a learner's file ends the command with one line; one in the reference is raised."""
     try:
         return import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a learner's sys.exit(0) would pass for a success
         if name.split(".")[0] != "tiny_llm":
             raise
+        for path in sorted((SOURCES / "tiny_llm").rglob("*.py")):
+            read_source(path)  # names the file whose bytes Python cannot read
         file, line = _where(error)
         raise SystemExit(
             f"{file}, line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}. Mend it, or put the day "
@@ -103,7 +116,7 @@ def _imported(name: str) -> ModuleType:
         ) from None
 
 
-def _where(error: Exception) -> tuple[str, int]:
+def _where(error: BaseException) -> tuple[str, int]:
     """File and line of the last frame of an error that is in the repository's sources."""
     if isinstance(error, SyntaxError) and error.filename:
         return _short(error.filename), error.lineno or 0

@@ -1,6 +1,8 @@
 """Turns `--week --day --task --backend` into one pytest run; shared by `test` and `test-refsol`."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from ..tree import day_tests, days, tasks
 
 
 def parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """The options that both commands have; what it does not know goes to pytest."""
+    """The options that both commands have."""
     made = argparse.ArgumentParser(
         prog=prog, description=description, epilog="more arguments go to pytest, after --"
     )
@@ -24,6 +26,18 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
     made.add_argument("--backend", choices=[*PORTS, "all"])
     made.add_argument("--device", default="cpu", choices=DEVICES)
     return made
+
+
+def parse(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The command's own options, and pytest's arguments, which come after `--`."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    end = given.index("--") if "--" in given else len(given)
+    options, unknown = made.parse_known_args(given[:end])
+    if unknown:
+        made.error(
+            f"{unknown[0]}: unknown; name a day as --week 1 --day 2, and pytest's own arguments after --"
+        )
+    return options, given[end + 1 :]
 
 
 def selected_days(week: int | None, day: int | None, task: int | None) -> list[Day]:
@@ -72,7 +86,7 @@ def run(
     ]
     if options.task is not None:
         arguments.append(f"--task={options.week}.{options.day}.{options.task}")
-    status = pytest.main([*arguments, "-q", *(text for text in pytest_arguments if text != "--")])
+    status = pytest.main([*arguments, "-q", *pytest_arguments])
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
         fail("no test was selected, and nothing tested is not a pass")
     return int(status)
