@@ -1,7 +1,5 @@
 """Paged attention beyond the day tests: any tables and lengths, what a compiler sees, what the public name refuses."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,22 +41,20 @@ def in_one_unit(statistics) -> tuple[np.ndarray, np.ndarray]:
     return o / some[..., None], np.where(l == 0, -np.inf, m + np.log(some))
 
 
-@pytest.mark.parametrize("kernels", ["simple", "device"])
 @settings(max_examples=60)
 @given(
     batch=batches(),
     window=st.one_of(st.none(), st.integers(1, 20)),
     poison=st.sampled_from([np.nan, -np.inf, 0.0]),
 )
-def test_decode_equals_dense_attention_for_any_tables(b, kernels, batch, window, poison):
+def test_decode_equals_dense_attention_for_any_tables(b, batch, window, poison):
     pages, H, rng = batch
     query = rng.normal(size=(len(pages.tables), H, 4))
     first = None if window is None else [max(length - window, 0) for length in pages.lengths]
     block_list, groups, usage, starts, _ = arrays_of(b, pages, COUNT + 1, first)
     mask, bad = b.block_mask(usage, pages.page_size, starts), pages.poisoned(poison)
     given_arrays = map(b.array, (query, bad.keys, bad.values))
-    decode = import_module(f"{b.solution.__name__}.kernels").choose_kernels(kernels).paged_decode
-    actual = decode(*given_arrays, block_list, groups, mask)
+    actual = b.paged_decode_statistics(*given_arrays, block_list, groups, mask)
     assert_equal(b, actual, decode64(query, pages, window=window), f"window {window}")
 
 

@@ -46,7 +46,7 @@ OWN = "own_statistics(query, key, value, scale, mask.own)"
 CHUNKS = """        past = paged_prompt_statistics(rows, key_pages, value_pages, part.block_list, part.mask, scale)
         statistics = merge_rows(statistics, part.rows, past)
 """
-DECODE_PAST = """        past = paged_decode(rows, *pages, part.mask, scale)
+DECODE_PAST = """        past = paged_decode_statistics(rows, *pages, part.mask, scale)
         statistics = merge_rows(statistics, part.rows, past)
 """
 

@@ -1,6 +1,5 @@
 """Attention over one row of many requests: three sets of keys, which are merged by their statistics (Day 2.4)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -125,8 +124,6 @@ def packed_attention(
     value_pages: torch.Tensor,
     mask: PackedMask,
     scale: float | None = None,
-    *,
-    paged_decode: Callable[..., Statistics] = paged_decode_statistics,
 ) -> torch.Tensor:
     """Attention of T rows of many requests, each over its own text.
 
@@ -139,11 +136,10 @@ def packed_attention(
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), of earlier steps.
         mask: who sees what.
         scale: 1/√D when None.
-        paged_decode: Day 3.2's function for the past of decodes, or the device's own way to do the same.
 
     Returns:
         (T, H, D) in the type of `value`.
     """
     # TASK 3.3.7: statistics of the rows among themselves; those of each past, for its rows alone; merge; divide once.
-    # `paged_prompt_statistics` is for chunks, `paged_decode` for decodes. A part may be None.
+    # `paged_prompt_statistics` is for chunks, `paged_decode_statistics` for decodes. A part may be None.
     raise NotImplementedError("week 3 day 3 task 7: packed_attention")

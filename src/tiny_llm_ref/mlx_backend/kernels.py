@@ -2,32 +2,35 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
 from .flash_attention import flash_attention_device, flash_attention_tiled
-from .paged_attention import paged_decode_statistics
+from .packed_attention import packed_attention, packed_mask
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Attention, the norm, RoPE and paged decode. All sets compute the same and differ in speed and memory.
+    """Attention, the norm, RoPE and attention of packed batches. All sets compute the same.
 
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
         rope: makes a RoPE; takes the arguments of `RoPE`.
-        paged_decode: takes the arguments of `paged_decode_statistics`, and returns the same up to the choice of m.
+        packed_mask: takes the arguments of Day 3.3's `packed_mask`; what it returns goes to `packed_attention`.
+        packed_attention: takes the arguments of Day 3.3's `packed_attention`, and returns the same.
     """
 
     attend: Callable[..., mx.array] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
-    paged_decode: Callable = paged_decode_statistics
+    packed_mask: Callable[..., Any] = packed_mask
+    packed_attention: Callable[..., mx.array] = packed_attention
 
 
 class _DeviceNorm(RMSNorm):

@@ -1,6 +1,5 @@
 """Attention over one row of many requests: three sets of keys, which are merged by their statistics (Day 2.4)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -128,8 +127,6 @@ def packed_attention(
     value_pages: mx.array,
     mask: PackedMask,
     scale: float | None = None,
-    *,
-    paged_decode: Callable[..., Statistics] = paged_decode_statistics,
 ) -> mx.array:
     """Attention of T rows of many requests, each over its own text.
 
@@ -142,13 +139,12 @@ def packed_attention(
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), of earlier steps.
         mask: who sees what.
         scale: 1/√D when None.
-        paged_decode: Day 3.2's function for the past of decodes, or the device's own way to do the same.
 
     Returns:
         (T, H, D) in the type of `value`.
     """
     # TASK 3.3.7: statistics of the rows among themselves; those of each past, for its rows alone; merge; divide once.
-    # `paged_prompt_statistics` is for chunks, `paged_decode` for decodes. A part may be None.
+    # `paged_prompt_statistics` is for chunks, `paged_decode_statistics` for decodes. A part may be None.
     statistics = own_statistics(query, key, value, scale, mask.own)
     if mask.chunks is not None:
         part = mask.chunks
@@ -159,6 +155,6 @@ def packed_attention(
         part = mask.decodes
         rows = query[part.rows]
         pages = key_pages, value_pages, part.block_list, part.block_groups
-        past = paged_decode(rows, *pages, part.mask, scale)
+        past = paged_decode_statistics(rows, *pages, part.mask, scale)
         statistics = merge_rows(statistics, part.rows, past)
     return finish_attention(statistics, value.dtype)

@@ -3,33 +3,38 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
+from ..serving.packing import PackedInputs
+from ..serving.past_reads import PastReads
 from . import hpu
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
-from .flash_attention import Statistics, flash_attention_device, flash_attention_tiled
-from .paged_attention import paged_decode_statistics
+from .flash_attention import flash_attention_device, flash_attention_tiled
+from .packed_attention import packed_attention, packed_mask
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Attention, the norm, RoPE and paged decode. All sets compute the same and differ in speed and memory.
+    """Attention, the norm, RoPE and attention of packed batches. All sets compute the same.
 
     Args:
         attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
         norm: a class with `RMSNorm`'s arguments.
         rope: makes a RoPE; takes the arguments of `RoPE`.
-        paged_decode: takes the arguments of `paged_decode_statistics`, and returns the same up to the choice of m.
+        packed_mask: takes the arguments of Day 3.3's `packed_mask`; what it returns goes to `packed_attention`.
+        packed_attention: takes the arguments of Day 3.3's `packed_attention`, and returns the same.
     """
 
     attend: Callable[..., torch.Tensor] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
-    paged_decode: Callable = paged_decode_statistics
+    packed_mask: Callable[..., Any] = packed_mask
+    packed_attention: Callable[..., torch.Tensor] = packed_attention
 
 
 class _DeviceNorm(RMSNorm):
@@ -54,41 +59,117 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
-def _paged_decode_device(
+@dataclass(frozen=True)
+class _RequestReads:
+    """What the rows of one request read, on a CPU.
+
+    Args:
+        rows: its rows of the step.
+        mask: (L, S) float32, added to the scores; None when the rows need none beside `is_causal`.
+        has_past: whether it reads pages; else its own rows of the step are all its keys.
+    """
+
+    rows: slice
+    mask: torch.Tensor | None
+    has_past: bool
+
+
+@dataclass(frozen=True)
+class _StepReads:
+    """What all rows of a step read, on a CPU; made once, and shared by all layers.
+
+    Args:
+        requests: in the order of the rows.
+        slots: the slots of the requests with a past, one after the other.
+        counts: how many slots each of these requests has.
+    """
+
+    requests: list[_RequestReads]
+    slots: torch.Tensor
+    counts: list[int]
+
+
+def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> object:
+    """Day 3.3's masks; on a CPU, for each request the slots that it reads.
+
+    A CPU has no use for fixed shapes and does not wait for a device when it reads a number. So every request gets
+    attention over exactly its own tokens, without padding and mostly without a mask.
+    """
+    if inputs.segments.device.type != "cpu":
+        return packed_mask(inputs, page_size, window)
+    past = _past_slots(inputs.chunks, page_size)
+    past |= _past_slots(inputs.decodes if window is None else inputs.window_decodes, page_size)
+    requests, slots, start = [], [], 0
+    for size in torch.unique_consecutive(inputs.segments, return_counts=True)[1].tolist():
+        rows, start = slice(start, start + size), start + size
+        read = past.get(rows.start)
+        own = inputs.positions[rows]
+        if read is not None:
+            slots.append(torch.cat([read, inputs.slots[rows]]))
+        requests.append(
+            _RequestReads(rows, _own_mask(own, 0 if read is None else len(read), window), read is not None)
+        )
+    return _StepReads(
+        requests, torch.cat(slots) if slots else inputs.slots[:0], [len(part) for part in slots]
+    )
+
+
+def _past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor]:
+    """For each request with a past its slots, in the order of its text, by the first of its rows."""
+    if past is None:
+        return {}
+    slot = torch.arange(page_size)
+    seen = (slot < past.blocks.block_usage[:, None]) & (slot >= past.blocks.block_starts[:, None])
+    groups, rows = past.groups.tolist(), past.rows.tolist()
+    first = dict(zip(reversed(groups), reversed(rows), strict=True))
+    counts = torch.zeros(max(groups) + 2, dtype=torch.long)
+    counts.index_add_(0, past.blocks.block_groups.clamp(max=len(counts) - 1), seen.sum(dim=1))
+    slots = (past.blocks.block_list[:, None] * page_size + slot)[seen].split(counts.tolist())
+    return {row: slots[group] for group, row in first.items()}
+
+
+def _own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
+    """What L rows at these positions see of `past` tokens and themselves; None when `is_causal` says it, or nothing."""
+    if len(positions) == 1 or (past == 0 and (window is None or len(positions) <= window)):
+        return None
+    keys = torch.cat([torch.arange(past), positions])
+    seen = keys <= positions[:, None]
+    if window is not None:
+        seen &= keys > positions[:, None] - window
+    return torch.where(seen, 0.0, -torch.inf)
+
+
+def _packed_attention_device(
     query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
-    block_list: torch.Tensor,
-    block_groups: torch.Tensor,
-    mask: torch.Tensor,
+    mask: Any,
     scale: float | None = None,
-) -> Statistics:
-    """Day 3.2's decode; on a CPU one kernel per request, over exactly the tokens that it reads.
-
-    A CPU has no use for fixed shapes and waits for nobody when it reads a number, so nothing has to be masked.
-    """
-    if query.device.type != "cpu":
-        return paged_decode_statistics(query, key_pages, value_pages, block_list, block_groups, mask, scale)
-    B, H, D = query.shape
-    seen = mask > -torch.inf
-    counts = torch.zeros(B + 1, dtype=torch.long).index_add_(0, block_groups, seen.sum(dim=1)).tolist()
-    page_size, Hkv = key_pages.shape[1:3]
-    slots = (block_list[:, None] * page_size + torch.arange(page_size))[seen]
-    keys, values = (pages.flatten(0, 1).index_select(0, slots) for pages in (key_pages, value_pages))
-    o, m = query.new_zeros(B, H, D), torch.full((B, H), -torch.inf)
-    for row, (key, value) in enumerate(zip(keys.split(counts), values.split(counts), strict=True)):
-        if len(key) and row < B:
-            # The heads of a group are queries of one head: its keys are read once.
-            key, value = (part.transpose(0, 1)[None] for part in (key, value))
-            out, logsumexp = hpu.attention_with_logsumexp(query[row].view(1, Hkv, -1, D), key, value, scale)
-            o[row], m[row] = out.reshape(H, D), logsumexp.reshape(H)
-    return o.float(), m, (m > -torch.inf).float()
+) -> torch.Tensor:
+    """Day 3.3's attention; on a CPU one kernel per request. The rows' own keys are in the pages already."""
+    if not isinstance(mask, _StepReads):
+        return packed_attention(query, key, value, key_pages, value_pages, mask, scale)
+    pages = (part.flatten(0, 1).index_select(0, mask.slots) for part in (key_pages, value_pages))
+    gathered = zip(*(part.split(mask.counts) for part in pages), strict=True)
+    scale = query.shape[2] ** -0.5 if scale is None else scale
+    heads = torch.empty_like(query)
+    for request in mask.requests:
+        rows = request.rows
+        keys, values = next(gathered) if request.has_past else (key[rows], value[rows])
+        parts = (part.transpose(0, 1)[None] for part in (query[rows], keys, values))
+        causal = request.mask is None and rows.stop - rows.start > 1
+        heads[rows] = hpu.fused_attention(*parts, scale, request.mask, causal)[0].transpose(0, 1)
+    return heads
 
 
 KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
-    "device": Kernels(flash_attention_device, _DeviceNorm, _device_rope, _paged_decode_device),
+    "device": Kernels(
+        flash_attention_device, _DeviceNorm, _device_rope, _packed_mask_device, _packed_attention_device
+    ),
 }
 
 

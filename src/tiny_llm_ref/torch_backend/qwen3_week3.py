@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..layer_weights import Checkpoint
 from ..serving.packing import PackedInputs
 from .basics import silu
-from .kernels import Kernels
-from .packed_attention import PackedMask, packed_attention, packed_mask
+from .kernels import Kernels, choose_kernels
+from .packed_attention import PackedMask
 from .paged_kv_cache import TinyKvPagedPool
 from .projection import project
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2
@@ -40,7 +41,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
 
     def __init__(self, config, weights: dict[str, torch.Tensor], rope, kernels: Kernels):
         super().__init__(config, weights, rope, kernels)
-        self.paged_decode = kernels.paged_decode
+        self.packed_attention = kernels.packed_attention
 
     def project_in(
         self, x: torch.Tensor, rows: tuple[torch.Tensor, ...]
@@ -82,7 +83,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         """
         cache.write(step.slots, key, value)
         pages = cache.key_pages, cache.value_pages
-        return packed_attention(query, key, value, *pages, step.mask, paged_decode=self.paged_decode)
+        return self.packed_attention(query, key, value, *pages, step.mask)
 
     def project_out(self, x: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         """The residual stream after attention and the MLP. Given.
@@ -123,6 +124,10 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
 
     layer_class = Qwen3LayerWeek3
 
+    def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
+        super().__init__(checkpoint, attention)
+        self.packed_mask = choose_kernels(attention).packed_mask
+
     def __call__(self, inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]) -> torch.Tensor | None:
         """Computes T rows, and writes their keys and values into the pools. Given.
 
@@ -144,5 +149,5 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
     def begin(self, inputs: PackedInputs, page_size: int) -> PackedStep:
         """RoPE's rows and the masks of one step. Given."""
         window = self.config.sliding_window
-        masks = [packed_mask(inputs, page_size, size) for size in (None, *([window] if window else []))]
+        masks = [self.packed_mask(inputs, page_size, size) for size in (None, *([window] if window else []))]
         return PackedStep(inputs.slots, self.rope.rows(inputs.positions), *masks)

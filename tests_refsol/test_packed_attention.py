@@ -1,0 +1,67 @@
+"""Attention of packed batches by every set of kernels: each request is alone with its own text."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.qwen3_layer import attention64
+from tiny_llm_ref.serving import PackedBatch
+
+NUM_BLOCKS = 90
+
+
+@st.composite
+def steps(draw):
+    """A packed batch in any order of requests, queries, keys and values of each, and how heads are grouped."""
+    rng, page = np.random.default_rng(draw(st.integers(0, 2**16))), draw(st.sampled_from([1, 3, 4]))
+    requests = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=5))
+    Hkv, group = draw(st.sampled_from([(1, 1), (2, 2), (1, 4)]))
+    blocks, batch, texts = rng.permutation(NUM_BLOCKS).tolist(), PackedBatch(), []
+    for context, size in requests:
+        table = [blocks.pop() for _ in range(-(-(context + size) // page))]
+        batch.token_ids.extend([0] * size)
+        batch.positions.extend(range(context, context + size))
+        batch.slots.extend(table[p // page] * page + p % page for p in range(context, context + size))
+        batch.query_start.append(len(batch.token_ids))
+        batch.context_lens.append(context)
+        batch.block_tables.append(table)
+        texts.append(rng.normal(size=(2, context + size, Hkv, 4)))
+    return batch, texts, rng.normal(size=(len(batch.token_ids), group * Hkv, 4)), page
+
+
+def alone(query, text, window):
+    """(L, H, D) in float64: the last L tokens of one text over all that they see of it."""
+    keys, positions = np.arange(text.shape[1]), np.arange(text.shape[1] - len(query), text.shape[1])[:, None]
+    seen = (keys <= positions) & (keys > positions - (window or np.inf))
+    arrays = (part.swapaxes(0, 1) for part in (query, *text))
+    return attention64(*arrays, None, np.where(seen, 0.0, -np.inf)).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("kernels", ["simple", "device"])
+@settings(max_examples=60)
+@given(step=steps(), window=st.one_of(st.none(), st.integers(1, 9)), poison=st.sampled_from([np.nan, 0.0]))
+def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, step, window, poison):
+    """Any mix of chunks and decodes, over pages anywhere whose other slots hold anything."""
+    batch, texts, query, page = step
+    slots = [
+        table[p // page] * page + p % page
+        for table, text in zip(batch.block_tables, texts, strict=True)
+        for p in range(text.shape[1])
+    ]
+    pages = np.full((2, (NUM_BLOCKS + 1) * page, *texts[0].shape[2:]), poison)
+    pages[:, slots] = np.concatenate(texts, axis=1)
+    fresh = np.concatenate(
+        [text[:, context:] for text, context in zip(texts, batch.context_lens, strict=True)], axis=1
+    )
+    chosen = import_module(f"{b.solution.__name__}.kernels").choose_kernels(kernels)
+    mask = chosen.packed_mask(batch.inputs(page, NUM_BLOCKS, window).map(b.array), page, window)
+    pages = pages.reshape(2, NUM_BLOCKS + 1, page, *pages.shape[2:])
+    found = b.numpy(chosen.packed_attention(*map(b.array, (query, *fresh, *pages)), mask))
+    for index, (span, text) in enumerate(zip(batch.spans, texts, strict=True)):
+        expected = alone(query[slice(*span)], text, window)
+        idea = f"request {index}: rows {span}, {batch.context_lens[index]} tokens in pages, window {window}"
+        assert_close(found[slice(*span)], expected, atol=1e-5, rtol=1e-4, idea=idea)
