@@ -111,22 +111,34 @@ def line(samples: Sequence[Sample], passes: int = 3) -> Cost:
 
     tokens, seen, seconds = np.array(samples, dtype=np.float64).T
     terms = np.stack([np.ones_like(tokens), tokens, seen], axis=1)
+    return Cost(*nearest_sum(terms, seconds, passes))
+
+
+def nearest_sum(terms: "np.ndarray", seconds: "np.ndarray", passes: int) -> list[float]:
+    """The coefficients of the sum of terms that is nearest to the seconds in relative terms; none is negative.
+
+    Args:
+        terms: (samples, terms).
+        seconds: (samples,).
+        passes: see `line`.
+    """
     scale = seconds
     for _ in range(passes):
         found = _least_squares(terms / scale[:, None], seconds / scale)
         scale = terms @ found
-    return Cost(*map(float, found))
+    return found.tolist()
 
 
 def _least_squares(terms: "np.ndarray", values: "np.ndarray") -> "np.ndarray":
     """The nearest sum of terms of which no coefficient is negative: least squares in one of the choices of terms."""
     import numpy as np
 
-    best, error = np.zeros(3), np.inf
-    for chosen in (list(some) for count in (1, 2, 3) for some in combinations(range(3), count)):
+    size = terms.shape[1]
+    best, error = np.zeros(size), np.inf
+    for chosen in (list(some) for count in range(1, size + 1) for some in combinations(range(size), count)):
         found = np.linalg.lstsq(terms[:, chosen], values, rcond=None)[0]
         missed = float(np.sum((terms[:, chosen] @ found - values) ** 2))
         if (found >= 0).all() and missed < error:
-            best, error = np.zeros(3), missed
+            best, error = np.zeros(size), missed
             best[chosen] = found
     return best

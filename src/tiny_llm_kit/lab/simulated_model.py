@@ -15,6 +15,9 @@ class SimulatedClock:
     def __call__(self) -> float:
         return self.now
 
+    def wait_until(self, time: float) -> None:
+        self.now = max(self.now, time)
+
 
 class SimulatedCache:
     """The cache of one request, or of all slots, in one layer: how many tokens it would hold."""

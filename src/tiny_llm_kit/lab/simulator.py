@@ -49,7 +49,8 @@ class Simulation:
 
     Args:
         names: the module `serving` of a solution.
-        cost: seconds of a step.
+        cost: seconds of a step, for a simulated model.
+        model: what runs the steps in place of that; its `clock` has `wait_until`.
         scheduler: makes it, as `HybridScheduler` is made; that one when None.
         recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
             `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.
@@ -65,6 +66,7 @@ class Simulation:
         names: ModuleType,
         cost: PackedCost = INCIDENTS,
         *,
+        model: Any = None,
         scheduler: Callable[..., Any] | None = None,
         recorder: Any = None,
         on_event: Callable[[Any], object] | None = None,
@@ -76,7 +78,7 @@ class Simulation:
         **options: Any,
     ):
         self.names, self.recorder = names, recorder
-        self.model = SimulatedPackedModel(names.Sampled, cost, max_model_len)
+        self.model = model or SimulatedPackedModel(names.Sampled, cost, max_model_len)
         self.clock = self.model.clock
         self.allocator = names.BlockAllocator(
             num_blocks, block_size, watermark=watermark, enable_prefix_caching=False
@@ -142,20 +144,29 @@ class Simulation:
         Raises:
             StuckScheduler: work remains, and none of it is ever planned.
         """
-        while self.clock.now < until:
-            self._happen()
-            if self.scheduler.has_work_remaining():
-                self._step(until)
-            elif self._happenings:
-                self.clock.now = self._happenings[0][0]
-            else:
-                break
+        while self.clock() < until and self.advance(until):
+            pass
         self.scheduler.collect_results()
         return self
 
+    def advance(self, until: float = math.inf) -> bool:
+        """A step, or the way to the next arrival.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        self._happen()
+        if self.scheduler.has_work_remaining():
+            self._step(until)
+        elif self._happenings:
+            self.clock.wait_until(self._happenings[0][0])
+        else:
+            return False
+        return True
+
     def _happen(self) -> None:
         """Everything whose time has come. A request that arrives during a step is seen after it."""
-        while self._happenings and self._happenings[0][0] <= self.clock.now:
+        while self._happenings and self._happenings[0][0] <= self.clock():
             heapq.heappop(self._happenings)[2]()
 
     def _step(self, until: float) -> None:
@@ -169,8 +180,8 @@ class Simulation:
             self.steps += 1
         elif self.scheduler.has_work_remaining():
             if not self._happenings:
-                raise StuckScheduler(self.clock.now, len(self.scheduler.waiting), len(self.scheduler.running))
-            self.clock.now = next_time
+                raise StuckScheduler(self.clock(), len(self.scheduler.waiting), len(self.scheduler.running))
+            self.clock.wait_until(next_time)
 
     def _emit(self, event: Any) -> None:
         if self.recorder is not None:
@@ -180,4 +191,4 @@ class Simulation:
         if event.kind == "finish":
             self._ended += 1
             if self._ended % COLLECT == 0:
-                self.at(self.clock.now, self.scheduler.collect_results)
+                self.at(self.clock(), self.scheduler.collect_results)

@@ -31,6 +31,7 @@ from rich.text import Text
 
 from ...lab.bench import reports
 from ...lab.bench.provenance import RESULTS, is_sealed
+from ...lab.studies import chart
 from ...repo import BOOK, ROOT
 from ...runtime.port import Port, installed_backends
 from .. import see
@@ -177,7 +178,7 @@ def widget_screens() -> Iterator[tuple[str, str]]:
 def benchmark_screens() -> Iterator[tuple[str, str]]:
     """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
 
-    Of a roofline there is a drawing, too, and of the chunk sizes of the shipped model.
+    Of a roofline there is a drawing, too, of the chunk sizes of the shipped model, and of a study with a chart.
 
     Raises:
         RuntimeError: a file is not what was sealed.
@@ -186,13 +187,15 @@ def benchmark_screens() -> Iterator[tuple[str, str]]:
         result = json.loads(file.read_text(encoding="utf-8"))
         if not is_sealed(result):
             raise RuntimeError(f"{file.name} was changed after it was sealed: measure again")
-        console = recording_console(f"pdm run bench-{result['kind']} {result['options']}".strip())
+        console = recording_console(reports.command_of(result))
         reports.show(console, result)
         yield f"benchmark-{file.stem}", fragment(console)
         if result["kind"] == "roofline":
             yield file.stem, roofline_screen.drawing(result)
         if result["kind"] == "chunked-prefill" and result["plan"]["model"] == SHIPPED:
             yield file.stem.replace("chunked-prefill", "tradeoff"), tradeoff_screen.drawing(result)
+        if result.get("chart"):
+            yield file.stem, chart.drawing(result)
 
 
 def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[str, str]]:

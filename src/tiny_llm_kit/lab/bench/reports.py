@@ -1,4 +1,4 @@
-"""How each kind of sealed result is shown, by its command `bench-KIND` and by the book."""
+"""How each kind of sealed result is shown, by its own command and by the book."""
 
 import argparse
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..studies import study
 from . import (
     chunked_prefill_report,
     provenance,
@@ -24,7 +25,14 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "scheduler": scheduler_report.show,
     "roofline": roofline_report.show,
     "throughput": throughput_report.show,
+    "lab": study.show,
 }
+
+
+def command_of(result: Mapping[str, Any]) -> str:
+    """The command that makes such a result, with its options."""
+    name = "lab" if result["kind"] == "lab" else f"bench-{result['kind']}"
+    return f"pdm run {name} {result['options']}".strip()
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:

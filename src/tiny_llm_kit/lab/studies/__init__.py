@@ -1,0 +1,1 @@
+"""Experiments in the simulator, each beside what its paper has published."""

@@ -1,0 +1,30 @@
+"""How long the simulator takes for many requests."""
+
+import time
+from collections.abc import Callable
+
+from .hardware import HARDWARE
+from .served import StudyPlan, options_of, serve_trace
+from .study import Study
+
+TRACE, RATE = "openchat", 0.8
+MILLION = 1_000_000
+COLUMNS = ("requests", "seconds", "steps", "skipped, %", "hours simulated", "P50 TTFT s", "P99 TBT s")
+
+
+def run(plan: StudyPlan, clock: Callable[[], float] = time.perf_counter) -> Study:
+    """One run of the requests that are asked for, and what a million of them would take."""
+    start = clock()
+    found = serve_trace(plan, TRACE, RATE, plan.seeds[0], **options_of("Sarathi-Serve", TRACE))
+    seconds, latencies = clock() - start, found.recorder.latencies()
+    skipped, times = 100 * found.skipped / found.steps, MILLION / plan.requests
+    hours = latencies.end / 3600
+    rows = [
+        [
+            f"{plan.requests:,}", seconds, found.steps, skipped, hours, latencies.ttft(50), latencies.tbt(99)
+        ],
+        [f"{MILLION:,}, extrapolated", seconds * times, None, None, hours * times, None, None],
+    ]  # fmt: skip
+    title = f"Scale, {TRACE} at {RATE:g} req/s, chunks of 512. {HARDWARE[plan.hardware].says}"
+    says = "A million was not run: its time is proportional, since the rate is one that is served without a backlog."
+    return Study("scale", title, COLUMNS, rows, (says,))

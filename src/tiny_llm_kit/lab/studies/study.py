@@ -1,0 +1,98 @@
+"""A study of the lab: a table with the paper's figures beside ours, what differs, and perhaps a chart."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart.
+
+    Args:
+        name: for its label.
+        points: (x, y), in the order of x.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over one axis.
+
+    Args:
+        x, y: what the axes are, with units.
+        curves: which are drawn.
+        doublings: whether the x axis is logarithmic.
+    """
+
+    x: str
+    y: str
+    curves: Sequence[Curve]
+    doublings: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study has found.
+
+    Args:
+        name: as the command calls it.
+        title: in a line.
+        columns: headings; those of the paper's figures begin with "paper".
+        rows: texts and numbers; None is a figure that nobody has published.
+        differs: what is not as in the paper, a sentence each.
+        chart: what there is to draw.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    differs: Sequence[str] = ()
+    chart: Chart | None = None
+
+    def result(self, options: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"kind": "lab", "plan": dict(options), "provenance": dict(provenance), **asdict(self)}
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """The table of a study, from its result."""
+    console.print(Text(result["title"], style="bold"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = [_texts(column) for column in zip(*result["rows"], strict=True)]
+    for heading, column in zip(result["columns"], zip(*result["rows"], strict=True), strict=True):
+        is_text = any(isinstance(value, str) for value in column)
+        table.add_column(heading, justify="left" if is_text else "right", style=_style(heading))
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    console.print(table)
+    for sentence in result["differs"]:
+        console.print(Text(sentence, style="dim"))
+
+
+def _style(heading: str) -> str:
+    return "dim" if heading.startswith("paper") else ""
+
+
+def _texts(column: Sequence[Any]) -> list[str]:
+    """The values of a column, its fractions with as many decimals as its largest one needs, and two at least."""
+    largest = max((abs(value) for value in column if isinstance(value, float)), default=1.0)
+    decimals = 0 if largest >= 1000 else max(2, 2 - math.floor(math.log10(largest or 1.0)))
+    return [_text(value, decimals) for value in column]
+
+
+def _text(value: Any, decimals: int) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.{decimals}f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

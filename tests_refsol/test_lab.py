@@ -1,0 +1,269 @@
+"""The lab: traffic from published quantiles, the paper's hardware, the studies, and `pdm run lab`."""
+
+import io
+import json
+from itertools import pairwise
+from statistics import median
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tiny_llm_kit.commands import lab as command
+from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.lab.bench import provenance
+from tiny_llm_kit.lab.packed_cost import AdditiveCost, StepWork
+from tiny_llm_kit.lab.studies import ablation, budget, capacity, pipeline, scale, single_prompt
+from tiny_llm_kit.lab.studies.catalogue import ALL, STUDIES
+from tiny_llm_kit.lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
+from tiny_llm_kit.lab.studies.served import StudyPlan, options_of, serve_trace
+from tiny_llm_kit.lab.studies.study import show
+from tiny_llm_kit.lab.traffic import TRACES, traffic
+from tiny_llm_kit.runtime.port import resolve_serving
+
+PLAN = StudyPlan(resolve_serving("ref"), requests=24, seeds=(0,))
+
+
+def column(study, name):
+    place = study.columns.index(name)
+    return [row[place] for row in study.rows]
+
+
+# ---- traffic
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_lengths_have_the_published_quantiles(trace):
+    lengths = TRACES[trace]
+    drawn = lengths.draw(np.random.default_rng(0), 20_000)
+    for values, published in zip(drawn.T, (lengths.prompts, lengths.answers), strict=True):
+        middle = [(p, q) for p, q in zip(lengths.percents, published, strict=True) if 5 <= p <= 95]
+        for p, quantile in middle:
+            # Of two quantiles that are far apart the lower one is steep: the next per cent is near enough.
+            low, high = np.percentile(values, [p - 1, p + 1])
+            assert 0.97 * low <= quantile <= 1.03 * high, (trace, p, quantile, low, high)
+    assert drawn.min() >= 1 and drawn.sum(axis=1).max() <= lengths.most
+
+
+def test_arxiv_has_the_published_deviations_in_the_right_places():
+    prompts, answers = TRACES["arxiv"].draw(np.random.default_rng(0), 50_000).T
+    assert prompts.std() == pytest.approx(3638, rel=0.02)
+    assert answers.std() == pytest.approx(101, rel=0.03)
+
+
+@pytest.mark.parametrize(("variation", "tolerance"), [(1.0, 0.05), (13.0, 0.5)])
+def test_arrivals_have_their_rate_and_their_variation(variation, tolerance):
+    times = [spec.time for spec in traffic("azure-code", 2.0, 20_000, seed=1, variation=variation)]
+    gaps = np.diff([0.0, *times])
+    assert gaps.mean() == pytest.approx(0.5, rel=tolerance) and gaps.min() >= 0
+    assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=tolerance)
+
+
+def test_a_seed_is_a_trace_and_a_rate_only_stretches_it():
+    found = list(traffic("openchat", 1.0, 1500, seed=3))
+    assert (
+        found == list(traffic("openchat", 1.0, 1500, seed=3)) != list(traffic("openchat", 1.0, 1500, seed=4))
+    )
+    faster = list(traffic("openchat", 2.0, 1500, seed=3))
+    assert len(found) == len(faster) == 1500
+    assert [(s.tokens, s.answer) for s in found] == [(s.tokens, s.answer) for s in faster]
+    assert faster[-1].time == pytest.approx(found[-1].time / 2)
+    assert list(traffic("openchat", 1.0, 10, seed=3)) == found[:10]
+    with pytest.raises(ValueError, match="rate 0"):
+        next(traffic("openchat", 0, 1))
+
+
+# ---- the paper's hardware
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_the_published_prompts_are_within_a_tenth(name):
+    cost = HARDWARE[name].cost
+    for tokens, seconds in PREFILL.items():
+        assert cost.seconds(StepWork(tokens, tokens * (tokens + 1) // 2)) == pytest.approx(seconds, rel=0.1)
+
+
+def test_the_published_decodes_are_within_a_fifth():
+    cost = HARDWARE["yi-34b-steps"].cost
+    for requests, seconds in DECODE.items():
+        work = StepWork(decodes=requests, decode_pairs=requests * DECODE_CONTEXT)
+        assert cost.seconds(work) == pytest.approx(seconds, rel=0.2)
+
+
+# ---- studies
+
+
+def test_chunks_keep_the_gaps_short_and_hybrid_batches_the_first_token_early(monkeypatch):
+    """What the paper's ablation says of each of the two, on the trace whose lengths are known."""
+    monkeypatch.setattr(ablation, "PAPER", {("openchat", 1.0): ablation.PAPER["openchat", 1.0]})
+    study = ablation.run(StudyPlan(PLAN.names, requests=32, seeds=(0,)))
+    found = {row[2]: (row[3], row[5]) for row in study.rows}
+    (hybrid_ttft, hybrid_tbt), (chunks_ttft, chunks_tbt), (both_ttft, both_tbt) = found.values()
+    assert hybrid_ttft < both_ttft < chunks_ttft
+    assert both_tbt < chunks_tbt < hybrid_tbt / 2
+
+
+@pytest.fixture
+def few_budgets(monkeypatch):
+    monkeypatch.setattr(budget, "BUDGETS", (256, 1024, 8192))
+
+
+def test_a_larger_budget_trades_gaps_for_first_tokens(few_budgets):
+    study = budget.run(PLAN)
+    assert all(a < b for a, b in pairwise(column(study, "P99 TBT")))
+    assert column(study, "P50 TTFT")[0] > 2 * column(study, "P50 TTFT")[-1]
+
+
+def test_chunks_cost_more_than_a_whole_prompt_and_larger_ones_less():
+    study = single_prompt.overhead(PLAN)
+    for prompt in single_prompt.PROMPTS:
+        times = [row[3] for row in study.rows if row[0] == prompt]
+        assert times[0] > times[1] > times[2] >= 1
+    assert 1.1 < times[0] < 1.3
+
+
+def test_decodes_beside_a_prompt_are_nearly_free():
+    [alone, beside, decodes] = column(single_prompt.piggyback(PLAN), "step ms")
+    assert beside < 1.01 * alone and decodes > 20
+
+
+def test_one_token_more_than_whole_tiles_costs_a_tile():
+    study = single_prompt.tiles(PLAN)
+    more = dict(zip(column(study, "tokens"), column(study, "more than 256 tokens, %"), strict=True))
+    assert more[257] == pytest.approx(32, abs=3)
+    assert more[384] - more[257] < 1 < more[385] - more[384]
+    assert abs(more[255]) < 0.1
+
+
+# A second for each token of a prompt and each decode: bubbles can be worked out by hand.
+PLAIN = AdditiveCost(0.0, 1.0, 0.0, 1.0)
+
+
+def prompts(*tokens):
+    return [StepWork(chunk_tokens=n) for n in tokens]
+
+
+def test_equal_micro_batches_leave_no_bubble():
+    found = pipeline.pass_in_turns(PLAIN, prompts(*[10] * 20))
+    assert found.bubbles.total() == 0
+    assert (found.busy, found.tokens, found.end) == (200, 200, 105)
+
+
+def test_unequal_micro_batches_wait_for_one_another():
+    """The paper's example: 1,150 ms of a prompt in turns with 200 ms of decodes, a bubble of 950 ms."""
+    works = [StepWork(chunk_tokens=2300), StepWork(decodes=400)] * 20
+    found = pipeline.pass_in_turns(PLAIN, works)
+    assert found.bubbles["PB2"] == pytest.approx(950 * 2 * 19), (
+        "once in each stage, in each turn but the first"
+    )
+    assert found.bubbles["PB1"] == found.bubbles["PB3"] == 0
+
+
+def test_the_kinds_of_bubbles():
+    prompt, decodes = StepWork(chunk_tokens=9, decodes=2), StepWork(decodes=3)
+    assert [pipeline.kind_of(*pair) for pair in ((prompt, prompt), (prompt, decodes), (decodes, prompt))] == [
+        "PB1",
+        "PB2",
+        "PB2",
+    ]
+    assert pipeline.kind_of(decodes, decodes) == "PB3"
+
+
+def test_a_micro_batch_that_waited_for_requests_follows_no_bubble():
+    found = pipeline.Pipeline(PLAIN)
+    found.send(*prompts(4), 0.0)
+    found.send(*prompts(4), 100.0, is_late=True)
+    assert found.bubbles.total() == 0 and found.end == 104
+
+
+def test_chunks_leave_fewer_bubbles_than_whole_prompts():
+    study = pipeline.run(StudyPlan(PLAN.names, requests=24, seeds=(0,)))
+    found = dict(zip(column(study, "scheduler"), column(study, "bubbles, %"), strict=True))
+    assert found["Sarathi-Serve"] < found["Orca"] and found["Sarathi-Serve"] < found["vLLM"]
+    by_kind = dict(
+        zip(column(pipeline.bubbles(PLAN), "kind"), column(pipeline.bubbles(PLAN), "bubbles, %"), strict=True)
+    )
+    assert by_kind["PB2"] > by_kind["PB3"] > 10 and by_kind["PB1"] == pytest.approx(0, abs=2), (
+        "the last is uniform"
+    )
+
+
+def test_a_capacity_is_the_highest_rate_that_holds():
+    assert capacity.largest_step(lambda rate: rate <= 1.0) == 61
+    assert capacity.rate_of(61) <= 1.0 < capacity.rate_of(62)
+    assert capacity.largest_step(lambda rate: False) is None
+    assert (
+        capacity.capacity(lambda rate: (rate / 10, 0.0), 0.2)
+        <= 2.0
+        < 1.06 * capacity.capacity(lambda rate: (rate / 10, 0.0), 0.2)
+    )
+    assert capacity.capacity(lambda rate: (0.0, 4 * rate), 0.2) <= 0.5, "the delay is a target as well"
+
+
+def test_a_capacity_grows_with_its_target():
+    trial = capacity.trials(PLAN, "openchat", "Sarathi-Serve", 512)
+    strict, middle, relaxed = (capacity.capacity(trial, target) for target in (0.12, 0.2, 1.0))
+    assert 0 < strict < middle == relaxed, "in the end it is the delay that counts"
+
+
+def test_the_schedulers_of_the_paper_serve_everybody():
+    for scheduler in (*capacity.SCHEDULERS, *ablation.PAPER["openchat", 1.0]):
+        run = serve_trace(PLAN, "arxiv", 2.0, 0, **options_of(scheduler, "arxiv"))
+        latencies = run.recorder.latencies()
+        assert (latencies.requests, latencies.failed, len(latencies.ttfts)) == (24, 0, 24), scheduler
+        assert run.allocator.num_free == run.allocator.num_blocks
+
+
+def test_a_million_is_labelled_as_extrapolated():
+    clock = iter([0.0, 12.0])
+    study = scale.run(PLAN, lambda: next(clock))
+    assert column(study, "seconds") == [12.0, pytest.approx(12.0 * 1e6 / 24)]
+    assert "extrapolated" in study.rows[1][0] and study.rows[1][2:4] == [None, None]
+
+
+# ---- the command
+
+
+def printed(result):
+    console = Console(file=io.StringIO(), width=100)
+    show(console, result)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["tiles", "overhead", "bubbles", "budget"])
+def test_a_study_is_the_same_in_every_run_and_survives_json(name, few_budgets):
+    first, second = (STUDIES[name](PLAN).result(PLAN.options, {}) for _ in range(2))
+    assert first == second
+    read = json.loads(json.dumps(first))
+    assert printed(read) == printed(first) and read["title"].split(".")[0] in printed(read)
+
+
+def test_the_command_prints_writes_and_keeps(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(provenance, "RESULTS", tmp_path)
+    monkeypatch.setattr(screens, "RESULTS", tmp_path)
+    file = tmp_path / "figures" / "all.json"
+    file.parent.mkdir()
+    argv = ["tiles", "ablation", "--requests", "6", "--seeds", "1", "--json", str(file), "--save", "lab"]
+    command.main(argv)
+    shown = capsys.readouterr().out
+    assert "Tile quantisation." in shown and "chunked-prefills-only" in shown
+    assert [each["name"] for each in json.loads(file.read_text())] == ["tiles", "ablation"]
+    found = dict(screens.benchmark_screens())
+    assert set(found) == {"benchmark-lab-tiles", "lab-tiles", "benchmark-lab-ablation"}
+    assert "pdm run lab tiles --requests 6 --seeds 1" in found["benchmark-lab-tiles"]
+    drawing = ElementTree.fromstring(found["lab-tiles"])
+    assert len(drawing.findall(".//{*}path[@class='line']")) == 4, "two curves and their samples below"
+
+
+def test_a_wrong_study_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["abalation"])
+    assert "no study 'abalation': choose from piggyback, tiles" in capsys.readouterr().err
+    assert set(ALL) < set(STUDIES)
+
+
+def test_the_median_over_seeds_is_reported(few_budgets):
+    plan = StudyPlan(PLAN.names, requests=12, seeds=(0, 1, 2))
+    single = [budget.run(StudyPlan(PLAN.names, requests=12, seeds=(seed,))).rows[1][4] for seed in plan.seeds]
+    assert budget.run(plan).rows[1][4] == median(single)
