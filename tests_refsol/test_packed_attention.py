@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.grading.qwen3_layer import attention64
-from tiny_llm_ref.serving import PackedBatch
+from tiny_llm_ref.serving import PackedBatch, make_buckets
 
 NUM_BLOCKS = 90
 
@@ -43,10 +43,16 @@ def alone(query, text, window):
 
 @pytest.mark.parametrize("kernels", ["simple", "device"])
 @settings(max_examples=60)
-@given(step=steps(), window=st.one_of(st.none(), st.integers(1, 9)), poison=st.sampled_from([np.nan, 0.0]))
-def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, step, window, poison):
-    """Any mix of chunks and decodes, over pages anywhere whose other slots hold anything."""
+@given(
+    step=steps(),
+    strategy=st.sampled_from([None, "linear"]),
+    window=st.one_of(st.none(), st.integers(1, 9)),
+    poison=st.sampled_from([np.nan, 0.0]),
+)
+def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, step, strategy, window, poison):
+    """Any mix of chunks and decodes, over pages anywhere whose other slots hold anything, padded or not."""
     batch, texts, query, page = step
+    bucket = None if strategy is None else make_buckets(strategy, 40, 5, 20, page).of(batch)
     slots = [
         table[p // page] * page + p % page
         for table, text in zip(batch.block_tables, texts, strict=True)
@@ -58,9 +64,12 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, step, wind
         [text[:, context:] for text, context in zip(texts, batch.context_lens, strict=True)], axis=1
     )
     chosen = import_module(f"{b.solution.__name__}.kernels").choose_kernels(kernels)
-    mask = chosen.packed_mask(batch.inputs(page, NUM_BLOCKS, window).map(b.array), page, window)
+    inputs = batch.inputs(page, NUM_BLOCKS, window, bucket)
+    mask = chosen.packed_mask(inputs.map(b.array), page, window)
+    padding = ((0, len(inputs.token_ids) - len(query)), (0, 0), (0, 0))
+    rows = [b.array(np.pad(part, padding)) for part in (query, *fresh)]
     pages = pages.reshape(2, NUM_BLOCKS + 1, page, *pages.shape[2:])
-    found = b.numpy(chosen.packed_attention(*map(b.array, (query, *fresh, *pages)), mask))
+    found = b.numpy(chosen.packed_attention(*rows, *map(b.array, pages), mask))
     for index, (span, text) in enumerate(zip(batch.spans, texts, strict=True)):
         expected = alone(query[slice(*span)], text, window)
         idea = f"request {index}: rows {span}, {batch.context_lens[index]} tokens in pages, window {window}"

@@ -125,7 +125,8 @@ def _past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tenso
     counts = torch.zeros(max(groups) + 2, dtype=torch.long)
     counts.index_add_(0, past.blocks.block_groups.clamp(max=len(counts) - 1), seen.sum(dim=1))
     slots = (past.blocks.block_list[:, None] * page_size + slot)[seen].split(counts.tolist())
-    return {row: slots[group] for group, row in first.items()}
+    # Rows and groups of padding, see `padding.py`, read nothing.
+    return {row: slots[group] for group, row in first.items() if group >= 0 and len(slots[group])}
 
 
 def _own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
