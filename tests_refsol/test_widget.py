@@ -22,11 +22,21 @@ from tiny_llm_ref.serving.chunked_prefill_scheduler import ChunkedPrefillSchedul
 from tiny_llm_ref.serving.events import Event
 from tiny_llm_ref.serving.request import Request
 from tiny_llm_ref.serving.sampling import SamplingParams
+from tiny_llm_ref.serving.turns import Turns
 
 SCHEDULE = (widget.FOLDER / "chunked-prefill-schedule.js").read_text(encoding="utf-8")
 WHOLE = 999_999  # a step longer than every prompt
+POLICIES = {
+    "whole": False,
+    "chunked": False,
+    "pausing": True,
+}  # whether a prompt makes room for a shorter one
 LINE = {"a": 0.007, "b": 0.00015, "c": 1e-7}
-SCENE = {**widget.SCENE, "cost": {"prefill": LINE, "decode": {"a": 0.008, "b": 0.001, "c": 2e-6}}}
+SCENE = {
+    **widget.SCENE,
+    "late": None,
+    "cost": {"prefill": LINE, "decode": {"a": 0.008, "b": 0.001, "c": 2e-6}},
+}
 
 
 # ---- the Python side
@@ -38,14 +48,20 @@ class Served:
     Args:
         scene: what `schedule` of the widget takes.
         step: tokens of a chunk, at most.
+        pausing: whether a prompt makes room for a shorter one.
     """
 
-    def __init__(self, scene: dict, step: int):
-        self.scene, self.spans, self.requests = scene, [], []
+    def __init__(self, scene: dict, step: int, pausing: bool = False):
+        self.scene, self.spans, self.requests, self.first = scene, [], [], {}
         costs = Costs(**{name: Cost(**line) for name, line in scene["cost"].items()})
         self.model = SimulatedModel(costs)
         self.scheduler = ChunkedPrefillScheduler(
-            self.model, scene["decodes"] + 1, step, max_seq_len=2**20, clock=self.model.clock
+            self.model,
+            scene["decodes"] + 2,
+            step,
+            max_seq_len=2**20,
+            turns=Turns(pause_prefill=pausing),
+            clock=self.model.clock,
         )
         self.metrics = ChunkedPrefillMetrics(scene["promise"])
         self._let_answers_run()
@@ -53,7 +69,12 @@ class Served:
         self._tell_of_their_tokens()
         self.scheduler.metrics, self.scheduler.on_event = self.metrics, self._on_event
         self._add(scene["promptTokens"], scene["answerTokens"])
-        while self.scheduler.has_work_remaining():
+        late = [scene["late"]] if scene["late"] else []
+        while late or self.scheduler.has_work_remaining():
+            if not self.scheduler.has_work_remaining():
+                self.model.clock.now = max(self.model.clock.now, late[0]["arrives"])
+            if late and late[0]["arrives"] <= self.model.clock.now:
+                self._add(late.pop()["tokens"], scene["answerTokens"])
             self.scheduler.step()
 
     def _add(self, prompt: int, answer: int) -> None:
@@ -82,9 +103,16 @@ class Served:
         self.before = len(self.metrics.tbt)
 
     def _on_event(self, event: Event) -> None:
+        if event.kind == "token":
+            self.first.setdefault(event.request.prompt_idx - self.scene["decodes"], event.time)
         for part in event.parts:
             names = ("kind", "tokens", "context", "running")
-            span = {"start": event.start, "end": event.time}
+            number = part.requests[0].prompt_idx - self.scene["decodes"]
+            span = {
+                "start": event.start,
+                "end": event.time,
+                "prompt": number if part.kind == "chunk" else None,
+            }
             self.spans.append(span | {name: getattr(part, name) for name in names})
 
     @property
@@ -96,7 +124,8 @@ class Served:
             "longestGap": self.metrics.longest_gap if gaps else None,
             "tbtP50": percentile(gaps, 50) if gaps else None,
             "tbtP99": percentile(gaps, 99) if gaps else None,
-            "ttft": self.metrics.ttft[self.requests[-1].prompt_idx],
+            "ttft": self.first[0],
+            "lateTtft": self.first[1] - self.scene["late"]["arrives"] if self.scene["late"] else None,
             "total": self.model.clock.now,
         }
 
@@ -111,11 +140,12 @@ def run():
 
 
 def differences(scene: dict, run: Callable) -> list[str]:
-    """Where the widget's two timelines are not what the scheduler does: a step, a time, a figure."""
-    pair = run(f"chunkedPrefillSchedule.compare({json.dumps(scene)})")
+    """Where the widget's three timelines are not what the scheduler does: a step, a time, a figure."""
+    runs = run(f"chunkedPrefillSchedule.compare({json.dumps(scene)})")
     found = []
-    for name, step in (("whole", WHOLE), ("chunked", scene["chunk"])):
-        widgets, ours = pair[name], Served(scene, step)
+    for name, pausing in POLICIES.items():
+        widgets = runs[name]
+        ours = Served(scene, WHOLE if name == "whole" else scene["chunk"], pausing)
         if len(widgets["spans"]) != len(ours.spans):
             found.append(f"{name}: {len(widgets['spans'])} steps, not {len(ours.spans)}")
         pairs = [*zip(widgets["spans"], ours.spans, strict=False), (widgets["metrics"], ours.figures)]
@@ -141,6 +171,8 @@ SCENES = st.fixed_dictionaries(
         "decodes": st.integers(0, 9),
         "answerTokens": st.integers(1, 40),
         "context": st.integers(10, 2000),
+        "late": st.none()
+        | st.fixed_dictionaries({"tokens": st.integers(1, 3000), "arrives": st.floats(0, 3)}),
         "cost": st.fixed_dictionaries({"prefill": LINES, "decode": LINES}),
     }
 )
@@ -153,6 +185,10 @@ SCENES = st.fixed_dictionaries(
 @example({**SCENE, "promptTokens": 129, "chunk": 128, "answerTokens": 1})
 @example({**SCENE, "promptTokens": 3072, "chunk": 16, "decodes": 8})
 @example({**SCENE, "chunk": 512})
+@example({**SCENE, "late": {"tokens": 8, "arrives": 0}})
+@example({**SCENE, "late": {"tokens": 300, "arrives": 0.1}})
+@example({**SCENE, "late": {"tokens": 8, "arrives": 60}})
+@example({**SCENE, "promptTokens": 256, "late": {"tokens": 128, "arrives": 0.01}})
 def test_the_widget_schedules_as_the_scheduler_does(run, scene):
     assert differences(scene, run) == []
 
@@ -160,21 +196,21 @@ def test_the_widget_schedules_as_the_scheduler_does(run, scene):
 @pytest.mark.parametrize("chunk", [16, 32, 64, 128, 256, 512, 1024])
 def test_so_it_does_at_the_costs_that_the_page_shows(run, chunk):
     lines = {name: {factor: sealed()[name][factor] for factor in "abc"} for name in ("prefill", "decode")}
-    assert differences({**SCENE, "chunk": chunk, "cost": lines}, run) == []
+    assert differences({**SCENE, "chunk": chunk, "late": widget.LATE, "cost": lines}, run) == []
 
 
 WRONG = {
     "drains the prompt first": (
         "if (running.length > 0) decode();",
-        "if (running.length > 0 && prompt.held >= promptTokens) decode();",
+        "if (running.length > 0 && !pending) decode();",
     ),
-    "the last chunk is not clipped": ("Math.min(chunk, promptTokens - before)", "chunk"),
+    "the last chunk is not clipped": ("Math.min(chunk, pending.tokens - before)", "chunk"),
     "every chunk costs as the first": ("size * before + ", ""),
     "a decode step costs the same at any context": ("sum + request.held + 1", "sum + 1"),
-    "the prompt's own answer never decodes": ("if (prompt.left > 0) running.push(prompt);", ""),
+    "the prompt's own answer never decodes": ("if (pending.left > 0) running.push(pending);", ""),
     "decodes before it prefills": (
-        "if (prompt.held < promptTokens) prefill();\n            if (running.length > 0) decode();",
-        "if (running.length > 0) decode();\n            if (prompt.held < promptTokens) prefill();",
+        "if (pending) prefill();\n            if (running.length > 0) decode();",
+        "if (running.length > 0) decode();\n            if (pending) prefill();",
     ),
     "a stall without anyone who waits": (
         'span.kind === "chunk" && span.running > 0',
@@ -184,7 +220,11 @@ WRONG = {
         "Math.ceil(span.tokens / promise) - 1",
         "Math.ceil(span.tokens / promise)",
     ),
-    "the promise is the chunk": ("metrics(run, input.promise)", "metrics(run, input.chunk)"),
+    "a longer prompt goes first too": ("tokens < left", "tokens <= promptTokens"),
+    "a paused prompt begins again": ("paused.push(pending);", "pending.held = 0; paused.push(pending);"),
+    "a late prompt is there from the start": ("coming[0].arrives <= now", "true"),
+    "a late prompt's wait begins with the long one": ("times[0] - arrives", "times[0]"),
+    "the promise is the chunk": ("metrics(served, input.promise)", "metrics(served, input.chunk)"),
     "a percentile one rank too high": (
         "Math.ceil((p * sorted.length) / 100) - 1",
         "Math.floor((p * sorted.length) / 100)",
@@ -192,11 +232,20 @@ WRONG = {
 }
 
 
+LOOKED_AT = (
+    {},
+    {"promptTokens": 2000, "chunk": 300},
+    {"decodes": 0},
+    {"late": {"tokens": 200, "arrives": 0.05}},
+    {"promptTokens": 256, "late": {"tokens": 200, "arrives": 0.04}},
+)
+
+
 @pytest.mark.parametrize("idea", WRONG)
 def test_the_comparison_sees_a_wrong_schedule(idea):
     old, new = WRONG[idea]
     assert SCHEDULE.count(old) == 1
-    scenes = [{**SCENE, **change} for change in ({}, {"promptTokens": 2000, "chunk": 300}, {"decodes": 0})]
+    scenes = [{**SCENE, **change} for change in LOOKED_AT]
     with widget.scripts({"chunked-prefill-schedule": SCHEDULE.replace(old, new)}) as wrong:
         assert any(differences(scene, wrong) for scene in scenes)
 
@@ -304,14 +353,16 @@ def test_measuring_gives_lines_and_every_sample():
 
 
 def test_the_picture_in_the_page_is_what_the_scripts_draw():
-    assert (screens.FOLDER / "week2-07-widget.html").read_text() == widget.picture() + "\n"
+    for name, fragment in screens.widget_screens():
+        assert (screens.FOLDER / f"{name}.html").read_text() == fragment
 
 
 def test_the_page_and_the_picture_show_the_same_scene():
     """The controls begin where the picture stands."""
     script = (widget.FOLDER / "chunked-prefill-widget.js").read_text()
-    (scene,) = re.findall(r"const state = \{ (.*), cost \};", script)
-    assert scene == ", ".join(f"{name}: {value}" for name, value in widget.SCENE.items())
+    for name, values in (("SCENE", widget.SCENE), ("LATE", widget.LATE)):
+        (scene,) = re.findall(rf"const {name} = \{{ (.*) \}};", script)
+        assert scene == ", ".join(f"{name}: {value}" for name, value in values.items())
 
 
 @pytest.mark.parametrize("width", [300, 620, 760])
@@ -328,6 +379,23 @@ def test_every_scene_is_drawn_without_a_hole(run, width, change):
     assert max(right) <= width
     stalls = [box for box in root.iter("rect") if box.get("class") == "stall"]
     assert len(stalls) == (0 if change in ({"decodes": 0}, {"chunk": 1024, "promptTokens": 64}) else 1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("width", [300, 760])
+@pytest.mark.parametrize("arrives", [0, 0.1, 5])
+def test_a_late_prompt_has_its_lane_its_wait_and_its_first_word(run, policy, width, arrives):
+    scene = json.dumps({**SCENE, "late": {"tokens": 8, "arrives": arrives}})
+    svg = run(
+        f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {width}, 'x', ['{policy}'])"
+    )
+    root = ElementTree.fromstring(svg)
+    assert not re.search(r"NaN|undefined|Infinity|null|style=|stroke=|fill=\"#", svg)
+    texts = [text.text for text in root.iter("text")]
+    assert texts.count("“hello”") == 1 and any(text.startswith("first word after") for text in texts)
+    waits = [path for path in root.iter("path") if path.get("class") == "dash"]
+    assert len(waits) == (arrives < 5), "one of the two waits for the other, or none"
+    assert max(float(b.get("x")) + float(b.get("width")) for b in root.iter("rect")) <= width
 
 
 def test_the_scripts_fetch_nothing():

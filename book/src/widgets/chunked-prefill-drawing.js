@@ -1,10 +1,12 @@
 "use strict";
 
-// Two schedules, one above the other, on one axis of time: as the text of an SVG picture. No page and no network,
-// so that the picture for readers without JavaScript comes from the same lines.
-const chunkedPrefillDrawing = (() => {
+// Schedules, one above the other, on one axis of time: as the text of an SVG picture. No page and no network, so that the
+// picture for readers without JavaScript comes from the same lines.
+// `var`, because the page for printing loads this file once for each widget.
+var chunkedPrefillDrawing = (() => {
     const LEFT = 70; // room for the names of the lanes
     const RIGHT = 10;
+    const PROMPTS = ["prompt", "“hello”"];
     const LANE = { prompt: 22, answer: 13, title: 26, gap: 26, axis: 40 };
 
     /** "85 ms", "1.25 s": three digits are enough. */
@@ -30,19 +32,38 @@ const chunkedPrefillDrawing = (() => {
         return [1, 2, 5, 10].map((factor) => factor * power).find((step) => total / step <= most);
     }
 
-    /** The longest gap of all answers: where it begins and ends. */
-    function longest(requests) {
-        const all = requests.flatMap(({ times }) => times.slice(1).map((end, i) => ({ start: times[i], end })));
+    /** The longest gap of all requests: where it begins and ends. */
+    function longest({ answers, prompts }) {
+        const all = [...answers, ...prompts].flatMap(({ times }) => times.slice(1).map((end, i) => ({ start: times[i], end })));
         const length = ({ start, end }) => end - start;
         return all.reduce((best, gap) => (best && length(best) >= length(gap) ? best : gap), null);
     }
 
-    /** One box for each chunk, then the tokens of the prompt's own answer. */
-    function promptLane(run, x, y) {
-        const chunks = run.spans.filter((span) => span.kind === "chunk");
+    /** A dashed line until its turn, one box for each chunk, then the tokens of the prompt's own answer. */
+    function promptLane(run, number, x, y) {
+        const prompt = run.prompts[number];
+        const chunks = run.spans.filter((span) => span.prompt === number);
         const height = LANE.prompt - 4;
+        const middle = y + height / 2;
+        const waits = x(chunks[0].start) - x(prompt.arrives) > 1;
+        const queued = `M${round(x(prompt.arrives))} ${middle}H${round(x(chunks[0].start))}`;
         const boxes = chunks.map((span) => box("box-b fine", x(span.start), y, x(span.end) - x(span.start), height));
-        return boxes.join("") + tokens(run, run.requests[run.requests.length - 1], x, y + (height - 9) / 2);
+        return (
+            (waits ? `<path class="dash" d="${queued}"/>` : "") +
+            boxes.join("") +
+            tokens(run, prompt, x, middle - 4.5)
+        );
+    }
+
+    /** How long the late prompt waits for its first word: on the line of its wait if there is room, or after its tokens. */
+    function firstWord(run, x, y, width) {
+        const late = run.prompts[1];
+        const [from, to] = [x(late.arrives), x(late.times[0])];
+        const label = `first word after ${time(late.times[0] - late.arrives)}`;
+        const end = x(late.times[late.times.length - 1]) + 8;
+        if (to - from > 180) return text("label small halo", (from + to) / 2, y, label);
+        if (end + 160 < width) return text("label-start small halo", end, y, label);
+        return box("box", width - RIGHT - 160, y - 9, 160, 18) + text("label small", width - RIGHT - 80, y, label);
     }
 
     /** A box for each decode step of an answer; at its end the token is there. */
@@ -82,7 +103,7 @@ const chunkedPrefillDrawing = (() => {
 
     /** The longest gap as a dimension line below the lanes. */
     function gapLine(run, x, y, width) {
-        const gap = longest(run.requests);
+        const gap = longest(run);
         if (!gap) return "";
         const label = `longest gap ${time(gap.end - gap.start)}`;
         const middle = Math.min(Math.max((x(gap.start) + x(gap.end)) / 2, LEFT + 64), width - RIGHT - 64);
@@ -93,9 +114,9 @@ const chunkedPrefillDrawing = (() => {
     }
 
     function lanes(run, title, promise, x, top, width, stripes) {
-        const answers = run.requests.slice(0, -1);
+        const { answers, prompts } = run;
         const first = top + LANE.title;
-        const below = first + LANE.prompt;
+        const below = first + prompts.length * LANE.prompt;
         const height = answers.length * LANE.answer;
         const bottom = below + height + 2;
         const name = answers.length > 1 ? `${answers.length} answers` : "answer";
@@ -103,9 +124,10 @@ const chunkedPrefillDrawing = (() => {
             bottom: bottom + LANE.gap,
             svg: [
                 text("label-start strong small halo", 0, top + 12, title),
-                text("label-start small", 0, first + 9, "prompt"),
+                ...prompts.map((_, i) => text("label-start small", 0, first + i * LANE.prompt + 9, PROMPTS[i])),
                 answers.length ? text("label-start small", 0, below + height / 2, name) : "",
-                promptLane(run, x, first),
+                ...prompts.map((_, i) => promptLane(run, i, x, first + i * LANE.prompt)),
+                prompts.length > 1 ? firstWord(run, x, first + LANE.prompt + 9, width) : "",
                 stalled(run, promise, x, below, height, stripes),
                 answers.map((request, i) => tokens(run, request, x, below + i * LANE.answer + 2)).join(""),
                 gapLine(run, x, bottom, width),
@@ -122,32 +144,42 @@ const chunkedPrefillDrawing = (() => {
         return { grid: `<path class="grid" d="${lines}"/>`, labels: labels.join("") };
     }
 
+    /** What a timeline says above itself. */
+    function title(policy, { input, chunked }) {
+        if (policy === "whole") return `the prompt whole, ${input.promptTokens} tokens`;
+        if (policy === "pausing") return `in chunks of ${input.chunk}, shorter prompts first`;
+        const count = chunked.spans.filter((span) => span.prompt === 0).length;
+        return count > 1 ? `in ${count} chunks of up to ${input.chunk} tokens` : "in one chunk: it is not longer";
+    }
+
     /**
      * The picture of what `chunkedPrefillSchedule.compare` returns, `width` pixels wide.
      *
      * id: begins the ids inside of the picture, so that two of them fit on one page.
+     * policies: the runs that are drawn, from top to bottom; the axis has room for all runs, drawn or not.
      */
-    function draw({ input, whole, chunked }, width, id) {
-        const total = Math.max(whole.metrics.total, chunked.metrics.total);
+    function draw(runs, width, id, policies = ["whole", "chunked"]) {
+        const total = Math.max(...["whole", "chunked", "pausing"].map((policy) => runs[policy].metrics.total));
         const x = (seconds) => LEFT + (seconds / total) * (width - LEFT - RIGHT);
-        const count = chunked.metrics.chunks;
-        const piece = `the prompt whole, ${input.promptTokens} tokens`;
-        const pieces = `in ${count} chunks of up to ${input.chunk} tokens`;
         const stripes = `${id}-stripes`;
-        const above = lanes(whole, piece, input.promise, x, 0, width, stripes);
-        const title = count > 1 ? pieces : "in one chunk: it is not longer";
-        const below = lanes(chunked, title, input.promise, x, above.bottom + 8, width, stripes);
-        const { grid, labels } = axis(total, x, LANE.title, below.bottom, width);
-        const height = below.bottom + LANE.axis - 16;
+        let bottom = -8;
+        const drawn = policies.map((policy) => {
+            const top = bottom + 8;
+            const one = lanes(runs[policy], title(policy, runs), runs.input.promise, x, top, width, stripes);
+            bottom = one.bottom;
+            return one.svg;
+        });
+        const { grid, labels } = axis(total, x, LANE.title, bottom, width);
+        const height = bottom + LANE.axis - 16;
+        const names = { whole: "computed whole", chunked: "in chunks", pausing: "in chunks that make room" };
         return (
             `<svg viewBox="0 0 ${width} ${height}" role="img" aria-labelledby="${id}-title">` +
             `<title id="${id}-title">` +
-            "Two timelines of the same requests: a prompt that is computed whole, and in chunks</title>" +
+            `Timelines of the same requests, prompts ${policies.map((policy) => names[policy]).join(", ")}</title>` +
             `<defs><pattern id="${stripes}" width="8" height="8" patternUnits="userSpaceOnUse">` +
             '<path class="stripe" d="M-2 2L2 -2M0 8L8 0M6 10L10 6"/></pattern></defs>' +
             grid +
-            above.svg +
-            below.svg +
+            drawn.join("") +
             labels +
             "</svg>"
         );

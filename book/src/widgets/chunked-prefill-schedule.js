@@ -1,9 +1,11 @@
 "use strict";
 
-// What the course's scheduler does with one long prompt while answers are running, in virtual time.
+// What the course's scheduler does with a long prompt while answers are running, and with a short one that comes later,
+// in virtual time.
 // Numbers in, numbers out: no page and no network. The tests run this file beside the Python scheduler
 // (`ChunkedPrefillScheduler`, `ChunkedPrefillMetrics`) and compare every step, time and figure.
-const chunkedPrefillSchedule = (() => {
+// `var`, because the page for printing loads this file once for each widget.
+var chunkedPrefillSchedule = (() => {
     /**
      * Seconds of a step: a + b·tokens + c·tokens·context, the line of Day 2.7.
      * `pairs` counts each token of the step with each one that it sees; the context is their mean number.
@@ -13,22 +15,29 @@ const chunkedPrefillSchedule = (() => {
     }
 
     /**
-     * All steps from the moment at which the prompt arrives to the last token.
+     * All steps from the moment at which the long prompt arrives to the last token.
      *
      * promptTokens: of the long prompt.
      * chunk: tokens of a chunk, at most; as many as the prompt has, or more, compute it whole.
-     * decodes: answers that are running; each had its last token at time 0. There is a free slot for the prompt.
-     * answerTokens: that each of them still gets, and so does the prompt.
+     * decodes: answers that are running; each had its last token at time 0. There is a free slot for each prompt.
+     * answerTokens: that each of them still gets, and so does each prompt.
      * context: tokens that each of them holds at time 0.
      * cost: the two lines {prefill: {a, b, c}, decode: {a, b, c}}, in seconds.
+     * late: a second prompt {tokens, arrives}, which arrives at that second; null for none.
+     * pausing: whether a prompt makes room for one that is shorter than what is left of it.
      *
-     * Returns the spans {kind, start, end, tokens, context, running} in order, and the requests, the prompt last,
-     * with the times of their tokens.
+     * Returns the spans {kind, start, end, tokens, context, running, prompt} in order, where `prompt` is the number of a
+     * chunk's prompt; and the answers and the prompts, with the times of their tokens.
      */
-    function schedule({ promptTokens, chunk, decodes, answerTokens, context, cost }) {
-        const prompt = { held: 0, left: answerTokens, times: [] };
-        let running = Array.from({ length: decodes }, () => ({ held: context, left: answerTokens, times: [0] }));
-        const requests = [...running, prompt];
+    function schedule({ promptTokens, chunk, decodes, answerTokens, context, cost, late = null, pausing = false }) {
+        const request = ({ tokens, arrives }) => ({ tokens, arrives, held: 0, left: answerTokens, times: [] });
+        const prompts = [{ tokens: promptTokens, arrives: 0 }, ...(late ? [late] : [])].map(request);
+        const answers = Array.from({ length: decodes }, () => ({ held: context, left: answerTokens, times: [0] }));
+        let running = [...answers];
+        const coming = [...prompts];
+        const queue = [];
+        const paused = [];
+        let pending = null;
         const spans = [];
         let now = 0;
 
@@ -41,21 +50,34 @@ const chunkedPrefillSchedule = (() => {
             request.times.push(now);
             request.left -= 1;
         }
+        function arrive() {
+            while (coming.length > 0 && coming[0].arrives <= now) queue.push(coming.shift());
+        }
+        function choose() {
+            if (!pending) pending = paused.pop() ?? queue.shift() ?? null;
+            const left = pending ? pending.tokens - pending.held : 0;
+            const shorter = pausing ? queue.findIndex(({ tokens }) => tokens < left) : -1;
+            if (shorter < 0) return;
+            paused.push(pending);
+            [pending] = queue.splice(shorter, 1);
+        }
         function prefill() {
-            const before = prompt.held;
-            const size = Math.min(chunk, promptTokens - before);
+            const before = pending.held;
+            const size = Math.min(chunk, pending.tokens - before);
             const pairs = size * before + (size * (size + 1)) / 2;
-            span("chunk", size, pairs, cost.prefill, { context: before, running: running.length });
-            prompt.held += size;
+            const prompt = prompts.indexOf(pending);
+            span("chunk", size, pairs, cost.prefill, { context: before, running: running.length, prompt });
+            pending.held += size;
             // The last chunk gives the first token, and the prompt decodes in this very step.
-            if (prompt.held === promptTokens) {
-                token(prompt);
-                if (prompt.left > 0) running.push(prompt);
+            if (pending.held >= pending.tokens) {
+                token(pending);
+                if (pending.left > 0) running.push(pending);
+                pending = null;
             }
         }
         function decode() {
             const pairs = running.reduce((sum, request) => sum + request.held + 1, 0);
-            span("decode", running.length, pairs, cost.decode, { context: 0, running: 0 });
+            span("decode", running.length, pairs, cost.decode, { context: 0, running: 0, prompt: null });
             for (const request of running) {
                 request.held += 1;
                 token(request);
@@ -63,11 +85,15 @@ const chunkedPrefillSchedule = (() => {
             running = running.filter((request) => request.left > 0);
         }
 
-        while (prompt.held < promptTokens || running.length > 0) {
-            if (prompt.held < promptTokens) prefill();
+        const works = () => pending || paused.length > 0 || queue.length > 0 || running.length > 0;
+        while (works() || coming.length > 0) {
+            if (!works()) now = Math.max(now, coming[0].arrives);
+            arrive();
+            choose();
+            if (pending) prefill();
             if (running.length > 0) decode();
         }
-        return { spans, requests };
+        return { spans, answers, prompts };
     }
 
     /** The gaps between two tokens of one answer, of all answers. */
@@ -88,27 +114,29 @@ const chunkedPrefillSchedule = (() => {
     }
 
     /** The figures of a schedule, in seconds. `promise`: prompt tokens that answers agreed to wait for. */
-    function metrics({ spans, requests }, promise) {
-        const between = gaps(requests);
+    function metrics({ spans, answers, prompts }, promise) {
+        const between = gaps([...answers, ...prompts]);
+        const [ttft, lateTtft = null] = prompts.map(({ times, arrives }) => times[0] - arrives);
         return {
             chunks: spans.filter((span) => span.kind === "chunk").length,
             stallSteps: spans.reduce((sum, span) => sum + stalls(span, promise), 0),
             longestGap: percentile(between, 100),
             tbtP50: percentile(between, 50),
             tbtP99: percentile(between, 99),
-            ttft: requests[requests.length - 1].times[0],
+            ttft,
+            lateTtft,
             total: spans[spans.length - 1].end,
         };
     }
 
-    /** The same requests twice: the prompt whole, and in chunks. Both are judged by the same promise. */
+    /** The same requests under every policy: prompts whole, in chunks, and in chunks with pausing. One promise for all. */
     function compare(input) {
-        const judged = (run) => ({ ...run, metrics: metrics(run, input.promise) });
-        return {
-            input,
-            whole: judged(schedule({ ...input, chunk: input.promptTokens })),
-            chunked: judged(schedule(input)),
+        const run = (more) => {
+            const served = schedule({ ...input, ...more });
+            return { ...served, metrics: metrics(served, input.promise) };
         };
+        const whole = Math.max(input.promptTokens, input.late ? input.late.tokens : 0);
+        return { input, whole: run({ chunk: whole }), chunked: run({}), pausing: run({ pausing: true }) };
     }
 
     return { schedule, metrics, stalls, compare };

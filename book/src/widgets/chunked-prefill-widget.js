@@ -1,27 +1,51 @@
 "use strict";
 
 // The controls around the drawing. Each `.chunk-widget` of a page gets its own; a page without one is left alone.
-// Without JavaScript the picture that is in the page stays.
+// Without JavaScript the picture that is in the page stays. `data-kind` says which of two widgets it is: "chunks"
+// compares whole prompts with chunks; "late" has a short prompt that comes later, and a switch between three policies.
 (() => {
     const { compare } = chunkedPrefillSchedule;
     const { draw, time } = chunkedPrefillDrawing;
 
     const CHUNKS = [16, 32, 64, 128, 256, 512, 1024];
-    const CONTROLS = [
-        { name: "chunk", label: "Chunk size", min: 0, max: CHUNKS.length - 1, step: 1 },
-        { name: "promise", label: "Promise", min: 0, max: CHUNKS.length - 1, step: 1 },
-        { name: "promptTokens", label: "Prompt length", min: 64, max: 3072, step: 64 },
-        { name: "decodes", label: "Answers that are running", min: 0, max: 8, step: 1 },
-    ];
-    const FIGURES = [
-        ["chunks", "chunks", String],
-        ["stallSteps", "stalls", String],
-        ["longestGap", "longest gap", time],
-        ["tbtP50", "time between tokens, p50", time],
-        ["tbtP99", "time between tokens, p99", time],
-        ["ttft", "first token of the prompt after", time],
-        ["total", "everything done after", time],
-    ];
+    const SCENE = { promptTokens: 2048, chunk: 128, promise: 128, decodes: 4, answerTokens: 32, context: 256 };
+    const LATE = { tokens: 8, arrives: 0.1 };
+    const CONTROLS = {
+        chunk: { label: "Chunk size", min: 0, max: CHUNKS.length - 1, step: 1 },
+        promise: { label: "Promise", min: 0, max: CHUNKS.length - 1, step: 1 },
+        promptTokens: { label: "Prompt length", min: 64, max: 3072, step: 64 },
+        decodes: { label: "Answers that are running", min: 0, max: 8, step: 1 },
+        late: { label: "“hello” comes after", min: 0, max: 1000, step: 20 },
+    };
+    const FIGURES = {
+        chunks: ["chunks", String],
+        stallSteps: ["stalls", String],
+        longestGap: ["longest gap", time],
+        tbtP50: ["time between tokens, p50", time],
+        tbtP99: ["time between tokens, p99", time],
+        ttft: ["first token of the prompt after", time],
+        lateTtft: ["first token of “hello” after", time],
+        total: ["everything done after", time],
+    };
+    const COLUMNS = { whole: "whole", chunked: "in chunks", pausing: "pausing" };
+    const KINDS = {
+        chunks: {
+            scene: SCENE,
+            controls: ["chunk", "promise", "promptTokens", "decodes"],
+            figures: ["chunks", "stallSteps", "longestGap", "tbtP50", "tbtP99", "ttft", "total"],
+            policies: ["whole", "chunked"],
+            shown: () => ["whole", "chunked"],
+            summary,
+        },
+        late: {
+            scene: { ...SCENE, late: LATE, policy: "chunked" },
+            controls: ["late", "chunk", "promptTokens"],
+            figures: ["stallSteps", "longestGap", "lateTtft", "ttft", "total"],
+            policies: ["whole", "chunked", "pausing"],
+            shown: (state) => [state.policy],
+            summary: lateSummary,
+        },
+    };
     const QUIET = 500; // milliseconds without a change, then the summary is read aloud
 
     /** An element with attributes and children; texts are texts and never markup. */
@@ -39,10 +63,16 @@
         promise: sizes,
         promptTokens: { toInput: Number, fromInput: Number, show: tokens },
         decodes: { toInput: Number, fromInput: Number, show: String },
+        late: {
+            toInput: ({ arrives }) => Math.round(1000 * arrives),
+            fromInput: (milliseconds) => ({ ...LATE, arrives: milliseconds / 1000 }),
+            show: ({ arrives }) => `${Math.round(1000 * arrives)} ms`,
+        },
     };
 
-    function control({ name, label, ...range }, state, changed) {
-        const id = `chunk-widget-${name}`;
+    function control(kind, name, state, changed) {
+        const { label, ...range } = CONTROLS[name];
+        const id = `${kind}-widget-${name}`;
         const { toInput, fromInput, show } = VALUES[name];
         const output = element("output", { for: id }, show(state[name]));
         const input = element("input", { ...range, type: "range", id, value: toInput(state[name]) });
@@ -59,14 +89,29 @@
         return element("p", {}, element("label", { for: id }, label), output, input);
     }
 
+    /** The switch between policies: one of them is drawn. */
+    function choice(kind, policies, state, changed) {
+        const choices = policies.map((policy) => {
+            const input = element("input", { type: "radio", name: `${kind}-widget-policy`, value: policy });
+            input.checked = policy === state.policy;
+            input.addEventListener("keydown", (event) => event.stopPropagation());
+            input.addEventListener("change", () => {
+                state.policy = policy;
+                changed();
+            });
+            return element("label", {}, input, ` ${COLUMNS[policy]}`);
+        });
+        return element("fieldset", {}, element("legend", {}, "Prompts are computed"), ...choices);
+    }
+
     const shown = (value, show) => (value === null ? "none" : show(value));
 
-    function table(pair) {
-        const cells = FIGURES.map(([name, label, show]) => [
-            label,
-            ...[pair.whole, pair.chunked].map(({ metrics }) => shown(metrics[name], show)),
-        ]);
-        const head = ["", "whole", "in chunks"].map((name) => element("th", { scope: "col" }, name));
+    function table(runs, { figures, policies }) {
+        const cells = figures.map((name) => {
+            const [label, show] = FIGURES[name];
+            return [label, ...policies.map((policy) => shown(runs[policy].metrics[name], show))];
+        });
+        const head = ["", ...policies.map((policy) => COLUMNS[policy])].map((name) => element("th", { scope: "col" }, name));
         const rows = cells.map(([label, ...values]) => {
             const texts = values.map((value) => element("td", {}, value));
             return element("tr", {}, element("th", { scope: "row" }, label), ...texts);
@@ -80,7 +125,6 @@
         const share = Math.round((100 * (now - before)) / before);
         return `${share < 0 ? "−" : "+"}${Math.abs(share)} %`;
     }
-
 
     const stalls = ({ stallSteps }) => `${stallSteps} stall${stallSteps === 1 ? "" : "s"}`;
 
@@ -98,6 +142,14 @@
             `Whole, the prompt makes the answers wait ${time(before.longestGap)}: ${stalls(before)}. ` +
             `In chunks they wait ${time(now.longestGap)} at most: ${stalls(now)}. ${price}`
         );
+    }
+
+    /** Both promises, under the policy that is drawn. */
+    function lateSummary(runs) {
+        const { metrics } = runs[runs.input.policy];
+        const gap = `Running answers wait at most ${time(metrics.longestGap)}: ${stalls(metrics)}. `;
+        const first = `“hello” has its first word after ${time(metrics.lateTtft)}, `;
+        return gap + first + `the long prompt after ${time(metrics.ttft)}.`;
     }
 
     /** "12 ms + 0.14 ms · tokens + 0.16 µs · tokens · context". */
@@ -122,8 +174,11 @@
     }
 
     function start(place) {
+        if (place.classList.contains("live")) return; // the page for printing loads this file once for each widget
+        const name = place.dataset.kind;
+        const kind = KINDS[name];
         const cost = JSON.parse(place.querySelector("script[type='application/json']").textContent);
-        const state = { promptTokens: 2048, chunk: 128, promise: 128, decodes: 4, answerTokens: 32, context: 256, cost };
+        const state = { ...kind.scene, cost };
         const picture = place.querySelector("figure > div");
         const figures = element("div", { class: "table-wrapper" });
         const said = element("p", { role: "status", "aria-live": "polite" });
@@ -131,11 +186,11 @@
         let quiet = 0;
 
         function update() {
-            const pair = compare(state);
-            picture.innerHTML = draw(pair, width, "chunk-widget-live"); // made of numbers alone
-            figures.replaceChildren(table(pair));
+            const runs = compare({ ...state });
+            picture.innerHTML = draw(runs, width, `${name}-widget-live`, kind.shown(state)); // made of numbers alone
+            figures.replaceChildren(table(runs, kind));
             clearTimeout(quiet);
-            quiet = setTimeout(() => (said.textContent = summary(pair)), said.textContent ? QUIET : 0);
+            quiet = setTimeout(() => (said.textContent = kind.summary(runs)), said.textContent ? QUIET : 0);
         }
         function fit() {
             const room = Math.round(Math.min(Math.max(place.clientWidth, 300), 760));
@@ -144,7 +199,8 @@
             update();
         }
 
-        const controls = CONTROLS.map((each) => control(each, state, update));
+        const controls = kind.controls.map((each) => control(name, each, state, update));
+        if (state.policy) controls.unshift(choice(name, kind.policies, state, update));
         place.prepend(element("div", { class: "controls", role: "group", "aria-label": "What is drawn" }, ...controls));
         const command = element("code", {}, "pdm run book measure");
         place.append(said, figures, element("p", { class: "measured-on" }, measured(cost), command));

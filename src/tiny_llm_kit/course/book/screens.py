@@ -171,8 +171,9 @@ def timeline_screens() -> Iterator[tuple[str, str]]:
 
 
 def widget_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of the widget's picture for readers without JavaScript."""
+    """`(name, fragment)` of the widgets' pictures for readers without JavaScript."""
     yield "week2-07-widget", widget.picture() + "\n"
+    yield "week2-07-late-widget", widget.late_picture() + "\n"
 
 
 def benchmark_screens() -> Iterator[tuple[str, str]]:

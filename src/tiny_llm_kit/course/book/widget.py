@@ -1,6 +1,6 @@
-"""The live widget of Week 2 Day 7, seen from Python: its scripts, what its steps cost, its picture without JavaScript.
+"""The live widgets of Week 2 Day 7, seen from Python: their scripts, the costs of their steps, their static pictures.
 
-The widget is plain JavaScript in `book/src/widgets`, loaded by the one page that includes it. Here its pure files run
+The widgets are plain JavaScript in `book/src/widgets`, loaded by the pages that include them. Here its pure files run
 in an engine, so that the schedule can be tested, and the picture in the page is what the page would draw.
 """
 
@@ -16,8 +16,9 @@ from ...runtime.port import Port
 
 FOLDER = MEASURED.parent
 SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")
-# What the picture in the page shows, before anybody has moved a slider.
+# What the pictures in the pages show, before a slider is moved.
 SCENE = {"promptTokens": 2048, "chunk": 128, "promise": 128, "decodes": 4, "answerTokens": 32, "context": 256}
+LATE = {"tokens": 8, "arrives": 0.1}
 WIDTH = 620
 
 
@@ -43,12 +44,20 @@ def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str]
 
 
 def picture() -> str:
-    """The SVG of the page for readers without JavaScript."""
-    scene = json.dumps({**SCENE, "cost": sealed()})
+    """The SVG of whole prompts and chunks, for readers without JavaScript."""
+    return _picture("chunks-widget", ["whole", "chunked"])
+
+
+def late_picture() -> str:
+    """The SVG of a late, short prompt under three policies, for readers without JavaScript."""
+    return _picture("late-widget", ["whole", "chunked", "pausing"], late=LATE)
+
+
+def _picture(name: str, policies: list[str], **more: Any) -> str:
+    scene = json.dumps({**SCENE, **more, "cost": sealed()})
     with scripts() as run:
-        return run(
-            f"chunkedPrefillDrawing.draw(chunkedPrefillSchedule.compare({scene}), {WIDTH}, 'chunk-widget')"
-        )
+        runs = f"chunkedPrefillSchedule.compare({scene})"
+        return run(f"chunkedPrefillDrawing.draw({runs}, {WIDTH}, '{name}', {policies})")
 
 
 def measure(
