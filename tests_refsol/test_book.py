@@ -372,6 +372,14 @@ def test_each_sitting_of_a_day_is_a_screen_of_its_own():
     assert "second" in found["week1-09b"] and "pdm run see 1.9 --sitting 2" in found["week1-09b"]
 
 
+def test_every_see_fits_eighty_columns():
+    """A wider line would be broken by the terminal, and a drawing with it."""
+    for file in sorted(screens.FOLDER.glob("week*.html")):
+        page = file.read_text(encoding="utf-8")
+        lines = html.unescape(re.sub(r"<[^>]*>", "", page)).splitlines() if page.startswith("<pre") else []
+        assert not [line for line in lines if len(line) > screens.SEE_COLUMNS], file.name
+
+
 def test_a_missing_screen_is_detected(tmp_path):
     fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
     assert "+one" in next(screens.differences(fresh, tmp_path))

@@ -39,6 +39,7 @@ from . import batch_screen, roofline_screen, timeline_screen, tradeoff_screen, w
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
+SEE_COLUMNS = 80  # of a terminal that nobody has widened
 SHIPPED = "tiny-qwen3"
 
 
@@ -128,7 +129,7 @@ def _drawn(backend: str, modules: Iterable[ModuleType] | None, function: str, en
     for module in see_modules() if modules is None else modules:
         week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
         for letter, option, show in _shows(module, function):
-            console = recording_console(command.format(day=f"{week}.{day}{option}"))
+            console = recording_console(command.format(day=f"{week}.{day}{option}"), SEE_COLUMNS)
             show(port, console)
             measured = getattr(module, "MEASURED", ())
             yield f"week{week}-{int(day):02}{letter}{ending}", fragment(console, measured)
@@ -224,24 +225,24 @@ def output(command: Command) -> str:
     return re.sub("|".join(command.mask), "…", run.stdout) if command.mask else run.stdout
 
 
-def recording_console(command: str) -> Console:
+def recording_console(command: str, columns: int = COLUMNS) -> Console:
     """A console that remembers what it prints, the same on every machine; it begins with the command's own line."""
     console = Console(
         record=True,
-        width=COLUMNS,
+        width=columns,
         file=io.StringIO(),
         force_terminal=True,
         color_system="truecolor",
         legacy_windows=False,
         highlight=False,
     )
-    console.print(Text.assemble(("$ ", "green"), (shell_lines(command), "bold")), soft_wrap=True)
+    console.print(Text.assemble(("$ ", "green"), (shell_lines(command, columns), "bold")), soft_wrap=True)
     return console
 
 
-def shell_lines(command: str) -> str:
+def shell_lines(command: str, columns: int) -> str:
     """A command on lines that fit the console, as a shell takes them."""
-    lines = textwrap.wrap(command, COLUMNS - 4, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(command, columns - 4, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines)
 
 

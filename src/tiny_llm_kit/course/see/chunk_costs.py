@@ -111,7 +111,7 @@ def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int
 
 def show_lazy_chunks(b, console: Console) -> None:
     """MLX alone: what a prefill held at its peak if nobody evaluates the caches between two chunks."""
-    console.print(f"{MODEL}, chunks of {LAZY_CHUNK} tokens: what a prefill held at its peak, with its cache.")
+    console.print(f"{MODEL}, chunks of {LAZY_CHUNK} tokens: peak memory of a prefill, with its cache.")
     console.print("With materialize() after every chunk; without, all wait for the last one.\n")
     console.print(f"{'prompt':>8}{'with':>13}{'without':>13}", style="bold")
     for tokens in LAZY_LENGTHS:

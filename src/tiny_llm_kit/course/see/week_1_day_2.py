@@ -6,6 +6,7 @@ from rich.console import Console
 D, POSITIONS = 8, 1024
 ARROWS = "→↗↑↖←↙↓↘"  # one for every eighth of a turn, anticlockwise
 SHOWN = [*range(8), 50, 100, 500, 1000]
+WIDTHS = [4] * 8 + [5] * 4  # of their columns
 DISTANCES = [0, 1, 2, 3, 5, 10, 50, 100]
 
 
@@ -27,10 +28,12 @@ def _arrows(b, console: Console) -> None:
     start = np.repeat([1.0, 0.0], D // 2)
     turned = _at(b, b.RoPE(D, POSITIONS), start, SHOWN)
     eighths = np.round(np.arctan2(turned[:, D // 2 :], turned[:, : D // 2]) / (np.pi / 4)).astype(int) % 8
-    console.print("  position" + "".join(f"{p:>5}" for p in SHOWN) + "    a turn takes", style="bold")
+    heads = "".join(f"{position:>{width}}" for position, width in zip(SHOWN, WIDTHS, strict=True))
+    console.print(f"  position{heads}    a turn takes", style="bold")
     for pair, row in enumerate(eighths.T):
         after = 2 * np.pi * 10000 ** (2 * pair / D)
-        console.print(f"    pair {pair}" + "".join(f"    {ARROWS[i]}" for i in row) + f"{after:9,.0f} tokens")
+        cells = "".join(f"{ARROWS[i]:>{width}}" for i, width in zip(row, WIDTHS, strict=True))
+        console.print(f"    pair {pair}{cells}{after:9,.0f} tokens")
 
 
 def _scores(b, console: Console) -> None:
@@ -44,10 +47,10 @@ def _scores(b, console: Console) -> None:
 
 
 def _partners(b, console: Console) -> None:
-    console.print(" " * 20 + "".join(f"   dim {d}" for d in range(D)), style="bold")
+    console.print(" " * 20 + "".join(f"  dim {d}" for d in range(D)), style="bold")
     for traditional in (False, True):
         turned = _at(b, b.RoPE(D, POSITIONS, traditional=traditional), np.eye(D)[0], [1])[0]
-        cells = "".join(f"{value:8.2f}" if abs(value) > 1e-6 else "       ·" for value in turned)
+        cells = "".join(f"{value:7.2f}" if abs(value) > 1e-6 else "      ·" for value in turned)
         console.print(f"  traditional={traditional!s:<6}" + cells)
 
 

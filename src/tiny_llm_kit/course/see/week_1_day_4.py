@@ -11,9 +11,7 @@ GATES = (-6.0, -2.0, -1.0, 0.0, 1.0, 2.0, 6.0)
 
 def show(b, console: Console) -> None:
     """Measures the norm in bf16 and float16, tabulates silu, and opens a gate step by step."""
-    console.print(
-        f"{VECTORS} vectors of E numbers, in bf16, through RMSNorm. Their size √(mean x²) should be 1."
-    )
+    console.print(f"{VECTORS} vectors of E numbers, in bf16, through RMSNorm. Their RMS should be 1.")
     console.print("How far it is from 1, in the worst of them:\n")
     _sizes(b, console)
     console.print("\nOne vector of size 300, in float16. Its size after the norm:\n")

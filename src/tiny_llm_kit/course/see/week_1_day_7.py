@@ -59,18 +59,18 @@ def _three_temperatures(b, console: Console, tokenizer, question: str, logits: n
     console.print(
         Text.assemble("The first token of an answer to ", (f"“{question}”", "bold"), ", which is unclear:\n")
     )
-    console.print(Text(" " * 12 + "".join(f"temperature {temp:<12}" for temp in TEMPERATURES), style="dim"))
+    console.print(Text(" " * 12 + "".join(f"temperature {temp:<10}" for temp in TEMPERATURES), style="dim"))
     for token in best:
         console.print(_row(tokenizer.decode([int(token)]), [float(w[token]) for w in weights]))
     console.print(_row("all others", [1 - float(w[best].sum()) for w in weights]))
-    sizes = "".join(f"{_nucleus(b, logits / temp):4} tokens{'':13}" for temp in TEMPERATURES)
+    sizes = "".join(f"{_nucleus(b, logits / temp):4} tokens{'':11}" for temp in TEMPERATURES)
     console.print(f"top-p {NUCLEUS}   {sizes}", highlight=False)
 
 
 def _row(name: str, shares: list[float]) -> Text:
     line = Text(f"{name[:11]:12}")
     for share in shares:
-        line.append(f"{share:4.0%} ").append(f"{'█' * round(16 * share):19}", style="cyan")
+        line.append(f"{share:4.0%} ").append(f"{'█' * round(16 * share):17}", style="cyan")
     return line
 
 

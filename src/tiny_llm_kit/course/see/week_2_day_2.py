@@ -39,9 +39,9 @@ def show(b, console: Console) -> None:
     _group(b, w, console)
     console.print("\nThe whole matrix, 192 × 512, with scales and biases in bf16:\n")
     _formats(b, w, console)
-    console.print("\nWhat a token reads: every layer and the head, once. The head stays in bf16; the layers'")
-    console.print("matrices have groups of 64 in 8 bits and of 32 in 4 bits. Tokens per second are at most")
-    console.print(f"bandwidth / bytes; here the bandwidth is {BANDWIDTH / 1e9:.0f} GB/s, an assumption.\n")
+    console.print("\nWhat a token reads: every layer and the head, once. The head stays in bf16;")
+    console.print("the layers' matrices have groups of 64 in 8 bits and of 32 in 4 bits. Tokens per")
+    console.print(f"second are at most bandwidth / bytes, at an assumed {BANDWIDTH / 1e9:.0f} GB/s.\n")
     _roofline(console)
 
 
@@ -62,7 +62,7 @@ def _group(b, w, console: Console) -> None:
 
 
 def _row(console: Console, name: str, values, form: str) -> None:
-    console.print(f"{name:>20}" + "".join(f"{value + 0:>8{form}}" for value in values))
+    console.print(f"{name:>16}" + "".join(f"{value + 0:>8{form}}" for value in values))
 
 
 def _formats(b, w, console: Console) -> None:

@@ -48,15 +48,15 @@ def show(b, console: Console) -> None:
     runner = b.runner(b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype)))
     runs = [_run(s, runner, tokenizer, *way) for way in (("continuous", _continuous), ("static", _static))]
     _answers(console, runs[0].requests)
-    console.print(f"\n{SLOTS} slots; a column is one step of the model.")
-    console.print("A  the prompt of A, which gives its first token      a  one more token of A's answer")
-    console.print("-  waits while another prompt is computed            ·  idle\n")
+    console.print(f"\n{SLOTS} slots, a row each; a column is one step of the model.")
+    console.print("A  the prompt of A, which gives its first token   a  one more token of A")
+    console.print("-  waits while another prompt is computed         ·  idle\n")
     for run, title in zip(
         runs, ("a free slot is filled at once", "a batch waits for its longest answer"), strict=True
     ):
         console.print(f"{run.name}: {title}", style="bold")
-        for slot, cells in enumerate(_grid(run)):
-            console.print(Text.assemble((f"slot {slot} ", "dim"), *((c, STYLES.get(c, "")) for c in cells)))
+        for cells in _grid(run):
+            console.print(Text.assemble(*((c, STYLES.get(c, "")) for c in cells)))
         console.print()
     _bill(console, runs)
 
@@ -122,7 +122,7 @@ def _answers(console: Console, requests: list) -> None:
     table = Table("", "question", "asked for", "tokens", "ended by", "answer", box=None, pad_edge=False)
     for request, (question, special) in zip(requests, QUESTIONS, strict=True):
         asked = ", ".join(f"{name}={value!r}" for name, value in special.items())
-        text = request.text if len(request.text) <= 22 else request.text[:21] + "…"
+        text = request.text if len(request.text) <= 15 else request.text[:14] + "…"
         table.add_row(
             _letter(request), question, asked, str(len(request.tokens)), request.finish_reason, Text(text)
         )

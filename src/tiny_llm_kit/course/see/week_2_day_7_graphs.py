@@ -166,9 +166,7 @@ def keys_read(b, chunking: Chunking, tokens: int) -> int:
 
 def show_graphs(b, console: Console) -> None:
     """Counts every chunking's programs beside the arithmetic."""
-    console.print(
-        f"Prompts of up to {LIMIT:,} tokens, one row, attention over the cache up to the chunk's end."
-    )
+    console.print(f"Prompts of up to {LIMIT:,} tokens, one row; attention up to the chunk's end.")
     console.print("Programs that a compiler for fixed shapes would make of the layers:\n")
     console.print(f"{'':43}{'sizes × contexts':>19}{'counted':>9}{'padding':>9}", style="bold")
     for chunking in CHUNKINGS.values():
@@ -176,7 +174,7 @@ def show_graphs(b, console: Console) -> None:
         product = f"{sizes} × {contexts} = {sizes * contexts}"
         line = Text.assemble(f"{chunking.name:43}{product:>19}", (f"{counted:>9}", "bold"))
         console.print(line.append(f"{chunking.padding:>9.1f}"))
-    console.print("\npadding: tokens that the last chunk computes for nothing, the mean over all lengths.")
+    console.print("\npadding: tokens that the last chunk computes for nothing, mean of all lengths.")
     _notes(b, console)
 
 

@@ -131,8 +131,8 @@ def _poison(b, serving, console: Console, pages: Pages) -> None:
 
 def _few_bits(b, console: Console) -> None:
     """Idle keys and values in fewer bits, measured with the shipped model."""
-    console.print(f"\n{MODEL}: a cache in few bits, {GROUP} numbers with a scale and a bias; then one token")
-    console.print("more. The largest difference of its logits from those of a float32 cache:\n")
+    console.print(f"\n{MODEL}: a cache in few bits, {GROUP} numbers with a scale and a bias; then one")
+    console.print("token more. The largest difference of its logits from those of a float32 cache:\n")
     header = f"{'bits':>6}{'scale':>10}{'bytes per token':>18}{'difference':>20}{'same best token':>19}"
     console.print(header, style="bold")
     for kept in keep_in_few_bits(b):
