@@ -4,6 +4,7 @@ import io
 import json
 from itertools import pairwise
 from statistics import median
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,13 +15,13 @@ from tiny_llm_kit.commands import lab as command
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import provenance
 from tiny_llm_kit.lab.packed_cost import AdditiveCost, StepWork
-from tiny_llm_kit.lab.studies import ablation, budget, capacity, pipeline, scale, single_prompt
+from tiny_llm_kit.lab.studies import ablation, agreement, budget, capacity, pipeline, scale, single_prompt
 from tiny_llm_kit.lab.studies.catalogue import ALL, STUDIES
 from tiny_llm_kit.lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
 from tiny_llm_kit.lab.studies.served import StudyPlan, options_of, serve_trace
 from tiny_llm_kit.lab.studies.study import show
 from tiny_llm_kit.lab.traffic import TRACES, traffic
-from tiny_llm_kit.runtime.port import resolve_serving
+from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 PLAN = StudyPlan(resolve_serving("ref"), requests=24, seeds=(0,))
 
@@ -222,6 +223,33 @@ def test_a_million_is_labelled_as_extrapolated():
     assert "extrapolated" in study.rows[1][0] and study.rows[1][2:4] == [None, None]
 
 
+# ---- simulator and engine
+
+
+def run_of(ttft, tbt):
+    return SimpleNamespace(ttft=lambda p: ttft, tbt=lambda p: tbt)
+
+
+def test_the_agreement_reports_the_median_round_and_the_extremes():
+    plan = agreement.AgreementPlan("ref", SimpleNamespace(name="mlx", device="cpu"), requests=7, rounds=3)
+    rounds = [(run_of(1.0, 0.1), run_of(ttft, 0.1)) for ttft in (1.1, 1.4, 0.8)]
+    study = agreement.study_of(plan, rounds)
+    assert study.rows[0] == ["TTFT p50", 1000, 1100, *map(pytest.approx, (10, 15, -20, 40))]
+    assert study.rows[2][3:5] == [0, 15] and study.rows[3][4] == 30
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_the_shipped_model_and_its_simulation_serve_the_same_requests(backend, monkeypatch, capsys):
+    monkeypatch.setattr(agreement, "SHRINK", 64)
+    monkeypatch.setattr(agreement, "LOAD", 4.0)
+    command.main(
+        ["--compare-engine", "--backend", backend, "--device", "cpu", "--requests", "4", "--rounds", "1"]
+    )
+    shown = capsys.readouterr().out
+    assert f"tiny-qwen3 on {backend}, cpu; 4 requests, 1 round" in shown
+    assert [line.split()[0] for line in shown.splitlines() if " p50 " in line or " p99 " in line]
+
+
 # ---- the command
 
 
@@ -233,7 +261,7 @@ def printed(result):
 
 @pytest.mark.parametrize("name", ["tiles", "overhead", "bubbles", "budget"])
 def test_a_study_is_the_same_in_every_run_and_survives_json(name, few_budgets):
-    first, second = (STUDIES[name](PLAN).result(PLAN.options, {}) for _ in range(2))
+    first, second = (STUDIES[name](PLAN).result({}, {}) for _ in range(2))
     assert first == second
     read = json.loads(json.dumps(first))
     assert printed(read) == printed(first) and read["title"].split(".")[0] in printed(read)

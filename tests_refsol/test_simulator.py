@@ -1,6 +1,7 @@
 """The lab's simulator: virtual time, arrivals, skipped stretches, latencies, and what a packed step costs."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tiny_llm_kit.lab.cost_model import pairs
 from tiny_llm_kit.lab.latency_recorder import LatencyRecorder, weighted_percentile
 from tiny_llm_kit.lab.packed_cost import INCIDENTS, AdditiveCost, RooflineCost, StepWork
+from tiny_llm_kit.lab.packed_profile import StepSamples, WallClock, fitted
 from tiny_llm_kit.lab.recorder import Recorder
 from tiny_llm_kit.lab.simulator import Simulation, StuckScheduler
 from tiny_llm_kit.lab.trace import percentile
@@ -193,3 +195,45 @@ def test_latencies_are_those_of_the_trace():
 def test_a_weighted_percentile_is_that_of_the_values_written_out(groups, p):
     values, weights = (np.array(each, dtype=float) for each in zip(*groups, strict=True))
     assert weighted_percentile(values, weights, p) == percentile(np.repeat(values, weights.astype(int)), p)
+
+
+# ---- profiles
+
+
+def test_a_profile_finds_the_costs_of_the_steps_it_has_seen():
+    samples = None
+
+    class Listens(SERVING.HybridScheduler):
+        def __init__(self, *arguments, **options):
+            nonlocal samples
+            samples = StepSamples(options["clock"])
+            super().__init__(*arguments, **options)
+            self.metrics = SimpleNamespace(on_event=samples)
+
+    specs = [spec(number / 50, 10 + 37 * number % 90, 5 + 11 * number % 30) for number in range(20)]
+    simulated(specs, SUM, scheduler=Listens, max_num_batched_tokens=64, max_num_seqs=6, jump=False)
+    assert len(samples.samples) > 50
+    found = fitted(samples.samples)
+    assert vars(found) == pytest.approx(vars(SUM), rel=1e-6)
+
+
+def test_a_step_counts_from_the_end_of_the_last_one_or_of_a_sleep():
+    clock = SimpleNamespace(woke=0.0)
+    samples = StepSamples(clock)
+    chunk = SimpleNamespace(kind="chunk", tokens=4, context=2, requests=())
+    samples(SimpleNamespace(kind="step", time=1.0, parts=(chunk,)))
+    samples(SimpleNamespace(kind="token", time=1.1))
+    samples(SimpleNamespace(kind="step", time=1.5, parts=(chunk,)))
+    clock.woke = 7.0
+    samples(SimpleNamespace(kind="step", time=7.25, parts=(chunk,)))
+    assert [taken for _, taken in samples.samples] == [1.0, 0.5, 0.25]
+    assert samples.samples[0][0] == StepWork(4, pairs(4, 2), 2)
+
+
+def test_a_wall_clock_sleeps_until_a_moment_and_not_for_one_that_is_over():
+    clock = WallClock()
+    clock.wait_until(0.01)
+    assert clock() >= 0.01 and clock.woke >= 0.01
+    before = clock()
+    clock.wait_until(0.0)
+    assert clock() - before < 5

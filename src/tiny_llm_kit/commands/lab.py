@@ -3,20 +3,25 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.capabilities import ends_at_a_blank
+from ..course.capabilities import choose_backend, ends_at_a_blank
 from ..lab.bench.provenance import provenance
 from ..lab.bench.reports import show_and_keep
+from ..lab.studies.agreement import AgreementPlan, compare, study_of
 from ..lab.studies.catalogue import ALL, STUDIES
 from ..lab.studies.hardware import HARDWARE
 from ..lab.studies.served import StudyPlan
-from ..runtime.arguments import whole_number
-from ..runtime.port import SOLUTIONS, resolve_serving
-from ..terminal import check_outputs, command, write_file
+from ..lab.studies.study import Study
+from ..repo import PORTS
+from ..runtime.arguments import DEVICES, whole_number
+from ..runtime.port import SOLUTIONS, Port, resolve_serving
+from ..terminal import check_outputs, command, fail, write_file
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,6 +34,12 @@ def parser() -> argparse.ArgumentParser:
     add("--requests", type=whole_number(1), default=128, metavar="N", help="of each run; default: 128")
     says = "of lengths and arrivals; figures are medians over them; default: 0 1 2"
     add("--seeds", type=whole_number(0), nargs="+", default=[0, 1, 2], metavar="N", help=says)
+    says = "serve requests on the shipped model in real time and in virtual time, and compare the latencies"
+    add("--compare-engine", action="store_true", help=says)
+    add("--backend", default="auto", choices=["auto", *PORTS], help="with --compare-engine")
+    add("--device", default="auto", choices=DEVICES, help="with --compare-engine")
+    says = "with --compare-engine: runs whose median counts; default: 5"
+    add("--rounds", type=whole_number(1), default=5, metavar="N", help=says)
     add("--json", type=Path, metavar="FILE", help="also write every figure there")
     add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
     return top
@@ -49,19 +60,38 @@ def main(argv: list[str] | None = None) -> None:
     typed = [word for word in (sys.argv[1:] if argv is None else argv) if word not in options.studies]
     check_outputs(options.json)
     with ends_at_a_blank(needs=Day(3, 3)):
-        plan = StudyPlan(
-            resolve_serving(options.solution), options.hardware, options.requests, tuple(options.seeds)
-        )
-        for name in options.studies or ALL:
+        for name, run in chosen(options, console).items():
             before = provenance("cpu")
-            with console.status(f"{name} …", refresh_per_second=1):
-                found = STUDIES[name](plan)
-            results.append(found.result(plan.options, before))
+            found = run()
+            asked = {"requests": options.requests, "seeds": options.seeds, "hardware": options.hardware}
+            results.append(found.result(asked, before))
             keeps = argparse.Namespace(save=f"{options.save}-{name}" if options.save else None)
-            show_and_keep(console, results[-1], keeps, [name, *typed])
+            words = typed if options.compare_engine else [name, *typed]
+            show_and_keep(console, results[-1], keeps, words)
             console.print()
     if options.json:
         write_file(options.json, json.dumps(results, indent=1) + "\n")
+
+
+def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[[], Study]]:
+    """What was asked for, by name."""
+    if options.compare_engine:
+        return {"agreement": partial(compare_engine, options, console)}
+    names = resolve_serving(options.solution)
+    plan = StudyPlan(names, options.hardware, options.requests, tuple(options.seeds))
+    return {name: partial(STUDIES[name], plan) for name in options.studies or ALL}
+
+
+def compare_engine(options: argparse.Namespace, console: Console) -> Study:
+    """The simulator beside the engine in real time."""
+    backend = choose_backend(options.solution, options.backend)
+    try:
+        port = Port(SOLUTIONS[options.solution], backend, options.device)
+        plan = AgreementPlan(options.solution, port, options.requests, options.rounds)
+        with console.status("", refresh_per_second=1) as status:
+            return study_of(plan, compare(plan, status.update))
+    except (ImportError, ValueError) as error:
+        fail(error)
 
 
 if __name__ == "__main__":

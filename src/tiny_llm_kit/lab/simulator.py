@@ -1,7 +1,7 @@
 """Discrete events around a scheduler: requests arrive in seconds, steps follow, and only the model takes time.
 
-The scheduler is that of the solution, with its own plan, pack and commit. The model is simulated, so a run is the same
-on every machine.
+The scheduler is that of the solution, with its own plan, pack and commit. With a simulated model a run is the same on
+every machine. A real model and a wall clock make the same loop send requests to an engine in real time.
 """
 
 import heapq
@@ -50,7 +50,8 @@ class Simulation:
     Args:
         names: the module `serving` of a solution.
         cost: seconds of a step, for a simulated model.
-        model: what runs the steps in place of that; its `clock` has `wait_until`.
+        model: what runs the steps in place of a simulated model.
+        clock: of that model, as `WallClock` for a real one; its own when None.
         scheduler: makes it, as `HybridScheduler` is made; that one when None.
         recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
             `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.
@@ -67,6 +68,7 @@ class Simulation:
         cost: PackedCost = INCIDENTS,
         *,
         model: Any = None,
+        clock: Any = None,
         scheduler: Callable[..., Any] | None = None,
         recorder: Any = None,
         on_event: Callable[[Any], object] | None = None,
@@ -79,7 +81,7 @@ class Simulation:
     ):
         self.names, self.recorder = names, recorder
         self.model = model or SimulatedPackedModel(names.Sampled, cost, max_model_len)
-        self.clock = self.model.clock
+        self.clock = clock or self.model.clock
         self.allocator = names.BlockAllocator(
             num_blocks, block_size, watermark=watermark, enable_prefix_caching=False
         )

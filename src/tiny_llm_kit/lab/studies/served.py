@@ -29,11 +29,6 @@ class StudyPlan:
     requests: int = 128
     seeds: tuple[int, ...] = (0, 1, 2)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """As JSON has them."""
-        return {"hardware": self.hardware, "requests": self.requests, "seeds": list(self.seeds)}
-
 
 def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:
     """The options that make the hybrid scheduler one of the paper's.

@@ -1,0 +1,64 @@
+"""What the steps of a running engine cost: samples from its own events, and the sum nearest to them."""
+
+import time
+from typing import Any
+
+from .cost_model import nearest_sum, pairs
+from .packed_cost import AdditiveCost, StepWork
+
+
+class WallClock:
+    """Seconds that pass by themselves, since it was made. What waits for a time sleeps."""
+
+    def __init__(self):
+        self._start = time.perf_counter()
+        self.woke = 0.0  # when the last sleep ended
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self._start
+
+    def wait_until(self, moment: float) -> None:
+        time.sleep(max(0.0, moment - self()))
+        self.woke = self()
+
+
+class StepSamples:
+    """Listens to a scheduler, and notes what each step computed and how long it took.
+
+    A step counts from the end of the one before it, or from the end of a sleep: planning and packing belong to it.
+
+    Args:
+        clock: of the scheduler; one without `woke` never sleeps.
+    """
+
+    def __init__(self, clock: Any):
+        self.samples: list[tuple[StepWork, float]] = []
+        self._clock, self._end = clock, 0.0
+
+    def __call__(self, event: Any) -> None:
+        if event.kind == "step":
+            begin = max(self._end, getattr(self._clock, "woke", 0.0))
+            self.samples.append((work_of(event.parts), event.time - begin))
+            self._end = event.time
+
+
+def work_of(parts: Any) -> StepWork:
+    """The work of a step, from the parts of its event."""
+    chunks = [part for part in parts if part.kind == "chunk"]
+    decoding = [request for part in parts if part.kind == "decode" for request in part.requests]
+    return StepWork(
+        sum(part.tokens for part in chunks),
+        sum(pairs(part.tokens, part.context) for part in chunks),
+        sum(part.context for part in chunks),
+        len(decoding),
+        sum(request.offset for request in decoding),
+    )
+
+
+def fitted(samples: list[tuple[StepWork, float]]) -> AdditiveCost:
+    """The sum that is nearest to the samples in relative terms; no term of it is negative."""
+    import numpy as np
+
+    terms = [(1, w.chunk_tokens, w.chunk_pairs, w.decodes, w.decode_pairs) for w, _ in samples]
+    seconds = np.array([taken for _, taken in samples])
+    return AdditiveCost(*nearest_sum(np.array(terms, dtype=np.float64), seconds, passes=3))
