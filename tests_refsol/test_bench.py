@@ -105,12 +105,53 @@ def test_the_peer_computes_with_the_same_weights():
 
 @pytest.mark.port("mlx")
 def test_a_peer_that_is_not_installed_is_one_line(monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "mlx_lm.models.cache", None)
+    monkeypatch.setattr(contest, "find_spec", lambda name: None)
     options = ["--backend", "mlx", "--config", "tiny-qwen3", "--layers", "1", "--compare", "mlx-lm"]
     with pytest.raises(SystemExit) as end:
         bench_decode.main(options)
     assert end.value.code == 2
-    assert "mlx_lm" in capsys.readouterr().err.splitlines()[-1]
+    line = "--compare mlx-lm: not installed; the book's appendix on benchmarks makes an environment for it\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("tokens", ["4097", "99999999"])
+@pytest.mark.parametrize("command", [bench_decode, bench_prefill])
+def test_a_context_beyond_the_model_is_one_line(command, tokens, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(["--config", "tiny-qwen3", "--layers", "1", "--context", "8", tokens])
+    errors = capsys.readouterr().err
+    assert (end.value.code, errors.count("\n")) == (2, 1)
+    assert "tokens with the answer: the model reads at most 4,096; choose fewer" in errors
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b"])
+def test_a_name_that_is_no_file_is_refused_before_anything_is_measured(name, monkeypatch, capsys):
+    monkeypatch.setattr(contest, "contestants", lambda *_: pytest.fail("it began to measure"))
+    with pytest.raises(SystemExit) as end:
+        bench_decode.main(["--config", "tiny-qwen3", "--save", name])
+    assert end.value.code == 2
+    assert f"argument --save: {name!r} is no name" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_anything_is_measured(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(contest, "contestants", lambda *_: pytest.fail("it began to measure"))
+    monkeypatch.setattr(provenance, "RESULTS", tmp_path)
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(SystemExit) as end:
+        bench_decode.main(["--config", "tiny-qwen3", "--save", "x"])
+    assert end.value.code == 2 and "x.json: cannot be written (" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", [bench_decode, bench_prefill])
+def test_a_blank_task_is_one_line_with_its_address(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(
+            ["--solution", "tiny_llm", "--backend", installed_backends()[-1], "--config", "tiny-qwen3"]
+        )
+    assert str(end.value.code).startswith("blank: week 1 day 1 task 1: softmax.")
+    assert "`pdm run course skip --through 2." in end.value.code
 
 
 @pytest.mark.parametrize("backend", installed_backends())

@@ -158,7 +158,10 @@ def test_a_call_that_is_longer_than_the_model_reads_is_refused(capsys):
     with pytest.raises(SystemExit) as ended:
         command.main(["--config", "tiny-qwen3", "--tokens", "4", "4097"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "a call of 4,097 tokens: tiny-qwen3 reads at most 4,096\n"
+    assert (
+        capsys.readouterr().err
+        == "4,097 tokens with the answer: the model reads at most 4,096; choose fewer\n"
+    )
 
 
 def test_sixteen_bits_halve_the_bytes_and_double_what_is_done_with_each():

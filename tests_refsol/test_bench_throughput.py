@@ -98,7 +98,11 @@ def test_a_preemption_is_counted(bench):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--input-len", "4090", "--output-len", "99"], "a request has 4189 tokens with its answer"),
+        (
+            ["--input-len", "4090", "--output-len", "99"],
+            "4,189 tokens with the answer: the model reads at most 4,096",
+        ),
+        (["--input-len", "99999999"], "100,000,031 tokens with the answer: the model reads at most 4,096"),
         (["--layers", "2"], "--layers needs random weights"),
         (["--compare", "transformers", "--backend", "torch"], "--compare transformers shares random weights"),
         (["--compare", "transformers", "--backend", "mlx", "--random-weights"], "choose --backend torch"),

@@ -135,6 +135,16 @@ def test_a_mutant_is_judged_by_the_tests_of_its_task(backend):
     assert [verdict.status for verdict in verdicts([*wrong, wrong[0]], backend)] == expected
 
 
+def test_ctrl_c_ends_a_check_of_the_course():
+    """pytest, in whose session the check runs, would keep it for itself."""
+
+    def interrupted(tests):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        with_day_tests([Day(1, 1)], installed_backends(), "ref", interrupted)
+
+
 def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
     """`-k nothing` would select no test, and a mutant that no test kills survives."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing --maxfail=1")

@@ -86,9 +86,10 @@ def test_the_command_of_the_readme_gives_the_sentence():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--temperature", "1e-40"], "temp is 1e-40: give 0 .* at least 1e-6"),
+        (["--temperature", "1e-40"], "temperature is 1e-40: give 0 .* at least 1e-6"),
+        (["--top-p", "5"], "top_p is 5.0: give a number above 0"),
         (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
-        (["--temperature", "-1"], "temp is -1.0: give 0"),
+        (["--temperature", "-1"], "temperature is -1.0: give 0"),
         (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
         (["--temperature", "1", "--top-k", "-3"], "top_k is -3: give a whole number"),
         (["--prompt", "1 " * 5000], r"the prompt has \d+ tokens, but the model reads 4096"),

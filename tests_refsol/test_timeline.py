@@ -465,7 +465,7 @@ def test_the_simulation_needs_no_model(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "Simulated model, virtual time." in out and re.search(r"stall steps +195 +0 *\n", out)
     command.main(["--solution", "ref", "--simulate", "--decodes", "1", "--prompt-tokens", "1"])
-    assert "1 request runs when a prompt of 1 tokens arrives" in capsys.readouterr().out
+    assert "1 request runs when a prompt of 1 token arrives" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("simulate", [(), ("--simulate",)])
@@ -482,6 +482,7 @@ def test_a_blank_task_ends_it_in_one_line(simulate, capsys):
     [
         (("--prompt-tokens", "4096"), "choose fewer, or --simulate"),
         (("--simulate", "--html", "nowhere/page.html"), "nowhere/page.html: cannot be written"),
+        (("--html", "x", "--trace", "./x"), "--html and --trace name the same file, x"),
         (("--prefill-step", "0"), "'0' is not a whole number from 1"),
     ],
 )

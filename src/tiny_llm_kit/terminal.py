@@ -86,25 +86,6 @@ def fail(problem: object, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def check_outputs(*files: Path | None) -> None:
-    """Ends the command with one line, before it has computed anything, if one of these files cannot be written.
-
-    Args:
-        files: what the options name; None for an option that was not given.
-    """
-    given = [file for file in files if file is not None]
-    for file in given:
-        try:
-            existed = file.exists()
-            file.open("a").close()
-            if not existed:
-                file.unlink()
-        except OSError as error:
-            fail(f"{file}: cannot be written ({error.strerror})")
-    if len({file.resolve() for file in given}) < len(given):
-        fail(f"{given[-1]}: two options name this file; give each its own")
-
-
 def write_file(file: Path, text: str) -> None:
     """Writes what an option asks for, and says so; where that cannot be, the command ends with one line."""
     try:

@@ -246,6 +246,32 @@ def tensor_missing(folder, edit):
     save_file({"model.embed_tokens.weight": np.ones((320, 32), np.float32)}, folder / "model.safetensors")
 
 
+def spoil(folder: Path, number: float, dtype=np.float32) -> None:
+    """Writes one number into the middle of a tensor."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][17] = number
+    save_file({name: array.astype(dtype) for name, array in tensors.items()}, folder / "model.safetensors")
+
+
+@broken("{weights}: tensor 'model.norm.weight' holds NaN or infinity; download the model again")
+def weight_that_is_nan(folder, edit):
+    spoil(folder, np.nan)
+
+
+@broken("{weights}: tensor 'model.norm.weight' holds NaN or infinity; download the model again")
+def weight_that_is_infinite(folder, edit):
+    spoil(folder, -np.inf, np.float16)
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_weights_too_large_for_float16_are_named(folder, backend):
+    """Converted, they would be infinite."""
+    spoil(folder, -7e4)
+    load_checkpoint(folder, backend, "cpu", "bfloat16")
+    with pytest.raises(CheckpointError, match="'model.norm.weight' holds 70000, and float16 ends at 65504"):
+        load_checkpoint(folder, backend, "cpu", "float16")
+
+
 @pytest.mark.parametrize("backend", installed_backends())
 @pytest.mark.parametrize(("break_it", "message"), BROKEN)
 def test_a_broken_folder_gets_one_line(folder, edit, break_it, message, backend):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import WeightQuantizer
@@ -123,5 +123,28 @@ def test_week_1_still_gets_plain_arrays(port, folder, quantized):
 
 
 def test_nothing_is_printed_without_a_terminal(port, folder, plain, capfd):
+    save_file({name: array for name, array in plain.items() if name != NARROW}, folder / "model.safetensors")
     load(port, folder, 4)
     assert capfd.readouterr() == ("", "")
+
+
+def test_matrices_that_stay_as_they_are_are_counted(port, folder, plain, capfd):
+    load(port, folder, 4)
+    line = "quantising to 4 bits takes rows of a multiple of 32 numbers: 1 of the layers' 2 matrices stay as they are"
+    assert capfd.readouterr() == ("", line + "\n")
+
+
+def test_a_model_of_which_nothing_can_be_quantized_is_refused(port, folder, plain):
+    save_file({name: array for name, array in plain.items() if name != GATE}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="no matrix of the layers has them: load the model without it"):
+        load(port, folder, 4)
+
+
+@pytest.mark.parametrize("part", ["scales", "biases"])
+def test_a_scale_that_is_nan_is_named(port, folder, quantized, part):
+    name = GATE.replace("weight", part)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name][3, 1] = np.nan
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"{name}' holds NaN or infinity"):
+        load(port, folder)

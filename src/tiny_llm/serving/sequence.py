@@ -138,7 +138,7 @@ class Sequence:
         # The last token of an answer is never computed, and needs no room.
         if error is None and self.num_prompt_tokens + answer - 1 > pool_tokens:
             error = (
-                f"a prompt of {self.num_prompt_tokens} tokens with an answer of {answer} never fits into the "
+                f"a prompt of length {self.num_prompt_tokens} with an answer of {answer} never fits into the "
                 f"{pool_tokens} tokens of all KV blocks: shorten it, lower max_tokens, or give more blocks"
             )
         if error is not None:

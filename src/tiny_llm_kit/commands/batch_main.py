@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +19,7 @@ from ..lab.trace import WHOLE
 from ..runtime.arguments import (
     add_model_arguments,
     add_sampling_arguments,
+    output_argument,
     stop_argument,
     text_argument,
     whole_number,
@@ -43,7 +43,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--max-seq-len", type=whole_number(2), default=512, metavar="N", help=says)
     add("--stop", type=stop_argument, help="ends an answer, and is no part of it", **many)
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
-    add("--trace", type=Path, metavar="FILE", help="also write what happened when, for ui.perfetto.dev")
+    add(
+        "--trace",
+        type=output_argument,
+        metavar="FILE",
+        help="also write what happened when, for ui.perfetto.dev",
+    )
     add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
     says = "which week's engine; auto: that of week 2"
     add("--loader", default="auto", choices=["auto", "week2", "week3"], help=says)

@@ -1,12 +1,15 @@
 """`pdm run bench-decode`: tokens a second of a batch in decode, beside peers on the same weights."""
 
+from ..course.address import Day
+from ..course.capabilities import ends_at_a_blank
 from ..lab.bench.command import contest
 from ..terminal import command
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    contest("decode", __doc__, argv)
+    with ends_at_a_blank(needs=Day(2, 6)):
+        contest("decode", __doc__, argv)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from ..course.capabilities import choose_backend, ends_at_a_blank, network_optio
 from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.throughput import ThroughputPlan, measure
+from ..runtime.arguments import output_argument
 from ..runtime.port import SOLUTIONS, Port
 from ..terminal import command, fail, write_file
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
 @command
 def main(argv: list[str] | None = None) -> None:
     top = bench_parser("throughput", __doc__, ThroughputPlan, ("auto",))
-    top.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
+    top.add_argument("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     options, console = top.parse_args(argv), Console()
     if options.trust_remote_code:
         console.print("--trust-remote-code: accepted, and no remote code is ever run")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import nullcontext
-from pathlib import Path
 
 from rich.console import Console
 
@@ -18,7 +17,7 @@ from ..model.files import CheckpointError
 from ..model.quantization import QUANTIZATIONS
 from ..model.tokenizer import load_tokenizer
 from ..repo import MODELS
-from ..runtime.arguments import model_argument, whole_number
+from ..runtime.arguments import model_argument, output_argument, whole_number
 from ..runtime.port import SOLUTIONS, installed_backends
 from ..terminal import command, fail
 
@@ -56,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         help="quantise the layers' weights; the Week 2 model then answers",
     )
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=output_argument, help="also write the figures to this file")
     return parser
 
 
@@ -80,8 +79,6 @@ def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun
 def main(argv: list[str] | None = None) -> None:
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
-        parser.error(f"--json {options.json}: name a file in a folder that exists")
     for name in ("quantize", "break_mask"):
         if getattr(options, name) and options.solution == ORACLE:
             option = name.replace("_", "-")

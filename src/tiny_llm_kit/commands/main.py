@@ -29,8 +29,10 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         ValueError: an option is out of range, there is no such device, or the model's files are unusable.
     """
     from ..runtime.loading import ENGINES, load_network
-    from ..runtime.port import Port
+    from ..runtime.port import Port, resolve_serving
 
+    # Out of range is out of range, at a temperature of 0 too, where nothing is drawn.
+    resolve_serving(options.solution).SamplingParams(options.temperature, options.top_p, options.top_k)
     if options.loader == "week3":
         return open_engine(options)
     port = Port(options.solution, options.backend, options.device, options.dtype)

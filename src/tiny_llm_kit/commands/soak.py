@@ -6,7 +6,7 @@ from rich.console import Console
 
 from ..lab.soak import Soak, SoakCounts, SoakError
 from ..repo import PORTS
-from ..runtime.arguments import DEVICES, whole_number
+from ..runtime.arguments import DEVICES, positive_number, whole_number
 from ..runtime.port import Port, installed_backends
 from ..terminal import command, fail
 
@@ -14,7 +14,12 @@ from ..terminal import command, fail
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run soak", description=__doc__)
     add = top.add_argument
-    add("--minutes", type=float, default=20.0, help="of all ports and policies together; default: 20")
+    add(
+        "--minutes",
+        type=positive_number,
+        default=20.0,
+        help="of all ports and policies together; default: 20",
+    )
     add("--backend", default="all", choices=["all", *PORTS])
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")

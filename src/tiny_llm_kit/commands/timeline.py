@@ -1,7 +1,6 @@
 """`pdm run timeline`: the learner's own scheduler serves the same requests twice: whole prompts, then in chunks."""
 
 import argparse
-from pathlib import Path
 from types import ModuleType
 
 from rich.console import Console
@@ -15,7 +14,7 @@ from ..lab.timeline.terminal import COLUMNS
 from ..lab.trace import WHOLE, Trace
 from ..lab.workload import Workload, among_decodes
 from ..repo import PORTS
-from ..runtime.arguments import DEVICES, whole_number
+from ..runtime.arguments import DEVICES, output_argument, whole_number
 from ..runtime.port import SOLUTIONS, resolve_serving
 from ..terminal import command, fail, write_file
 
@@ -35,11 +34,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     says = "requests that run when it arrives; default: 4"
     add("--decodes", type=whole_number(1, 16), default=4, metavar="N", help=says)
     says = "also write a page with both runs, and a slider for the chunk size"
-    add("--html", type=Path, metavar="FILE", help=says)
+    add("--html", type=output_argument, metavar="FILE", help=says)
     says = "also write both runs for ui.perfetto.dev or chrome://tracing"
-    add("--trace", type=Path, metavar="FILE", help=says)
+    add("--trace", type=output_argument, metavar="FILE", help=says)
     add("--simulate", action="store_true", help="no model: virtual time, the same in every run")
     options = parser.parse_args(argv)
+    if options.html and options.trace and options.html.resolve() == options.trace.resolve():
+        parser.error(f"--html and --trace name the same file, {options.html}: give each its own")
     options.backend = choose_backend(options.solution, options.backend)
     return options
 

@@ -47,6 +47,7 @@ class DayTests(Generic[Result]):
         self.output = io.StringIO()
         self.results: list[Result] = []
         self.streams = sys.stdout, sys.stderr
+        self.is_interrupted = False
 
     def run(self, of: Day | Task) -> list[TestOutcome]:
         """How the tests of a day or of a task ended, on every port."""
@@ -93,6 +94,10 @@ class DayTests(Generic[Result]):
             self.results.append(self.work(self))
         return True
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
+        """pytest also calls this for its own `Session.Interrupted`, a subclass."""
+        self.is_interrupted = excinfo.type is KeyboardInterrupt
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item, call):
         report = yield
@@ -128,6 +133,7 @@ def with_day_tests(
 
     Raises:
         RuntimeError: with pytest's output, when the tests cannot be collected or `work` fails.
+        KeyboardInterrupt: Ctrl-C, which pytest would end its session for and keep.
     """
     tests: DayTests[Result] = DayTests(work)
     arguments = [str(file) for day in days for file in day_tests(day)]
@@ -147,6 +153,8 @@ def with_day_tests(
             pytest.main(arguments, plugins=[tests])
         finally:
             settings.load_profile(profile)
+    if tests.is_interrupted:
+        raise KeyboardInterrupt
     if not tests.results:
         raise RuntimeError(f"the day tests did not run:\n{tests.output.getvalue()}")
     return tests.results[0]

@@ -120,5 +120,6 @@ def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> W
     long = RequestSpec(LONG, tokens, 8, arrives, "long")
     late = RequestSpec(SHORT, 20, 8, arrives, "late")
     running_text = f"{decodes} requests run" if decodes > 1 else "1 request runs"
-    says = f"{running_text} when a prompt of {tokens:,} tokens arrives, and a short one behind it."
+    size = "1 token" if tokens == 1 else f"{tokens:,} tokens"
+    says = f"{running_text} when a prompt of {size} arrives, and a short one behind it."
     return Workload("timeline", says, (*running, long, late), decodes + 2, promise)

@@ -15,6 +15,11 @@ GROUP_SIZES = {4: 32, 8: 64}
 EMBEDDING = "model.embed_tokens.weight"
 
 
+def in_a_layer(name: str, shape: Sequence[int]) -> bool:
+    """Whether a weight is a matrix of a layer."""
+    return name.startswith("model.layers.") and len(shape) == 2
+
+
 @dataclass(frozen=True)
 class WeightQuantizer:
     """Makes a solution's quantised weights from plain or from stored ones.
@@ -33,8 +38,7 @@ class WeightQuantizer:
         Norms are small, and stay as they are. So do the head and the embedding, which may be the head as well: with the
         table in 4 bits the shipped model answers 62 % of the training questions, and 99 % without.
         """
-        in_a_layer = name.startswith("model.layers.") and len(shape) == 2
-        return self.bits is not None and in_a_layer and shape[1] % GROUP_SIZES[self.bits] == 0
+        return self.bits is not None and in_a_layer(name, shape) and shape[1] % GROUP_SIZES[self.bits] == 0
 
     def quantize(self, name: str, array: Any, config: ModelConfig) -> Any:
         """Quantises a plain matrix, and converts it to the device's form."""

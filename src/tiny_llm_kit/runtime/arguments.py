@@ -1,8 +1,10 @@
 """Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
 
 import argparse
+import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from ..model.quantization import QUANTIZATIONS
 from ..repo import PORTS
@@ -29,6 +31,30 @@ def stop_argument(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("is empty: every answer would end before it begins")
     return text_argument(text)
+
+
+def output_argument(text: str) -> Path:
+    """A file that the command will write. It is tried now: at its end, all that the command computed would be lost."""
+    file = Path(text)
+    try:
+        existed = file.exists()
+        file.open("a").close()
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written ({error.strerror})") from None
+    return file
+
+
+def positive_number(text: str) -> float:
+    """A number above 0, and finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:

@@ -56,6 +56,11 @@ def to_numpy(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 
 
+def extremes(array: mx.array) -> tuple[float, float]:
+    """The smallest and the largest number of an array that is not empty; NaN if one of them is."""
+    return mx.min(array).item(), mx.max(array).item()
+
+
 def argmax(logits: mx.array) -> mx.array:
     """(B, V) to (B,): the largest of each row."""
     return mx.argmax(logits, axis=-1)

@@ -59,6 +59,12 @@ def to_numpy(array: torch.Tensor) -> np.ndarray:
     return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
 
 
+def extremes(array: torch.Tensor) -> tuple[float, float]:
+    """The smallest and the largest number of an array that is not empty; NaN if one of them is."""
+    low, high = torch.aminmax(array)
+    return float(low), float(high)
+
+
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """(B, V) to (B,): the largest of each row."""
     return torch.argmax(logits, dim=-1)

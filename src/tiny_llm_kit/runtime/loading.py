@@ -3,6 +3,8 @@
 Loading takes plain arguments. `course/capabilities.py` decides what a learner's code can do so far.
 """
 
+import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,14 +17,16 @@ from safetensors import SafetensorError
 
 from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
-from ..model.files import CheckpointError
+from ..model.files import CheckpointError, shown
 from ..model.hub import model_folder
-from ..model.quantization import QUANTIZATIONS, WeightQuantizer
+from ..model.quantization import GROUP_SIZES, QUANTIZATIONS, WeightQuantizer, in_a_layer
 from ..model.quantized_tensors import check_quantized_parts, parts
 from ..model.safetensors_folder import TensorInfo, read_headers, refused
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .model_runner import ModelRunner
 from .port import Port
+
+LARGEST_FLOAT16 = 65504
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,8 @@ def load_checkpoint(
     headers = read_headers(folder)
     names = _weight_names(headers, config)
     _check_bits(folder, config, quantizer)
+    if quantizer and quantizer.bits and not config.quantization:
+        _tell_what_stays(quantizer, {name: headers[name].shape for name in names})
     weights = _read_weights(kit, headers, names, config, device, dtype, quantizer)
     return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
 
@@ -182,6 +188,23 @@ def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | 
         )
 
 
+def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Says on standard error how many matrices of the layers cannot be quantised.
+
+    Raises:
+        ValueError: none can be.
+    """
+    matrices = [name for name, shape in shapes.items() if in_a_layer(name, shape)]
+    fitting = [name for name in matrices if quantizer.applies_to(name, shapes[name])]
+    group = GROUP_SIZES[quantizer.bits]
+    why = f"quantising to {quantizer.bits} bits takes rows of a multiple of {group} numbers"
+    if not fitting:
+        raise ValueError(f"{why}, and no matrix of the layers has them: load the model without it")
+    if len(fitting) < len(matrices):
+        stay = len(matrices) - len(fitting)
+        print(f"{why}: {stay} of the layers' {len(matrices)} matrices stay as they are", file=sys.stderr)
+
+
 def _read_weights(
     kit: ModuleType,
     headers: Mapping[str, TensorInfo],
@@ -196,15 +219,39 @@ def _read_weights(
     for file in {info.file: None for info in headers.values()}:
         stored.update(_open(kit, file))
     weights = {}
+
+    def taken(name: str) -> Any:
+        return _checked(kit, stored.pop(name), headers[name], name, dtype)
+
     for name in _with_progress(names) if quantizer and quantizer.bits else names:
         if headers[name].dtype == "U32":
-            triple = [stored.pop(part) for part in parts(name)]
+            words, *numbers = parts(name)
+            triple = [stored.pop(words), *map(taken, numbers)]
             weights[name] = _quantized_weight(kit, name, triple, config, device, dtype, quantizer)
         elif quantizer and quantizer.applies_to(name, headers[name].shape):
-            weights[name] = quantizer.quantize(name, kit.place(stored.pop(name), dtype, "cpu"), config)
+            weights[name] = quantizer.quantize(name, kit.place(taken(name), dtype, "cpu"), config)
         else:
-            weights[name] = kit.place(stored.pop(name), dtype, device)
+            weights[name] = kit.place(taken(name), dtype, device)
     return weights
+
+
+def _checked(kit: ModuleType, array: Any, info: TensorInfo, name: str, dtype: str) -> Any:
+    """The array as it is stored, whose numbers the model can compute with.
+
+    Raises:
+        CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.
+    """
+    low, high = kit.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
+    if not math.isfinite(low) or not math.isfinite(high):
+        raise CheckpointError(
+            f"{info.file}: tensor {shown(name)} holds NaN or infinity; download the model again"
+        )
+    if dtype == "float16" and max(-low, high) > LARGEST_FLOAT16:
+        raise CheckpointError(
+            f"{info.file}: tensor {shown(name)} holds {max(-low, high):g}, and float16 ends at 65504: choose bfloat16 "
+            "or float32"
+        )
+    return array
 
 
 def _quantized_weight(

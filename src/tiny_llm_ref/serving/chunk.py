@@ -46,5 +46,5 @@ def next_chunk(offset: int, prompt_len: int, max_step: int) -> Chunk:
     if max_step < 1:
         raise ValueError(f"max_step is {max_step}: a chunk has at least 1 token")
     if not 0 <= offset < prompt_len:
-        raise ValueError(f"offset is {offset}: a prompt of {prompt_len} tokens has no chunk there")
+        raise ValueError(f"offset is {offset}: a prompt of length {prompt_len} has no chunk there")
     return Chunk(offset, min(max_step, prompt_len - offset), prompt_len)

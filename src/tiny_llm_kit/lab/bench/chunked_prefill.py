@@ -9,7 +9,7 @@ from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ..serve import Serving, serve
 from ..trace import WHOLE, Trace, percentile
 from ..workload import LONG, SHORT, Workload, behind_a_long_one, decode_heavy, mixed
-from .options import COUNT, option
+from .options import COUNT, check_context, option
 from .provenance import provenance
 
 Progress = Callable[[str], object]  # told what runs now
@@ -56,12 +56,15 @@ class SweepPlan:
 def measure(
     plan: SweepPlan, serving: Serving, backend: str, device: str, progress: Progress
 ) -> dict[str, Any]:
-    """Every workload with every chunk size, then every policy."""
+    """Every workload with every chunk size, then every policy.
+
+    Raises:
+        ValueError: a prompt is longer than what the model reads.
+    """
+    workloads = mixed(plan.mixed_tokens), decode_heavy(plan.long_tokens)
+    check_context(max(each.max_seq_len for each in workloads) - 1, serving.model.max_model_len)
     before = provenance(device)
-    sweeps = [
-        sweep(serving, workload, plan.steps, plan.rounds, progress)
-        for workload in (mixed(plan.mixed_tokens), decode_heavy(plan.long_tokens))
-    ]
+    sweeps = [sweep(serving, workload, plan.steps, plan.rounds, progress) for workload in workloads]
     policies = [_policies(plan, serving, queued, progress) for queued in (True, False)]
     return {
         "kind": "chunked-prefill",

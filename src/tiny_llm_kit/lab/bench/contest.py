@@ -1,13 +1,14 @@
 """One benchmark: which contestants, which cases, how many threads; and the figures that come out."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ...model.quantization import QUANTIZATIONS, WeightQuantizer
 from ...runtime.kv_budget import kv_bytes_per_token
 from ...runtime.port import Port
-from .options import COUNT, option, threads_option
+from .options import COUNT, check_context, option, threads_option
 from .ours import Ours
 from .provenance import provenance
 from .samples import interleave
@@ -15,6 +16,10 @@ from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 
 OURS = "tiny-llm"
 PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
+INSTALLING = {
+    "transformers": "run `pdm install`",
+    "mlx-lm": "the book's appendix on benchmarks makes an environment for it",
+}
 
 
 class Contestant(Protocol):
@@ -57,11 +62,21 @@ def contestants(plan: ContestPlan, port: Port) -> dict[str, Contestant]:
     return {**cast, **_peers(plan.compare, port, checkpoint)}
 
 
+def check_peer(name: str, port: Port) -> None:
+    """Whether a peer can run here.
+
+    Raises:
+        ValueError: it runs on the other port, or is not installed; the message says what to do.
+    """
+    if PEERS[name] != port.name:
+        raise ValueError(f"--compare {name} runs beside {PEERS[name]}: choose --backend {PEERS[name]}")
+    if find_spec(name.replace("-", "_")) is None:
+        raise ValueError(f"--compare {name}: not installed; {INSTALLING[name]}")
+
+
 def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:
-    if compare and PEERS[compare] != port.name:
-        raise ValueError(
-            f"--compare {compare} runs beside {PEERS[compare]}: choose --backend {PEERS[compare]}"
-        )
+    if compare:
+        check_peer(compare, port)
     if compare == "transformers":
         from .transformers_peer import Transformers
 
@@ -76,9 +91,14 @@ def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dic
 
 
 def measure_decode(
-    plan: ContestPlan, port: Port, rows: Iterable[int], contexts: Iterable[int], progress: Callable
+    plan: ContestPlan, port: Port, rows: Sequence[int], contexts: Sequence[int], progress: Callable
 ) -> dict[str, Any]:
-    """Seconds a step of every contestant, for every number of rows, context and threads."""
+    """Seconds a step of every contestant, for every number of rows, context and threads.
+
+    Raises:
+        ValueError: a context is longer than what the model reads, or a peer is not installed.
+    """
+    check_context(max(contexts) + plan.steps, shape(plan.config).max_position_embeddings)
     before, cast = provenance(port.device), contestants(plan, port)
     cases = [(r, c) for r in rows for c in contexts]
 
@@ -95,9 +115,14 @@ def measure_decode(
 
 
 def measure_prefill(
-    plan: ContestPlan, port: Port, lengths: Iterable[int], progress: Callable
+    plan: ContestPlan, port: Port, lengths: Sequence[int], progress: Callable
 ) -> dict[str, Any]:
-    """Seconds of a prompt of every length, for every contestant and number of threads."""
+    """Seconds of a prompt of every length, for every contestant and number of threads.
+
+    Raises:
+        ValueError: a prompt is longer than what the model reads, or a peer is not installed.
+    """
+    check_context(max(lengths), shape(plan.config).max_position_embeddings)
     before, cast = provenance(port.device), contestants(plan, port)
     vocabulary = shape(plan.config).vocab_size
 

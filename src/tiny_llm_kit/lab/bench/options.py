@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import re
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from ...repo import PORTS
-from ...runtime.arguments import DEVICES, whole_number
+from ...runtime.arguments import DEVICES, output_argument, whole_number
 from ...runtime.port import SOLUTIONS
+from . import provenance
 
 Plan = TypeVar("Plan")
 COUNT, COUNTS = {"type": whole_number(1)}, {"type": whole_number(1), "nargs": "+"}
@@ -42,8 +44,30 @@ def bench_parser(
         if each.metadata:
             default = list(each.default) if isinstance(each.default, tuple) else each.default
             add(f"--{each.name.replace('_', '-')}", default=default, **each.metadata)
-    add("--save", metavar="NAME", help="keep the sealed result as benchmark_results/NAME.json")
+    says = "keep the sealed result as benchmark_results/NAME.json"
+    add("--save", type=result_argument, metavar="NAME", help=says)
     return top
+
+
+def result_argument(text: str) -> str:
+    """The name of a sealed result, whose file can be written."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: use letters, digits, and . _ - between them")
+    provenance.RESULTS.mkdir(exist_ok=True)
+    output_argument(str(provenance.RESULTS / f"{text}.json"))
+    return text
+
+
+def check_context(tokens: int, longest: int) -> None:
+    """Refuses what is longer than the model reads: some kernels would read behind the end of their tables.
+
+    Raises:
+        ValueError: `tokens` are more than `longest`.
+    """
+    if tokens > longest:
+        raise ValueError(
+            f"{tokens:,} tokens with the answer: the model reads at most {longest:,}; choose fewer"
+        )
 
 
 def plan_of(plan: type[Plan], options: argparse.Namespace, **others: Any) -> Plan:

@@ -13,7 +13,7 @@ from ...model.config import ModelConfig
 from ...runtime.arguments import DTYPES
 from ...runtime.port import Port
 from ..workload import prompt_of
-from .options import COUNT, COUNTS, option, threads_option
+from .options import COUNT, COUNTS, check_context, option, threads_option
 from .provenance import provenance
 from .samples import interleave
 from .shapes import SHAPES, RandomCheckpoint, shape
@@ -65,9 +65,7 @@ def measure(plan: RooflinePlan, port: Port, progress: Callable[[Iterable], Itera
         ValueError: a call is longer than what the model reads.
     """
     before, config = provenance(port.device), shape(plan.config, plan.layers)
-    if max(plan.tokens) > config.max_position_embeddings:
-        longest = config.max_position_embeddings
-        raise ValueError(f"a call of {max(plan.tokens):,} tokens: {plan.config} reads at most {longest:,}")
+    check_context(max(plan.tokens), config.max_position_embeddings)
     model = port.Qwen3ModelWeek2(
         RandomCheckpoint(config, port.kit, plan.dtype, port.device), attention="device"
     )

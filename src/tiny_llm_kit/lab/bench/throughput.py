@@ -21,8 +21,8 @@ from ..recorder import Recorder
 from ..serve import EndlessTokenizer
 from ..trace import Trace, percentile
 from ..workload import Workload
-from .contest import OURS, PEERS
-from .options import COUNT, option
+from .contest import OURS, PEERS, check_peer
+from .options import COUNT, check_context, option
 from .provenance import provenance
 from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 
@@ -163,6 +163,7 @@ def measure(
     before = provenance(port.device)
     port.kit.set_threads(plan.threads)
     network, tokenizer, checkpoint = model_of(plan, port, load_options)
+    check_context(plan.input_len + plan.output_len, network.config.max_position_embeddings)
     sizes = DatasetSize(plan.num_prompts, plan.input_len, plan.output_len, network.config.vocab_size)
 
     def workload(number: int) -> Workload:
@@ -170,11 +171,7 @@ def measure(
 
     workloads = [workload(number) for number in range(plan.rounds + 1)]
     room = max(each.max_seq_len for each in workloads)
-    if room - 1 > network.config.max_position_embeddings:
-        raise ValueError(
-            f"a request has {room - 1} tokens with its answer, and the model reads "
-            f"{network.config.max_position_embeddings}: lower --input-len or --output-len"
-        )
+    check_context(room - 1, network.config.max_position_embeddings)
     cast = contestants(plan, port, network, checkpoint, room)
     runs: dict[str, list[dict]] = {name: [] for name in cast}
     names = list(cast)
@@ -250,8 +247,7 @@ def peers(
     Raises:
         ValueError: it has no such weights, or runs on another port.
     """
-    if PEERS[name] != port.name:
-        raise ValueError(f"--compare {name} runs beside {PEERS[name]}: choose --backend {PEERS[name]}")
+    check_peer(name, port)
     if checkpoint is None:
         raise ValueError(f"--compare {name} shares random weights: add --random-weights, or --config NAME")
     if name == "mlx-lm":
