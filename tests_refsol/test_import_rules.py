@@ -19,6 +19,8 @@ WITH_ARRAYS = {
     "backend_torch.py": {"torch"},
     # Peers of the benchmarks, imported when they are asked for.
     "transformers_peer.py": {"torch"},
+    # What a GPU does with captured steps, imported by tests and screens of Day 3.4.
+    "replay_emulator.py": {"torch"},
     "mlx_lm_peer.py": {"mlx"},
 }
 

@@ -615,12 +615,12 @@ MUTANTS = [
         MODEL,
         survives="a test of the logits",
         torch=(
-            "return self.head(self.norm(x.index_select(1, inputs.sample_rows)))[0]",
-            "return self.head(self.norm(x))[0].index_select(0, inputs.sample_rows)",
+            "return self.head(self.norm(x.index_select(1, sample_rows)))[0]",
+            "return self.head(self.norm(x))[0].index_select(0, sample_rows)",
         ),
         mlx=(
-            "return self.head(self.norm(mx.take(x, inputs.sample_rows, axis=1)))[0]",
-            "return self.head(self.norm(x))[0][inputs.sample_rows]",
+            "return self.head(self.norm(mx.take(x, sample_rows, axis=1)))[0]",
+            "return self.head(self.norm(x))[0][sample_rows]",
         ),
     ),
 ]

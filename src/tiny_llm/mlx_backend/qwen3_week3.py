@@ -43,7 +43,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         super().__init__(config, weights, rope, kernels)
         self.packed_attention = kernels.packed_attention
 
-    def project_in(self, x: mx.array, rows: tuple[mx.array, ...]) -> tuple[mx.array, mx.array, mx.array]:
+    def project_in(self, x: mx.array, *rows: mx.array) -> tuple[mx.array, mx.array, mx.array]:
         """Queries, keys and values of T rows. Given.
 
         Args:
@@ -102,7 +102,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         Returns:
             (1, T, E), the residual stream after this layer.
         """
-        query, key, value = self.project_in(x, step.rows)
+        query, key, value = self.project_in(x, *step.rows)
         return self.project_out(x, self.attention(query, key, value, step, cache))
 
 
@@ -137,10 +137,14 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
             x = layer(x, step, pool)
         if inputs.sample_rows is None:
             return None
-        return self.head(self.norm(mx.take(x, inputs.sample_rows, axis=1)))[0]
+        return self.finish(x, inputs.sample_rows)
 
     def begin(self, inputs: PackedInputs, page_size: int) -> PackedStep:
         """RoPE's rows and the masks of one step. Given."""
         window = self.config.sliding_window
         masks = [self.packed_mask(inputs, page_size, size) for size in (None, *([window] if window else []))]
         return PackedStep(inputs.slots, self.rope.rows(inputs.positions), *masks)
+
+    def finish(self, x: mx.array, sample_rows: mx.array) -> mx.array:
+        """Logits of some rows: (1, T, E) and (K,) to (K, V). Given."""
+        return self.head(self.norm(mx.take(x, sample_rows, axis=1)))[0]

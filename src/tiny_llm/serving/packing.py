@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .flat_blocks import FlatBlocks
 from .padding import pad_chunk_reads, pad_decode_reads, pad_to
 from .past_reads import PastReads, past_reads
 from .sampling import SamplingParams
@@ -12,6 +13,8 @@ from .sequence import Sequence
 
 if TYPE_CHECKING:
     from .buckets import Bucket
+
+READS = 2 + len(FlatBlocks._fields)  # arrays of a `PastReads`
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,20 @@ class PackedInputs:
         # TASK 3.4.8: rows of padding are a request of their own, so that they see themselves and nobody sees them.
         # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
         raise NotImplementedError("week 3 day 4 task 8: PackedInputs.padded")
+
+    def flatten(self) -> list[Any]:
+        """All arrays in a fixed order, with None for each that is missing: the inputs of a captured step."""
+        flat = [self.token_ids, self.positions, self.slots, self.segments, self.sample_rows]
+        for reads in (self.chunks, self.decodes, self.window_decodes):
+            flat += [None] * READS if reads is None else [reads.rows, reads.groups, *reads.blocks]
+        return flat
+
+    @classmethod
+    def of(cls, flat: abc.Sequence[Any]) -> "PackedInputs":
+        """The inputs that `flatten` has made this list of."""
+        own, parts = flat[: -3 * READS], [flat[len(flat) - n * READS :][:READS] for n in (3, 2, 1)]
+        reads = [None if part[0] is None else PastReads(*part[:2], FlatBlocks(*part[2:])) for part in parts]
+        return cls(*own, *reads)
 
 
 def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:

@@ -61,6 +61,39 @@ def mark_step() -> None:
         htcore.mark_step()
 
 
+def compile_static(function: Callable) -> Callable:
+    """The function compiled by Intel's compiler, once per set of shapes. Not for lazy mode.
+
+    Shapes that vary would make it keep symbols and compile again at run time.
+    """
+    return torch.compile(function, backend="hpu_backend", dynamic=False)
+
+
+class _AsModule(torch.nn.Module):
+    def __init__(self, function: Callable):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor | None) -> torch.Tensor | None:
+        return self.function(*inputs)
+
+
+def wrap_in_graph(function: Callable, max_graphs: int) -> Callable:
+    """The function as HPU graphs, one per set of shapes, recorded on its first call. For lazy mode.
+
+    The graphs' key has no types and no values of arrays; numbers, strings and None count by value. Each graph returns
+    the same arrays at every replay.
+
+    Args:
+        function: called with arrays and Nones, by position.
+        max_graphs: further sets of shapes run without a graph.
+    """
+    from habana_frameworks.torch.hpu import wrap_in_hpu_graph
+
+    # Without the tensor cache inputs are handed over and not copied, and intermediate results are released.
+    return wrap_in_hpu_graph(_AsModule(function), disable_tensor_cache=True, max_graphs=max_graphs)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
     """x / √(mean(x²) + eps) · weight over the last axis, with statistics in float32.
 

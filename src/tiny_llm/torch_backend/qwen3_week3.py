@@ -44,7 +44,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         self.packed_attention = kernels.packed_attention
 
     def project_in(
-        self, x: torch.Tensor, rows: tuple[torch.Tensor, ...]
+        self, x: torch.Tensor, *rows: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values of T rows. Given.
 
@@ -109,7 +109,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         Returns:
             (1, T, E), the residual stream after this layer.
         """
-        query, key, value = self.project_in(x, step.rows)
+        query, key, value = self.project_in(x, *step.rows)
         return self.project_out(x, self.attention(query, key, value, step, cache))
 
 
@@ -144,10 +144,14 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
             x = layer(x, step, pool)
         if inputs.sample_rows is None:
             return None
-        return self.head(self.norm(x.index_select(1, inputs.sample_rows)))[0]
+        return self.finish(x, inputs.sample_rows)
 
     def begin(self, inputs: PackedInputs, page_size: int) -> PackedStep:
         """RoPE's rows and the masks of one step. Given."""
         window = self.config.sliding_window
         masks = [self.packed_mask(inputs, page_size, size) for size in (None, *([window] if window else []))]
         return PackedStep(inputs.slots, self.rope.rows(inputs.positions), *masks)
+
+    def finish(self, x: torch.Tensor, sample_rows: torch.Tensor) -> torch.Tensor:
+        """Logits of some rows: (1, T, E) and (K,) to (K, V). Given."""
+        return self.head(self.norm(x.index_select(1, sample_rows)))[0]

@@ -110,6 +110,10 @@ def set_threads(count: int) -> None:
     blas.set_threads(count)
 
 
+def keep_compiled(folder: Path) -> None:
+    """Does nothing: MLX keeps its compiled kernels itself, on a CPU in the folder for temporary files."""
+
+
 def read_bandwidth(device: str, size: int = 2**28) -> float:
     """Bytes per second that a reduction reads from memory: the best of five over `size` numbers of four bytes.
 

@@ -8,7 +8,9 @@ On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module
 
 import itertools
 import os
+import platform
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +111,21 @@ def inference():
 
 def set_threads(count: int) -> None:
     torch.set_num_threads(count)
+
+
+def keep_compiled(folder: Path) -> None:
+    """Lets torch.compile keep its results below `folder`, one folder for each build of torch and kind of processor.
+
+    A home may be shared by machines, and code for one processor can end a process on another.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # older builds of torch do not have it
+    processor = zlib.crc32(repr([platform.machine(), sorted(found.items())]).encode())
+    folder = folder / f"inductor-{torch.__version__}-{processor:08x}"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def read_bandwidth(device: str, size: int = 2**28) -> float:

@@ -73,7 +73,7 @@ def load_copy() -> None:
     version, original = _wheel()
     try:
         # Machines with different processors may share a home.
-        stem = _cache() / f"openblas-{version}-{os.uname().machine}"
+        stem = user_cache() / f"openblas-{version}-{os.uname().machine}"
         copy = _whole_copy(stem) or _make_copy(original, stem)
         ctypes.CDLL(str(copy), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
@@ -90,8 +90,12 @@ def _wheel() -> tuple[str, Path]:
     raise NoCopyError(f"{WHEEL} is not installed", INSTALL_WHEELS)
 
 
-def _cache() -> Path:
-    """The user's cache folder. By XDG, a relative path is ignored."""
+def user_cache() -> Path:
+    """Our folder in the user's cache folder, for what can be made again. By XDG, a relative path is ignored.
+
+    Raises:
+        NoCopyError: this user has no home.
+    """
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (named if named.is_absolute() else Path.home() / ".cache") / "tiny-llm"

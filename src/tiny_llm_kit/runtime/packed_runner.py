@@ -18,8 +18,11 @@ class PackedRunner:
         block_size: tokens per block.
         sampler: chooses the tokens, see `SeededSampler`.
         sampled: makes the solution's `Sampled` of a token and its log-probabilities.
+        inputs_of: makes the solution's `PackedInputs` of the list that its `flatten` has made.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
         buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
+        capture: makes of a forward, which is a function of arrays alone, one that is captured and replayed; see the
+            solution's `capture_step`.
     """
 
     def __init__(
@@ -32,15 +35,18 @@ class PackedRunner:
         block_size: int = 128,
         sampler: Callable,
         sampled: Callable,
+        inputs_of: Callable,
         on_logits: Callable | None = None,
         buckets: Any = None,
+        capture: Callable[[Callable], Callable] = lambda forward: forward,
     ):
         self.model, self.kit, self.device = model, kit, device
         self.num_blocks, self.block_size = num_blocks, block_size
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
-        self.pools = model.create_kv_pools(num_blocks, block_size)
+        self.pools = pools = model.create_kv_pools(num_blocks, block_size)
+        self._forward = capture(lambda *arrays: model(inputs_of(arrays), pools))
         self.buckets = buckets
         self.waste = PaddingWaste()
 
@@ -76,7 +82,7 @@ class PackedRunner:
         window = self.model.config.sliding_window
         with self.kit.inference():
             inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
-            logits = self.model(inputs, self.pools)
+            logits = self._forward(*inputs.flatten())
             chosen = [] if logits is None else self._choose(batch, logits)
             for pool in self.pools:
                 pool.materialize()
@@ -90,6 +96,6 @@ class PackedRunner:
     def _choose(self, batch: Any, logits: Any) -> list[Any]:
         """One token for each sampled row; the rows of a bucket after those are dropped."""
         if self.on_logits is not None and batch.sample_rows:
-            self.on_logits(batch.sample_rows, self.kit.to_numpy(logits)[: len(batch.sample_rows)])
+            self.on_logits(batch.sample_rows, self.kit.to_numpy(logits)[: len(batch.sample_rows)].copy())
         positions = [batch.positions[row] + 1 for row in batch.sample_rows]  # of the new tokens
         return [self.sampled(*choice) for choice in self.sampler(logits, batch.sampling, positions)]

@@ -190,10 +190,11 @@ class Port:
         from .packed_runner import PackedRunner
         from .seeded_sampling import SeededSampler
 
-        sampled = resolve_serving(self.solution.__name__.partition(".")[0]).Sampled
+        names = resolve_serving(self.solution.__name__.partition(".")[0])
         options = {
             "sampler": SeededSampler(self.sampler, self.kit, self.device),
-            "sampled": sampled,
+            "sampled": names.Sampled,
+            "inputs_of": names.PackedInputs.of,
             **options,
         }
         return PackedRunner(

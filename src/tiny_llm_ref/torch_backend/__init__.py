@@ -23,6 +23,7 @@ from .flash_attention import (
 )
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
+from .graphs import cannot_compile, capture_step, compile_model, fixed_sizes
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
 from .packed_attention import (
     PackedMask,
@@ -97,11 +98,15 @@ __all__ = [
     "TinyKvPagedPool",
     "attention_statistics",
     "block_mask",
+    "cannot_compile",
+    "capture_step",
     "causal_mask",
     "chunked_attention_mask",
+    "compile_model",
     "dequantize_weights",
     "embedding_of",
     "finish_attention",
+    "fixed_sizes",
     "flash_attention",
     "flash_attention_device",
     "flash_attention_tiled",

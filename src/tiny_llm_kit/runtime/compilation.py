@@ -1,0 +1,50 @@
+"""Whether an engine compiles its model, and where the compiler keeps what it has made."""
+
+import warnings
+from typing import Any
+
+from .blas import NoCopyError, user_cache
+from .port import Port
+
+BY_DEFAULT = ("hpu", "cuda")  # on a CPU and in MLX, compiling takes minutes and a C++ compiler
+
+
+def will_compile(port: Port, enforce_eager: bool | None) -> bool:
+    """Whether the engine compiles its model.
+
+    Args:
+        enforce_eager: True never compiles, False always, and None on the devices that gain most.
+
+    Raises:
+        ValueError: it should, and something is missing on this machine. With None it warns instead.
+    """
+    if enforce_eager or (enforce_eager is None and port.device not in BY_DEFAULT):
+        return False
+    missing = port.cannot_compile(port.device)
+    if missing is None:
+        return True
+    if enforce_eager is False:
+        raise ValueError(f"enforce_eager=False: {missing}; or leave it out to run without compiling")
+    warnings.warn(f"nothing is compiled, so steps take longer: {missing}", stacklevel=2)
+    return False
+
+
+def keep_compiled(port: Port) -> None:
+    """Lets the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
+    try:
+        port.kit.keep_compiled(user_cache())
+    except (OSError, NoCopyError):  # no home, or none that can be written: each run compiles again
+        return
+
+
+def rows_of_padding(names: Any, count: int, pad_slot: int) -> Any:
+    """A batch for a warm-up: one prompt of `count` tokens, whose keys and values go to the pad block.
+
+    Args:
+        names: of the solution's `serving`.
+        pad_slot: of the allocator.
+    """
+    sampling = [names.SamplingParams()]
+    return names.PackedBatch(
+        [0] * count, list(range(count)), [pad_slot] * count, [0, count], [0], [[]], [count - 1], sampling
+    )

@@ -1,0 +1,68 @@
+"""Graphs: parts of a model compiled for its device. Given.
+
+`mx.compile` traces a function once per set of shapes and fuses its element-wise operations into kernels. All layers
+share the kernels. Metal compiles them on a GPU, g++ on a CPU, where MLX keeps them in the folder for temporary files.
+The parts of a layer before and after attention are compiled; attention writes into the pages, which a compiled function
+may not. Only the CPU's kernels were run by us.
+"""
+
+import shutil
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import mlx.core as mx
+
+from .qwen3_week3 import Qwen3ModelWeek3
+from .window_mask import WindowedLayer
+
+PARTS = ("project_in", "project_out")
+
+
+def cannot_compile(device: str) -> str | None:
+    """What is missing on this machine to compile for `device`, in one line; None if nothing is."""
+    if device == "cpu" and shutil.which("g++") is None:
+        return "mx.compile needs g++ on a CPU: install it"
+    return None
+
+
+def fixed_sizes(device: str) -> tuple[str, ...]:
+    """Which sizes of a step are fixed in the graphs for `device`, so that steps are padded to few of them.
+
+    Returns:
+        "tokens" for T and the sampled rows, "pages" for the pages that are read; nothing where a graph takes any size.
+    """
+    return ("tokens",)
+
+
+def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen3ModelWeek3:
+    """The model with its parts compiled; the first step of each shape compiles them.
+
+    Args:
+        model: stays as it is; its weights are shared.
+        device: of the model.
+        num_buckets: number of shapes that will be compiled. MLX has no limit.
+    """
+    made = copy(model)
+    made.layers = [_compiled_layer(layer) for layer in model.layers]
+    return made
+
+
+def _compiled_layer(layer: Any) -> Any:
+    """A copy of the layer that calls the compiled parts."""
+    if isinstance(layer, WindowedLayer):
+        return WindowedLayer(_compiled_layer(layer.layer))
+    made = copy(layer)
+    for name in PARTS:
+        setattr(made, name, mx.compile(getattr(layer, name)))
+    return made
+
+
+def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:
+    """`step` itself: MLX has no graphs to capture. Every step is a graph already, which MLX builds anew.
+
+    Args:
+        step: called with arrays and Nones, by position; returns an array.
+        num_buckets: number of shapes.
+    """
+    return step

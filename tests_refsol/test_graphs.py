@@ -1,0 +1,340 @@
+"""Graphs of both ports: what is compiled, how many graphs that makes, and what is captured as a whole."""
+
+import gc
+import importlib
+import weakref
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
+from tiny_llm_kit.lab.replay_emulator import RecordedGraph
+from tiny_llm_kit.runtime.compilation import rows_of_padding
+from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_ref import serving
+from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
+from tiny_llm_ref.torch_backend import graphs, hpu, kernels
+
+LAYERS, PAGE, BLOCKS = 2, 8, 12
+
+
+class Counting:
+    """A compiler that counts its graphs and runs them as they are."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, module, inputs):
+        self.count += 1
+        return module.forward
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Takes the place of every compiler of torch, for this test."""
+    torch._dynamo.reset()
+    counters.clear()
+    counting, compiled = Counting(), torch.compile
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda part, dynamic=None, **others: compiled(part, backend=counting, dynamic=dynamic),
+    )
+    yield counting
+    torch._dynamo.reset()
+
+
+@pytest.fixture(params=installed_backends())
+def port(request):
+    return Port("tiny_llm_ref", request.param, "cpu", "float32")
+
+
+@pytest.fixture
+def torch_port():
+    return Port("tiny_llm_ref", "torch", "cpu", "float32")
+
+
+def model_of(port, attention="tiled", **changes):
+    checkpoint = RandomCheckpoint(shape("tiny-qwen3", LAYERS), port.kit, port.float_dtype, port.device)
+    port.seed(0)
+    return port.Qwen3ModelWeek3(checkpoint, attention=attention, **changes)
+
+
+def mixed_batch(chunk: int, context: int = 13) -> PackedBatch:
+    """A prompt of `chunk` tokens, and a decode that reads `context` tokens; both are sampled."""
+    blocks = [3, 5]
+    return PackedBatch(
+        token_ids=[*range(chunk), 7],
+        positions=[*range(chunk), context],
+        slots=[*range(chunk), blocks[context // PAGE] * PAGE + context % PAGE],
+        query_start=[0, chunk, chunk + 1],
+        context_lens=[0, context],
+        block_tables=[[0, 1], blocks],
+        sample_rows=[chunk - 1, chunk],
+        sampling=[SamplingParams()] * 2,
+    )
+
+
+def runner_of(port, model, kept, **options):
+    return port.packed_runner(
+        model, BLOCKS, PAGE, on_logits=lambda rows, logits: kept.append(logits), **options
+    )
+
+
+def logits_of(port, model, batches, **options):
+    kept = []
+    runner = runner_of(port, model, kept, **options)
+    for batch in batches:
+        runner.run(batch)
+    return kept
+
+
+# ---- a step as a function of arrays
+
+
+@pytest.mark.parametrize("context", [0, 13])
+def test_flat_inputs_are_the_inputs_again(context):
+    inputs = mixed_batch(5, context).inputs(PAGE, BLOCKS, 4)
+    flat = inputs.flatten()
+    assert PackedInputs.of(flat) == inputs
+    assert len(flat) == 26 and all(part is None or isinstance(part, list) for part in flat)
+
+
+# ---- parts of layers
+
+
+def test_compiled_parts_compute_what_the_layers_compute(port, compiler):
+    """By the compiler of MLX itself; that of torch, which takes seconds, is tested below, and here only counts."""
+    batches = [mixed_batch(1), mixed_batch(6), mixed_batch(9)]
+    model = model_of(port)
+    expected = logits_of(port, model, batches)
+    actual = logits_of(port, port.compile_model(model, "cpu", 3), batches)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(torch_port, compiler):
+    """One row is a graph of its own, because a compiler takes 1 for a constant."""
+    model = torch_port.compile_model(model_of(torch_port), "cpu", 3)
+    runner = runner_of(torch_port, model, [])
+    parts = len(graphs.PARTS["cpu"])
+    for count, expected in ((1, parts), (2, 2 * parts)):
+        runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
+        assert compiler.count == expected
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for chunk in (1, 3, 5, 14):
+            runner.run(mixed_batch(chunk))
+    assert compiler.count == 2 * parts and not counters["graph_break"]
+
+
+def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler):
+    model = torch_port.compile_model(model_of(torch_port), "cuda", 8)
+    buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
+    runner = runner_of(torch_port, model, [], buckets=buckets)
+    runner.warm_up()
+    tokens, count = {bucket.tokens for bucket in buckets.warm_up_list()}, compiler.count
+    assert count == len(graphs.PARTS["cuda"]) * len(tokens) and not counters["graph_break"]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for chunk in (2, 3, 7):
+            runner.run(mixed_batch(chunk))
+    assert compiler.count == count
+
+
+def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler):
+    """Attention, masks and head are parts too. Dynamo traces the twins of the kernels here."""
+    model = torch_port.compile_model(model_of(torch_port), "hpu", 8)
+    runner = runner_of(torch_port, model, [])
+    parts = len(graphs.PARTS["hpu"]) + len(graphs.MODEL_PARTS["hpu"])
+    for chunk, context, expected in ((3, 13, parts), (3, 9, parts), (5, 13, 2 * parts)):
+        runner.run(mixed_batch(chunk, context))
+        assert compiler.count == expected
+    assert not counters["graph_break"]
+
+
+def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler):
+    """Beyond it Dynamo runs a part as it is, and says so only in a log."""
+    with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
+        model = torch_port.compile_model(model_of(torch_port), "cuda", 3)
+        runner = runner_of(torch_port, model, [])
+        for count in range(1, 4):
+            runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
+    assert compiler.count == 3 * len(graphs.PARTS["cuda"])
+
+
+def test_the_model_that_is_compiled_stays_as_it_is(port, compiler):
+    model = model_of(port)
+    made = port.compile_model(model, "cpu", 1)
+    assert "project_in" in vars(made.layers[0]) and "project_in" not in vars(model.layers[0])
+    assert made.embedding is model.embedding
+
+
+# ---- packed weights
+
+HAS_UNITS = pytest.mark.parametrize("units", [True, False], ids=["bf16 units", "no bf16 units"])
+
+
+@HAS_UNITS
+def test_only_a_cpu_with_bf16_units_packs_and_only_bf16(monkeypatch, units):
+    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: units)
+    w = torch.randn(16, 32)
+    assert kernels.pack_weight(w) is w
+    assert (kernels.pack_weight(w.bfloat16()) is not None) and (
+        isinstance(kernels.pack_weight(w.bfloat16()), torch.Tensor) is not units
+    )
+
+
+@pytest.mark.parametrize("rows", [(1,), (5,), (2, 3)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_packed_product_is_the_product(monkeypatch, rows, biased):
+    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
+    torch.manual_seed(0)
+    w, x = torch.randn(24, 32).bfloat16(), torch.randn(*rows, 32).bfloat16()
+    bias = torch.randn(24).bfloat16() if biased else None
+    actual = kernels.dense_linear(x, kernels.pack_weight(w), bias)
+    expected = torch.nn.functional.linear(x.float(), w.float(), None if bias is None else bias.float())
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float(), expected, atol=0.1, rtol=0.02)
+
+
+def test_plain_weights_are_freed_with_the_plain_model(monkeypatch, compiler):
+    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
+    port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
+    model = model_of(port)
+    plain = weakref.ref(model.layers[0].w_gate)
+    made = port.compile_model(model, "cpu", 1)
+    del model
+    gc.collect()
+    assert plain() is None and made.layers
+
+
+# ---- what is missing
+
+
+def test_a_missing_compiler_is_one_line_that_names_it(port, monkeypatch):
+    module = importlib.import_module(f"tiny_llm_ref.{port.name}_backend.graphs")
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    line = port.cannot_compile("cpu")
+    assert "needs" in line and "install" in line and "g++" in line and "\n" not in line
+
+
+def test_nothing_is_missing_where_there_is_a_compiler(port, monkeypatch, tmp_path):
+    module = importlib.import_module(f"tiny_llm_ref.{port.name}_backend.graphs")
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}")
+    if port.name == "torch":
+        (tmp_path / "Python.h").touch()
+        monkeypatch.setattr(module.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert port.cannot_compile("cpu") is None
+
+
+@pytest.mark.parametrize("missing", ["triton", "Python.h"])
+def test_other_parts_of_the_tool_chain_are_named_as_well(monkeypatch, tmp_path, missing):
+    monkeypatch.setattr(graphs.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(graphs, "find_spec", lambda name: None if missing == "triton" else object())
+    monkeypatch.setattr(graphs.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert missing.lower() in graphs.cannot_compile("cuda:0").lower()
+    assert graphs.cannot_compile("hpu") is None
+
+
+# ---- a whole step
+
+
+class FakeCuda:
+    """`torch.cuda` as far as a capture needs it, with graphs that are recorded on the CPU."""
+
+    def __init__(self):
+        self.memory: list = []
+
+    class CUDAGraph:
+        def __init__(self):
+            self.recorded = RecordedGraph()
+
+        def replay(self):
+            self.recorded.replay()
+
+        def pool(self):
+            return "pool"
+
+    @contextmanager
+    def graph(self, graph, pool=None):
+        self.memory.append(pool)
+        with graph.recorded:
+            yield
+
+    def current_stream(self):
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    Stream = current_stream
+
+    @contextmanager
+    def stream(self, stream):
+        yield
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    fake = FakeCuda()
+    for name in ("CUDAGraph", "graph", "current_stream", "stream", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    return fake
+
+
+def test_cuda_graphs_replay_the_step_and_share_their_memory(torch_port, cuda):
+    """Every shape is captured once, until there are as many graphs as buckets; then steps run without a graph."""
+    model = model_of(torch_port)
+    batches = [
+        mixed_batch(n, context) for n, context in ((4, 13), (4, 9), (6, 13), (6, 12), (9, 13), (9, 10))
+    ]
+    expected = logits_of(torch_port, model, batches)
+    made = []
+
+    def capture(forward):
+        made.append(torch_port.capture_step(forward, "cuda", 2))
+        return made[0]
+
+    actual = logits_of(torch_port, model, batches, capture=capture)
+    assert cuda.memory == [None, "pool"] and len(made[0]._graphs) == 2
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_cpu_and_mlx_capture_nothing(port):
+    def step(*arrays):
+        return arrays
+
+    assert port.capture_step(step, "cpu", 3) is step
+
+
+def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatch):
+    monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, True, ""))
+    monkeypatch.setattr(hpu, "wrap_in_graph", lambda step, count: ("wrapped", step, count))
+    model = model_of(torch_port)
+    assert torch_port.compile_model(model, "hpu", 3) is model
+    assert torch_port.capture_step(len, "hpu", 3) == ("wrapped", len, 3)
+
+
+def test_compile_mode_captures_nothing(torch_port, monkeypatch):
+    monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, False, ""))
+    assert torch_port.capture_step(len, "hpu", 3) is len
+
+
+# ---- the real compiler
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_inductor_compiles_the_parts(dtype, tmp_path, monkeypatch):
+    """C++ is generated, compiled and run, for one row and for several; bf16 weights are packed."""
+    torch._dynamo.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    batches = [mixed_batch(1), mixed_batch(9)]
+    batches[0] = rows_of_padding(serving, 1, BLOCKS * PAGE)
+    model = model_of(port, "device")
+    expected = logits_of(port, model, batches)
+    actual = logits_of(port, port.compile_model(model, "cpu", 2), batches)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4 if dtype == "float32" else 0.1)
