@@ -127,7 +127,7 @@ def scripted() -> dict:
         **asked,
         "ttft_p50": 0.1, "ttft_p99": 0.2, "tbt_p50": 0.01, "tbt_p99": 0.02, "longest_gap": 0.5,
         "calls": 7, "preemptions": 2, "peak_blocks": 5, "num_blocks": 9, "cached_tokens": 15,
-        "scheduled_tokens": 8, "computed_tokens": 10,
+        "scheduled_tokens": 8, "computed_tokens": 10, "scheduled_pages": 2, "computed_pages": 5,
     }  # fmt: skip
     runs = {
         "tiny-llm": [{"seconds": s, **ours} for s in (2.0, 1.0, 4.0)],
@@ -151,7 +151,7 @@ def test_the_tables_have_medians_and_quotients():
     assert "tiny-llm 2.00 40.0 10.0 ±38 %" in lines
     assert "peer 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
     assert "tiny-llm 100.0 200.0 10.0 20.0 500.0" in lines
-    assert "tiny-llm 7 20.0 % 25.0 % 2 0 (eager) 5 of 9" in lines
+    assert "tiny-llm 7 20.0 %, 60.0 % of pages 25.0 % 2 0 (eager) 5 of 9" in lines
 
 
 def test_latencies_are_those_of_the_trace():

@@ -375,6 +375,7 @@ EFFECTS = {
     ),
     "policy": ("separate", lambda llm: llm.engine.scheduler.policy),
     "enforce_eager": (False, None),
+    "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
@@ -421,6 +422,10 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
     [
         ({"enforce_eager": False}, COMPILING),
         ({"policy": "other"}, "policy is 'other'"),
+        (
+            {"bucketing_strategy": "exp"},
+            "bucketing_strategy is 'exp': choose exponential, linear, padding-aware",
+        ),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"num_blocks": 1.5}, "num_blocks is 1.5"),
         ({"block_size": True}, "block_size is True"),
@@ -438,6 +443,43 @@ def test_an_option_that_cannot_be_is_one_line(make, options, says):
 
 def test_eager_is_what_none_and_true_are(make):
     assert texts(make(enforce_eager=True).generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
+
+
+@pytest.mark.parametrize("policy", ["hybrid", "separate"])
+def test_padded_steps_change_no_answer(make, policy):
+    llm, exact = make(bucketing_strategy="exponential", policy=policy, max_num_batched_tokens=48), make()
+    assert texts(llm.generate(PROMPTS, SIX)) == texts(exact.generate(PROMPTS, SIX))
+    assert llm.padding_waste.token_share > 0 and llm.padding_waste.page_share > 0
+    assert exact.padding_waste.token_share == exact.padding_waste.page_share == 0
+
+
+def test_a_warm_up_runs_every_shape_with_a_bar(make, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        progress_bar.Progress,
+        "update",
+        lambda self, task, *, completed, total: told.append((completed, total)),
+    )
+    engine = make(bucketing_strategy="exponential", max_num_seqs=2, max_model_len=16).engine
+    engine.warm_up()
+    count = len(engine.runner.buckets.warm_up_list())
+    assert told == [(done, count) for done in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({}, (16, 16, None)),
+        ({"enable_prefix_caching": False}, (1, 16, 60)),
+        ({"enable_prefix_caching": False, "policy": "separate"}, (1, 1, 60)),
+        ({"enable_prefix_caching": False, "enable_chunked_prefill": False}, (0, 0, 60)),
+    ],
+)
+def test_the_list_of_shapes_follows_the_options(make, options, limits):
+    """What no step can have without sharing, without chunks or in one call makes the warm-up shorter."""
+    options = {"max_num_batched_tokens": 64, "bucketing_strategy": "linear", **options}
+    buckets = make(**options).engine.runner.buckets
+    assert (buckets.chunk_readers, buckets.decode_readers, buckets.num_pages) == limits
 
 
 def test_there_is_no_other_option():

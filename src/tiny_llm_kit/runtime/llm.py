@@ -16,6 +16,7 @@ from .engine_request import EngineRequest
 from .llm_engine import EngineOptions, LLMEngine
 from .loading import load_network
 from .outputs import RequestOutput
+from .padding_waste import PaddingWaste
 from .port import Port, default_port
 from .progress_bar import GenerationBar
 
@@ -156,6 +157,11 @@ class LLM:
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
         return self.engine.tokenizer
+
+    @property
+    def padding_waste(self) -> PaddingWaste:
+        """How much padding the model has computed so far; none without buckets."""
+        return self.engine.runner.waste
 
     def reset_prefix_cache(self) -> None:
         """Forgets all cached prefixes."""

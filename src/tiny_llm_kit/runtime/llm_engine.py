@@ -12,6 +12,7 @@ from .engine_request import EngineRequest
 from .kv_budget import blocks_that_fit, kv_bytes_per_token
 from .packed_runner import PackedRunner
 from .port import Port, resolve_serving
+from .progress_bar import warm_up_bar
 
 CHUNKED_BUDGET = 512  # tokens of a step, unless somebody says otherwise
 COMPILING = "enforce_eager=False: compiled layers come with Day 3.4; leave it out, or give True"
@@ -34,6 +35,8 @@ class EngineOptions:
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
         policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two.
         enforce_eager: None and True run the model as it is written.
+        bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
+            nothing, unless something is compiled for fixed shapes: then it is "exponential".
         seed: of the requests that have none.
 
     Raises:
@@ -50,6 +53,7 @@ class EngineOptions:
     enable_prefix_caching: bool = True
     policy: str = "hybrid"
     enforce_eager: bool | None = None
+    bucketing_strategy: str | None = None
     seed: int = 0
 
     def __post_init__(self):
@@ -103,7 +107,9 @@ class LLMEngine:
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
         self._num_requests = self._num_sequences = 0  # in its life
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
-        self.runner = self._new_runner(options.num_blocks or self._blocks_that_fit())
+        num_blocks = options.num_blocks or self._blocks_that_fit()
+        self.runner = self._new_runner(num_blocks)
+        self.runner.buckets = self._new_buckets(num_blocks)
         self.reset_prefix_cache()
 
     def _model_len(self) -> int:
@@ -118,6 +124,27 @@ class LLMEngine:
         runner = self.port.packed_runner(self.network, num_blocks, self.options.block_size)
         runner.max_model_len = self.max_model_len
         return runner
+
+    def _new_buckets(self, num_blocks: int) -> Any:
+        """The shapes of all steps; None when nothing is padded."""
+        options = self.options
+        if options.bucketing_strategy is None:
+            return None
+        sizes = self.max_num_batched_tokens, options.max_num_seqs, self.max_model_len, options.block_size
+        limits = {} if options.enable_prefix_caching else self._limits_of_steps(num_blocks)
+        return self.names.make_buckets(options.bucketing_strategy, *sizes, **limits)
+
+    def _limits_of_steps(self, num_blocks: int) -> dict[str, int | None]:
+        """What no step can exceed when every request has blocks of its own, see `Buckets`."""
+        chunked, mixed = self.options.enable_chunked_prefill, self.options.policy == "hybrid"
+        # One prompt at a time is computed in part. Its last token alone is a request of one row beside other prompts.
+        decode_readers = (None if mixed else 1) if chunked else 0
+        return {"chunk_readers": int(chunked), "decode_readers": decode_readers, "num_pages": num_blocks}
+
+    def warm_up(self) -> None:
+        """Runs every shape that a step can have once, with a progress bar on a terminal."""
+        with warm_up_bar() as on_progress:
+            self.runner.warm_up(on_progress)
 
     def _blocks_that_fit(self) -> int:
         size = self.options.block_size
@@ -155,6 +182,7 @@ class LLMEngine:
             max_num_seqs=options.max_num_seqs,
             enable_chunked_prefill=options.enable_chunked_prefill,
             policy=options.policy,
+            buckets=self.runner.buckets,
             clock=self.clock,
             on_event=self._emit,
         )

@@ -33,6 +33,11 @@ class PaddingWaste:
         is_padded = bucket is not None and bucket.chunk_pages is not None
         self.padded_pages += bucket.chunk_pages + bucket.decode_pages if is_padded else pages
 
+    def since(self, earlier: "PaddingWaste") -> "PaddingWaste":
+        """What was added after `earlier`."""
+        before = vars(earlier)
+        return PaddingWaste(**{name: value - before[name] for name, value in vars(self).items()})
+
     @property
     def token_share(self) -> float:
         """The share of padding among the rows."""

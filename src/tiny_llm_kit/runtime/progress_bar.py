@@ -1,7 +1,8 @@
-"""The bar that `LLM.generate` draws on a terminal."""
+"""The bars that `LLM` draws on a terminal: while it warms up, and while it generates."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -50,3 +51,13 @@ class GenerationBar:
     def __exit__(self, *exception: object) -> None:
         self._show(time.perf_counter())
         self._progress.__exit__(*exception)
+
+
+@contextmanager
+def warm_up_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar for `PackedRunner.warm_up`; gives its `on_progress`. Draws nothing where standard error is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("warm-up"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -34,6 +34,7 @@ VARIANTS = {
 # Fields of a plan that are options of the engine.
 ENGINE = (
     "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs", "block_size", "num_blocks", "policy", "seed",
+    "bucketing_strategy",
 )  # fmt: skip
 FLAG = {"action": "store_true"}
 
@@ -54,6 +55,9 @@ class ThroughputPlan:
     enable_chunked_prefill: bool = option(True, "else whole prompts first", action=BooleanOptionalAction)
     quantization: str | None = option(None, choices=sorted(QUANTIZATIONS))
     policy: str = option("hybrid", "one forward per step, or two", choices=["hybrid", "separate"])
+    bucketing_strategy: str | None = option(
+        None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
+    )
     config: str | None = option(
         None, "in place of --model: a shape with random weights", choices=sorted(SHAPES)
     )
@@ -111,8 +115,8 @@ class Counts:
 
     def __init__(self, engine: LLMEngine):
         self._engine = engine
-        self.calls = self.preemptions = self.peak_blocks = self.tokens = 0
-        self._computed = engine.runner.computed_tokens
+        self.calls = self.preemptions = self.peak_blocks = 0
+        self._before = replace(engine.runner.waste)
 
     def __call__(self, event: Any) -> None:
         self.preemptions += event.kind == "preempt"
@@ -124,19 +128,21 @@ class Counts:
         """See `PackedModel.run`. Blocks are counted here: after the call, those that have ended have none."""
         allocator = self._engine.allocator
         self.calls += 1
-        self.tokens += len(batch.token_ids)
         self.peak_blocks = max(self.peak_blocks, allocator.num_blocks - allocator.num_free)
         return self._engine.runner.run(batch)
 
     def figures(self) -> dict[str, int]:
         """So far."""
+        waste = self._engine.runner.waste.since(self._before)
         return {
             "calls": self.calls,
             "preemptions": self.preemptions,
             "peak_blocks": self.peak_blocks,
             "num_blocks": self._engine.allocator.num_blocks,
-            "scheduled_tokens": self.tokens,
-            "computed_tokens": self._engine.runner.computed_tokens - self._computed,
+            "scheduled_tokens": waste.tokens,
+            "computed_tokens": waste.padded_tokens,
+            "scheduled_pages": waste.pages,
+            "computed_pages": waste.padded_pages,
         }
 
 

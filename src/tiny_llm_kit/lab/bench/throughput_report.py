@@ -61,17 +61,24 @@ def counts(result: Mapping[str, Any]) -> Table:
         shown.add_column(heading, justify="right")
     for name, runs in ours(result):
         run = runs[-1]
-        padding = 1 - run["scheduled_tokens"] / run["computed_tokens"]
         shown.add_row(
             name,
             f"{run['calls']:,}",
-            f"{100 * padding:.1f} %",
+            padding(run),
             f"{100 * run['cached_tokens'] / run['prompt_tokens']:.1f} %",
             f"{run['preemptions']:,}",
             "0 (eager)",
             f"{run['peak_blocks']:,} of {run['num_blocks']:,}",
         )
     return shown
+
+
+def padding(run: Mapping[str, Any]) -> str:
+    """The share of padding among the rows that were computed, and among the pages that were read if those have any."""
+    rows = 1 - run["scheduled_tokens"] / run["computed_tokens"]
+    scheduled, computed = (run.get(f"{kind}_pages", 0) for kind in ("scheduled", "computed"))
+    of_pages = f", {100 * (1 - scheduled / computed):.1f} % of pages" if computed > scheduled else ""
+    return f"{100 * rows:.1f} %{of_pages}"
 
 
 def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:

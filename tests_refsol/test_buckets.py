@@ -1,0 +1,336 @@
+"""Buckets as a product: after a warm-up no step has a new shape, nothing is read inside a step, and answers stay.
+
+A shape is what a compiler for fixed shapes sees: on the torch port every operation with its shapes, strides, types and
+Python numbers; on the MLX port how often `mx.compile` calls the function that it was given.
+"""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, random_weights
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_ref.serving import (
+    BlockAllocator,
+    Buckets,
+    HybridScheduler,
+    PackedBatch,
+    Sampled,
+    SamplingParams,
+    Sequence,
+    make_buckets,
+)
+
+LEN, PAGE, SEQS, BUDGET, BLOCKS = 40, 4, 6, 24, 24
+CASE = SmallModel(
+    ModelConfig(
+        hidden_size=8,
+        num_hidden_layers=1,  # all layers ask for the same
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+        intermediate_size=8,
+        vocab_size=31,
+        max_position_embeddings=LEN,
+        rms_norm_eps=1e-6,
+        rope_theta=1e4,
+        tie_word_embeddings=True,
+    ),
+    seed=4,
+    rows=1,
+    tokens=1,
+)
+STRATEGIES = ("exponential", "linear", "padding-aware")
+
+
+def buckets_of(strategy="exponential", **limits) -> Buckets:
+    return make_buckets(strategy, BUDGET, SEQS, LEN, PAGE, **limits)
+
+
+class Load:
+    """Random requests for a runner: some share beginnings, some draw, blocks are scarce."""
+
+    def __init__(self, runner, seed=0, **options):
+        self.rng, self.sequences, self.preemptions = random.Random(seed), [], 0
+        allocator = BlockAllocator(BLOCKS, PAGE, watermark=0.0)
+        options = {
+            "max_num_batched_tokens": BUDGET,
+            "max_num_seqs": SEQS,
+            "buckets": runner.buckets,
+            **options,
+        }
+        self.scheduler = HybridScheduler(runner, allocator, on_event=self._hear, **options)
+
+    def _hear(self, event):
+        self.preemptions += event.kind == "preempt"
+
+    def _request(self):
+        shared = [3] * self.rng.choice([0, 0, 9, 17])
+        own = [self.rng.randrange(31) for _ in range(self.rng.randint(1, 14))]
+        sampling = SamplingParams(
+            max_tokens=self.rng.randint(1, 20),
+            temperature=self.rng.choice([0.0, 0.0, 0.8]),
+            seed=0,
+            ignore_eos=True,
+        )
+        number = len(self.sequences)
+        return Sequence(shared + own, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=LEN)
+
+    def run(self, steps: int) -> None:
+        """So many steps that compute something; requests arrive in between."""
+        while steps:
+            if len(self.scheduler.waiting) < 3 and self.rng.random() < 0.4:
+                self.sequences.append(self._request())
+                self.scheduler.add(self.sequences[-1])
+            steps -= self.scheduler.step()
+
+
+@pytest.fixture(scope="module")
+def torch_port():
+    return Port("tiny_llm_ref", "torch", "cpu")
+
+
+def key_of(inputs) -> tuple:
+    """What a compiler looks a graph up by: the shapes and types of all arrays that a step is given, and which exist."""
+    found = []
+    inputs.map(lambda array: found.append((tuple(array.shape), array.dtype)))
+    return (*found, *(part is None for part in vars(inputs).values()))
+
+
+class Recorded:
+    """A runner, and what its steps ask torch for: all keys, and of some steps every operation.
+
+    Args:
+        every: one in so many steps is computed, and recorded operation by operation; the others give zeros.
+    """
+
+    def __init__(self, port, buckets, every=1):
+        self.port, self.every, self.calls = port, every, 0
+        self.model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
+        self.runner = port.packed_runner(self.model, BLOCKS, PAGE, buckets=buckets)
+        self.sampler, self.runner.sampler = self.runner.sampler, self.sample
+        self.runner.model = self
+        self.config, self.operations = self.model.config, {}  # by the key of the step
+        self.samplers, self.host_reads = set(), 0
+
+    def __call__(self, inputs, pools):
+        key, self.calls = key_of(inputs), self.calls + 1
+        if self.calls % self.every:
+            assert key in self.operations
+            return self.port.array(np.zeros((len(inputs.sample_rows), CASE.config.vocab_size)))
+        out = []
+        recording = self.port.kit.record(lambda: out.append(self.model(inputs, pools)))
+        self.host_reads += len(recording.host_reads)
+        assert self.operations.setdefault(key, recording.signature) == recording.signature
+        return out[0]
+
+    def sample(self, *arguments):
+        out = []
+        self.samplers.add(self.port.kit.record(lambda: out.append(self.sampler(*arguments))).signature)
+        return out[0]
+
+    @property
+    def shapes(self) -> tuple[int, int]:
+        """Different steps and different samplers, by their operations."""
+        return len(set(self.operations.values())), len(self.samplers)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_after_a_warm_up_a_thousand_steps_have_no_new_shape(torch_port, strategy):
+    """One shape per bucket, and two per number of rows for the sampler; no number is read inside the model.
+
+    Every step has a known key, and one in ten, which is recorded whole, the operations that belong to its key.
+    """
+    buckets = buckets_of(strategy)
+    recorded, listed = Recorded(torch_port, buckets), buckets.warm_up_list()
+    recorded.runner.warm_up()
+    assert recorded.shapes == (len(listed), 2 * len({bucket.rows for bucket in listed}))
+    warm, recorded.every = recorded.shapes, 10
+    load = Load(recorded.runner)
+    load.run(1000 if strategy == "exponential" else 200)
+    assert recorded.shapes == warm and recorded.host_reads == 0
+    assert load.preemptions and any(one.num_cached for one in load.sequences), "the load is a hard one"
+
+
+def test_without_buckets_almost_every_step_is_a_new_shape(torch_port):
+    recorded = Recorded(torch_port, None)
+    Load(recorded.runner).run(60)
+    assert recorded.shapes[0] > 35
+
+
+def test_where_pages_are_not_padded_the_rows_have_few_shapes(torch_port):
+    """What only depends on rows: the layers' first and last part, and the head."""
+    buckets = buckets_of(pad_pages=False)
+    model = torch_port.Qwen3ModelWeek3(random_checkpoint(torch_port, CASE), "device")
+    runner, shapes = torch_port.packed_runner(model, BLOCKS, PAGE, buckets=buckets), set()
+    head = model.head
+    model.head = lambda x: shapes.add(tuple(x.shape)) or head(x)
+    [layer] = model.layers
+    project_out = layer.project_out
+    layer.project_out = lambda x, heads: shapes.add((*x.shape, *heads.shape)) or project_out(x, heads)
+    runner.warm_up()
+    warm = set(shapes)
+    assert len(warm) == len(buckets.warm_up_list()) + len({bucket.rows for bucket in buckets.warm_up_list()})
+    Load(runner).run(50)
+    assert shapes == warm
+
+
+def test_a_step_reads_its_tokens_and_nothing_else(monkeypatch, torch_port):
+    """On `meta` there are no numbers, and whatever reads one raises; but the copy of the tokens is let through."""
+    import torch
+
+    weights = {name: torch.tensor(w, device="meta") for name, w in random_weights(CASE).items()}
+    model = torch_port.Qwen3ModelWeek3(Checkpoint(CASE.config, weights), "device")
+    few = {"decode_tokens": (2, SEQS), "chunk_tokens": (BUDGET,), "decode_pages": (60,), "chunk_pages": (60,)}
+    runner = torch_port.packed_runner(model, BLOCKS, PAGE, buckets=replace(buckets_of(), **few))
+    runner.device = runner.sampler.device = "meta"
+    copies = []
+    monkeypatch.setattr(
+        torch.Tensor, "tolist", lambda self: copies.append(tuple(self.shape)) or [0] * self.shape[0]
+    )
+    runner.warm_up()
+    rows = [bucket.rows for bucket in runner.buckets.warm_up_list()]
+    assert len(copies) == len(rows) + len(set(rows)) and set(copies) == {(count,) for count in rows}
+    copies.clear()
+    batch = PackedBatch(
+        [1, 2, 3], [4, 0, 1], [9, 0, 1], [0, 1, 3], [4, 0], [[0, 1], [2]], [0], [SamplingParams()]
+    )
+    assert [one.token for one in runner.run(batch)] == [0] and copies == [(6,)]
+
+
+class Traced:
+    """The model of a runner under `mx.compile`, whole steps at once; counts how often its Python runs."""
+
+    def __init__(self, port):
+        import mlx.core as mx
+
+        self.port, self.traces = port, 0
+        self.model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
+        self.runner = port.packed_runner(self.model, BLOCKS, PAGE, buckets=buckets_of())
+        self.runner.model, self.config = self, self.model.config
+        self._compiled, self._inputs = mx.compile(self._step), None
+
+    def __call__(self, inputs, pools):
+        arrays, [pool] = [], pools
+        # The arrays are arguments; what is left of the inputs says where each of them belongs.
+        self._inputs = inputs.map(lambda array: arrays.append(array) or len(arrays) - 1)
+        logits = self._compiled(arrays, pool.keys, pool.values)[0]
+        return self.port.array(np.zeros(logits.shape))  # what is never evaluated is traced, but not built
+
+    def _step(self, arrays, keys, values):
+        self.traces += 1
+        pool = self.port.TinyKvPagedPool(BLOCKS, PAGE, 1, CASE.config.head_dim, keys.dtype)
+        pool.keys, pool.values = keys, values
+        return self.model(self._inputs.map(arrays.__getitem__), [pool]), pool.keys, pool.values
+
+
+def test_mlx_traces_each_bucket_once():
+    """`mx.compile` runs the function that it is given once for each set of shapes. Reading a number in it raises."""
+    made = Traced(Port("tiny_llm_ref", "mlx", "cpu"))
+    made.runner.warm_up()
+    warm = made.traces
+    assert warm == len(made.runner.buckets.warm_up_list())
+    Load(made.runner).run(200)
+    assert made.traces == warm
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_a_warm_up_changes_the_pad_page_alone(backend):
+    """And tells how far it is."""
+    port = Port("tiny_llm_ref", backend, "cpu")
+    model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "device")
+    runner, told = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets_of()), []
+    runner.warm_up(lambda done, total: told.append((done, total)))
+    count = len(runner.buckets.warm_up_list())
+    assert told == [(done, count) for done in range(1, count + 1)]
+    for pool in runner.pools:
+        for part in (pool.keys, pool.values):
+            assert not port.numpy(part)[:-PAGE].any()
+    assert runner.computed_tokens == 0, "a warm-up is nobody's work"
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "separate"}, {"enable_chunked_prefill": False}], ids=str)
+@given(seed=st.integers(0, 10**6), strategy=st.sampled_from(STRATEGIES), pages=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(options, seed, strategy, pages):
+    """Random loads on a model that checks every batch, also with the limits that an engine without sharing has."""
+    rng = random.Random(seed)
+    whole = not options.get("enable_chunked_prefill", True)
+    budget = LEN if whole else BUDGET
+    caching, limits = rng.random() < 0.5, {}
+    if not caching:
+        readers = 0 if whole else 1 if options else SEQS
+        limits = {"chunk_readers": 0 if whole else 1, "decode_readers": readers, "num_pages": BLOCKS}
+    buckets = make_buckets(strategy, budget, SEQS, LEN, PAGE, pad_pages=pages, **limits)
+    allocator = BlockAllocator(BLOCKS, PAGE, enable_prefix_caching=caching)
+    model, met = FakePackedModel(allocator, Sampled, max_model_len=LEN), set()
+    run = model.run
+    model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
+    scheduler = HybridScheduler(
+        model,
+        allocator,
+        max_num_batched_tokens=budget,
+        max_num_seqs=SEQS,
+        buckets=buckets,
+        clock=model.clock,
+        **options,
+    )
+    made = []
+    for number in range(rng.randint(1, 14)):
+        prompt = [97] * rng.choice([0, 8, 12]) + [rng.randrange(97, 120) for _ in range(rng.randint(1, 24))]
+        sampling = SamplingParams(max_tokens=rng.randint(1, 12), ignore_eos=True)
+        made.append(Sequence(prompt, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=LEN))
+        scheduler.add(made[-1])
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            scheduler.step()
+    while scheduler.has_work_remaining():
+        assert scheduler.step() or not scheduler.has_work_remaining()
+    for one in made:
+        assert one.tokens == model.answer_alone(one.prompt_tokens, one.max_new_tokens)
+    assert met <= set(buckets.warm_up_list())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"buckets": replace(buckets_of(), decode_tokens=(1, 2))},
+            "decode_tokens of the buckets ends with 2",
+        ),
+        (
+            {"buckets": replace(buckets_of(), chunk_tokens=(12, 16))},
+            "chunk_tokens of the buckets ends with 16",
+        ),
+        (
+            {"policy": "separate", "buckets": replace(buckets_of(), chunk_tokens=(20, 24))},
+            "max_num_batched_tokens is 24",
+        ),
+    ],
+    ids=["decodes", "chunks", "separate"],
+)
+def test_ladders_that_are_too_short_are_one_line(options, says):
+    model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
+    with pytest.raises(ValueError) as refused:
+        HybridScheduler(model, model.allocator, max_num_batched_tokens=BUDGET, max_num_seqs=SEQS, **options)
+    assert str(refused.value).startswith(says) and "\n" not in str(refused.value)
+
+
+def test_a_budget_that_is_lowered_while_it_runs_stops_nobody():
+    """The server's slider may go below the smallest padded chunk: such a chunk is the smallest step there is."""
+    model = FakePackedModel(BlockAllocator(BLOCKS, PAGE), Sampled, max_model_len=LEN)
+    options = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, "buckets": buckets_of()}
+    scheduler = HybridScheduler(model, model.allocator, **options)
+    scheduler.max_num_batched_tokens = SEQS
+    scheduler.add(
+        Sequence([97] * 30, ByteTokenizer(), max_seq_len=LEN, sampling=SamplingParams(max_tokens=2))
+    )
+    while scheduler.has_work_remaining():
+        assert scheduler.step() or not scheduler.has_work_remaining()
