@@ -23,6 +23,7 @@ from tiny_llm_ref.serving import (
     Buckets,
     HybridScheduler,
     PackedBatch,
+    PackedInputs,
     Sampled,
     SamplingParams,
     Sequence,
@@ -98,11 +99,9 @@ def torch_port():
     return Port("tiny_llm_ref", "torch", "cpu")
 
 
-def key_of(inputs) -> tuple:
+def key_of(arrays) -> tuple:
     """What a compiler looks a graph up by: the shapes and types of all arrays that a step is given, and which exist."""
-    found = []
-    inputs.map(lambda array: found.append((tuple(array.shape), array.dtype)))
-    return (*found, *(part is None for part in vars(inputs).values()))
+    return tuple(None if array is None else (tuple(array.shape), array.dtype) for array in arrays)
 
 
 class Recorded:
@@ -114,20 +113,23 @@ class Recorded:
 
     def __init__(self, port, buckets, every=1):
         self.port, self.every, self.calls = port, every, 0
-        self.model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
-        self.runner = port.packed_runner(self.model, BLOCKS, PAGE, buckets=buckets)
+        model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
+        self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets, capture=self._capture)
         self.sampler, self.runner.sampler = self.runner.sampler, self.sample
-        self.runner.model = self
-        self.config, self.operations = self.model.config, {}  # by the key of the step
-        self.samplers, self.host_reads = set(), 0
+        self.operations, self.samplers, self.host_reads = {}, set(), 0  # operations by the key of the step
 
-    def __call__(self, inputs, pools):
-        key, self.calls = key_of(inputs), self.calls + 1
+    def _capture(self, step):
+        self._step = step
+        return self
+
+    def __call__(self, *arrays):
+        key, self.calls = key_of(arrays), self.calls + 1
         if self.calls % self.every:
             assert key in self.operations
-            return self.port.array(np.zeros((len(inputs.sample_rows), CASE.config.vocab_size)))
+            sample_rows = PackedInputs.of(arrays).sample_rows
+            return self.port.array(np.zeros((len(sample_rows), CASE.config.vocab_size)))
         out = []
-        recording = self.port.kit.record(lambda: out.append(self.model(inputs, pools)))
+        recording = self.port.kit.record(lambda: out.append(self._step(*arrays)))
         self.host_reads += len(recording.host_reads)
         assert self.operations.setdefault(key, recording.signature) == recording.signature
         return out[0]
@@ -207,29 +209,32 @@ def test_a_step_reads_its_tokens_and_nothing_else(monkeypatch, torch_port):
 
 
 class Traced:
-    """The model of a runner under `mx.compile`, whole steps at once; counts how often its Python runs."""
+    """A runner whose whole steps are functions of `mx.compile`; counts how often their Python runs."""
 
     def __init__(self, port):
         import mlx.core as mx
 
-        self.port, self.traces = port, 0
-        self.model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
-        self.runner = port.packed_runner(self.model, BLOCKS, PAGE, buckets=buckets_of())
-        self.runner.model, self.config = self, self.model.config
-        self._compiled, self._inputs = mx.compile(self._step), None
+        self.port, self.traces, self._compile = port, 0, mx.compile
+        model = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), "simple")
+        self.runner = port.packed_runner(model, BLOCKS, PAGE, buckets=buckets_of(), capture=self._capture)
 
-    def __call__(self, inputs, pools):
-        arrays, [pool] = [], pools
-        # The arrays are arguments; what is left of the inputs says where each of them belongs.
-        self._inputs = inputs.map(lambda array: arrays.append(array) or len(arrays) - 1)
-        logits = self._compiled(arrays, pool.keys, pool.values)[0]
+    def _capture(self, step):
+        self._step, self._compiled = step, self._compile(self._traced)
+        return self
+
+    def __call__(self, *arrays):
+        [pool] = self.runner.pools
+        before = pool.keys, pool.values
+        self._missing = [array is None for array in arrays]
+        logits = self._compiled([array for array in arrays if array is not None], *before)
+        pool.keys, pool.values = before
         return self.port.array(np.zeros(logits.shape))  # what is never evaluated is traced, but not built
 
-    def _step(self, arrays, keys, values):
+    def _traced(self, arrays, keys, values):
         self.traces += 1
-        pool = self.port.TinyKvPagedPool(BLOCKS, PAGE, 1, CASE.config.head_dim, keys.dtype)
+        [pool], rest = self.runner.pools, iter(arrays)
         pool.keys, pool.values = keys, values
-        return self.model(self._inputs.map(arrays.__getitem__), [pool]), pool.keys, pool.values
+        return self._step(*(None if missing else next(rest) for missing in self._missing))
 
 
 def test_mlx_traces_each_bucket_once():
