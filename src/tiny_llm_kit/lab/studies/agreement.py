@@ -123,7 +123,7 @@ def study_of(plan: AgreementPlan, rounds: list[tuple[Latencies, Latencies]]) -> 
         engine, simulator = (1000 * median(side) for side in zip(*pairs, strict=True))
         rows.append([name, engine, simulator, median(offs), 100 * allowed, min(offs), max(offs)])
     title = (
-        f"Engine and simulator: {MODEL} on {plan.port.name}, {plan.port.device}; "
+        f"Engine and simulator\n{MODEL} on {plan.port.name}, {plan.port.device}; "
         f"{counted(plan.requests, 'request')}, {counted(plan.rounds, 'round')}"
     )
     says = (

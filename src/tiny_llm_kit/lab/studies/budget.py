@@ -2,8 +2,7 @@
 
 from statistics import median
 
-from .hardware import HARDWARE
-from .served import StudyPlan, latencies_of_seeds, options_of
+from .served import StudyPlan, latencies_of_seeds, options_of, runs_of
 from .study import Chart, Curve, Study
 
 TRACE, RATE = "openchat", 1.0
@@ -23,10 +22,7 @@ def run(plan: StudyPlan) -> Study:
             (each.ttft(50), each.ttft(99), each.tbt(50), each.tbt(99), each.longest_gap) for each in found
         ]
         rows.append([budget, *map(median, zip(*figures, strict=True))])
-    title = (
-        f"Token budget, {TRACE} at {RATE:g} req/s, seconds. {HARDWARE[plan.hardware].says}; "
-        f"{plan.requests} requests, {len(plan.seeds)} seeds"
-    )
+    title = f"Token budget, {TRACE} at {RATE:g} req/s, seconds\n{runs_of(plan)}"
     curves = [
         Curve(name, [(row[0], row[column]) for row in rows])
         for name, column in (("P50 TTFT", 1), ("P99 TBT", 4))

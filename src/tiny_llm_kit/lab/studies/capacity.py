@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from statistics import median
 
-from .hardware import HARDWARE
-from .served import StudyPlan, latencies_of_seeds, options_of
+from .served import StudyPlan, latencies_of_seeds, options_of, runs_of
 from .study import Study
 
 # Of Yi-34B: P99 of the time between tokens in seconds, and the budget that the artefact gives Sarathi-Serve for it.
@@ -87,5 +86,5 @@ def run(plan: StudyPlan) -> Study:
             times = ours / theirs if theirs and scheduler != "Sarathi-Serve" else None
             rows.append([trace, name, scheduler, theirs, times, PAPER.get((name, scheduler))])
     rows.sort(key=lambda row: (TRACES.index(row[0]), list(TARGETS).index(row[1])))
-    title = f"Capacity. {HARDWARE[plan.hardware].says}; {plan.requests} requests, {len(plan.seeds)} seeds"
+    title = f"Capacity\n{runs_of(plan)}"
     return Study("capacity", title, COLUMNS, rows, DIFFERS)

@@ -55,7 +55,7 @@ def drawing(result: Mapping[str, Any]) -> str:
     return render(
         Path(__file__).with_name("chart.svg.j2"),
         name=f"lab-{result['name']}-title",
-        title=result["title"],
+        title=result["title"].splitlines()[0],
         chart=chart,
         x=Scale(low, max(xs), LEFT, RIGHT, chart["doublings"]),
         y=Scale(0, 1.05 * max(ys), BOTTOM, TOP),

@@ -25,6 +25,6 @@ def run(plan: StudyPlan, clock: Callable[[], float] = time.perf_counter) -> Stud
         ],
         [f"{MILLION:,}, extrapolated", seconds * times, None, None, hours * times, None, None],
     ]  # fmt: skip
-    title = f"Scale, {TRACE} at {RATE:g} req/s, chunks of 512. {HARDWARE[plan.hardware].says}"
+    title = f"Scale, {TRACE} at {RATE:g} req/s, chunks of 512\n{HARDWARE[plan.hardware].says}"
     says = "A million was not run: its time is proportional, since the rate is one that is served without a backlog."
     return Study("scale", title, COLUMNS, rows, (says,))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..latency_recorder import Latencies, LatencyRecorder
 from ..simulator import Simulation
+from ..text import counted
 from ..traffic import TRACES, traffic
 from .hardware import BLOCK, HARDWARE
 
@@ -28,6 +29,12 @@ class StudyPlan:
     hardware: str = "yi-34b"
     requests: int = 128
     seeds: tuple[int, ...] = (0, 1, 2)
+
+
+def runs_of(plan: StudyPlan) -> str:
+    """What was run, for a title."""
+    runs = f"{counted(plan.requests, 'request')}, {counted(len(plan.seeds), 'seed')}"
+    return f"{HARDWARE[plan.hardware].says}; {runs}"
 
 
 def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:

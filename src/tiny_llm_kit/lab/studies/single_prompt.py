@@ -55,7 +55,7 @@ def overhead(plan: StudyPlan) -> Study:
     ]
     return Study(
         "overhead",
-        f"Chunk overhead. {HARDWARE[plan.hardware].says}",
+        f"Chunk overhead\n{HARDWARE[plan.hardware].says}",
         ("prompt", "chunk", "TTFT s", "of whole", "paper, of whole"),
         rows,
         (
@@ -74,7 +74,7 @@ def piggyback(plan: StudyPlan) -> Study:
         rows.append([tokens, decodes, 1000 * cost.seconds(work), 1000 * published])
     return Study(
         "piggyback",
-        f"Decodes beside a prompt. {HARDWARE[plan.hardware].says}",
+        f"Decodes beside a prompt\n{HARDWARE[plan.hardware].says}",
         ("prompt tokens", "decodes", "step ms", "paper ms"),
         rows,
         (
@@ -101,7 +101,7 @@ def tiles(plan: StudyPlan) -> Study:
     ]
     return Study(
         "tiles",
-        f"Tile quantisation. {HARDWARE[plan.hardware].says}",
+        f"Tile quantisation\n{HARDWARE[plan.hardware].says}",
         ("tokens", "step ms", "more than 256 tokens, %", "paper, %"),
         rows,
         (f"The tile, {TILE} tokens, was chosen by this figure of the paper: it is no prediction.",),

@@ -45,7 +45,7 @@ class Study:
 
     Args:
         name: as the command calls it.
-        title: in a line.
+        title: in a line; another one says what ran.
         columns: headings; those of the paper's figures begin with "paper".
         rows: texts and numbers; None is a figure that nobody has published.
         differs: what is not as in the paper, a sentence each.
@@ -66,7 +66,10 @@ class Study:
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """The table of a study, from its result."""
-    console.print(Text(result["title"], style="bold"))
+    title, *with_what = result["title"].splitlines()
+    console.print(Text(title, style="bold"))
+    for line in with_what:
+        console.print(Text(line))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     columns = [_texts(column) for column in zip(*result["rows"], strict=True)]
     for heading, column in zip(result["columns"], zip(*result["rows"], strict=True), strict=True):
@@ -84,9 +87,9 @@ def _style(heading: str) -> str:
 
 
 def _texts(column: Sequence[Any]) -> list[str]:
-    """The values of a column, its fractions with as many decimals as its largest one needs, and two at least."""
+    """The values of a column, its fractions with two decimals, or three when all are small."""
     largest = max((abs(value) for value in column if isinstance(value, float)), default=1.0)
-    decimals = 0 if largest >= 1000 else max(2, 2 - math.floor(math.log10(largest or 1.0)))
+    decimals = 0 if largest >= 1000 else min(3, max(2, 2 - math.floor(math.log10(largest or 1.0))))
     return [_text(value, decimals) for value in column]
 
 
