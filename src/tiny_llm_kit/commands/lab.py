@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
@@ -19,9 +18,9 @@ from ..lab.studies.hardware import HARDWARE
 from ..lab.studies.served import StudyPlan
 from ..lab.studies.study import Study
 from ..repo import PORTS
-from ..runtime.arguments import DEVICES, whole_number
+from ..runtime.arguments import DEVICES, output_argument, whole_number
 from ..runtime.port import SOLUTIONS, Port, resolve_serving
-from ..terminal import check_outputs, command, fail, write_file
+from ..terminal import command, fail, write_file
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", default="auto", choices=DEVICES, help="with --compare-engine")
     says = "with --compare-engine: runs whose median counts; default: 5"
     add("--rounds", type=whole_number(1), default=5, metavar="N", help=says)
-    add("--json", type=Path, metavar="FILE", help="also write every figure there")
+    add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
     return top
 
@@ -58,7 +57,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     options, console, results = parse(argv), Console(highlight=False), []
     typed = [word for word in (sys.argv[1:] if argv is None else argv) if word not in options.studies]
-    check_outputs(options.json)
     with ends_at_a_blank(needs=Day(3, 3)):
         for name, run in chosen(options, console).items():
             before = provenance("cpu")
