@@ -22,18 +22,32 @@ from .packing import PackedBatch, PackedInputs, Scheduled, pack
 from .padded_budget import room_for_prompts, tokens_to_delay
 from .padding import pad_chunk_reads, pad_decode_reads
 from .past_reads import PastReads
+from .policies import POLICIES, make_scheduler
+from .policies.aged_queue import AgedQueue
+from .policies.chunks_only import ChunksOnly
+from .policies.decode_first import DecodeFirst
+from .policies.orca import Orca
+from .policies.paced_prefill import PacedPrefill
+from .policies.prefill_first import PrefillFirst
+from .policies.sarathi_serve import SarathiServe
+from .policies.slack import SlackScheduler
+from .policies.static_batching import StaticBatching
+from .policies.whole_prompts import WholePrompts
 from .prefix_cache import PrefixCache, block_hash
 from .priority_scheduler import PriorityScheduler
 from .request import Request, model_call
 from .request_queue import FifoQueue, RequestQueue
 from .sampling import SamplingParams
 from .sequence import Sequence
+from .step_profile import StepProfile, profile_steps
 from .stop_strings import StopStrings
 from .sweep import sweep_chunk_sizes
 from .turns import Turns
 
 __all__ = [
+    "POLICIES",
     "AdaptiveChunker",
+    "AgedQueue",
     "AnswerText",
     "Batch",
     "BatchCache",
@@ -44,29 +58,39 @@ __all__ = [
     "Chunk",
     "ChunkedPrefillMetrics",
     "ChunkedPrefillScheduler",
+    "ChunksOnly",
     "Completion",
+    "DecodeFirst",
     "Event",
     "FifoQueue",
     "FlatBlocks",
     "HybridScheduler",
     "KvCache",
+    "Orca",
     "OutOfBlocks",
+    "PacedPrefill",
     "PackedBatch",
     "PackedInputs",
     "PackedModel",
     "Part",
     "PastReads",
+    "PrefillFirst",
     "PrefixCache",
     "PriorityScheduler",
     "Request",
     "RequestQueue",
     "Sampled",
     "SamplingParams",
+    "SarathiServe",
     "Scheduled",
     "Sequence",
     "ServingModel",
+    "SlackScheduler",
+    "StaticBatching",
+    "StepProfile",
     "StopStrings",
     "Turns",
+    "WholePrompts",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
     "block_hash",
@@ -75,6 +99,7 @@ __all__ = [
     "flat_blocks",
     "linear_ladder",
     "make_buckets",
+    "make_scheduler",
     "model_call",
     "next_chunk",
     "pack",
@@ -82,6 +107,7 @@ __all__ = [
     "pad_decode_reads",
     "padding_aware_ladder",
     "percentile",
+    "profile_steps",
     "room_for_prompts",
     "select_optimal_chunk_size",
     "sweep_chunk_sizes",

@@ -18,6 +18,7 @@ class Admission:
         allocator: the blocks.
         queue: the requests that wait; a `FifoQueue` when None.
         whole_prompts: whether a request waits for a step that can compute all of it.
+        may_join: whether a request may run beside those that run, besides blocks.
         tell: called as tell(kind, sequence): "prefill" or "resume" of one that begins to run, and "finish" of one that
             ended while it waited.
     """
@@ -29,8 +30,14 @@ class Admission:
         *,
         whole_prompts: bool,
         tell: Callable[[str, Sequence], None],
+        may_join: Callable[[Sequence], bool] = lambda sequence: True,
     ):
-        self.allocator, self.whole_prompts, self.tell = allocator, whole_prompts, tell
+        self.allocator, self.whole_prompts, self.tell, self.may_join = (
+            allocator,
+            whole_prompts,
+            tell,
+            may_join,
+        )
         self.queue: RequestQueue = FifoQueue() if queue is None else queue
         self.returned: deque[Sequence] = deque()  # before the queue: preempted, or next and without room
         self.is_full = False  # no blocks: nobody is admitted until a running request has left
@@ -75,7 +82,8 @@ class Admission:
         """Gives a request its cached prefix and blocks for the rest; False when it cannot have them now."""
         table, known = sequence.block_table, len(sequence.known_tokens)
         sequence.num_computed = table.share(sequence.known_tokens)
-        self.is_full = not self.allocator.can_allocate(table.missing(known), keep_watermark=not is_alone)
+        has_blocks = self.allocator.can_allocate(table.missing(known), keep_watermark=not is_alone)
+        self.is_full = not (has_blocks and self.may_join(sequence))
         if self.is_full or (self.whole_prompts and sequence.num_uncomputed > left):
             table.release()
             sequence.num_computed = 0

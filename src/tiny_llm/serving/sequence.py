@@ -49,6 +49,8 @@ class Sequence:
         self.num_computed = 0  # tokens from the front whose keys and values are in the blocks
         self.num_cached = 0  # those of them that came from the prefix cache at the first admission
         self.num_preemptions = 0  # how often all of it had to be computed again
+        self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
+        self.token_time = 0.0  # when its last token came
         self.block_table: BlockTable | None = None  # the scheduler's `add` gives it one
         self.sampled: list[Sampled] = []  # what the model said about each token of the answer
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
@@ -72,7 +74,8 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether the last token alone is left, and belongs to the answer."""
-        return self.num_uncomputed == 1 and self.num_computed >= self.num_prompt_tokens
+        is_last = self.num_uncomputed == 1 and self.num_computed >= self.num_prompt_tokens
+        return is_last and not self.is_done
 
     @property
     def is_done(self) -> bool:

@@ -33,6 +33,8 @@ def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
     _advance(scheduler, steps)
     recorder.stretch(scheduler.running, times[:steps])
     scheduler.clock.now = float(times[steps - 1])
+    for each in scheduler.running:
+        each.token_time = scheduler.clock.now
     return steps
 
 

@@ -183,7 +183,7 @@ class Simulation:
         elif self.scheduler.has_work_remaining():
             if not self._happenings:
                 raise StuckScheduler(self.clock(), len(self.scheduler.waiting), len(self.scheduler.running))
-            self.clock.wait_until(next_time)
+            self.clock.wait_until(self._happenings[0][0])
 
     def _emit(self, event: Any) -> None:
         if self.recorder is not None:

@@ -37,6 +37,8 @@ class HybridScheduler:
         enable_chunked_prefill: False computes whole prompts, in steps of their own, before anything decodes.
         policy: "hybrid", or "separate": the same plan in two calls of the model, chunks and then decodes.
         queue: the requests that wait; a `FifoQueue` when None.
+        can_join: can_join(one, other) says whether two requests may run at the same time, for example because they need
+            the same adapter; None lets any two.
         clock: seconds.
         chunker: chooses how many tokens of prompts a step with decodes may have, from what such steps have cost.
         buckets: what the model pads its calls to; then the budget counts padded tokens. None when nothing is padded.
@@ -60,6 +62,7 @@ class HybridScheduler:
         enable_chunked_prefill: bool = True,
         policy: str = "hybrid",
         queue: RequestQueue | None = None,
+        can_join: Callable[[Sequence, Sequence], bool] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         chunker: Chunker | None = None,
         buckets: Buckets | None = None,
@@ -72,8 +75,14 @@ class HybridScheduler:
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
         self.enable_chunked_prefill, self.policy = enable_chunked_prefill, policy
         self.clock, self.chunker, self.metrics, self.on_event = clock, chunker, metrics, on_event
-        self.buckets = buckets
-        self.waiting = Admission(allocator, queue, whole_prompts=not enable_chunked_prefill, tell=self._note)
+        self.buckets, self.can_join = buckets, can_join
+        self.waiting = Admission(
+            allocator,
+            queue,
+            whole_prompts=not enable_chunked_prefill,
+            tell=self._note,
+            may_join=self.may_join,
+        )
         self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
         self.is_closed = False
         self._now = 0.0  # when the step, or its last call of the model, began
@@ -91,11 +100,12 @@ class HybridScheduler:
         sequence.block_table = BlockTable(self.allocator)
         pool_tokens = self.allocator.num_blocks * self.allocator.block_size
         sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
+        sequence.waiting_since = self.clock()
         self._sequences.append(sequence)
         if not sequence.is_done:
             self.waiting.queue.add(sequence)
         for kind in ("arrive", "finish") if sequence.is_done else ("arrive",):
-            self._emit(Event(kind, self.clock(), sequence))
+            self._emit(Event(kind, sequence.waiting_since, sequence))
 
     def has_work_remaining(self) -> bool:
         """Whether a request waits or runs."""
@@ -136,18 +146,22 @@ class HybridScheduler:
             Entries of different requests, decodes first; empty when no work remains.
         """
         self._now = now
-        self._remove_ended()
+        self.remove_ended()
         plan: list[Scheduled] = []
-        if self.enable_chunked_prefill:
-            self.plan_decodes(plan)
-        self.plan_prompts(plan)
+        self.plan_step(plan)
         self.delay_padding(plan)
-        if not plan:  # without chunks: a step of whole prompts, else one of decodes
-            self.plan_decodes(plan)
         for entry in plan:
             entry.sequence.begin_call()
         self._emit_noted()
         return plan
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        """Fills an empty plan. The policies of Day 3.5 differ in this method. Given."""
+        if self.enable_chunked_prefill:
+            self.plan_decodes(plan)
+        self.plan_prompts(plan)
+        if not plan:  # without chunks: a step of whole prompts, else one of decodes
+            self.plan_decodes(plan)
 
     def plan_decodes(self, plan: list[Scheduled]) -> None:
         """Adds one token of each running request that is ready to decode."""
@@ -221,6 +235,10 @@ class HybridScheduler:
         if 0 < delayed < plan[-1].size:
             plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)
 
+    def may_join(self, sequence: Sequence) -> bool:
+        """Whether a request that waits may run beside all that run. Given."""
+        return self.can_join is None or all(self.can_join(sequence, other) for other in self.running)
+
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running request's place and blocks away, until another one has left. Given."""
         self.running.remove(sequence)
@@ -259,17 +277,18 @@ class HybridScheduler:
         start, self._now = self._now, self.clock()
         self._noted.append(Event("step", self._now, start=start, parts=parts))
         for sequence in chosen:
+            sequence.token_time = self._now
             if sequence.finish_reason != "abort":
                 self._note("token", sequence)
         self._emit_noted()
-        self._remove_ended()
+        self.remove_ended()
         self._emit_noted()
 
     def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
         """Ends the requests of a call that has failed, for nobody knows what it has written; their blocks are free."""
         for entry in plan:
             entry.sequence.end_call(error)
-        self._remove_ended()
+        self.remove_ended()
         self._emit_noted()
 
     def collect_results(self) -> list[Completion]:
@@ -286,7 +305,7 @@ class HybridScheduler:
             sequence.abort()
         self.running.clear()
 
-    def _remove_ended(self) -> None:
+    def remove_ended(self) -> None:
         """Whoever has ended runs no longer, and leaves room for others."""
         ended = [sequence for sequence in self.running if sequence.is_done]
         if ended:

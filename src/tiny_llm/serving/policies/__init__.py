@@ -1,0 +1,45 @@
+"""The policies of the literature and of this course, by name. All are one loop with another plan."""
+
+from typing import Any
+
+from ..block_allocator import BlockAllocator
+from ..hybrid_scheduler import HybridScheduler
+from ..model import PackedModel
+from .chunks_only import ChunksOnly
+from .decode_first import DecodeFirst
+from .orca import Orca
+from .paced_prefill import PacedPrefill
+from .prefill_first import PrefillFirst
+from .sarathi_serve import SarathiServe
+from .slack import SlackScheduler
+from .static_batching import StaticBatching
+
+POLICIES: dict[str, type[HybridScheduler]] = {
+    "static": StaticBatching,
+    "decode-first": DecodeFirst,
+    "prefill-first": PrefillFirst,
+    "orca": Orca,
+    "chunks-only": ChunksOnly,
+    "sarathi": SarathiServe,
+    "paced": PacedPrefill,
+    "slack": SlackScheduler,
+}
+
+
+def make_scheduler(
+    name: str, model: PackedModel, allocator: BlockAllocator, /, **options: Any
+) -> HybridScheduler:
+    """A scheduler by the name of its policy.
+
+    Args:
+        name: a key of `POLICIES`, or "hybrid" or "separate" as `HybridScheduler` takes them.
+        model, allocator, options: as the policy's class takes them.
+
+    Raises:
+        ValueError: there is no such policy, or an option is out of range.
+    """
+    if name in ("hybrid", "separate"):
+        return HybridScheduler(model, allocator, policy=name, **options)
+    if name not in POLICIES:
+        raise ValueError(f"policy is {name!r}: give one of {', '.join(['hybrid', 'separate', *POLICIES])}")
+    return POLICIES[name](model, allocator, **options)

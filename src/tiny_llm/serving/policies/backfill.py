@@ -1,0 +1,150 @@
+"""Admission past a request without room, if that does not delay it (backfilling; Lifka, 1995). Given."""
+
+import math
+from collections.abc import Callable, Iterable
+
+from ..admission import Admission
+from ..block_allocator import BlockAllocator
+from ..sequence import Sequence
+from .aged_queue import AgedQueue
+
+LOOK = 32  # requests that are tried past one without room, until somebody leaves
+
+
+class Backfill(Admission):
+    """Admits requests in the order of an `AgedQueue`.
+
+    Behind a request without room others may go, but only those that will have ended by the time at which it gets its
+    room. So no room is left idle, and nobody waits for ever: the limits on the answers (`max_tokens`) say when running
+    requests leave at the latest.
+
+    Args:
+        allocator: the blocks.
+        queue: the requests that wait.
+        running: returns the requests that run.
+        step_tokens: tokens of prompts in a step.
+        may_begin: whether a request may begin now, besides room.
+        can_join: whether two requests may run at the same time.
+        tell: see `Admission`.
+    """
+
+    def __init__(
+        self,
+        allocator: BlockAllocator,
+        queue: AgedQueue,
+        *,
+        running: Callable[[], list[Sequence]],
+        step_tokens: int,
+        may_begin: Callable[[Sequence], bool],
+        can_join: Callable[[Sequence, Sequence], bool],
+        tell: Callable[[str, Sequence], None],
+    ):
+        def may_join(sequence: Sequence) -> bool:
+            return self.fits_beside(sequence, self.running())
+
+        super().__init__(allocator, queue, whole_prompts=False, tell=tell, may_join=may_join)
+        self.running, self.step_tokens, self.may_begin, self.can_join = (
+            running,
+            step_tokens,
+            may_begin,
+            can_join,
+        )
+        self.blocked: Sequence | None = None  # the first one without room
+        self._free = 0  # blocks that were free when it had none
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Lets a preempted request wait again."""
+        self.queue.add(sequence)
+        self.is_full = False
+
+    def smallest(self, count: int) -> list[Sequence]:
+        """The next requests that wait, in their order, those without room included."""
+        found = [*self.returned, *self.queue.smallest(count)]
+        return sorted((one for one in found if not one.is_done), key=self.queue.key)[:count]
+
+    def admit(self, is_alone: bool, left: int, before: float = math.inf) -> Sequence | None:
+        """The next request that may begin, with its blocks; None if there is none.
+
+        Args:
+            is_alone: whether nothing runs.
+            left: tokens of the budget.
+            before: only requests whose key is smaller.
+        """
+        if not self.is_full or is_alone or self.allocator.num_free > self._free:
+            self._retry()
+        while (sequence := self._take_next(before)) is not None:
+            if self.may_begin(sequence) and self._may_pass(sequence):
+                if self._reserve(sequence, is_alone, left):
+                    return sequence
+                self._block(sequence)
+            self.returned.append(sequence)
+        return None
+
+    def admit_short(self, is_alone: bool, left: int) -> Sequence | None:
+        """The shortest interactive request, if all of its prompt fits into `left` tokens and it has room now."""
+        while (shortest := self.queue.shortest()) is not None:
+            if not shortest.is_done and (shortest.num_uncomputed > left or not self._may_pass(shortest)):
+                return None
+            self.queue.take_shortest()
+            if shortest.is_done:
+                self.tell("finish", shortest)
+            elif self._reserve(shortest, is_alone, left):
+                return shortest
+            else:
+                self._block(shortest)
+                self.returned.append(shortest)
+        return None
+
+    def _retry(self) -> None:
+        """Lets everybody who was passed over be tried again."""
+        while self.returned:
+            self.queue.add(self.returned.popleft())
+        self.is_full, self.blocked = False, None
+
+    def _take_next(self, before: float = math.inf) -> Sequence | None:
+        """Takes the next request out of the queue; those that ended while they waited leave."""
+        while (first := self.queue.first()) is not None:
+            tired = len(self.returned) >= LOOK and not self._is_first(first)
+            if not first.is_done and (tired or self.queue.key(first) >= before):
+                return None
+            self.queue.schedule_next()
+            if not first.is_done:
+                return first
+            self.tell("finish", first)
+        return None
+
+    def _block(self, sequence: Sequence) -> None:
+        """Remembers who has no room, if nobody before it has none."""
+        self.is_full, self._free = True, self.allocator.num_free
+        if self._is_first(sequence):
+            self.blocked = sequence
+
+    def _is_first(self, sequence: Sequence) -> bool:
+        """Whether nobody without room goes before a request."""
+        return self.blocked is None or self.queue.key(sequence) < self.queue.key(self.blocked)
+
+    def _may_pass(self, sequence: Sequence) -> bool:
+        """Whether a request delays nobody who waits for room."""
+        return self._is_first(sequence) or self.steps_left(sequence) <= self.steps_until_room(self.blocked)
+
+    def steps_left(self, sequence: Sequence) -> int:
+        """Steps until a request has ended, at most, if it runs now."""
+        chunks = -(-sequence.num_uncomputed // self.step_tokens)
+        return chunks + sequence.max_new_tokens - len(sequence.tokens)
+
+    def steps_until_room(self, sequence: Sequence) -> int:
+        """Steps until so many running requests have ended that there is room for this one."""
+        leaving = sorted(self.running(), key=self.steps_left)
+        missing = (
+            -(-len(sequence.known_tokens) // self.allocator.block_size) + self.allocator.watermark_blocks
+        )
+        free = self.allocator.num_free
+        for index, one in enumerate(leaving):
+            free += len(one.block_table.blocks)
+            if free >= missing and self.fits_beside(sequence, leaving[index + 1 :]):
+                return self.steps_left(one)
+        return 0
+
+    def fits_beside(self, sequence: Sequence, others: Iterable[Sequence]) -> bool:
+        """Whether a request may run with all of these."""
+        return all(self.can_join(sequence, other) for other in others)

@@ -1,0 +1,15 @@
+"""Orca (Yu et al., 2022): requests join and leave at every step, and a step mixes decodes with whole prompts."""
+
+from ..packing import Scheduled
+from .whole_prompts import WholePrompts
+
+
+class Orca(WholePrompts):
+    """Decodes in every step, and prompts beside them, each as a whole.
+
+    Nobody waits for a batch to end. A decode waits for the whole of a prompt that shares its step.
+    """
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        # TASK 3.5.3: iteration-level scheduling. `plan_decodes` and `plan_prompts` are those of Day 3.3.
+        raise NotImplementedError("week 3 day 5 task 3: Orca.plan_step")

@@ -1,0 +1,97 @@
+"""Preemption by class: who gives up slots and blocks, and for whom."""
+
+from typing import Any
+
+from ..block_allocator import BlockAllocator
+from ..hybrid_scheduler import HybridScheduler
+from ..model import PackedModel
+from ..sequence import Sequence
+from .backfill import Backfill
+
+
+class PreemptingScheduler(HybridScheduler):
+    """Preempts by class: for slots and blocks of a request that waits, and for blocks of one that runs.
+
+    Equals never preempt each other for a place, so nobody's place goes back and forth.
+
+    Args:
+        model, allocator, options: as `HybridScheduler` takes them.
+        max_preemptions: how often a batch request makes way; after that it counts as an interactive one.
+    """
+
+    waiting: Backfill
+
+    def __init__(
+        self, model: PackedModel, allocator: BlockAllocator, *, max_preemptions: int = 4, **options: Any
+    ):
+        super().__init__(model, allocator, **options)
+        self.max_preemptions = max_preemptions
+
+    def may_begin(self, sequence: Sequence) -> bool:
+        """Whether a request that waits may begin, besides its place."""
+        return True
+
+    def make_way(self) -> None:
+        """Preempts batch requests for interactive ones that wait and have no place, and nobody in vain."""
+        if not any(map(self.may_preempt, self.running)):
+            return
+        victims = self.victims()
+        slots = self.max_num_seqs - len(self.running)
+        free = self.allocator.num_free + self.allocator.num_returning - self.allocator.watermark_blocks
+        for head in self.waiting.smallest(len(victims)):
+            slots, free = slots - 1, free - head.block_table.missing(len(head.known_tokens))
+            if not self.may_take_places(head, victims, slots, free):
+                return
+            while slots < 0 or free < 0:
+                victim = victims.pop(0)
+                slots, free = slots + 1, free + len(victim.block_table.blocks)
+                victim.waiting_since = self._now  # it goes after those that it makes way for
+                self.preempt(victim)
+
+    def may_take_places(self, head: Sequence, victims: list[Sequence], slots: int, free: int) -> bool:
+        """Whether a request may have others preempted, and would run then.
+
+        Args:
+            head: the request, which waits.
+            victims: those that may be preempted.
+            slots, free: what is left if it runs: slots and blocks; below 0 they have to come from the victims.
+        """
+        others = [one for one in self.running if one not in victims]
+        gained = sum(len(one.block_table.blocks) for one in victims)
+        has_enough = slots + len(victims) >= 0 and free + gained >= 0
+        fits = self.may_begin(head) and self.waiting.fits_beside(head, others)
+        return head.priority == "interactive" and has_enough and fits
+
+    def victims(self) -> list[Sequence]:
+        """Running requests that make way for interactive ones, in the order in which they do.
+
+        Returns:
+            Batch requests that were preempted fewer than `max_preemptions` times: first those preempted least often,
+            of those the youngest first.
+        """
+        # TASK 3.5.7: `running` is in the order of admission. Sorting keeps the order of equals.
+        raise NotImplementedError("week 3 day 5 task 7: PreemptingScheduler.victims")
+
+    def may_preempt(self, sequence: Sequence) -> bool:
+        """Whether a request makes way for interactive ones. Given."""
+        return sequence.priority == "batch" and sequence.num_preemptions < self.max_preemptions
+
+    def make_room(self, sequence: Sequence) -> bool:
+        """Reserves blocks for all known tokens of a running request, by preemption if there are too few.
+
+        Batch requests go before interactive ones, then the youngest. Blocks that were freed and are not back yet are on
+        their way: the request waits for them, and nobody is preempted in their stead.
+
+        Returns:
+            Whether it has its blocks. If not, it was preempted itself, or waits for a step.
+        """
+        missing = sequence.block_table.missing(len(sequence.known_tokens))
+        while not self.allocator.can_allocate(missing, keep_watermark=False):
+            if missing <= self.allocator.num_free + self.allocator.num_returning:
+                return False
+            victim = max(self.running, key=lambda one: (self.may_preempt(one), self.running.index(one)))
+            self.preempt(victim)
+            if victim is sequence:
+                return False
+        sequence.block_table.reserve(len(sequence.known_tokens))
+        return True

@@ -1,0 +1,16 @@
+"""Prefill-first, the default of vLLM before chunked prefill: whole prompts go before every decode."""
+
+from ..packing import Scheduled
+from .whole_prompts import WholePrompts
+
+
+class PrefillFirst(WholePrompts):
+    """Computes prompts as long as one has room; decodes in the steps between.
+
+    The batch fills quickly, which is good for throughput. Every answer stalls while prompts arrive.
+    """
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        self.plan_prompts(plan)
+        if not plan:
+            self.plan_decodes(plan)

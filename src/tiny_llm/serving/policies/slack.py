@@ -1,0 +1,170 @@
+"""A scheduler with a latency target: chunks take the time that the answers can spare."""
+
+import math
+from typing import Any
+
+from ..block_allocator import BlockAllocator
+from ..model import PackedModel
+from ..packing import Scheduled
+from ..sequence import Sequence
+from ..step_profile import StepProfile
+from .aged_queue import AgedQueue
+from .backfill import Backfill
+from .preemption import PreemptingScheduler
+from .slack_options import check_slack_options
+
+
+class SlackScheduler(PreemptingScheduler):
+    """Decodes in every step, and chunks that fit into their slack: the time until the first of them is due.
+
+    Prompts go short first, with ageing. An interactive request that has no place takes that of a batch request. A
+    request is passed by others only while it has no room, and only if that does not delay it.
+
+    With policy="separate" a step is either chunks or decodes: chunks as long as the decodes can wait for another one.
+
+    Args:
+        model, allocator, options: as `HybridScheduler` takes them, without `queue`.
+        profile: what a step costs here.
+        latency_target: seconds between two tokens of an answer; None computes chunks as large as the budget.
+        tile: the least that is computed of prompts in a step that computes any, and what larger chunks are multiples
+            of, decodes included.
+        ageing, batch_delay: see `AgedQueue`.
+        long_prefill_threshold: tokens; a prompt of which more is left is long. None is the budget of a step.
+        max_partial_prefills: long prompts that are in progress at the same time; None is half of `max_num_seqs`.
+        max_preemptions: how often a batch request makes way for interactive ones.
+
+    Raises:
+        ValueError: a number is out of range, or a step of one tile takes longer than the target.
+    """
+
+    def __init__(
+        self,
+        model: PackedModel,
+        allocator: BlockAllocator,
+        *,
+        profile: StepProfile,
+        latency_target: float | None = None,
+        tile: int = 64,
+        ageing: float = 0.5,
+        batch_delay: float = 10.0,
+        long_prefill_threshold: int | None = None,
+        max_partial_prefills: int | None = None,
+        max_preemptions: int = 4,
+        **options: Any,
+    ):
+        super().__init__(model, allocator, max_preemptions=max_preemptions, **options)
+        self.profile, self.tile = profile, tile
+        self.latency_target = math.inf if latency_target is None else latency_target
+        self.long_prefill_threshold = (
+            self.max_num_batched_tokens if long_prefill_threshold is None else long_prefill_threshold
+        )
+        self.max_partial_prefills = (
+            max(1, self.max_num_seqs // 2) if max_partial_prefills is None else max_partial_prefills
+        )
+        self.queue = AgedQueue(profile.math.b, ageing=ageing, batch_delay=batch_delay)
+        self.waiting = Backfill(
+            allocator,
+            self.queue,
+            running=lambda: self.running,
+            step_tokens=self.max_num_batched_tokens,
+            may_begin=self.may_begin,
+            can_join=self.can_join or (lambda one, other: True),
+            tell=self._note,
+        )
+        self._decoded_last = True  # with steps of one kind: what the last one was
+        check_slack_options(self)
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        """Makes room first, then plans: both kinds in one step, or the kind whose turn it is."""
+        self.make_way()
+        first, second = self.plan_decodes, self.plan_prompts
+        if self.policy == "separate" and self.is_turn_of_prompts():
+            first, second = second, first
+        first(plan)
+        if self.policy == "hybrid" or not plan:
+            second(plan)
+        self._decoded_last = any(entry.is_decode for entry in plan)
+
+    # How much: the slack of the decodes.
+
+    def slack(self) -> float:
+        """Seconds until the first running request that is ready to decode is due; infinite if none is ready."""
+        # TASK 3.5.6: each is due `latency_target` after its last token. The most urgent one decides.
+        raise NotImplementedError("week 3 day 5 task 6: SlackScheduler.slack")
+
+    def prompt_budget(self, plan: list[Scheduled]) -> int:
+        """Tokens of prompts that the step may have: what fits into the slack, and at least a tile: no prompt starves.
+
+        Args:
+            plan: the decodes of this step.
+        """
+        most = len(plan) + super().prompt_budget(plan)  # tokens of the whole step
+        ready = sum(one.is_decoding for one in self.running)
+        # TASK 3.5.6: the profile's budget for the slack, at most `most`; the decodes are part of it. If nobody is ready
+        # to decode, nobody waits: all of `most`. With steps of one kind `plan` is empty here, and the decodes need
+        # their own time within the slack, after the chunk.
+        raise NotImplementedError("week 3 day 5 task 6: SlackScheduler.prompt_budget")
+
+    def is_turn_of_prompts(self) -> bool:
+        """In steps of one kind: whether the decodes can wait for one more step of chunks.
+
+        After decodes a chunk may be cut to what fits; after a chunk only a whole one goes, since a small one costs a
+        step of its own.
+        """
+        left = sum(one.num_uncomputed for one in self.running if not one.is_decoding)
+        left += sum(one.num_uncomputed for one in self.waiting.smallest(self.max_num_seqs))
+        whole = min(left, self.max_num_batched_tokens // self.tile * self.tile)
+        return bool(left) and (self._decoded_last or self.prompt_budget([]) >= whole)
+
+    # Whose: short first, with ageing.
+
+    def plan_prompts(self, plan: list[Scheduled]) -> None:
+        """Adds chunks: up to half of the budget for prompts that end in this step, the rest by the keys."""
+        left = self.prompt_budget(plan)
+        left -= self.plan_short(plan, left // 2)
+        planned = {id(entry.sequence) for entry in plan}
+        begun = [one for one in self.running if not one.is_decoding and id(one) not in planned]
+        begun.sort(key=self.queue.key)
+        while left > 0:
+            before = self.queue.key(begun[0]) if begun else math.inf
+            chosen = self.begin(self.has_slot() and self.waiting.admit(not self.running, left, before))
+            if chosen is None:
+                if not begun:
+                    return
+                chosen = begun.pop(0)
+            left -= self.plan_chunk(plan, chosen, left)
+
+    def plan_short(self, plan: list[Scheduled], left: int) -> int:
+        """Adds whole rests of interactive prompts, the shortest first. Returns how many tokens they are.
+
+        So a short prompt need not wait for a long one that goes before it by its age, and delays it by half at most.
+        """
+        budget = left
+        begun = [one for one in self.running if not one.is_decoding and one.priority == "interactive"]
+        for one in sorted(begun, key=lambda one: one.num_uncomputed):
+            if one.num_uncomputed <= left:
+                left -= self.plan_chunk(plan, one, left)
+        while left > 0 and self.has_slot():
+            chosen = self.begin(self.waiting.admit_short(not self.running, left))
+            if chosen is None:
+                break
+            left -= self.plan_chunk(plan, chosen, left)
+        return budget - left
+
+    def has_slot(self) -> bool:
+        """Whether one more request may run."""
+        return len(self.running) < self.max_num_seqs
+
+    def begin(self, admitted: Sequence | None) -> Sequence | None:
+        """Lets an admitted request run, if there is one."""
+        if admitted:
+            self.running.append(admitted)
+        return admitted or None
+
+    def is_long(self, sequence: Sequence) -> bool:
+        """Whether much of a prompt is left."""
+        return sequence.num_uncomputed > self.long_prefill_threshold
+
+    def may_begin(self, sequence: Sequence) -> bool:
+        """Whether another long prompt may be in progress; a short one always may."""
+        return not self.is_long(sequence) or sum(map(self.is_long, self.running)) < self.max_partial_prefills

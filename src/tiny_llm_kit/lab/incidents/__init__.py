@@ -1,0 +1,19 @@
+"""The starvation corpus: public incidents of serving engines as small traces, each with a bound that must hold."""
+
+from .corpus import CORPUS, incident
+from .incident import Bound, Incident, IncidentCase, Sent, group
+from .incident_run import BUDGET, IncidentRun, failures, run_case
+
+__all__ = [
+    "BUDGET",
+    "CORPUS",
+    "Bound",
+    "Incident",
+    "IncidentCase",
+    "IncidentRun",
+    "Sent",
+    "failures",
+    "group",
+    "incident",
+    "run_case",
+]

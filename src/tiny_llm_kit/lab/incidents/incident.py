@@ -1,0 +1,104 @@
+"""What an incident is: requests at their times, the engine's limits, and the bounds on what may happen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request of a trace.
+
+    Args:
+        name: "L", or "s3" as one of a group.
+        at: ms.
+        prompt, answer: tokens.
+        priority: "interactive" or "batch".
+        adapter: the adapter that it needs, where adapters are limited.
+        aborted: ms at which its client leaves; None stays to the end.
+    """
+
+    name: str
+    at: float
+    prompt: int
+    answer: int
+    priority: str = "interactive"
+    adapter: str = ""
+    aborted: float | None = None
+
+
+def group(count: int, first: Sent, every: float = 0.0) -> tuple[Sent, ...]:
+    """Requests like the first one, `every` ms, named s0, s1, …"""
+    return tuple(replace(first, name=f"{first.name}{i}", at=first.at + every * i) for i in range(count))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A limit on what a run may show.
+
+    Args:
+        what: a measure of `IncidentRun`: "gap", "ttft", "mean_ttft", "end" in ms; "preemptions" of each request;
+            "refused", how many were; "prompt_tokens", those of one step.
+        of: the requests it speaks about: a name, or "s*" for a group.
+        most: the limit.
+        least: for "refused".
+    """
+
+    what: str
+    of: str
+    most: float
+    least: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.what.replace('_', ' ')} of {self.of}"
+
+
+@dataclass(frozen=True)
+class IncidentCase:
+    """One trace of an incident.
+
+    Args:
+        requests: all of them.
+        bounds: what must hold; that everybody ends and every block comes back holds always.
+        target: ms between two tokens, for schedulers that take one.
+        blocks: KV blocks of 16 tokens.
+        watermark: of the allocator.
+        options: of every scheduler.
+        adapters: whether one adapter fits at a time.
+        late_frees: whether freed blocks come back 10 ms later.
+        says: what is special about it.
+    """
+
+    requests: tuple[Sent, ...]
+    bounds: tuple[Bound, ...]
+    target: float = 62.0
+    blocks: int = 2**13
+    watermark: float = 0.01
+    options: Mapping[str, Any] = field(default_factory=dict)
+    adapters: bool = False
+    late_frees: bool = False
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """An incident.
+
+    Args:
+        number: of the corpus.
+        title: in a few words.
+        threads: where it was reported, as repository#number.
+        mechanism: why it happened, in a sentence.
+        cases: its traces, and counter-traces for the cure that goes too far.
+    """
+
+    number: int
+    title: str
+    threads: tuple[str, ...]
+    mechanism: str
+    cases: tuple[IncidentCase, ...]
+
+    @property
+    def links(self) -> list[str]:
+        """GitHub finds pull requests under the same address."""
+        return [f"https://github.com/{thread.replace('#', '/issues/')}" for thread in self.threads]

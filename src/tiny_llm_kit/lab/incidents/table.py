@@ -1,0 +1,33 @@
+"""The starvation corpus as a table: each policy through each incident."""
+
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+
+from rich.table import Table
+
+from .corpus import CORPUS
+from .incident import Incident
+from .incident_run import failures
+
+
+@cache
+def broken_by(names: ModuleType, policy: str) -> dict[int, list[str]]:
+    """The bounds that a policy breaks, by the incident's number. A run is always the same, so once is enough."""
+    return {one.number: failures(names, policy, one) for one in CORPUS}
+
+
+def incident_table(
+    names: ModuleType, policies: Sequence[str], incidents: Sequence[Incident] = CORPUS
+) -> Table:
+    """A line per incident, a column per policy: ✓ where every bound holds, ✗ where one is broken."""
+    table = Table("", "incident", *policies, box=None, pad_edge=False, collapse_padding=True)
+    table.columns[1].no_wrap = True
+    for column in table.columns[2:]:
+        column.justify = "center"
+    for one in incidents:
+        marks = ["✗" if broken_by(names, policy)[one.number] else "✓" for policy in policies]
+        table.add_row(str(one.number), one.title, *marks)
+    passed = [sum(not broken_by(names, policy)[one.number] for one in incidents) for policy in policies]
+    table.add_row("", f"of {len(incidents)}", *map(str, passed))
+    return table

@@ -1,0 +1,40 @@
+"""Paced prefill: steps of chunks and steps of decodes are not mixed, and between two of chunks several decode."""
+
+from typing import Any
+
+from ..block_allocator import BlockAllocator
+from ..hybrid_scheduler import HybridScheduler
+from ..model import PackedModel
+from ..packing import Scheduled
+
+
+class PacedPrefill(HybridScheduler):
+    """Spaces the steps of chunks, for engines whose mixed steps cost more than they save.
+
+    Args:
+        decodes_between: steps of decodes after a step of chunks, while anybody is ready to decode.
+        options: as `HybridScheduler` takes them.
+
+    Raises:
+        ValueError: `decodes_between` is below 1.
+    """
+
+    def __init__(
+        self, model: PackedModel, allocator: BlockAllocator, *, decodes_between: int = 4, **options: Any
+    ):
+        if decodes_between < 1:
+            raise ValueError(f"decodes_between is {decodes_between}: give at least 1, or use prefill-first")
+        super().__init__(model, allocator, **options)
+        self.decodes_between = decodes_between
+        self._decodes_left = 0  # steps of decodes until prompts may go again
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        # TASK 3.5.4: never both kinds in one step. When nobody is ready to decode, prompts need not wait.
+        if self._decodes_left:
+            self._decodes_left -= 1
+            self.plan_decodes(plan)
+        if not plan:
+            self.plan_prompts(plan)
+            self._decodes_left = self.decodes_between if plan else 0
+        if not plan:
+            self.plan_decodes(plan)

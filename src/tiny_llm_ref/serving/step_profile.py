@@ -1,0 +1,112 @@
+"""What a step costs by its tokens, measured on this machine, and how many tokens a latency target allows.
+
+A step does arithmetic for each of its tokens and reads weights and keys from memory. The slower of the two decides, so
+a profile has two lines: one through measured prompts, where arithmetic decides, and one through measured decodes, where
+memory does. Contexts are as long as in the measurement.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Line(Protocol):
+    """seconds = a + b · tokens. The lab's `Cost` is one."""
+
+    a: float
+    b: float
+
+
+Measure = Callable[
+    [int, int], float
+]  # seconds of a step with so many tokens in all, of which so many are decodes
+Fit = Callable[
+    [Sequence[tuple[int, float, float]]], Line
+]  # the line through (tokens, pairs, seconds); pairs are 0 here
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """Predicts a step: T = max(T_math, T_mem) plus the overhead of any step (Agrawal et al., 2024, section 3.1).
+
+    The overhead is part of both lines: max(x + o, y + o) = max(x, y) + o.
+
+    Args:
+        math: seconds by tokens of the step; what the arithmetic needs.
+        memory: seconds by requests that decode; what reading weights and their keys needs.
+    """
+
+    math: Line
+    memory: Line
+
+    def seconds(self, tokens: int, decodes: int = 0) -> float:
+        """Seconds of a step.
+
+        Args:
+            tokens: of the step, decodes included.
+            decodes: how many of them are decodes.
+        """
+        # TASK 3.5.1: the slower of two lines. A decode is a token of the arithmetic as well.
+        return max(self.math.a + self.math.b * tokens, self.memory.a + self.memory.b * decodes)
+
+    def tokens_within(self, seconds: float, decodes: int, tile: int, most: int) -> int:
+        """The largest multiple of `tile` whose step takes at most this long; 0 if there is none.
+
+        Args:
+            seconds: the limit.
+            decodes: requests that decode in the step; they are among the tokens.
+            tile: tokens that the hardware computes together: one token more costs a whole tile.
+            most: tokens, at most.
+        """
+        # TASK 3.5.2: `seconds` never falls when tokens are added, so go down from the largest multiple.
+        tokens = most // tile * tile
+        while tokens and self.seconds(tokens, decodes) > seconds:
+            tokens -= tile
+        return tokens
+
+    def token_budget(
+        self, slo: float, tile: int, *, most: int = 8192, decodes: int = 0, measure: Measure | None = None
+    ) -> int:
+        """The token budget of a scheduler: the largest multiple of `tile` under the target, checked by running at it.
+
+        Args:
+            slo: the target (service level objective) for the time between two tokens, in seconds.
+            tile: see `tokens_within`.
+            most: tokens, at most.
+            decodes: requests that decode in every step.
+            measure: runs a step, see `profile_steps`. A profile is an average, and tokens beside long contexts cost
+                more: a budget that takes longer than the target goes down by a tile. None does not check.
+
+        Raises:
+            ValueError: even one tile takes longer than the target.
+        """
+        # TASK 3.5.2: predict, then run, and go down as long as it is too slow. The error names both ways out: "give a
+        # higher target or a smaller tile".
+        tokens = self.tokens_within(slo, decodes, tile, most)
+        while tokens and measure is not None and measure(tokens, decodes) > slo:
+            tokens -= tile
+        if not tokens:
+            raise ValueError(
+                f"no step of {tile} tokens takes less than {slo} seconds here: give a higher target or a smaller tile"
+            )
+        return tokens
+
+
+def profile_steps(measure: Measure, sizes: Sequence[int], fit: Fit) -> StepProfile:
+    """Measures steps of several sizes and puts a line through each kind, prompts and decodes apart.
+
+    Args:
+        measure: measure(tokens, decodes) runs a step and returns its seconds; the median of several, on a real machine.
+            With decodes = 0 all tokens are of prompts, with decodes = tokens all are decodes.
+        sizes: tokens of the steps, at least two different ones.
+        fit: finds the line through samples (tokens, 0, seconds); the lab's `line`.
+
+    Raises:
+        ValueError: there are fewer than two sizes.
+    """
+    if len(set(sizes)) < 2:
+        raise ValueError(f"sizes are {tuple(sizes)}: a line needs at least two different ones")
+    # TASK 3.5.1: each size twice, as a prompt and as decodes. One line through all of them would fit neither.
+    prompts = [(size, 0, measure(size, 0)) for size in sizes]
+    decodes = [(size, 0, measure(size, size)) for size in sizes]
+    return StepProfile(fit(prompts), fit(decodes))

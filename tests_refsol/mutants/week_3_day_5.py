@@ -1,0 +1,328 @@
+"""Wrong solutions of Week 3 Day 5."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+PROFILE, ORCA, PACED = "step_profile.py", "policies/orca.py", "policies/paced_prefill.py"
+QUEUE, SLACK, PREEMPTION = "policies/aged_queue.py", "policies/slack.py", "policies/preemption.py"
+SECONDS = "return max(self.math.a + self.math.b * tokens, self.memory.a + self.memory.b * decodes)"
+DECODES = "decodes = [(size, 0, measure(size, size)) for size in sizes]"
+WITHIN = """        tokens = most // tile * tile
+        while tokens and self.seconds(tokens, decodes) > seconds:
+            tokens -= tile
+"""
+CHECKED = """        while tokens and measure is not None and measure(tokens, decodes) > slo:
+            tokens -= tile
+"""
+BOTH = """        self.plan_decodes(plan)
+        self.plan_prompts(plan)
+"""
+PACE = """        if self._decodes_left:
+            self._decodes_left -= 1
+            self.plan_decodes(plan)
+"""
+SET = "            self._decodes_left = self.decodes_between if plan else 0\n"
+WORK = "work = 0.0 if sequence.num_preemptions else self.seconds_per_token * sequence.num_uncomputed"
+KEY = "return work + self.ageing * (sequence.waiting_since + delay)"
+DUE = "due = [one.token_time + self.latency_target for one in self.running if one.is_decoding]"
+LEFT = "return max(tokens - len(plan), min(self.tile, most - len(plan)))"
+AFTER = """        if not plan:
+            slack -= self.profile.seconds(ready, ready)
+"""
+VICTIMS = "batch = [one for one in reversed(self.running) if self.may_preempt(one)]"
+
+MUTANTS = [
+    Mutant(
+        "3.5.1",
+        "adds both lines",
+        PROFILE,
+        survives="a test of a step in which one line is 0",
+        serving=(
+            SECONDS,
+            "return self.math.a + self.math.b * tokens + self.memory.a + self.memory.b * decodes",
+        ),
+    ),
+    Mutant(
+        "3.5.1",
+        "decodes cost no arithmetic",
+        PROFILE,
+        survives="a test of steps with few decodes",
+        serving=(SECONDS, SECONDS.replace("* tokens", "* (tokens - decodes)")),
+    ),
+    Mutant(
+        "3.5.1",
+        "a step without decodes reads no memory",
+        PROFILE,
+        survives="a test of large prompts",
+        serving=(
+            SECONDS,
+            f"if not decodes:\n            return self.math.a + self.math.b * tokens\n        {SECONDS}",
+        ),
+    ),
+    Mutant(
+        "3.5.1",
+        "one line through prompts and decodes together",
+        PROFILE,
+        survives="a test on a machine where both cost the same",
+        serving=(
+            "return StepProfile(fit(prompts), fit(decodes))",
+            "return StepProfile(fit(prompts + decodes), fit(prompts + decodes))",
+        ),
+    ),
+    Mutant(
+        "3.5.1",
+        "measures decodes one at a time",
+        PROFILE,
+        survives="a test that a decode is measured for every size",
+        serving=(DECODES, DECODES.replace("measure(size, size)", "size * measure(1, 1)")),
+    ),
+    Mutant(
+        "3.5.2",
+        "rounds up to the next tile",
+        PROFILE,
+        survives="a test whose target falls on a tile",
+        serving=(
+            WITHIN,
+            WITHIN + "        tokens = min(tokens + tile, most // tile * tile) if tokens else 0\n",
+        ),
+    ),
+    Mutant(
+        "3.5.2",
+        "ignores the tile",
+        PROFILE,
+        survives="a test with a tile of one token",
+        serving=(WITHIN, WITHIN.replace("most // tile * tile", "most").replace("-= tile", "-= 1")),
+    ),
+    Mutant(
+        "3.5.2",
+        "strictly below the target",
+        PROFILE,
+        survives="a test whose target falls between two tiles",
+        serving=(
+            WITHIN,
+            WITHIN.replace("(tokens, decodes) > seconds", "(tokens, decodes) >= seconds - 2e-9"),
+        ),
+    ),
+    Mutant(
+        "3.5.2",
+        "forgets that requests decode in the step",
+        PROFILE,
+        survives="a test without decodes",
+        serving=(WITHIN, WITHIN.replace("self.seconds(tokens, decodes)", "self.seconds(tokens)")),
+    ),
+    Mutant(
+        "3.5.2",
+        "believes the profile and runs nothing",
+        PROFILE,
+        survives="a test whose machine keeps to its profile",
+        serving=(CHECKED, ""),
+    ),
+    Mutant(
+        "3.5.2",
+        "checks once and goes down by one tile",
+        PROFILE,
+        survives="a test whose machine is a little slower than its profile",
+        serving=(CHECKED, CHECKED.replace("while tokens", "if tokens")),
+    ),
+    Mutant(
+        "3.5.2",
+        "checks a step without its decodes",
+        PROFILE,
+        survives="a test whose measure ignores them",
+        serving=(CHECKED, CHECKED.replace("measure(tokens, decodes)", "measure(tokens, 0)")),
+    ),
+    Mutant(
+        "3.5.3",
+        "prompts have steps of their own",
+        ORCA,
+        survives="a test of the answers alone",
+        serving=(
+            BOTH,
+            BOTH.replace("        self.plan_prompts", "        if not plan:\n            self.plan_prompts"),
+        ),
+    ),
+    Mutant(
+        "3.5.3",
+        "decodes only in steps without a prompt",
+        ORCA,
+        survives="a test that prompts join at once",
+        serving=(
+            BOTH,
+            "        self.plan_prompts(plan)\n        if not plan:\n            self.plan_decodes(plan)\n",
+        ),
+    ),
+    Mutant(
+        "3.5.4",
+        "mixes as soon as the pause is over",
+        PACED,
+        survives="a test that counts the decodes between two chunks",
+        serving=(
+            "        if not plan:\n            self.plan_prompts(plan)\n",
+            "        if not self._decodes_left:\n            self.plan_prompts(plan)\n",
+        ),
+    ),
+    Mutant(
+        "3.5.4",
+        "waits for decodes although nobody decodes",
+        PACED,
+        survives="a test with a request that always decodes",
+        serving=(
+            PACE,
+            PACE + "            if not plan and self._decodes_left:\n                return\n",
+        ),
+    ),
+    Mutant(
+        "3.5.4",
+        "starts the pause with every step",
+        PACED,
+        survives="a test in which the prompt comes first",
+        serving=(SET, "            self._decodes_left = self.decodes_between\n"),
+    ),
+    Mutant(
+        "3.5.4",
+        "one decode less between the chunks",
+        PACED,
+        survives="a test that somebody decodes in between",
+        serving=(SET, SET.replace("decodes_between", "decodes_between - 1")),
+    ),
+    Mutant(
+        "3.5.5",
+        "longest first",
+        QUEUE,
+        survives="a test of ageing alone",
+        serving=(KEY, KEY.replace("return work", "return -work")),
+    ),
+    Mutant(
+        "3.5.5",
+        "short first without ageing",
+        QUEUE,
+        survives="a test of requests that arrive together",
+        serving=(KEY, "return work + 1e-9 * (sequence.waiting_since + delay)"),
+    ),
+    Mutant(
+        "3.5.5",
+        "the ageing has the wrong sign: who waits longer goes later",
+        QUEUE,
+        survives="a test of requests that arrive together",
+        serving=(KEY, KEY.replace("work + ", "work - ")),
+    ),
+    Mutant(
+        "3.5.5",
+        "batch requests always last",
+        QUEUE,
+        survives="a test that interactive requests go first",
+        serving=(
+            KEY,
+            KEY.replace("return work", 'return 1e9 * (sequence.priority == "batch") + work'),
+        ),
+    ),
+    Mutant(
+        "3.5.5",
+        "the delay of a batch request is work, not waiting",
+        QUEUE,
+        survives="a test with an ageing of 1",
+        serving=(KEY, "return work + delay + self.ageing * sequence.waiting_since"),
+    ),
+    Mutant(
+        "3.5.5",
+        "a preempted request counts as new",
+        QUEUE,
+        survives="a test without preemption",
+        serving=(WORK, "work = self.seconds_per_token * sequence.num_uncomputed"),
+    ),
+    Mutant(
+        "3.5.6",
+        "everybody who runs has a deadline, also in prefill",
+        SLACK,
+        survives="a test in which all that run decode",
+        serving=(DUE, DUE.replace(" if one.is_decoding", "")),
+    ),
+    Mutant(
+        "3.5.6",
+        "the least urgent request decides",
+        SLACK,
+        survives="a test with one request that decodes",
+        serving=(
+            "return min(due, default=math.inf) - self._now",
+            "return max(due, default=math.inf) - self._now",
+        ),
+    ),
+    Mutant(
+        "3.5.6",
+        "the target is the slack, whatever was waited",
+        SLACK,
+        survives="a test in which every step decodes",
+        serving=(
+            "return min(due, default=math.inf) - self._now",
+            "return self.latency_target if due else math.inf",
+        ),
+    ),
+    Mutant(
+        "3.5.6",
+        "fills the budget",
+        SLACK,
+        survives="a test whose budget suits the target",
+        serving=(
+            "        tokens = self.profile.tokens_within(slack, len(plan), self.tile, most)\n",
+            "        tokens = most\n",
+        ),
+    ),
+    Mutant(
+        "3.5.6",
+        "no chunk at all while the decodes are late",
+        SLACK,
+        survives="a test in which there is slack",
+        serving=(LEFT, "return max(tokens - len(plan), 0)"),
+    ),
+    Mutant(
+        "3.5.6",
+        "the tile includes the decodes, so many decodes leave no prompt",
+        SLACK,
+        survives="a test with few decodes",
+        serving=(LEFT, "return max(tokens, min(self.tile, most)) - len(plan)"),
+    ),
+    Mutant(
+        "3.5.6",
+        "chunks also when nobody waits",
+        SLACK,
+        survives="a test in which somebody decodes",
+        serving=(
+            "        if not ready:\n            return most\n        slack = self.slack()\n",
+            "        slack = min(self.slack(), self.latency_target)\n",
+        ),
+    ),
+    Mutant(
+        "3.5.6",
+        "forgets that the decodes come after the chunk",
+        SLACK,
+        survives="a test of steps with both kinds",
+        serving=(AFTER, ""),
+    ),
+    Mutant(
+        "3.5.7",
+        "interactive requests give way as well",
+        PREEMPTION,
+        survives="a test with batch requests alone",
+        serving=(VICTIMS, "batch = [*reversed(self.running)]"),
+    ),
+    Mutant(
+        "3.5.7",
+        "the oldest gives way first",
+        PREEMPTION,
+        survives="a test with one victim",
+        serving=(VICTIMS, VICTIMS.replace("reversed(self.running)", "self.running")),
+    ),
+    Mutant(
+        "3.5.7",
+        "the youngest gives way, however often it did",
+        PREEMPTION,
+        survives="a test of one interactive request",
+        serving=("return sorted(batch, key=lambda one: one.num_preemptions)", "return batch"),
+    ),
+    Mutant(
+        "3.5.7",
+        "no limit on how often",
+        PREEMPTION,
+        survives="a test of one interactive request",
+        serving=(VICTIMS, VICTIMS.replace("self.may_preempt(one)", 'one.priority == "batch"')),
+    ),
+]
