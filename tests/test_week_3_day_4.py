@@ -186,6 +186,7 @@ def buckets_of(s, **changes):
         ([(0, 2)], (6, 4, 0, 0)),
         ([(0, 5), (0, 1)], (6, 4, 0, 0)),
         ([(0, 5), (3, 1)], (6, 4, 0, 6)),
+        ([(3, 1), (0, 5)], (6, 4, 0, 6)),
         ([(8, 7)], (10, 4, 2, 0)),
         ([(9, 3), (3, 1), (11, 1), (4, 1)], (6, 4, 6, 6)),
         ([(9, 3), (12, 13)], (16, 4, 6, 0)),
@@ -256,7 +257,7 @@ OPTIONS = {
     "one chunk with a past": {**SMALL, "chunk_readers": 1},
     "separate calls": {**SMALL, "chunk_readers": 1, "decode_readers": 1},
     "whole prompts": {**SMALL, "chunk_readers": 0, "decode_readers": 0},
-    "few pages": {**SMALL, "num_pages": 4},
+    "few pages": {**SMALL, "num_pages": 3},
     "one request": {
         "max_num_seqs": 1, "decode_tokens": (1,), "chunk_tokens": (2, 5), "decode_pages": (1, 2, 3),
         "chunk_pages": (1, 3),

@@ -1,0 +1,290 @@
+"""Wrong solutions of Week 3 Day 4."""
+
+from tiny_llm_kit.course.mutants import Mutant
+
+LADDERS, BUCKETS, PADDING, PACKING, BUDGET = (
+    "ladders.py", "buckets.py", "padding.py", "packing.py", "padded_budget.py",
+)  # fmt: skip
+
+MUTANTS = [
+    Mutant(
+        "3.4.1",
+        "pads a value that is a rung to the next one",
+        LADDERS,
+        survives="a test of values between rungs",
+        serving=(
+            "        if rung >= value:\n            return rung\n",
+            "        if rung > value or rung == ladder[-1] == value:\n            return rung\n",
+        ),
+    ),
+    Mutant(
+        "3.4.1",
+        "takes the last rung for what is above it",
+        LADDERS,
+        survives="a test of values on the ladder",
+        serving=(
+            '    raise ValueError(f"{value} is above',
+            '    return ladder[-1]\n    raise ValueError(f"{value} is above',
+        ),
+    ),
+    Mutant(
+        "3.4.2",
+        "a float that is a little too large goes up",
+        LADDERS,
+        survives="a test with powers of two",
+        serving=("math.ceil(round(value / step, 6)) * step", "math.ceil(value / step) * step"),
+    ),
+    Mutant(
+        "3.4.2",
+        "rounds to the nearest multiple, and not up",
+        LADDERS,
+        survives="a test without a step",
+        serving=("math.ceil(round(value / step, 6)) * step", "max(1, round(value / step)) * step"),
+    ),
+    Mutant(
+        "3.4.2",
+        "rounds the end above the end",
+        LADDERS,
+        survives="a test whose end is a multiple of the step",
+        serving=("min(most, math.ceil", "max(0, math.ceil"),
+    ),
+    Mutant(
+        "3.4.2",
+        "equal distances instead of equal ratios",
+        LADDERS,
+        survives="a test of the first rung, of the last one and of the order",
+        serving=("least * ratio ** (i / (count - 1))", "least + (most - least) * (i / (count - 1))"),
+    ),
+    Mutant(
+        "3.4.3",
+        "compares neighbours, and not with the rung that was kept",
+        LADDERS,
+        survives="a test that leaves out one rung at a time",
+        serving=("padding = following - (kept[-1] + 1)", "padding = following - (rung + 1)"),
+    ),
+    Mutant(
+        "3.4.3",
+        "the padding of the rung itself instead of the one that would replace it",
+        LADDERS,
+        survives="a test of the first and the last rung",
+        serving=("padding = following - (kept[-1] + 1)", "padding = rung - (kept[-1] + 1)"),
+    ),
+    Mutant(
+        "3.4.3",
+        "needs both limits to be broken",
+        LADDERS,
+        survives="a test with one limit",
+        serving=(
+            "padding > limit or (pad_max is not None and padding > pad_max)",
+            "padding > limit and (pad_max is None or padding > pad_max)",
+        ),
+    ),
+    Mutant(
+        "3.4.4",
+        "pads a step of decodes on the ladder of chunks",
+        BUCKETS,
+        survives="a test of steps with chunks",
+        serving=("self.chunk_tokens if has_chunks else self.decode_tokens", "self.chunk_tokens"),
+    ),
+    Mutant(
+        "3.4.4",
+        "only a step with many rows has chunks",
+        BUCKETS,
+        survives="a test of chunks that are longer than there are requests",
+        serving=(
+            "has_chunks = len(batch.token_ids) > len(batch.context_lens)",
+            "has_chunks = len(batch.token_ids) > self.max_num_seqs",
+        ),
+    ),
+    Mutant(
+        "3.4.4",
+        "a chunk without a past gets the first rung of pages",
+        BUCKETS,
+        survives="a test of chunks with a past",
+        serving=("        if chunk_pages:\n", "        if has_chunks:\n"),
+    ),
+    Mutant(
+        "3.4.4",
+        "rows do not count as pages",
+        BUCKETS,
+        survives="a test of requests with long pasts",
+        serving=("bucketize(max(decode_pages, rows), ladder)", "bucketize(decode_pages, ladder)"),
+    ),
+    Mutant(
+        "3.4.5",
+        "forgets the place of a chunk without a past",
+        BUCKETS,
+        survives="a test of buckets whose chunks have a past",
+        serving=("        chunks = max(chunks, 1)\n", ""),
+    ),
+    Mutant(
+        "3.4.5",
+        "counts requests and not their rows",
+        BUCKETS,
+        survives="a test with room for many rows",
+        serving=(
+            "return chunks + decodes <= self.max_num_seqs and 2 * chunks + decodes <= bucket.tokens",
+            "return chunks + decodes <= self.max_num_seqs",
+        ),
+    ),
+    Mutant(
+        "3.4.5",
+        "rounds the number of readers down",
+        BUCKETS,
+        survives="a test with whole requests",
+        serving=("(math.ceil(pages / self.pages_per_request) for", "(pages // self.pages_per_request for"),
+    ),
+    Mutant(
+        "3.4.5",
+        "ignores how many pages there are",
+        BUCKETS,
+        survives="a test with prefix caching",
+        serving=("chunk_pages + decode_pages > self.num_pages", "chunk_pages > self.num_pages"),
+    ),
+    Mutant(
+        "3.4.6",
+        "lists the whole product of the ladders",
+        BUCKETS,
+        survives="a test that every step finds its bucket",
+        serving=(
+            "            if self.is_step_with_chunks(bucket):\n                found.add(bucket)",
+            "            found.add(bucket)",
+        ),
+    ),
+    Mutant(
+        "3.4.6",
+        "leaves out the chunks without a past",
+        BUCKETS,
+        survives="a test of long prompts",
+        serving=(
+            "self.chunk_tokens, (0, *self.chunk_pages), (0, *self.chunk_pages)",
+            "self.chunk_tokens, self.chunk_pages, (0, *self.chunk_pages)",
+        ),
+    ),
+    Mutant(
+        "3.4.6",
+        "begins with the smallest",
+        BUCKETS,
+        survives="a test of the set of buckets",
+        serving=(
+            "return sorted(found, key=lambda bucket: bucket.size, reverse=True)",
+            "return sorted(found, key=lambda bucket: bucket.size)",
+        ),
+    ),
+    Mutant(
+        "3.4.6",
+        "ends the pages of decodes before the last rung",
+        BUCKETS,
+        survives="a test of short texts",
+        serving=("fewest <= pages <= most}", "fewest <= pages <= max(fewest, self._most_pages(rows))}"),
+    ),
+    Mutant(
+        "3.4.7",
+        "fills up with row 0",
+        PADDING,
+        survives="a test of the lengths of all lists",
+        serving=("chosen = [*reads.rows, *others][:rows]", "chosen = [*reads.rows, *[0] * rows][:rows]"),
+    ),
+    Mutant(
+        "3.4.7",
+        "sorts the rows",
+        PADDING,
+        survives="a test whose readers are in ascending order",
+        serving=("chosen = [*reads.rows, *others][:rows]", "chosen = sorted([*reads.rows, *others][:rows])"),
+    ),
+    Mutant(
+        "3.4.7",
+        "pages of padding belong to the last row",
+        PADDING,
+        survives="a test of the results, because nobody reads a slot of them",
+        serving=(
+            "pad_blocks(reads.blocks, pages, pad_block, rows)",
+            "pad_blocks(reads.blocks, pages, pad_block, rows - 1)",
+        ),
+    ),
+    Mutant(
+        "3.4.8",
+        "padding belongs to the last request",
+        PACKING,
+        survives="a test of the lengths of all lists",
+        serving=("max(self.segments, default=-1) + 1", "max(self.segments, default=0)"),
+    ),
+    Mutant(
+        "3.4.8",
+        "padding is written into slot 0",
+        PACKING,
+        survives="a test with one request that owns no block 0",
+        serving=("pad_to(self.slots, tokens, pad_block * page_size)", "pad_to(self.slots, tokens, 0)"),
+    ),
+    Mutant(
+        "3.4.8",
+        "no head where nobody is sampled",
+        PACKING,
+        survives="a test of steps that sample",
+        serving=(
+            "pad_to(self.sample_rows or [], rows, 0)",
+            "pad_to(self.sample_rows or [], rows if self.sample_rows else 0, 0)",
+        ),
+    ),
+    Mutant(
+        "3.4.8",
+        "leaves what windows read as it is",
+        PACKING,
+        survives="a test of a model without windows",
+        serving=("            windowed if has_window else None,", "            self.window_decodes,"),
+    ),
+    Mutant(
+        "3.4.9",
+        "counts real tokens, and the padding comes on top",
+        BUDGET,
+        survives="a test with a budget that is the last rung, in one call",
+        serving=(
+            "rung = max((rung for rung in buckets.chunk_tokens if rung <= budget - apart), default=0)",
+            "rung = budget - apart",
+        ),
+    ),
+    Mutant(
+        "3.4.9",
+        "does not pad the decodes of a call of their own",
+        BUDGET,
+        survives="a test with as many decodes as a rung",
+        serving=(
+            "apart = bucketize(decodes, buckets.decode_tokens) if separate and decodes else 0",
+            "apart = decodes if separate else 0",
+        ),
+    ),
+    Mutant(
+        "3.4.9",
+        "takes the decodes off twice in one call",
+        BUDGET,
+        survives="a test in two calls",
+        serving=("if rung <= budget - apart)", "if rung <= budget - decodes)"),
+    ),
+    Mutant(
+        "3.4.10",
+        "always cuts back to the rung below",
+        BUDGET,
+        survives="a test of numbers just above a rung",
+        serving=(
+            "return above if below and missing > above else 0",
+            "return above if below and missing else 0",
+        ),
+    ),
+    Mutant(
+        "3.4.10",
+        "cuts where both are equal",
+        BUDGET,
+        survives="a test of uneven distances",
+        serving=("missing > above", "missing >= above"),
+    ),
+    Mutant(
+        "3.4.10",
+        "delays everything below the first rung",
+        BUDGET,
+        survives="a test of numbers above the first rung",
+        serving=(
+            "return above if below and missing > above else 0",
+            "return above if missing > above else 0",
+        ),
+    ),
+]
