@@ -13,6 +13,7 @@ from tiny_llm_kit.commands import bench_throughput as command
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import provenance, reports
 from tiny_llm_kit.lab.bench.throughput import ThroughputPlan, latencies
+from tiny_llm_kit.lab.bench.throughput_report import graphs
 from tiny_llm_kit.lab.trace import Lane, Trace
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime.port import installed_backends
@@ -55,6 +56,7 @@ def test_the_original_command_runs_on_every_port(bench, backend):
     assert run["computed_tokens"] >= run["scheduled_tokens"]
     assert run["ttft_p50"] <= run["ttft_p99"] <= run["seconds"]
     assert 0 < run["tbt_p50"] <= run["tbt_p99"] <= run["longest_gap"] < run["seconds"]
+    assert run["compiled_shapes"] == 0
     assert 0 < run["peak_blocks"] <= 2 * 4 and run["preemptions"] == run["cached_tokens"] == 0
 
 
@@ -152,6 +154,11 @@ def test_the_tables_have_medians_and_quotients():
     assert "peer 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
     assert "tiny-llm 100.0 200.0 10.0 20.0 500.0" in lines
     assert "tiny-llm 7 20.0 %, 60.0 % of pages 25.0 % 2 0 (eager) 5 of 9" in lines
+
+
+def test_the_table_says_how_many_shapes_were_compiled_and_how_long_it_took():
+    assert graphs({"compiled_shapes": 3, "setup_seconds": 12.4}) == "3 shapes, 12 s"
+    assert graphs({}) == "0 (eager)", "as files say that were written before there were graphs"
 
 
 def test_latencies_are_those_of_the_trace():

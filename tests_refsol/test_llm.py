@@ -2,9 +2,11 @@
 
 import gc
 import io
+import os
 import re
 import signal
 import weakref
+from copy import copy
 from dataclasses import fields, replace
 
 import pytest
@@ -12,11 +14,14 @@ from rich.console import Console
 
 import tiny_llm
 import tiny_llm_ref
+from tiny_llm_kit.course import capabilities
+from tiny_llm_kit.course.address import Task
 from tiny_llm_kit.lab.serve import EndlessTokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime import progress_bar
+from tiny_llm_kit.runtime.compilation import keep_compiled, will_compile
 from tiny_llm_kit.runtime.llm import LLM
-from tiny_llm_kit.runtime.llm_engine import COMPILING, EngineOptions
+from tiny_llm_kit.runtime.llm_engine import EngineOptions
 from tiny_llm_kit.runtime.loading import load_network
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_ref import SamplingParams
@@ -41,6 +46,17 @@ def make(loaded):
         return LLM.of(*loaded, **{**SMALL, **options})
 
     return made
+
+
+@pytest.fixture
+def quick_compiler(loaded, monkeypatch):
+    """torch's parts are traced and run as they are: what Inductor makes of them is tested in test_graphs.py."""
+    if loaded[0].name == "torch":
+        import torch
+
+        torch._dynamo.reset()
+        compiled = torch.compile
+        monkeypatch.setattr(torch, "compile", lambda part, **options: compiled(part, backend="eager"))
 
 
 def texts(outputs) -> list[str]:
@@ -374,7 +390,7 @@ EFFECTS = {
         lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],
     ),
     "policy": ("separate", lambda llm: llm.engine.scheduler.policy),
-    "enforce_eager": (False, None),
+    "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
 }
@@ -385,10 +401,8 @@ def test_every_option_is_in_this_table():
     assert list(EFFECTS) == [each.name for each in fields(EngineOptions)]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in EFFECTS if name not in ("enforce_eager", "gpu_memory_utilization")]
-)
-def test_every_option_has_an_effect(make, name):
+@pytest.mark.parametrize("name", [name for name in EFFECTS if name != "gpu_memory_utilization"])
+def test_every_option_has_an_effect(make, quick_compiler, name):
     value, probe = EFFECTS[name]
     given = {"max_num_batched_tokens": None} if name == "enable_chunked_prefill" else {}
     assert probe(make(**given, **{name: value})) != probe(make())
@@ -420,7 +434,6 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"enforce_eager": False}, COMPILING),
         ({"policy": "other"}, "policy is 'other'"),
         (
             {"bucketing_strategy": "exp"},
@@ -441,8 +454,65 @@ def test_an_option_that_cannot_be_is_one_line(make, options, says):
     assert str(refused.value).startswith(says) and "\n" not in str(refused.value)
 
 
-def test_eager_is_what_none_and_true_are(make):
-    assert texts(make(enforce_eager=True).generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
+def test_on_a_cpu_nothing_is_compiled_unless_somebody_asks(make):
+    assert not make().engine.is_compiled and not make(enforce_eager=True).engine.is_compiled
+    assert make().engine.num_shapes == 0
+
+
+def test_a_compiled_model_gives_the_same_answers(make, quick_compiler):
+    """Every shape is run before the first request; torch's graphs take any number of rows, MLX's have buckets."""
+    compiled, eager = make(enforce_eager=False), make(enforce_eager=True)
+    assert compiled.engine.setup_seconds > eager.engine.setup_seconds and compiled.engine.num_shapes > 1
+    assert texts(compiled.generate(PROMPTS, SIX)) == texts(eager.generate(PROMPTS, SIX))
+    sizes = compiled.engine.port.fixed_sizes("cpu")
+    assert (compiled.engine.runner.buckets is not None) == ("tokens" in sizes)
+    assert compiled.padding_waste.page_share == 0
+    free = compiled.engine.allocator
+    assert free.num_free == free.num_blocks
+
+
+@pytest.mark.parametrize("device", ["cuda", "hpu"])
+def test_where_it_gains_most_a_model_is_compiled_by_default(loaded, monkeypatch, device):
+    port = copy(loaded[0])
+    monkeypatch.setattr(port, "device", device)
+    monkeypatch.setattr(port, "cannot_compile", lambda device: None, raising=False)
+    assert will_compile(port, None) and will_compile(port, False) and not will_compile(port, True)
+
+
+def test_a_missing_compiler_is_told_before_serving(make, loaded, monkeypatch):
+    """With None the engine goes on without one, and says so."""
+    monkeypatch.setattr(
+        loaded[0].solution, "cannot_compile", lambda device: "a compiler is missing: install it"
+    )
+    with pytest.raises(ValueError) as refused:
+        make(enforce_eager=False)
+    assert "enforce_eager=False: a compiler is missing: install it" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    port = copy(loaded[0])
+    monkeypatch.setattr(port, "device", "cuda")
+    with pytest.warns(UserWarning, match="nothing is compiled, .* a compiler is missing: install it"):
+        assert not will_compile(port, None)
+
+
+def test_compiled_code_is_kept_in_a_folder_for_this_processor(monkeypatch, tmp_path):
+    """Unless there is one already; and a home that cannot be written costs the next run its time, and no more."""
+    port = Port("tiny_llm_ref", "torch", "cpu")
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_compiled(port)
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    folders = set()
+    for units in ({"avx2": True}, {"avx512_f": True}):
+        monkeypatch.setattr(port.kit.torch.cpu, "get_capabilities", lambda found=units: found, raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        keep_compiled(port)
+        folders.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert len(folders) == 2 and all(folder.startswith(str(tmp_path / "tiny-llm")) for folder in folders)
+    keep_compiled(port)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] in folders
 
 
 @pytest.mark.parametrize("policy", ["hybrid", "separate"])
@@ -544,3 +614,11 @@ def test_the_example_of_the_readme_answers_its_questions(monkeypatch, capsys):
     exec(example, {})
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("Chunked prefill splits") and second.startswith("A KV cache keeps")
+
+
+def test_a_learner_who_has_no_buckets_yet_runs_eagerly(monkeypatch):
+    """On CUDA too, where `LLM` would otherwise compile and so ask for Day 3.4."""
+    monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: {Task(3, 4, 1)})
+    assert capabilities.llm_class("tiny_llm").engine_options("torch") == {"enforce_eager": True}
+    monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: set())
+    assert capabilities.llm_class("tiny_llm").engine_options("torch") == {}

@@ -378,6 +378,19 @@ def test_the_engine_of_week_1_takes_no_quantized_weights(ask):
     assert errors == "--quantize 4bit: the engine of week1 reads plain weights: choose --loader week2\n"
 
 
+def test_only_week_3_compiles(ask):
+    for flag in ("--enforce-eager", "--no-enforce-eager"):
+        code, _, errors = ask(flag)
+        assert code == 2 and errors == "--enforce-eager is an option of Week 3's engine: add --loader week3\n"
+
+
+def test_week_3_is_told_whether_to_compile(ask, monkeypatch):
+    monkeypatch.setattr(f"tiny_llm_ref.{PORT}_backend.cannot_compile", lambda device: "no compiler here")
+    code, _, errors = ask("--loader", "week3", "--device", "cpu", "--no-enforce-eager")
+    assert code == 2 and errors.startswith("enforce_eager=False: no compiler here")
+    assert ask("--loader", "week3", "--device", "cpu", "--max-tokens", "1")[0] == 0
+
+
 @pytest.mark.parametrize("loader", capabilities.LOADERS)
 def test_an_answer_ends_where_the_context_does(ask, tmp_path, loader):
     """Of a model that reads 40 tokens: prompt and answer have 40 together, and one prompt of 40 is too long."""

@@ -17,8 +17,10 @@ from ..lab.serve import Serving
 from ..lab.timeline import chrome
 from ..lab.trace import WHOLE
 from ..runtime.arguments import (
+    add_engine_arguments,
     add_model_arguments,
     add_sampling_arguments,
+    check_engine_arguments,
     output_argument,
     stop_argument,
     text_argument,
@@ -53,6 +55,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     says = "which week's engine; auto: that of week 2"
     add("--loader", default="auto", choices=["auto", "week2", "week3"], help=says)
     add_model_arguments(top, solution="ref")
+    add_engine_arguments(top)
     add_sampling_arguments(top)
     options = top.parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
@@ -62,6 +65,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def job_of(options: argparse.Namespace) -> BatchJob:
     """Everything that can be wrong with the options or with the model's files ends here, in one line."""
     try:
+        check_engine_arguments(options)
         lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
         prompts = [*options.prompt, *lines] or list(QUESTIONS)
         names = resolve_serving(options.solution)
@@ -85,6 +89,7 @@ def engine_of(options: argparse.Namespace, count: int) -> LLMEngine:
         quantization=options.quantize,
         max_num_seqs=min(options.slots, count),
         max_model_len=options.max_seq_len,
+        enforce_eager=options.enforce_eager,
         **where,
     )
     return llm.engine

@@ -16,7 +16,13 @@ from ..course.capabilities import (
     unused_days,
 )
 from ..model.files import CheckpointError
-from ..runtime.arguments import add_model_arguments, add_sampling_arguments, text_argument
+from ..runtime.arguments import (
+    add_engine_arguments,
+    add_model_arguments,
+    add_sampling_arguments,
+    check_engine_arguments,
+    text_argument,
+)
 from ..terminal import TerminalSession, command, fail
 
 PROMPT = "What is chunked prefill?"
@@ -33,6 +39,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
     # Out of range is out of range, at a temperature of 0 too, where nothing is drawn.
     resolve_serving(options.solution).SamplingParams(options.temperature, options.top_p, options.top_k)
+    check_engine_arguments(options)
     if options.loader == "week3":
         return open_engine(options)
     port = Port(options.solution, options.backend, options.device, options.dtype)
@@ -57,7 +64,12 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
 
     where = {"backend": options.backend, "device": options.device, "dtype": options.dtype}
     llm = llm_class(SOLUTIONS[options.solution])(
-        options.model, quantization=options.quantize, max_num_seqs=1, seed=options.seed, **where
+        options.model,
+        quantization=options.quantize,
+        max_num_seqs=1,
+        enforce_eager=options.enforce_eager,
+        seed=options.seed,
+        **where,
     )
 
     def generate(
@@ -108,6 +120,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["auto", *LOADERS],
         help="which week's engine; auto: that of week 2 once its first day is filled in, else that of week 1",
     )
+    add_engine_arguments(top)
     add_sampling_arguments(top)
     return top
 

@@ -35,6 +35,7 @@ CAPABILITIES: dict[str, tuple[Day | Task, ...]] = {
     "device attention": (Day(2, 4), Day(2, 5)),
     "chunk mask": (Task(2, 7, 6),),
     "week3": (Day(3, 3),),  # hybrid batches
+    "buckets": (Day(3, 4),),
 }
 LOADERS = ("week1", "week2", "week3")
 AUTO_LOADERS = LOADERS[:2]  # those that `auto` takes, the newest last
@@ -134,6 +135,10 @@ def llm_class(solution: str) -> type[LLM]:
         @classmethod
         def load_options(cls, backend: str) -> dict[str, Any]:
             return network_options(solution, backend)
+
+        @classmethod
+        def engine_options(cls, backend: str) -> dict[str, Any]:
+            return {} if has("buckets", blank_tasks(solution, backend)) else {"enforce_eager": True}
 
     SolutionLLM.solution, SolutionLLM.__module__ = solution, solution
     SolutionLLM.__name__ = SolutionLLM.__qualname__ = LLM.__name__

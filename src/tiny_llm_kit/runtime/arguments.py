@@ -77,6 +77,20 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     )
 
 
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of Week 3's engine alone."""
+    says = (
+        "run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)"
+    )
+    parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, help=says)
+
+
+def check_engine_arguments(options: argparse.Namespace) -> None:
+    """Raises ValueError if an engine that does not have these options is asked for."""
+    if options.enforce_eager is not None and options.loader != "week3":
+        raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
+
+
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options for drawing tokens and for their number."""
     add = parser.add_argument

@@ -8,6 +8,8 @@ from .port import Port
 
 BY_DEFAULT = ("hpu", "cuda")  # on a CPU and in MLX, compiling takes minutes and a C++ compiler
 
+FREE_SHAPES = 3  # at most, of graphs that take any number of rows, see `shapes_without_buckets`
+
 
 def will_compile(port: Port, enforce_eager: bool | None) -> bool:
     """Whether the engine compiles its model.
@@ -35,6 +37,20 @@ def keep_compiled(port: Port) -> None:
         port.kit.keep_compiled(user_cache())
     except (OSError, NoCopyError):  # no home, or none that can be written: each run compiles again
         return
+
+
+def shapes_without_buckets(names: Any, most: int, pad_slot: int) -> list[Any]:
+    """Batches for a warm-up of graphs that take any number of rows: one row, several, and as many as a step has.
+
+    Each is one prompt, whose keys and values go to the pad block. One row is a graph of its own, and so are numbers at
+    which the model chooses another product, as that with quantised weights does for many rows.
+
+    Args:
+        names: of the solution's `serving`.
+        most: tokens of a step.
+        pad_slot: of the allocator.
+    """
+    return [rows_of_padding(names, count, pad_slot) for count in sorted({1, min(2, most), most})]
 
 
 def rows_of_padding(names: Any, count: int, pad_slot: int) -> Any:

@@ -56,12 +56,14 @@ class LLM:
         dtype: str = "auto",
         **options: Any,
     ):
-        checked = EngineOptions(**options)  # before anything is loaded
+        backend = self.choose_backend(backend_of_environment(backend))
+        # Checked before anything is loaded.
+        checked = EngineOptions(**{**self.engine_options(backend), **options})
         if quantization not in (None, *QUANTIZATIONS):
             raise ValueError(
                 f"quantization is {quantization!r}: choose {' or '.join(QUANTIZATIONS)}, or None"
             )
-        port = Port(self.solution, self.choose_backend(backend_of_environment(backend)), device, dtype)
+        port = Port(self.solution, backend, device, dtype)
         network, tokenizer = load_network(port, model, "week3", quantization, **self.load_options(port.name))
         self.engine = LLMEngine(port, network, tokenizer, checked)
 
@@ -80,6 +82,11 @@ class LLM:
     @classmethod
     def load_options(cls, backend: str) -> dict[str, Any]:
         """Options of `load_network`: what the solution can do so far."""
+        return {}
+
+    @classmethod
+    def engine_options(cls, backend: str) -> dict[str, Any]:
+        """Options of the engine, unless others are given: what the solution can do so far."""
         return {}
 
     def generate(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..terminal import interrupts_kept
+from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_request import EngineRequest
 from .kv_budget import blocks_that_fit, kv_bytes_per_token
 from .packed_runner import PackedRunner
@@ -15,7 +16,6 @@ from .port import Port, resolve_serving
 from .progress_bar import warm_up_bar
 
 CHUNKED_BUDGET = 512  # tokens of a step, unless somebody says otherwise
-COMPILING = "enforce_eager=False: compiled layers come with Day 3.4; leave it out, or give True"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class EngineOptions:
             not ask for it: its pool is a quarter of the free RAM.
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
         policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two.
-        enforce_eager: None and True run the model as it is written.
+        enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
+            seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
             nothing, unless something is compiled for fixed shapes: then it is "exponential".
         seed: of the requests that have none.
@@ -67,8 +68,6 @@ class EngineOptions:
             )
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
             raise ValueError(f"seed is {self.seed!r}: give a whole number from 0 to 2⁶³ - 1")
-        if self.enforce_eager is False:
-            raise ValueError(COMPILING)
 
 
 class LLMEngine:
@@ -108,8 +107,15 @@ class LLMEngine:
         self._num_requests = self._num_sequences = 0  # in its life
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         num_blocks = options.num_blocks or self._blocks_that_fit()
-        self.runner = self._new_runner(num_blocks)
-        self.runner.buckets = self._new_buckets(num_blocks)
+        self.is_compiled = will_compile(port, options.enforce_eager)
+        buckets = self._new_buckets(num_blocks)
+        start = time.perf_counter()
+        if self.is_compiled:
+            self.runner = self._compiled_runner(num_blocks, buckets)
+            self.warm_up()
+        else:
+            self.runner = self._new_runner(num_blocks, buckets=buckets)
+        self.setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
         self.reset_prefix_cache()
 
     def _model_len(self) -> int:
@@ -120,19 +126,52 @@ class LLMEngine:
             )
         return self.options.max_model_len or most
 
-    def _new_runner(self, num_blocks: int) -> PackedRunner:
-        runner = self.port.packed_runner(self.network, num_blocks, self.options.block_size)
+    def _new_runner(self, num_blocks: int, **options: Any) -> PackedRunner:
+        runner = self.port.packed_runner(self.network, num_blocks, self.options.block_size, **options)
         runner.max_model_len = self.max_model_len
         return runner
 
+    def _compiled_runner(self, num_blocks: int, buckets: Any) -> PackedRunner:
+        """A runner of the network with its parts compiled; the first run of each shape compiles them."""
+        keep_compiled(self.port)
+        where = self.port.device, FREE_SHAPES if buckets is None else len(buckets.warm_up_list())
+        self.network = self.port.compile_model(self.network, *where)
+        return self._new_runner(
+            num_blocks, buckets=buckets, capture=lambda forward: self.port.capture_step(forward, *where)
+        )
+
+    def warm_up(self) -> None:
+        """Runs every shape that a step can have once, with a progress bar on a terminal."""
+        with warm_up_bar() as on_progress:
+            if self.runner.buckets is not None:
+                self.runner.warm_up(on_progress)
+            else:
+                self.runner.warm_up_on(self._free_shapes(), on_progress)
+
+    def _free_shapes(self) -> list[Any]:
+        pad_slot = self.runner.num_blocks * self.options.block_size
+        return shapes_without_buckets(self.names, self.max_num_batched_tokens, pad_slot)
+
+    @property
+    def num_shapes(self) -> int:
+        """Shapes of a step that were compiled or captured."""
+        if not self.is_compiled:
+            return 0
+        buckets = self.runner.buckets
+        return len(self._free_shapes() if buckets is None else buckets.warm_up_list())
+
     def _new_buckets(self, num_blocks: int) -> Any:
         """The shapes of all steps; None when nothing is padded."""
-        options = self.options
-        if options.bucketing_strategy is None:
+        options, fixed = (
+            self.options,
+            self.port.fixed_sizes(self.port.device) if self.is_compiled else ("pages",),
+        )
+        strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
+        if strategy is None:
             return None
         sizes = self.max_num_batched_tokens, options.max_num_seqs, self.max_model_len, options.block_size
         limits = {} if options.enable_prefix_caching else self._limits_of_steps(num_blocks)
-        return self.names.make_buckets(options.bucketing_strategy, *sizes, **limits)
+        return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **limits)
 
     def _limits_of_steps(self, num_blocks: int) -> dict[str, int | None]:
         """What no step can exceed when every request has blocks of its own, see `Buckets`."""
@@ -140,11 +179,6 @@ class LLMEngine:
         # One prompt at a time is computed in part. Its last token alone is a request of one row beside other prompts.
         decode_readers = (None if mixed else 1) if chunked else 0
         return {"chunk_readers": int(chunked), "decode_readers": decode_readers, "num_pages": num_blocks}
-
-    def warm_up(self) -> None:
-        """Runs every shape that a step can have once, with a progress bar on a terminal."""
-        with warm_up_bar() as on_progress:
-            self.runner.warm_up(on_progress)
 
     def _blocks_that_fit(self) -> int:
         size = self.options.block_size

@@ -1,6 +1,6 @@
 """The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -77,6 +77,14 @@ class PackedRunner:
                 self._compute(self.buckets.padding_batch(self.num_blocks, temperature), bucket)
             drawn.add(bucket.rows)
             on_progress(done, len(listed))
+
+    def warm_up_on(
+        self, batches: Sequence[Any], on_progress: Callable[[int, int], object] = lambda done, total: None
+    ) -> None:
+        """The same without buckets: runs these batches as they are."""
+        for done, batch in enumerate(batches, start=1):
+            self._compute(batch, None)
+            on_progress(done, len(batches))
 
     def _compute(self, batch: Any, bucket: Any) -> list[Any]:
         window = self.model.config.sliding_window

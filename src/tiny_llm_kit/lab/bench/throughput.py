@@ -45,7 +45,9 @@ class ThroughputPlan:
 
     model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
     trust_remote_code: bool = option(False, "accepted; no remote code is ever run", **FLAG)
-    enforce_eager: bool = option(False, "run the model as it is written, which is all there is yet", **FLAG)
+    enforce_eager: bool | None = option(
+        None, "run the model as it is written, or compile it first", action=BooleanOptionalAction
+    )
     num_prompts: int = option(16, "requests", **COUNT)
     input_len: int = option(128, "tokens of a prompt", **COUNT)
     output_len: int = option(32, "tokens of an answer", **COUNT)
@@ -139,6 +141,8 @@ class Counts:
             "preemptions": self.preemptions,
             "peak_blocks": self.peak_blocks,
             "num_blocks": self._engine.allocator.num_blocks,
+            "compiled_shapes": self._engine.num_shapes,
+            "setup_seconds": self._engine.setup_seconds,
             "scheduled_tokens": waste.tokens,
             "computed_tokens": waste.padded_tokens,
             "scheduled_pages": waste.pages,
@@ -233,9 +237,10 @@ def contestants(
     options = {
         "max_model_len": min(room, network.config.max_position_embeddings),
         **{name: getattr(plan, name) for name in ENGINE},
-        "enforce_eager": True if plan.enforce_eager else None,
+        "enforce_eager": plan.enforce_eager,
     }
     cast: dict[str, Any] = {OURS: OurGenerator(LLM.of(port, network, EndlessTokenizer(), **options))}
+    network = cast[OURS].llm.engine.network  # whose weights are packed already, if it was compiled
     for name in plan.compare:
         if name in VARIANTS:
             llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]})

@@ -67,7 +67,7 @@ def counts(result: Mapping[str, Any]) -> Table:
             padding(run),
             f"{100 * run['cached_tokens'] / run['prompt_tokens']:.1f} %",
             f"{run['preemptions']:,}",
-            "0 (eager)",
+            graphs(run),
             f"{run['peak_blocks']:,} of {run['num_blocks']:,}",
         )
     return shown
@@ -79,6 +79,12 @@ def padding(run: Mapping[str, Any]) -> str:
     scheduled, computed = (run.get(f"{kind}_pages", 0) for kind in ("scheduled", "computed"))
     of_pages = f", {100 * (1 - scheduled / computed):.1f} % of pages" if computed > scheduled else ""
     return f"{100 * rows:.1f} %{of_pages}"
+
+
+def graphs(run: Mapping[str, Any]) -> str:
+    """How many shapes were compiled before the first request, and how long that took."""
+    count = run.get("compiled_shapes", 0)
+    return f"{counted(count, 'shape')}, {run['setup_seconds']:.0f} s" if count else "0 (eager)"
 
 
 def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
