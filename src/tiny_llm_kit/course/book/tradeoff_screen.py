@@ -34,7 +34,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Axes:
+class TradeoffAxes:
     """Both logarithmic: tokens of a chunk in doublings, seconds in decades.
 
     Args:
@@ -69,7 +69,7 @@ def drawing(result: Mapping[str, Any]) -> str:
     """An SVG without colours of its own, to be included in a `<figure class="diagram">`."""
     dots = _dots(result)
     seconds = [value for dot in dots for value in dot.seconds.values()]
-    axes = Axes(dots[0].tokens, dots[-1].tokens, min(seconds) / 2, max(seconds) * 2)
+    axes = TradeoffAxes(dots[0].tokens, dots[-1].tokens, min(seconds) / 2, max(seconds) * 2)
     return render(
         Path(__file__).with_name("tradeoff.svg.j2"),
         backend=result["backend"],

@@ -50,7 +50,7 @@ class AgreementPlan:
     rounds: int = 5
 
 
-class Engine:
+class RealEngine:
     """The shipped model, ready to serve in real time.
 
     Args:
@@ -100,7 +100,7 @@ def compare(
     plan: AgreementPlan, progress: Callable[[str], object] = lambda now: None
 ) -> list[tuple[Latencies, Latencies]]:
     """Engine and simulator of each round."""
-    engine = Engine(plan)
+    engine = RealEngine(plan)
     progress("how many requests per second the engine serves")
     at_once = (replace(spec, time=0.0) for spec in requests(plan.requests, 1.0, seed=plan.rounds))
     rate = LOAD * plan.requests / engine.serve(at_once)[0].end
