@@ -42,7 +42,11 @@ def contract(source, name):
 
 
 def definitions(node):
-    return [child for child in node.body if isinstance(child, (ast.FunctionDef, ast.ClassDef))]
+    return [
+        child
+        for child in node.body
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    ]
 
 
 def contract_lines(lines, node):

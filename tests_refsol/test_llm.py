@@ -389,6 +389,7 @@ EFFECTS = {
         False,
         lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],
     ),
+    "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
     "policy": ("separate", lambda llm: llm.engine.scheduler.policy),
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),

@@ -13,6 +13,7 @@ from .chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
+from .engine_loop import EngineLoop, NotServing, QueueFull
 from .events import Event, Part
 from .flat_blocks import FlatBlocks, flat_blocks
 from .hybrid_scheduler import HybridScheduler
@@ -37,6 +38,7 @@ from .prefix_cache import PrefixCache, block_hash
 from .priority_scheduler import PriorityScheduler
 from .request import Request, model_call
 from .request_queue import FifoQueue, RequestQueue
+from .request_stream import Piece, RequestStream
 from .sampling import SamplingParams
 from .sequence import Sequence
 from .step_profile import StepProfile, profile_steps
@@ -61,11 +63,13 @@ __all__ = [
     "ChunksOnly",
     "Completion",
     "DecodeFirst",
+    "EngineLoop",
     "Event",
     "FifoQueue",
     "FlatBlocks",
     "HybridScheduler",
     "KvCache",
+    "NotServing",
     "Orca",
     "OutOfBlocks",
     "PacedPrefill",
@@ -74,11 +78,14 @@ __all__ = [
     "PackedModel",
     "Part",
     "PastReads",
+    "Piece",
     "PrefillFirst",
     "PrefixCache",
     "PriorityScheduler",
+    "QueueFull",
     "Request",
     "RequestQueue",
+    "RequestStream",
     "Sampled",
     "SamplingParams",
     "SarathiServe",

@@ -4,7 +4,9 @@ import argparse
 import math
 import os
 from collections.abc import Callable
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
 from ..repo import PORTS
@@ -99,6 +101,40 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
     add("--top-k", type=int, help="with a temperature: draw from so many tokens")
     add("--seed", type=whole_number(0), default=0, help="of the random draws")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Adds an option for each field of `EngineOptions`, which checks the values; `defaults` differ from its own."""
+    group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
+    for each in engine_fields():
+        default = defaults.get(each.name, each.default)
+        flag, says = f"--{each.name.replace('_', '-')}", f"default: {default}"
+        kinds = str(each.type)  # as "int | None"
+        if "bool" in kinds:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=says)
+        else:
+            kind = whole_number(0) if "int" in kinds else float if "float" in kinds else str
+            group.add_argument(flag, type=kind, default=default, help=says)
+
+
+def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given for the options of `add_engine_arguments`.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+    from .llm_engine import EngineOptions
+
+    chosen = {each.name: getattr(options, each.name) for each in engine_fields()}
+    EngineOptions(**chosen)  # checks them, before a model is loaded
+    return chosen
+
+
+def engine_fields() -> tuple[Field, ...]:
+    """The fields of `EngineOptions`; imported here, because `--help` of other commands needs no NumPy."""
+    from .llm_engine import EngineOptions
+
+    return fields(EngineOptions)
 
 
 def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:

@@ -33,6 +33,8 @@ class EngineOptions:
         gpu_memory_utilization: share of the device's memory for weights, activations and KV blocks together. A CPU does
             not ask for it: its pool is a quarter of the free RAM.
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
+        scheduling_policy: "fcfs" serves requests in the order of their arrival; "priority" serves interactive requests
+            before batch ones.
         policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
             seconds or minutes; None compiles it on an HPU and on CUDA.
@@ -52,6 +54,7 @@ class EngineOptions:
     num_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
     enable_prefix_caching: bool = True
+    scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
@@ -62,6 +65,8 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and not (type(value) is int and value >= 1):
                 raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
+        if self.scheduling_policy not in ("fcfs", "priority"):
+            raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}: give a share above 0 and at most 1"
@@ -217,6 +222,7 @@ class LLMEngine:
             enable_chunked_prefill=options.enable_chunked_prefill,
             policy=options.policy,
             buckets=self.runner.buckets,
+            queue=self.names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
             clock=self.clock,
             on_event=self._emit,
         )
@@ -224,8 +230,9 @@ class LLMEngine:
     def _emit(self, event: Any) -> None:
         if event.request is not None:
             number = event.request.request_id
-            request = self._open.pop(number) if event.kind == "finish" else self._open[number]
-            request.on_event(event)
+            request = self._open.pop(number, None) if event.kind == "finish" else self._open.get(number)
+            if request is not None:  # a server's sequences are added to the scheduler itself
+                request.on_event(event)
         for listener in self.listeners:
             listener(event)
 
@@ -235,7 +242,13 @@ class LLMEngine:
         return len(self._open)
 
     def request(
-        self, prompt: str | None, ids: Sequence[int], sampling: Any, error: str | None = None
+        self,
+        prompt: str | None,
+        ids: Sequence[int],
+        sampling: Any,
+        error: str | None = None,
+        *,
+        priority: str = "interactive",
     ) -> EngineRequest:
         """A request that is not added yet.
 
@@ -244,6 +257,7 @@ class LLMEngine:
             ids: the prompt.
             sampling: `SamplingParams` of the solution; without a seed it gets one from the engine's.
             error: why it has failed before it began.
+            priority: "interactive" or "batch"; it counts with the scheduling policy "priority".
 
         Raises:
             RuntimeError: the engine is closed.
@@ -256,13 +270,18 @@ class LLMEngine:
         made = EngineRequest(str(number), prompt, list(ids), sampling, self.tokenizer, error)
         for index in range(sampling.n if error is None else 0):
             own = replace(sampling, n=1, sample_index=sampling.sample_index + index)
-            made.sequences.append(self._sequence(made.prompt_token_ids, own))
+            made.sequences.append(self._sequence(made.prompt_token_ids, own, priority))
         return made
 
-    def _sequence(self, ids: list[int], sampling: Any) -> Any:
+    def _sequence(self, ids: list[int], sampling: Any, priority: str) -> Any:
         number, self._num_sequences = self._num_sequences, self._num_sequences + 1
-        limit = {"sampling": sampling, "max_seq_len": self.max_model_len}
+        limit = {"sampling": sampling, "max_seq_len": self.max_model_len, "priority": priority}
         return self.names.Sequence(ids, self.tokenizer, request_id=number, **limit)
+
+    def check(self, sequence: Any) -> None:
+        """Ends a sequence that can never be served, with the reason. Changes nothing of the engine."""
+        pool_tokens = self.runner.num_blocks * self.options.block_size
+        sequence.check(self.runner.vocab_size, self.max_model_len, pool_tokens)
 
     def add(self, request: EngineRequest) -> None:
         """Lets a request wait for its turn. One that can never be served has ended with its error afterwards."""

@@ -1,0 +1,88 @@
+"""`pdm run serve`: an OpenAI-compatible server around Week 3's engine."""
+
+import argparse
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..course.address import Day
+from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class
+from ..runtime.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
+from ..runtime.port import SOLUTIONS
+from ..terminal import command, fail
+
+API_KEY = "TINY_LLM_API_KEY"
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="pdm run serve", description=__doc__, allow_abbrev=False)
+    add = top.add_argument
+    add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
+    add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
+    add("--served-model-name", metavar="NAME", help="what clients call the model; default: as in --model")
+    add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
+    says = "answers that wait beyond those that run; default: 256"
+    add("--max-queue", type=whole_number(0), default=256, metavar="N", help=says)
+    says = "seconds until a request is given up; default: 600"
+    add("--request-timeout", type=float, default=600.0, metavar="S", help=says)
+    says = "seconds for open requests when the server stops; default: 30"
+    add("--drain-timeout", type=float, default=30.0, metavar="S", help=says)
+    says = "bytes of a request; default: 4 MiB"
+    add("--max-body-bytes", type=whole_number(1), default=4 * 2**20, metavar="N", help=says)
+    add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
+    add_model_arguments(top, solution="ref")
+    add_engine_arguments(top, scheduling_policy="priority")
+    return top
+
+
+def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) -> Any:
+    """The `LLM` that was asked for; runs on the engine's thread."""
+    where = {"backend": backend, "device": options.device, "dtype": options.dtype}
+    cls = llm_class(SOLUTIONS[options.solution])
+    return cls(options.model, quantization=options.quantize, **where, **engine)
+
+
+def server_of(options: argparse.Namespace) -> Any:
+    """The server, not started yet.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    from ..runtime.openai_api.draining_server import DrainingServer
+    from ..runtime.openai_api.service import ServerOptions
+    from ..runtime.server import create_app
+
+    backend = choose_backend(options.solution, options.backend)
+    opens = partial(open_llm, options, backend, engine_options(options))
+    name = options.served_model_name or Path(options.model).name
+    limits = {
+        each: getattr(options, each)
+        for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
+    }
+    key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
+    served = ServerOptions(name, options.solution, api_key=key, **limits)
+    return DrainingServer(create_app(opens, served), options.host, options.port, options.access_log)
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options = parser().parse_args(argv)
+    with ends_at_a_blank(needs=Day(3, 6)):
+        try:
+            server = server_of(options)
+        except (ImportError, ValueError) as error:
+            fail(error)
+        print(
+            f"loading {options.model}; then http://{options.host}:{options.port} takes requests", flush=True
+        )
+        server.run()
+        failure = server.service.failure
+        if isinstance(failure, NotImplementedError):
+            raise failure
+        if failure is not None:
+            fail(f"the engine is dead: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Asyncio without waiting: seconds pass when nothing else is left to do, and a worker thread that is none."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+LONG = 1000.0  # virtual seconds
+MOST = 20_000  # rounds of the event loop, far more than a test needs
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer as soon as nobody has anything to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.rounds = 0.0, 0
+        self._really_select, self._selector.select = self._selector.select, self._select
+
+    def _select(self, timeout: float | None = None) -> list:
+        self.rounds += 1
+        if self.rounds > MOST:
+            raise AssertionError("the event loop never rests: somebody polls, or waits in a loop")
+        if timeout is not None and timeout > 0:
+            self.now += timeout
+            timeout = 0
+        return self._really_select(timeout)
+
+    def time(self) -> float:
+        return self.now
+
+
+class InlineExecutor(Executor):
+    """Runs everything at once, where it is called."""
+
+    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(fn(*arguments, **options))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> T:
+    """Runs a coroutine in virtual time.
+
+    Raises:
+        AssertionError: it waits for something that never comes.
+    """
+    loop = VirtualTimeLoop()
+
+    async def limited() -> T:
+        try:
+            return await asyncio.wait_for(main(loop), LONG)
+        except asyncio.TimeoutError:
+            raise AssertionError("somebody waits for ever: who was to wake them?") from None
+
+    try:
+        return loop.run_until_complete(limited())
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()

@@ -1,0 +1,76 @@
+"""uvicorn with an end that nobody is surprised by: it answers 503 while the open requests come to their end."""
+
+import asyncio
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from .service import EngineService
+
+KEEP_ALIVE_SECONDS = 5
+LAST_SECONDS = 3  # for clients that still read when the engine has stopped
+
+
+class DrainingServer(uvicorn.Server):
+    """Serves an app of `create_app`. The first signal drains it, a second one ends it at once.
+
+    Args:
+        app: see `create_app`.
+        host, port: where it listens.
+        access_log: a line per request, on standard output; without headers and bodies.
+    """
+
+    def __init__(self, app: FastAPI, host: str, port: int, access_log: bool = False):
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            access_log=access_log,
+            log_level="info" if access_log else "warning",
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=LAST_SECONDS,
+        )
+        super().__init__(config)
+        self._app = app
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task | None = None
+
+    @property
+    def service(self) -> EngineService:
+        return self._app.state.service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The handler of SIGTERM and Ctrl-C."""
+        if self._draining is not None or self._loop is None:
+            self.should_exit = self.force_exit = True
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """Drains, and ends then. May be called on any thread."""
+        self._loop.call_soon_threadsafe(self._begin_draining)
+
+    def _begin_draining(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await self.service.stop()
+        feed: Any = getattr(self._app.state, "feed", None)
+        if feed is not None:
+            feed.close()
+        self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """An engine that could not be opened ends the server; one that has died later only fails its health check."""
+        if self.service.failure is not None and not self.service.has_opened:
+            return True
+        return await super().on_tick(counter)

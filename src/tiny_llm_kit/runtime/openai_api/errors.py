@@ -1,0 +1,116 @@
+"""Errors as OpenAI's API words them, for everything that can go wrong here and in the framework."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+LOG = logging.getLogger("tiny_llm.server")
+# What nobody outside may read: an exception's text may name files of this machine.
+INTERNAL = "the server failed on this request; its log says why"
+
+
+class ApiProblem(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ApiErrorBody(BaseModel):
+    """The body of every answer that is not a success."""
+
+    error: ApiProblem
+
+
+class ApiError(Exception):
+    """An answer that is not a success.
+
+    Args:
+        status: of HTTP.
+        message: one line that names the fix.
+        type, code: as OpenAI's clients know them.
+        param: the parameter that is wrong.
+        headers: of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        type: str = "invalid_request_error",
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.headers = status, dict(headers or {})
+        self.problem = ApiProblem(message=message, type=type, param=param, code=code)
+
+    def body(self) -> dict[str, Any]:
+        return {"error": self.problem.model_dump()}
+
+    def response(self) -> Response:
+        return json_response(self.body(), self.status, self.headers)
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer. All in ASCII: a text may hold half a surrogate pair, which UTF-8 has no bytes for."""
+    return Response(json.dumps(content), status, headers, media_type="application/json")
+
+
+def unavailable(message: str, retry_after: int = 1) -> ApiError:
+    """503: not now."""
+    headers = {"Retry-After": str(retry_after)}
+    return ApiError(503, message, "server_error", code="service_unavailable", headers=headers)
+
+
+def overloaded(message: str, retry_after: int) -> ApiError:
+    """429: too many requests."""
+    headers = {"Retry-After": str(retry_after)}
+    return ApiError(429, message, "rate_limit_error", code="rate_limit_exceeded", headers=headers)
+
+
+def of_validation(error: RequestValidationError) -> ApiError:
+    """400 for a body that does not fit the schema: where, and what would. Nothing of the body is repeated."""
+    first = error.errors()[0]
+    # After the field's name pydantic lists the variants that it has tried, and indexes.
+    field = next((str(part) for part in first["loc"] if part not in ("body", "path", "query")), None)
+    if first["type"] == "json_invalid":
+        return ApiError(400, "the body is not valid JSON")
+    if field is None:
+        return ApiError(400, "send a JSON object, with the header Content-Type: application/json")
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"unknown parameter {field}: leave it out", param=field)
+    return ApiError(400, f"{field}: {first['msg']}", param=field)
+
+
+def of_framework(error: HTTPException) -> ApiError:
+    """404, 405 and what else the framework answers by itself."""
+    code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}.get(error.status_code)
+    return ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Gives every error of the app a body of OpenAI's form."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            error = of_validation(error)
+        elif isinstance(error, HTTPException):
+            error = of_framework(error)
+        elif not isinstance(error, ApiError):
+            LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            error = ApiError(500, INTERNAL, "server_error")
+        return error.response()
+
+    for kind in (ApiError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)

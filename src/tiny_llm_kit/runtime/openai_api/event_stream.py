@@ -1,0 +1,98 @@
+"""Server-sent events, and what happens when the client goes away: before the answer, or in the middle of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+DONE = "data: [DONE]\n\n"  # how OpenAI's streams end
+
+
+class Disconnected(Exception):
+    """The client has gone."""
+
+
+def event(content: Any) -> str:
+    """One server-sent event."""
+    return f"data: {json.dumps(content)}\n\n"
+
+
+async def has_gone(receive: Receive) -> None:
+    """Returns when the client has gone; the request's body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    """The result of some work, which is cancelled when the client goes away or the time is over.
+
+    Raises:
+        Disconnected: the client has gone.
+        TimeoutError: the time is over.
+        What the work raises.
+    """
+    working, gone = asyncio.create_task(work), asyncio.create_task(has_gone(receive))
+    try:
+        await asyncio.wait({working, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Disconnected if gone.done() else TimeoutError
+    finally:
+        await _cancelled(working, gone)
+
+
+async def _cancelled(*tasks: asyncio.Task) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EventStream(Response):
+    """Sends events as they come. A client that reads slowly keeps this one task waiting, and nobody else.
+
+    Args:
+        events: texts of events.
+        on_close: called at the end, also when the client has gone before the first event.
+        seconds: after that time the stream ends, read or not.
+        on_timeout: the text that is sent then, if the client still reads.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[str, None],
+        on_close: Callable[[], object] = lambda: None,
+        seconds: float | None = None,
+        on_timeout: str = "",
+    ):
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._on_close, self._seconds, self._on_timeout = events, on_close, seconds, on_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(receive, self._send_all(send), self._seconds)
+        except Disconnected:
+            pass
+        except TimeoutError:
+            await self._give_up(send)
+        finally:
+            self._on_close()
+            await self._events.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for text in self._events:
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _give_up(self, send: Send) -> None:
+        """A client that reads nothing at all does not get the last line either."""
+        last: Awaitable[None] = send({"type": "http.response.body", "body": self._on_timeout.encode()})
+        with_patience = asyncio.wait_for(last, 1)
+        await asyncio.gather(with_patience, return_exceptions=True)

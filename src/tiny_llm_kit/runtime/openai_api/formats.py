@@ -1,0 +1,120 @@
+"""Answers as the two completion endpoints write them: whole, or a chunk for each piece of a stream."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+
+class AnswerFormat:
+    """What the chunks and the answer to one request have in common.
+
+    Args:
+        model: name of the served model.
+        tokenizer: decodes single tokens, beside their log-probabilities.
+        with_logprobs: whether the client asked for log-probabilities.
+    """
+
+    prefix, kind, chunk_kind = "", "", ""
+
+    def __init__(self, model: str, tokenizer: Any, with_logprobs: bool):
+        self.model, self.tokenizer, self.with_logprobs = model, tokenizer, with_logprobs
+        self.id, self.created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
+
+    def whole(self, answers: Sequence[Any], usage: dict[str, Any]) -> dict[str, Any]:
+        """The answer of a request that is not streamed."""
+        return {**self._head(self.kind, [self.choice(answer) for answer in answers]), "usage": usage}
+
+    def chunk(self, pieces: Sequence[Any]) -> dict[str, Any]:
+        """A chunk of a stream."""
+        return self._head(self.chunk_kind, [self.delta(piece) for piece in pieces])
+
+    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The last chunk of a stream whose client asked for the numbers of tokens."""
+        return {**self._head(self.chunk_kind, []), "usage": usage}
+
+    def first_chunks(self, count: int) -> list[dict[str, Any]]:
+        """Chunks that come before the first token of any of the `count` answers."""
+        return []
+
+    def choice(self, answer: Any) -> dict[str, Any]:
+        """A whole answer."""
+        raise NotImplementedError
+
+    def delta(self, piece: Any) -> dict[str, Any]:
+        """A piece of one."""
+        raise NotImplementedError
+
+    def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+    def _text(self, token: int) -> str:
+        return self.tokenizer.decode([token])
+
+
+class CompletionFormat(AnswerFormat):
+    """Of `/v1/completions`: bare text."""
+
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._offsets: dict[int, int] = {}  # characters of each answer's tokens so far
+
+    def choice(self, answer: Any) -> dict[str, Any]:
+        return {
+            "index": answer.index,
+            "text": answer.text,
+            "logprobs": self._logprobs(answer) if self.with_logprobs else None,
+            "finish_reason": answer.finish_reason,
+        }
+
+    delta = choice
+
+    def _logprobs(self, piece: Any) -> dict[str, list]:
+        found: dict[str, list] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        offset = self._offsets.get(piece.index, 0)
+        for sampled in piece.sampled:
+            best = {**sampled.top_logprobs, sampled.token: sampled.logprob}
+            found["tokens"].append(self._text(sampled.token))
+            found["token_logprobs"].append(sampled.logprob)
+            found["top_logprobs"].append({self._text(token): value for token, value in best.items()})
+            found["text_offset"].append(offset)
+            offset += len(found["tokens"][-1])
+        self._offsets[piece.index] = offset
+        return found
+
+
+class ChatFormat(AnswerFormat):
+    """Of `/v1/chat/completions`: a message of the assistant."""
+
+    prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def first_chunks(self, count: int) -> list[dict[str, Any]]:
+        role = {"role": "assistant", "content": ""}
+        return [self._head(self.chunk_kind, [self._choice(index, "delta", role)]) for index in range(count)]
+
+    def choice(self, answer: Any) -> dict[str, Any]:
+        return self._choice(answer.index, "message", {"role": "assistant", "content": answer.text}, answer)
+
+    def delta(self, piece: Any) -> dict[str, Any]:
+        return self._choice(piece.index, "delta", {"content": piece.text}, piece)
+
+    def _choice(self, index: int, name: str, content: dict[str, str], piece: Any = None) -> dict[str, Any]:
+        logprobs = {"content": [*map(self._logprob, piece.sampled)]} if piece and self.with_logprobs else None
+        reason = piece and piece.finish_reason
+        return {"index": index, name: content, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprob(self, sampled: Any) -> dict[str, Any]:
+        best = [self._entry(token, value) for token, value in sampled.top_logprobs.items()]
+        return {**self._entry(sampled.token, sampled.logprob), "top_logprobs": best}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._text(token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

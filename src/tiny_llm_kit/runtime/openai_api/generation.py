@@ -1,0 +1,138 @@
+"""From a request's body to its answer: sampling parameters, the stream of pieces, whole or as server-sent events."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .errors import INTERNAL, ApiError, json_response, unavailable
+from .event_stream import DONE, Disconnected, EventStream, event, while_connected
+from .formats import AnswerFormat
+from .schemas import GenerationBody
+from .service import EngineService
+
+SMALLEST_TEMPERATURE = 1e-6  # below it the most probable token is all there is
+TIMED_OUT = "the request took longer than the server allows: ask for fewer tokens, or try again later"
+
+
+def sampling_params(names: Any, body: GenerationBody, max_tokens: int | None, logprobs: int | None) -> Any:
+    """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
+
+    Raises:
+        ApiError: a value is out of range.
+    """
+    temperature = 1.0 if body.temperature is None else body.temperature
+    try:
+        return names.SamplingParams(
+            temperature=temperature if temperature >= SMALLEST_TEMPERATURE else 0.0,
+            top_p=body.top_p,
+            top_k=max(0, body.top_k or 0),
+            max_tokens=max_tokens,
+            stop=body.stop,
+            seed=None if body.seed is None else body.seed % 2**63,
+            n=body.n or 1,
+            logprobs=logprobs,
+            ignore_eos=bool(body.ignore_eos),
+        )
+    except ValueError as error:
+        raise ApiError(400, str(error)) from None
+
+
+def check_body(service: EngineService, body: GenerationBody) -> None:
+    """What the schema cannot say.
+
+    Raises:
+        ApiError: 404 for another model, 400 for options that do not go together, 503 when the server is not ready.
+    """
+    served = service.options.model_name
+    if body.model not in (None, served):
+        message = f"there is no such model: this server has {served}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+    service.engine  # noqa: B018, raises 503
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One request on its way: its stream, and how its answer is written.
+
+    Args:
+        service: where it was submitted.
+        stream: its `RequestStream`.
+        format: of the endpoint.
+        n: answers to each prompt.
+    """
+
+    service: EngineService
+    stream: Any
+    format: AnswerFormat
+    n: int
+
+    async def respond(self, request: Request, body: GenerationBody) -> Response:
+        """The answer; a client that goes away ends its request."""
+        seconds = self.service.options.request_timeout
+        if body.stream:
+            with_usage = bool(body.stream_options and body.stream_options.include_usage)
+            timed_out = event(unavailable(TIMED_OUT).body())
+            return EventStream(self._events(with_usage), self.stream.close, seconds, timed_out)
+        try:
+            answers = await while_connected(request.receive, self._answers(), seconds)
+        except Disconnected:
+            return Response(status_code=499)  # nobody reads it
+        except TimeoutError:
+            raise unavailable(TIMED_OUT) from None
+        finally:
+            self.stream.close()
+        return json_response(self.format.whole(answers, self._usage()))
+
+    async def _answers(self) -> list[Any]:
+        """Every answer as one piece."""
+        answers: dict[int, Any] = {}
+        async for pieces in self.stream:
+            check_pieces(pieces)
+            for piece in pieces:
+                before = answers.get(piece.index)
+                answers[piece.index] = piece if before is None else before.followed_by(piece)
+        return [answers[index] for index in sorted(answers)]
+
+    async def _events(self, with_usage: bool) -> AsyncGenerator[str, None]:
+        extra = {"usage": None} if with_usage else {}
+        for chunk in self.format.first_chunks(len(self.stream.sequences)):
+            yield event({**chunk, **extra})
+        try:
+            async for pieces in self.stream:
+                check_pieces(pieces)
+                for piece in pieces:
+                    if piece.text or piece.finish_reason or self.format.with_logprobs:
+                        yield event({**self.format.chunk([piece]), **extra})
+        except ApiError as error:  # the status was sent long ago
+            yield event(error.body())
+        else:
+            if with_usage:
+                yield event(self.format.usage_chunk(self._usage()))
+        yield DONE
+
+    def _usage(self) -> dict[str, Any]:
+        """Numbers of tokens; a prompt counts once for all of its answers."""
+        prompts = self.stream.sequences[:: self.n]
+        asked = sum(sequence.num_prompt_tokens for sequence in prompts)
+        made = sum(len(sequence.tokens) for sequence in self.stream.sequences)
+        cached = sum(sequence.num_cached for sequence in prompts)
+        return {
+            "prompt_tokens": asked,
+            "completion_tokens": made,
+            "total_tokens": asked + made,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+
+def check_pieces(pieces: Sequence[Any]) -> None:
+    """Raises an ApiError if an answer did not come to its own end. What the engine says stays in the log."""
+    for piece in pieces:
+        if piece.finish_reason == "error":
+            raise ApiError(500, INTERNAL, "server_error")
+        if piece.finish_reason == "abort":
+            raise unavailable("the server is stopping: the answer is not complete")

@@ -1,0 +1,80 @@
+"""What is looked at before the app sees a request: the key, and how long its body is and takes."""
+
+import asyncio
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics"})  # for probes, and a page that asks for the key
+BODY_SECONDS = 30.0
+
+
+class Guard:
+    """An ASGI middleware: 401 without the key, 413 for a body that is too long, 408 for one that does not come.
+
+    Args:
+        app: what it guards.
+        api_key: None lets everybody in.
+        max_body_bytes: of a request.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None, max_body_bytes: int):
+        self.app, self.api_key, self.max_body_bytes = app, api_key, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if not self._may_enter(scope["path"], headers):
+            await _wrong_key().response()(scope, receive, send)
+        elif self._says_too_long(headers.get("content-length", "")):
+            await self._too_long().response()(scope, receive, send)
+        else:
+            await self.app(scope, self._limited(receive), send)
+
+    def _may_enter(self, path: str, headers: Headers) -> bool:
+        if self.api_key is None or path in OPEN_PATHS:
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.encode(), self.api_key.encode())
+
+    def _says_too_long(self, length: str) -> bool:
+        return length.isdecimal() and int(length[:20]) > self.max_body_bytes
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` that ends a request whose body is too long, or too slow."""
+        length, is_complete = 0, False
+
+        async def received() -> Message:
+            nonlocal length, is_complete
+            if is_complete:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), BODY_SECONDS)
+            except asyncio.TimeoutError:
+                raise HTTPException(408, f"the body did not come within {BODY_SECONDS:.0f} s") from None
+            length += len(message.get("body", b""))
+            if length > self.max_body_bytes:
+                raise HTTPException(413, str(self._too_long()))
+            is_complete = not message.get("more_body", False)
+            return message
+
+        return received
+
+    def _too_long(self) -> ApiError:
+        message = f"the body has more than {self.max_body_bytes} bytes: send less"
+        return ApiError(413, message, code="body_too_large")
+
+
+def _wrong_key() -> ApiError:
+    return ApiError(
+        401,
+        "a key is needed: send the header `Authorization: Bearer KEY`",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )

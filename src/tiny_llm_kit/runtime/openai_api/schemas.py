@@ -1,0 +1,210 @@
+"""What clients may send: the parameters of OpenAI's API that this server has, with vLLM's and our own additions."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_LOGPROBS = 20
+MOST_TOKENS = 2**31 - 1
+Text = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+# Known parameters without support may be sent with the value that changes nothing.
+Zero = Annotated[float, Field(ge=0, le=0)]
+
+
+class StrictBody(BaseModel):
+    """A JSON object: no unknown names, no text in place of a number, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(StrictBody):
+    include_usage: bool | None = Field(
+        None, description="one more chunk at the end, with the numbers of tokens"
+    )
+
+
+class GenerationBody(StrictBody):
+    """What both kinds of completions take."""
+
+    model: str | None = Field(None, description="name of the served model, as in /v1/models")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default: 1")
+    top_p: float | None = Field(None, gt=0, le=1, description="draw from the nucleus of this probability")
+    top_k: int | None = Field(
+        None, ge=-1, le=MOST_TOKENS, description="draw from so many tokens; -1 and 0: all"
+    )
+    n: int | None = Field(None, ge=1, le=128, description="answers to the same prompt; default: 1")
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="of the random draws")
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = Field(None, description="ends the text")
+    stream: bool | None = Field(None, description="send the answer as server-sent events while it is made")
+    stream_options: StreamOptions | None = Field(None, description="only with `stream`")
+    ignore_eos: bool | None = Field(None, description="go on after an end token")
+    priority: Literal["interactive", "batch"] | None = Field(None, description="default: interactive")
+    user: str | None = Field(None, description="accepted, not used")
+    frequency_penalty: Zero | None = Field(None, description="not supported: 0 or nothing")
+    presence_penalty: Zero | None = Field(None, description="not supported: 0 or nothing")
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = Field(
+        None, description="not supported: empty or nothing"
+    )
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`."""
+
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[TokenIds], Field(min_length=1)]
+    )
+    max_tokens: Count | None = Field(None, description="tokens of an answer, at most; default: 16")
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="most probable tokens to return")
+
+
+class TextPart(BaseModel):
+    """A part of a message; pictures and sound are not supported."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A turn of a conversation. Further fields, as clients send them back with an answer, are not used."""
+
+    model_config = ConfigDict(strict=True)
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
+
+    def rendered(self) -> dict[str, str]:
+        """As chat templates take it: "developer" is OpenAI's newer name for "system"."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+Messages = Annotated[list[Message], Field(min_length=1)]
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Messages
+    max_completion_tokens: Count | None = Field(
+        None, description="tokens of an answer, at most; default: the context"
+    )
+    max_tokens: Count | None = Field(None, description="older name of max_completion_tokens")
+    logprobs: bool | None = Field(None, description="return log-probabilities")
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="only with `logprobs`")
+
+
+class TokenizeBody(StrictBody):
+    """`POST /tokenize`: a text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_generation_prompt: bool = Field(
+        True, description="of a conversation: end where the assistant's turn begins"
+    )
+
+
+class TokenizeAnswer(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class BudgetBody(StrictBody):
+    """`POST /step_budget`, of the live page."""
+
+    max_num_batched_tokens: Count
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "tiny-llm"
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class CachedTokens(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+
+
+class CompletionAnswer(BaseModel):
+    """The answer of `/v1/completions`; each chunk of a stream is one too, with the new text alone."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChosenLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChosenLogprob]
+
+
+class AnswerMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class ChatAnswer(BaseModel):
+    """The answer of `/v1/chat/completions`. Chunks of a stream have `delta` in place of `message`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
