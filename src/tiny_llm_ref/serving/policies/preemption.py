@@ -80,8 +80,8 @@ class PreemptingScheduler(HybridScheduler):
     def make_room(self, sequence: Sequence) -> bool:
         """Reserves blocks for all known tokens of a running request, by preemption if there are too few.
 
-        Batch requests go before interactive ones, then the youngest. Blocks that were freed and are not back yet are on
-        their way: the request waits for them, and nobody is preempted in their stead.
+        The last of `running` goes first: its decode is not planned yet. Blocks that were freed and are not back yet are
+        on their way: the request waits for them, and nobody else is preempted.
 
         Returns:
             Whether it has its blocks. If not, it was preempted itself, or waits for a step.
@@ -90,7 +90,7 @@ class PreemptingScheduler(HybridScheduler):
         while not self.allocator.can_allocate(missing, keep_watermark=False):
             if missing <= self.allocator.num_free + self.allocator.num_returning:
                 return False
-            victim = max(self.running, key=lambda one: (self.may_preempt(one), self.running.index(one)))
+            victim = self.running[-1]
             self.preempt(victim)
             if victim is sequence:
                 return False

@@ -77,6 +77,9 @@ class SlackScheduler(PreemptingScheduler):
     def plan_step(self, plan: list[Scheduled]) -> None:
         """Makes room first, then plans: both kinds in one step, or the kind whose turn it is."""
         self.make_way()
+        self.running.sort(
+            key=self.may_preempt
+        )  # who may be preempted for a block comes last, the youngest at the end
         first, second = self.plan_decodes, self.plan_prompts
         if self.policy == "separate" and self.is_turn_of_prompts():
             first, second = second, first
@@ -121,7 +124,9 @@ class SlackScheduler(PreemptingScheduler):
         left = sum(one.num_uncomputed for one in self.running if not one.is_decoding)
         left += sum(one.num_uncomputed for one in self.waiting.smallest(self.max_num_seqs))
         whole = min(left, self.max_num_batched_tokens // self.tile * self.tile)
-        return bool(left) and (self._decoded_last or self.prompt_budget([]) >= whole)
+        ready = sum(one.is_decoding for one in self.running)
+        rest = self.slack() - self.profile.seconds(ready, ready)  # the decodes come after the chunk
+        return bool(left) and (self._decoded_last or self.profile.seconds(whole) <= rest)
 
     # Whose: short first, with ageing.
 

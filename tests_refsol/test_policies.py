@@ -1,0 +1,216 @@
+"""The policies as products: names and options, real answers under every policy, and the whole starvation corpus."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.lab.cost_model import Cost
+from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+from tiny_llm_kit.lab.incidents import CORPUS, Bound, IncidentCase, Sent, failures, group, incident, run_case
+from tiny_llm_kit.lab.incidents.table import broken_by
+from tiny_llm_ref import serving as s
+from tiny_llm_ref.serving.policies.aged_queue import AgedQueue
+from tiny_llm_ref.serving.policies.backfill import Backfill
+
+STEP = 61.2  # ms of a full step of 512 tokens
+PROFILE = s.StepProfile(Cost(0.0, 1.0, 0.0), Cost(0.0, 1.0, 0.0))  # the fake model: a second per token
+
+
+class Loop:
+    """A policy on a fake model that checks every batch."""
+
+    def __init__(self, name, /, num_blocks=24, block_size=4, caching=False, **options):
+        self.allocator = s.BlockAllocator(
+            num_blocks, block_size, watermark=0.0, enable_prefix_caching=caching
+        )
+        self.model = FakePackedModel(self.allocator, s.Sampled, ends=9)
+        options = {"max_num_batched_tokens": 64, "max_num_seqs": 3, **options}
+        if name == "slack":
+            options = {"profile": PROFILE, "latency_target": 16.0, "tile": 4, **options}
+        self.scheduler = s.make_scheduler(name, self.model, self.allocator, clock=self.model.clock, **options)
+        self.sequences = []
+
+    def add(self, prompt, most=12, priority="interactive"):
+        made = s.Sequence(
+            list(prompt), ByteTokenizer(), request_id=len(self.sequences), max_seq_len=64, priority=priority,
+            sampling=s.SamplingParams(max_tokens=most),
+        )  # fmt: skip
+        self.sequences.append(made)
+        self.scheduler.add(made)
+        return made
+
+    def finish(self):
+        while self.scheduler.has_work_remaining():
+            assert self.scheduler.step() or not self.scheduler.has_work_remaining()
+        return self
+
+
+@pytest.mark.parametrize("policy", [*s.POLICIES, "hybrid", "separate"])
+def test_every_name_makes_a_scheduler_that_serves(policy):
+    loop = Loop(policy)
+    loop.add(b"abc")
+    loop.finish()
+    [completion] = loop.scheduler.collect_results()
+    assert completion.text and loop.allocator.num_free == loop.allocator.num_blocks
+
+
+def test_an_unknown_name_is_refused_with_those_that_exist():
+    with pytest.raises(
+        ValueError, match=r"policy is 'fifo': give one of hybrid, separate, static, .*, slack"
+    ):
+        Loop("fifo")
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        ("orca", {"max_num_batched_tokens": 63}, "the longest prompt is one step"),
+        ("paced", {"decodes_between": 0}, "give at least 1"),
+        ("slack", {"latency_target": 0}, "give seconds above 0"),
+        ("slack", {"latency_target": 6.0}, "3 decodes and 4 tokens of a prompt take 7.0000 seconds"),
+        ("slack", {"tile": 0}, "tile is 0"),
+        ("slack", {"tile": 65}, "give 1 to 64 tokens"),
+        ("slack", {"ageing": 0}, "wait for ever"),
+        ("slack", {"batch_delay": -1}, "batch_delay is -1"),
+        ("slack", {"max_partial_prefills": 0}, "at least 1"),
+        ("slack", {"long_prefill_threshold": 0}, "at least 1"),
+        ("slack", {"max_preemptions": -1}, "at least 0"),
+    ],
+)
+def test_options_out_of_range_are_refused_with_the_way_out(policy, options, message):
+    with pytest.raises(ValueError, match=message):
+        Loop(policy, **options)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), policy=st.sampled_from([*s.POLICIES]))
+def test_answers_do_not_depend_on_the_policy(data, policy):
+    """Random loads in little memory, with aborts and shared prefixes: every answer is the one of the request alone."""
+    mode = data.draw(st.sampled_from(["hybrid", "separate"]))
+    loop = Loop(policy, caching=data.draw(st.booleans()), policy=mode)
+    aborted = set()
+    for _ in range(data.draw(st.integers(3, 12))):
+        for _ in range(data.draw(st.integers(0, 2))):
+            size = data.draw(st.integers(1, 40))
+            loop.add(
+                b"ab" * size,
+                data.draw(st.integers(1, 14)),
+                data.draw(st.sampled_from(["interactive", "batch"])),
+            )
+        if loop.sequences and data.draw(st.integers(0, 5)) == 0:
+            one = data.draw(st.sampled_from(loop.sequences))
+            aborted |= set() if one.is_done else {one.request_id}
+            one.abort()
+        loop.scheduler.step()
+    loop.finish()
+    for one in loop.sequences:
+        if one.request_id not in aborted and one.error is None:
+            assert one.tokens == loop.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
+    assert loop.allocator.num_free == loop.allocator.num_blocks
+    assert len(loop.scheduler.waiting) == 0 and not loop.scheduler.running
+
+
+@pytest.mark.parametrize("policy", ["slack", "sarathi"])
+def test_close_frees_whoever_waits_and_runs(policy):
+    loop = Loop(policy)
+    for size in (40, 30, 40, 5):
+        loop.add(b"x" * size)
+    loop.scheduler.step()
+    loop.scheduler.close()
+    assert loop.allocator.num_free == loop.allocator.num_blocks
+
+
+def test_static_batching_delivers_a_batch_as_a_whole():
+    """The short answer has its tokens early, and leaves with the long one; nobody joins meanwhile."""
+    ends = []
+    loop = Loop("static", on_event=lambda event: event.kind == "finish" and ends.append(event.time))
+    loop.model.ends = 0
+    short, long = loop.add(b"ab", 2), loop.add(b"cd", 9)
+    loop.scheduler.step()
+    late = loop.add(b"ef", 1)
+    for _ in range(4):
+        loop.scheduler.step()
+    assert short.is_done and not long.is_done and not ends and not late.tokens
+    loop.finish()
+    assert ends[0] == ends[1] < ends[2]
+
+
+# ---- the corpus
+
+
+def test_the_slack_scheduler_passes_every_incident():
+    assert {number: found for number, found in broken_by(s, "slack").items() if found} == {}
+
+
+def test_every_incident_has_a_link_and_says_why():
+    assert len(CORPUS) >= 20 and len({one.number for one in CORPUS}) == len(CORPUS)
+    for one in CORPUS:
+        assert one.threads and all(thread.count("/") == 1 and "#" in thread for thread in one.threads), (
+            one.number
+        )
+        assert one.mechanism.endswith(".") and all(case.bounds for case in one.cases)
+        assert all(link.startswith("https://github.com/") for link in one.links)
+
+
+@pytest.mark.parametrize(
+    ("policy", "number", "measure"),
+    [
+        ("prefill-first", 1, "gap of A: 2,410"),
+        ("decode-first", 7, "ttft of s: 20,022"),
+        ("sarathi", 4, "ttft of s: 1,878"),
+        ("sarathi", 13, "ttft of vip: 4,918"),
+    ],
+)
+def test_simple_policies_break_the_bounds_as_reported(policy, number, measure):
+    """The figures of the first, independent simulation of these traces."""
+    assert any(measure in found for found in failures(s, policy, incident(number)))
+
+
+def test_no_single_rule_passes_both_of_a_pair(monkeypatch):
+    """Each cure alone breaks its counterpart: passing freely, stopping at the first, short first without ageing."""
+
+    def broken(*numbers):
+        return [number for number in numbers if failures(s, "slack", incident(number))]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "_may_pass", lambda self, sequence: True)
+        assert broken(17, 18) == [18]
+    with monkeypatch.context() as patch:
+        patch.setattr(Backfill, "_may_pass", lambda self, sequence: self.blocked is None)
+        assert broken(17, 18) == [17]
+    with monkeypatch.context() as patch:
+        patch.setattr(AgedQueue, "key", lambda self, one: one.num_uncomputed + 1e-6 * one.waiting_since)
+        assert broken(4, 19) == [19]
+    assert [n for n in (4, 19) if failures(s, "sarathi", incident(n))] == [4, 19]
+
+
+# ---- traces that are in no list
+
+
+@pytest.mark.parametrize("at", [60, 777, 1_500])
+def test_a_short_prompt_waits_three_steps_whenever_it_comes(at):
+    """Also behind two long ones, of which the older has aged."""
+    requests = (*group(2, Sent("L", 0, 16_384, 4), every=10), Sent("s", at, 200, 4))
+    assert not run_case(s, "slack", IncidentCase(requests, (Bound("ttft", "s", 3 * STEP),))).broken()
+
+
+@pytest.mark.parametrize("at", [50, 9_000])
+def test_an_urgent_request_finds_its_blocks_whenever_it_comes(at):
+    """Batch requests hold all memory. Who is preempted for a block has no decode in the same plan."""
+    requests = (*group(4, Sent("b", 0, 400, 900, priority="batch")), Sent("vip", at, 600, 10))
+    bounds = (Bound("ttft", "vip", 3 * STEP), Bound("preemptions", "vip", 0))
+    assert not run_case(s, "slack", IncidentCase(requests, bounds, blocks=170)).broken()
+
+
+def test_a_batch_request_is_not_starved_by_endless_interactive_ones():
+    requests = (Sent("b", 0, 3_000, 50, priority="batch"), *group(300, Sent("i", 5, 300, 5), every=40))
+    case = IncidentCase(requests, (Bound("end", "b", 16_000),), options={"max_num_seqs": 4})
+    assert not run_case(s, "slack", case).broken()
+
+
+def test_a_small_rest_of_a_prompt_does_not_make_a_pause_longer_than_the_target():
+    """With steps of one kind, two tokens that are left after a whole chunk wait for the decodes."""
+    requests = (Sent("A", 0, 16, 100), Sent("L", 50, 514, 1), Sent("M", 50, 1_026, 1))
+    case = IncidentCase(requests, (Bound("gap", "A", 75),), target=75, options={"policy": "separate"})
+    assert not run_case(s, "slack", case).broken()
