@@ -108,6 +108,16 @@ def test_the_engine_of_week_3_gives_the_same_answers(batch):
         assert re.match(r"3 prompts · 2 slots · \d+ steps · \d+ tokens", SUMMARY.search(found[1])["counts"])
 
 
+def test_chunks_give_the_same_answers_in_more_steps(batch):
+    """With a chunk of 4 a prompt needs several steps, and each of them is one of the summary's."""
+    prompts = ["--prompt", "What is chunked prefill?", "--prompt", "Goodbye"]
+    whole = batch("--backend", PORT, *prompts)
+    cut = batch("--backend", PORT, *prompts, "--prefill-step", "4")
+    assert (cut[0], cut[2]) == (0, "") and answers(cut[1]) == answers(whole[1])
+    steps = [int(re.search(r"(\d+) steps", SUMMARY.search(out)["counts"])[1]) for _, out, _ in (whole, cut)]
+    assert steps[1] > steps[0]
+
+
 def test_lines_tell_what_happens_in_its_order(batch):
     code, out, _ = batch("--backend", PORT, "--slots", "2", "--prompt", "Who are you?", "--prompt", "Goodbye")
     lines = out.split("\n\n")[0].splitlines()
@@ -254,6 +264,7 @@ def test_a_folder_or_a_closed_input_has_no_prompts(batch, monkeypatch, tmp_path)
         (["--temperature", "1", "--top-p", "1.5"], "top_p is 1.5: give a number above 0"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--device", "hpu"], "device 'hpu'"),
+        (["--loader", "week3", "--prefill-step", "8"], "--prefill-step: week 3's engine has a token budget"),
     ],
 )
 def test_a_wrong_option_is_one_line(batch, arguments, line):
@@ -262,7 +273,14 @@ def test_a_wrong_option_is_one_line(batch, arguments, line):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--slots", "0"], ["--max-seq-len", "1"], ["--stop", ""], ["--max-tokens", "x"]]
+    "arguments",
+    [
+        ["--slots", "0"],
+        ["--prefill-step", "0"],
+        ["--max-seq-len", "1"],
+        ["--stop", ""],
+        ["--max-tokens", "x"],
+    ],
 )
 def test_an_option_out_of_range_is_a_usage_error(batch, arguments):
     code, _, errors = batch(*arguments)

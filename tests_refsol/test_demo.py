@@ -112,6 +112,14 @@ def test_every_knob_is_wired():
     assert served(CHUNKED, 3, max_tokens=2).requests[0].text == "ha ha "
     patient, tired = (served(PAUSING, 40, 3, 4, 5, patience=n) for n in (8, 1))
     assert patient.ttft(3) < patient.ttft(0) and tired.ttft(3) > tired.ttft(0)
+    adaptive = served(CHUNKED, 3, 600, max_tokens=20, chunker="adaptive")
+    assert adaptive.longest_gap > 32, "the smallest size of the ladder is larger than the step of 8"
+    first = [served(CHUNKED, 40, 24, 3, priorities=on).ttft(2) for on in (False, True)]
+    assert first[1] < first[0], "an interactive request goes before one of the class batch"
+    waits = [
+        served(CHUNKED, 3, 40, batch_size=2, peak_load=load, max_tokens=20).ttft(1) for load in (None, 0.5)
+    ]
+    assert waits[0] < waits[1], "a long prompt waits at peak load"
     free, kept = (served(CHUNKED, 40, 24, batch_size=2, reserved_decode_slots=n) for n in (0, 1))
     assert kept.ttft(1) > free.ttft(1), "a long text took the slot that is kept for questions"
 
@@ -129,6 +137,10 @@ def outcome_of(name: str, gap, ttft, total, texts=("a",), long_ttft=None):
         short_ttft=ttft,
         long_ttft=long_ttft,
         total=total,
+        short_latency=total,
+        long_latency=None,
+        requests_per_second=total and 1 / total,
+        tokens_per_second=total and 6 / total,
         ttft=lambda index: ttft,
         latency=lambda index: total,
     )
@@ -160,6 +172,13 @@ def test_the_table_and_the_answers():
     out = console.file.getvalue()
     assert re.search(r"small_1 +3 +7 +4.00 +10.00 +0.10 +11.00", out), out
     assert re.search(r"total time +10.00 +11.00", out) and "the answers differ" in out
+    assert re.search(
+        r"short mean +10.00 +11.00 *\nlong mean +- +- *\nrequests/s +0.10 +0.09 *\ntokens/s +0.60 +0.55",
+        out,
+    )
+    assert "fused" not in out
+    report.show(console, [outcome_of("whole", 2.0, 4.0, 10.0)], has_fused_attention=False)
+    assert "without a fused kernel" in console.file.getvalue()
     assert max(map(len, out.splitlines())) <= 88
 
 
@@ -303,6 +322,30 @@ def test_every_remedy_is_a_command_or_an_option_that_is_there():
 # ---- the command
 
 
+def test_the_help_has_both_tables(capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(["--help"])
+    out = capsys.readouterr().out
+    assert end.value.code == 0 and all(name in out for name in [*knobs.KNOBS, "out of memory"])
+    assert max(map(len, knobs.help_text().splitlines())) <= 80
+
+
+def test_prompts_of_a_file_are_long_if_they_need_more_than_a_chunk():
+    plain = SimpleNamespace(has_chat_template=False, encode=lambda text: [1] * len(text))
+    found = prompts.specs_of(plain, ["short", "x" * 30, "short"], 8)
+    assert [(spec.name, spec.kind, spec.priority, spec.tokens) for spec in found] == [
+        ("prompt_1", SHORT, "interactive", 5),
+        ("prompt_2", LONG, "batch", 30),
+        ("prompt_3", SHORT, "interactive", 5),
+    ]
+
+
+def test_the_mean_latency_and_the_rates_are_those_of_all_requests():
+    run = served(CHUNKED, 40, 3, 4)
+    assert run.short_latency == (run.latency(1) + run.latency(2)) / 2 and run.long_latency == run.latency(0)
+    assert run.requests_per_second == 3 / run.total and run.tokens_per_second == 18 / run.total
+
+
 def test_the_menu():
     answers = iter(["", "3", " 2 "])
     assert command.choose_demo(None, True, lambda text: next(answers)) == "async"
@@ -327,7 +370,8 @@ def test_the_command_runs_three_policies(kind, backend, monkeypatch, capsys):
         out,
     )
     assert out.count("first token\n") == 15 and "\x1b" not in out
-    assert all(name in out for name in [*knobs.KNOBS, "out of memory"])
+    assert re.search(r"\ntokens/s +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d *\n", out)
+    assert "out of memory" not in out, "the tables are for --help"
     assert ("small_1   > You are welcome!" in out) == (kind == "async")
 
 
@@ -355,6 +399,8 @@ def test_ctrl_c_is_an_exit_code_and_no_traceback(monkeypatch, capsys):
         (["--model", "no-such-model"], "no-such-model"),
         (["--batch-size", "2", "--reserved-decode-slots", "2"], "give 0 to 1, fewer than slots"),
         (["--gap", "-1"], "give seconds from 0 to 60"),
+        (["--peak-load", "2"], "give a share above 0 and at most 1"),
+        (["--prompts-file", "no-such-file"], "no-such-file: cannot be read"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(wrong, says, capsys):

@@ -268,7 +268,9 @@ def test_weights_too_large_for_float16_are_named(folder, backend):
     """Converted, they would be infinite."""
     spoil(folder, -7e4)
     load_checkpoint(folder, backend, "cpu", "bfloat16")
-    with pytest.raises(CheckpointError, match="'model.norm.weight' holds 70000, and float16 ends at 65504"):
+    with pytest.raises(
+        CheckpointError, match=r"'model\.norm\.weight' holds 70000, and float16 ends at 65504"
+    ):
         load_checkpoint(folder, backend, "cpu", "float16")
 
 

@@ -41,6 +41,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
     says = "prompts at a time, at most; default: 4"
     add("--slots", type=whole_number(1), default=4, metavar="N", help=says)
+    says = "week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts"
+    add("--prefill-step", type=whole_number(1, WHOLE), metavar="N", help=says)
     says = "tokens of a prompt and its answer"
     add("--max-seq-len", type=whole_number(2), default=512, metavar="N", help=says)
     add("--stop", type=stop_argument, help="ends an answer, and is no part of it", **many)
@@ -73,9 +75,12 @@ def job_of(options: argparse.Namespace) -> BatchJob:
         sampling = names.SamplingParams(*drawn, options.max_tokens, options.stop)
         limits = {"sampling": sampling, "template": options.template}
         if options.loader == "week3":
+            if options.prefill_step:
+                raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
             return make_engine_job(engine_of(options, len(prompts)), prompts, **limits)
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         serving = Serving(names, model, tokenizer)
+        limits["prefill_step"] = options.prefill_step
         return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)
     except ValueError as error:  # no such device here, files that are unusable, a number out of range
         fail(error)
@@ -118,7 +123,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     used = ["sampling"] * bool(options.temperature) + ["quantization"] * bool(options.quantize)
-    needs = Day(3, 3) if options.loader == "week3" else Day(2, 6)
+    needs = Day(2, 7) if options.prefill_step else Day(2, 6)
+    needs = Day(3, 3) if options.loader == "week3" else needs
     with ends_at_a_blank(needs=needs, unused=unused_days(*used)):
         code = run(options, Console(highlight=False))
     sys.exit(code)

@@ -8,10 +8,12 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
+from ..lab.bench.provenance import warn_if_busy
 from ..lab.demo import prompts, report
-from ..lab.demo.knobs import knob_values, show_knobs
+from ..lab.demo.knobs import help_text
 from ..lab.demo.runs import Demo, Knobs
 from ..lab.demo.session import serve_policies
+from ..lab.prompts import read_prompts
 from ..lab.serve import NoEnd, Serving
 from ..runtime.arguments import add_model_arguments, whole_number
 from ..runtime.port import resolve_serving
@@ -21,15 +23,39 @@ CHOICES = {"1": "sync", "2": "async"}
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
 
 
+class Parser(argparse.ArgumentParser):
+    """Its help ends with the tables of options and of remedies."""
+
+    def format_help(self) -> str:
+        return f"{super().format_help()}\n{help_text()}"
+
+
+def share(text: str) -> float:
+    """A share above 0 and at most 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: give a share above 0 and at most 1")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="pdm run demo", description=__doc__, allow_abbrev=False)
+    top = Parser(prog="pdm run demo", description=__doc__, allow_abbrev=False)
     add = top.add_argument
     add("--demo", choices=list(CHOICES.values()), help="no menu; without a terminal it is sync")
     add("--gap", type=float, default=0.1, metavar="S", help="async: seconds between two requests")
+    add("--prompts-file", metavar="FILE", help="the requests, a prompt a line, UTF-8; - is standard input")
     add("--prefill-step", type=whole_number(1), default=Knobs.prefill_step, metavar="N")
+    add(
+        "--chunker",
+        choices=["fixed", "adaptive"],
+        default=Knobs.chunker,
+        help="who chooses the size of a chunk",
+    )
     add("--batch-size", type=whole_number(1), default=Knobs.batch_size, metavar="N")
     add("--max-seq-len", type=whole_number(2), metavar="N", help="default: what the longest request needs")
     add("--reserved-decode-slots", type=whole_number(0), default=0, metavar="N")
+    add("--priorities", action="store_true", help="questions go before long texts")
+    add("--peak-load", type=share, metavar="SHARE", help="of the slots, from which on a long prompt waits")
     add("--patience", type=whole_number(1), default=Knobs.patience, metavar="N")
     add("--max-tokens", type=whole_number(1), default=Knobs.max_tokens, metavar="N", help="of an answer")
     add("--plain", action="store_true", help="lines alone, on a terminal too")
@@ -56,10 +82,14 @@ def make_demo(options: argparse.Namespace) -> Demo:
             raise ValueError(f"--reserved-decode-slots: give 0 to {options.batch_size - 1}, fewer than slots")
         if not 0 <= options.gap < 60:
             raise ValueError(f"--gap {options.gap}: give seconds from 0 to 60")
+        if options.prompts_file is None:
+            specs = prompts.specs(tokenizer)
+        else:
+            specs = prompts.specs_of(tokenizer, read_prompts(options.prompts_file), options.prefill_step)
     except ValueError as error:
         fail(error)
     knobs = Knobs(**{name: getattr(options, name) for name in Knobs.__dataclass_fields__})
-    return Demo(Serving(resolve_serving(options.solution), model, tokenizer), prompts.specs(tokenizer), knobs)
+    return Demo(Serving(resolve_serving(options.solution), model, tokenizer), specs, knobs)
 
 
 @command
@@ -74,6 +104,7 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(1)
         demo = make_demo(options)
         when = "all at the start" if options.demo == "sync" else f"one every {options.gap:g} s"
+        warn_if_busy()
         report.introduce(console, demo, f"{options.model}, {options.backend}", when)
         try:
             gap = options.gap if options.demo == "async" else None
@@ -81,11 +112,10 @@ def main(argv: list[str] | None = None) -> None:
             runs, is_interrupted = serve_policies(demo, console, gap, moves)
         except NoEnd as problem:
             fail(f"demo: {problem}")
-        report.show(console, runs)
+        report.show(console, runs, (options.backend, demo.serving.model.device) != ("mlx", "cpu"))
         if is_interrupted:
             console.print("\ninterrupted")
             sys.exit(INTERRUPTED)
-        show_knobs(console, knob_values(demo))
 
 
 if __name__ == "__main__":

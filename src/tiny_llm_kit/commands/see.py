@@ -9,6 +9,7 @@ from rich.console import Console
 from ..course.address import Day
 from ..course.arguments import day_argument
 from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
+from ..lab.bench.provenance import warn_if_busy
 from ..lab.serve import NoEnd
 from ..runtime.arguments import DEVICES, whole_number
 from ..runtime.port import SOLUTIONS, Port
@@ -41,9 +42,12 @@ def main(argv: list[str] | None = None) -> None:
     if options.graphs:
         show_graphs(options)
         return
-    shows = shown(screen(options.day), options, backend)
+    module = screen(options.day)
+    shows = shown(module, options, backend)
     with ends_at_a_blank(needs=options.day):
         port, console = open_port(options.solution, backend, options.device), Console()
+        if hasattr(module, "MEASURED"):
+            warn_if_busy()
         try:
             for show in shows:
                 show(port, console)

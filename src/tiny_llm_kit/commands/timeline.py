@@ -7,7 +7,7 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..lab.bench.provenance import provenance
+from ..lab.bench.provenance import provenance, warn_if_busy
 from ..lab.serve import NoEnd, Serving, serve
 from ..lab.timeline.comparison import Comparison, run_once
 from ..lab.timeline.terminal import COLUMNS
@@ -85,6 +85,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     with ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
         try:
+            if not options.simulate:
+                warn_if_busy()
             found = compare(options)
             found.show(make_console())
             if options.trace:

@@ -216,12 +216,13 @@ def output(command: Command) -> str:
         cwd=ROOT,
         env=environment,
         encoding="utf-8",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         stdin=subprocess.DEVNULL,
     )
     if run.returncode != command.exit_code:
-        raise RuntimeError(f"`{command.shown}` ended with {run.returncode}:\n{run.stdout[-2000:]}")
+        raise RuntimeError(
+            f"`{command.shown}` ended with {run.returncode}:\n{(run.stdout + run.stderr)[-2000:]}"
+        )
     return re.sub("|".join(command.mask), "…", run.stdout) if command.mask else run.stdout
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from rich.console import Console
 
 from ...lab.bench.chunked_prefill import shown, sweep
-from ...lab.bench.chunked_prefill_report import median, percent
+from ...lab.bench.chunked_prefill_report import WITHOUT_A_FUSED_KERNEL, median, percent
 from ...lab.cost_model import measured_costs
 from ...lab.serve import Serving, serve
 from ...lab.simulated_model import SimulatedModel
@@ -50,6 +50,7 @@ def show_measured(b, names, console: Console) -> None:
         if step is not None:
             changes = "".join(f"{percent(mine[f] / none[f] - 1):>14}" for f in FIGURES)
             console.print(f"{'':<6}{changes}", style="dim")
+    console.print(WITHOUT_A_FUSED_KERNEL)
 
 
 def show_choices(names, console: Console) -> None:

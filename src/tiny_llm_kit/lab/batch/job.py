@@ -15,7 +15,7 @@ from ..recorder import Recorder
 from ..serve import Serving
 from ..text import counted, harmless, shortened
 
-PREFILL_STEP = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
+PROMISE = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,14 @@ def make_job(
     max_seq_len: int = 512,
     template: bool = True,
     sampling: Any = None,
+    prefill_step: int | None = None,
 ) -> BatchJob:
     """A request of Week 2 for every prompt; all of them arrive now. More slots than prompts would only be memory.
 
     Args:
         template: whether prompts get the model's chat template.
         sampling: `SamplingParams` of every request; greedy when None.
+        prefill_step: tokens of a chunk, at most; None computes prompts whole.
 
     Raises:
         CheckpointError: the template fails.
@@ -96,9 +98,9 @@ def make_job(
 
     def answer(on_event: Callable[[Any], object]) -> None:
         heard = {"clock": serving.clock, "on_event": on_event}
-        names.batch_generate(model, tokenizer, requests, max_seq_len, slots, **heard)
+        names.batch_generate(model, tokenizer, requests, max_seq_len, slots, prefill_step, **heard)
 
-    recorder = recorder_of(requests, start, PREFILL_STEP)
+    recorder = recorder_of(requests, start, PROMISE)
     return BatchJob(serving, backend, prompts, requests, slots, max_seq_len, recorder, answer)
 
 

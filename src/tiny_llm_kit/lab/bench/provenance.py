@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +39,16 @@ def provenance(device: str) -> dict:
 def load() -> float | None:
     """Processes that wanted to run, on average over the last minute; None where nobody counts them."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def warn_if_busy() -> None:
+    """One line on standard error if more processes want to run than there are cores: times say little then."""
+    now, cores = load() or 0.0, os.cpu_count() or 1
+    if now > cores:
+        print(
+            f"warning: the load is {now:.1f} on {cores} cores: measured times will be too long",
+            file=sys.stderr,
+        )
 
 
 def settled_load(seconds: int = 300) -> float:

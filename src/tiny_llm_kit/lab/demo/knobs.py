@@ -1,12 +1,10 @@
-"""What can be turned in the demo, and what to do when something is wrong."""
+"""The options of the demo that change what happens, and remedies for common problems; for `--help`."""
 
-from collections.abc import Mapping
-from typing import Any
+import io
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
-
-from .runs import POLICIES, Demo
 
 # Name in the scheduler or its `Turns` -> (its option of the demo, what it does).
 KNOBS = {
@@ -14,14 +12,17 @@ KNOBS = {
         "--prefill-step",
         "tokens of a chunk: smaller shortens gaps, larger ends prompts sooner",
     ),
+    "chunker": ("--chunker adaptive", "chooses the size of each chunk from the times of earlier ones"),
     "batch_size": (
         "--batch-size",
         "requests that decode together: more throughput, slower steps, more memory",
     ),
     "max_seq_len": ("--max-seq-len", "tokens of a slot, prompt and answer: its cache is kept for each slot"),
-    "pause_prefill": ("policy `pausing`", "a long prompt makes room for a shorter one, and goes on later"),
+    "queue": ("--priorities", "interactive requests before those of the class batch, with ageing"),
+    "pause_prefill": ("policy `pausing`", "a long prompt makes room for a shorter one, and continues later"),
     "reserved_decode_slots": ("--reserved-decode-slots", "slots that long texts (class batch) may not take"),
-    "patience": ("--patience", "so often a prompt makes room; then it goes on, and no wait has no end"),
+    "peak_load": ("--peak-load", "share of running slots from which on a long prompt waits"),
+    "patience": ("--patience", "maximum number of times that a prompt makes room, so no wait is endless"),
 }
 TROUBLES = (
     (
@@ -42,29 +43,19 @@ TROUBLES = (
 )
 
 
-def knob_table(values: Mapping[str, Any]) -> Table:
-    """Every knob with its value in this run."""
-    shown = Table("knob", "here", "turn it by", "what it does", box=None, pad_edge=False)
-    for name, (option, does) in KNOBS.items():
-        shown.add_row(name, str(values[name]), option, does)
-    return shown
-
-
-def trouble_table() -> Table:
-    shown = Table("trouble", "try", box=None, pad_edge=False)
-    for trouble, remedy in TROUBLES:
-        shown.add_row(trouble, remedy)
-    return shown
-
-
-def knob_values(demo: Demo) -> dict[str, Any]:
-    """The value of every knob in this run."""
-    pausing = ", ".join(policy.name for policy in POLICIES if policy.pauses)
-    return {**demo.knobs.__dict__, "max_seq_len": demo.workload.max_seq_len, "pause_prefill": pausing}
-
-
-def show_knobs(console: Console, values: Mapping[str, Any]) -> None:
+def help_text(columns: int = 80) -> str:
+    """Both tables as text."""
+    console = Console(width=columns, file=io.StringIO(), highlight=False)
+    console.print(
+        _table(("in the scheduler", "option", "what it does"), [(n, *row) for n, row in KNOBS.items()])
+    )
     console.print()
-    console.print(knob_table(values))
-    console.print()
-    console.print(trouble_table())
+    console.print(_table(("trouble", "try"), TROUBLES))
+    return console.file.getvalue()
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    shown = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        shown.add_row(*row)
+    return shown

@@ -1,6 +1,7 @@
 """The requests of the demo: two long texts and three short questions, counted by the model's own tokenizer."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import cycle, islice
 
 from ...model.tokenizer import Tokenizer
@@ -34,10 +35,19 @@ def padded(tokenizer: Tokenizer, tokens: int) -> str:
 def specs(tokenizer: Tokenizer) -> list[RequestSpec]:
     """All five, in the order in which they are sent. Long texts are of the class `batch`, questions interactive."""
     texts = {**{name: padded(tokenizer, tokens) for name, tokens in LONG_TEXTS.items()}, **QUESTIONS}
-    return [_spec(tokenizer, name, texts[name]) for name in ORDER]
+    return [_spec(tokenizer, name, texts[name], name in LONG_TEXTS) for name in ORDER]
 
 
-def _spec(tokenizer: Tokenizer, name: str, text: str) -> RequestSpec:
-    kind, priority = (LONG, "batch") if name in LONG_TEXTS else (SHORT, "interactive")
+def specs_of(tokenizer: Tokenizer, texts: Iterable[str], prefill_step: int) -> list[RequestSpec]:
+    """A request for each text, in order. One that needs more than one chunk is long, and of the class `batch`."""
+    found = [(text, len(tokenizer.encode(rendered(tokenizer, text)))) for text in texts]
+    return [
+        _spec(tokenizer, f"prompt_{number}", text, length > prefill_step)
+        for number, (text, length) in enumerate(found, 1)
+    ]
+
+
+def _spec(tokenizer: Tokenizer, name: str, text: str, is_long: bool) -> RequestSpec:
+    kind, priority = (LONG, "batch") if is_long else (SHORT, "interactive")
     prompt, text_tokens = tuple(tokenizer.encode(rendered(tokenizer, text))), len(tokenizer.encode(text))
     return RequestSpec(kind, len(prompt), 0, None, name, prompt, priority, text_tokens)

@@ -1,11 +1,11 @@
-"""What the demo leaves on the terminal: each request under each policy, and what chunks have won and lost."""
+"""The report of the demo: each request under each policy, and what chunks have won and lost."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from ..bench.chunked_prefill_report import NEAR, percent
+from ..bench.chunked_prefill_report import NEAR, WITHOUT_A_FUSED_KERNEL, percent
 from ..workload import LONG
 from .runs import Demo, PolicyRun
 
@@ -15,6 +15,13 @@ COMPARED = (
     ("short TTFT", lambda run: run.short_ttft),
     ("long TTFT", lambda run: run.long_ttft),
     ("total time", lambda run: run.total),
+)
+# Shown in the table alone: they follow from the others.
+ALSO_SHOWN = (
+    ("short mean", lambda run: run.short_latency),
+    ("long mean", lambda run: run.long_latency),
+    ("requests/s", lambda run: run.requests_per_second),
+    ("tokens/s", lambda run: run.tokens_per_second),
 )
 
 
@@ -44,7 +51,7 @@ def table(runs: Sequence[PolicyRun]) -> Table:
         tokens = len(runs[0].requests[index].prompt_tokens)
         shown.add_row(spec.name, f"{spec.text_tokens:,}", f"{tokens:,}", *cells)
     shown.add_row()
-    for name, value in COMPARED:
+    for name, value in (*COMPARED, *ALSO_SHOWN):
         shown.add_row(name, "", "", *(c for o in runs for c in (seconds(value(o)), "")), style="bold")
     return shown
 
@@ -71,16 +78,19 @@ def same_answers(runs: Sequence[PolicyRun]) -> str:
     return "the same answers under every policy" if len(texts) == 1 else "the answers differ between policies"
 
 
-def show(console: Console, runs: Sequence[PolicyRun]) -> None:
-    """Table and summary of the policies that came to their end."""
+def show(console: Console, runs: Sequence[PolicyRun], has_fused_attention: bool = True) -> None:
+    """Table and summary of the policies that came to their end; where there is no fused attention, what it costs."""
     if not runs:
         return
     console.print(
         "\nSeconds from sending a request to its first token (TTFT) and to its end; one run each.\n"
+        "Below: medians of TTFT; short mean and long mean are mean times to the end.\n"
     )
     console.print(table(runs))
     console.print()
     for run in runs[1:]:
         for line in summary(runs[0], run):
             console.print(line, soft_wrap=True)
+    if not has_fused_attention:
+        console.print(WITHOUT_A_FUSED_KERNEL)
     console.print(f"{same_answers(runs)}; with medians: `pdm run bench-chunked-prefill`")

@@ -1,8 +1,8 @@
-"""Serves the requests of the demo under each policy, and keeps what each of them felt."""
+"""Serves the requests of the demo under each policy, and keeps the latencies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from ..serve import Listener, Service, Serving
@@ -12,12 +12,15 @@ from ..workload import LONG, SHORT, RequestSpec, Workload
 
 @dataclass(frozen=True)
 class Knobs:
-    """What can be turned, see `knobs.KNOBS`."""
+    """The options of a run, see `knobs.KNOBS`."""
 
     prefill_step: int = 128
+    chunker: str = "fixed"
     batch_size: int = 5
     max_seq_len: int | None = None
     reserved_decode_slots: int = 0
+    priorities: bool = False
+    peak_load: float | None = None
     patience: int = 8
     max_tokens: int = 48
 
@@ -69,14 +72,18 @@ class Demo:
 
     def service(self, policy: DemoPolicy, on_event: Listener) -> Service:
         """A run under this policy, ready to begin."""
-        knobs = self.knobs
+        knobs, names = self.knobs, self.serving.names
+        adapts = policy.is_chunked and knobs.chunker == "adaptive"
         return Service(
             self.serving,
             self.workload,
             knobs.prefill_step if policy.is_chunked else None,
             on_event,
+            chunker=names.AdaptiveChunker() if adapts else None,
+            queue=names.PriorityScheduler() if knobs.priorities else None,
             pause_prefill=policy.pauses,
             reserved_decode_slots=knobs.reserved_decode_slots,
+            peak_load=knobs.peak_load,
             patience=knobs.patience,
         )
 
@@ -104,7 +111,7 @@ class Demo:
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """What the requests felt under one policy.
+    """The latencies of all requests under one policy.
 
     Args:
         policy: which one.
@@ -133,7 +140,7 @@ class PolicyRun:
 
     @property
     def long_ttft(self) -> float | None:
-        """The median of the long prompts, who may pay for it."""
+        """The median of the long prompts."""
         return self._median_ttft(LONG)
 
     def _median_ttft(self, kind: str) -> float | None:
@@ -147,6 +154,32 @@ class PolicyRun:
         return self.trace.longest_gap
 
     @property
+    def short_latency(self) -> float | None:
+        """The mean of the short prompts, in seconds from sending to the end."""
+        return self._mean_latency(SHORT)
+
+    @property
+    def long_latency(self) -> float | None:
+        """The mean of the long prompts, in seconds from sending to the end."""
+        return self._mean_latency(LONG)
+
+    def _mean_latency(self, kind: str) -> float | None:
+        times = [self.latency(number) for number, spec in enumerate(self.specs) if spec.kind == kind]
+        known = [time for time in times if time is not None]
+        return mean(known) if known else None
+
+    @property
     def total(self) -> float:
         """Seconds from the start to the last end."""
         return self.trace.end
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """Requests that came to their own end."""
+        ended = sum(lane.latency is not None for lane in self.trace.lanes)
+        return ended / self.total if self.total else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of all answers."""
+        return self.trace.num_tokens / self.total if self.total else None
