@@ -17,7 +17,7 @@ from ..lab.serve import Serving
 from ..lab.timeline import chrome
 from ..lab.trace import WHOLE
 from ..runtime.arguments import (
-    add_engine_arguments,
+    add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
     check_engine_arguments,
@@ -57,7 +57,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     says = "which week's engine; auto: that of week 2"
     add("--loader", default="auto", choices=["auto", "week2", "week3"], help=says)
     add_model_arguments(top, solution="ref")
-    add_engine_arguments(top)
+    add_eager_argument(top)
     add_sampling_arguments(top)
     options = top.parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)

@@ -17,7 +17,7 @@ from ..course.capabilities import (
 )
 from ..model.files import CheckpointError
 from ..runtime.arguments import (
-    add_engine_arguments,
+    add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
     check_engine_arguments,
@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["auto", *LOADERS],
         help="which week's engine; auto: that of week 2 once its first day is filled in, else that of week 1",
     )
-    add_engine_arguments(top)
+    add_eager_argument(top)
     add_sampling_arguments(top)
     return top
 

@@ -79,8 +79,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     )
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of Week 3's engine alone."""
+def add_eager_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--enforce-eager`, an option of Week 3's engine alone."""
     says = (
         "run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)"
     )
