@@ -15,7 +15,16 @@ from tiny_llm_kit.commands import lab as command
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import provenance
 from tiny_llm_kit.lab.packed_cost import AdditiveCost, StepWork
-from tiny_llm_kit.lab.studies import ablation, agreement, budget, capacity, pipeline, scale, single_prompt
+from tiny_llm_kit.lab.studies import (
+    ablation,
+    agreement,
+    budget,
+    bursts,
+    capacity,
+    pipeline,
+    scale,
+    single_prompt,
+)
 from tiny_llm_kit.lab.studies.catalogue import ALL, STUDIES
 from tiny_llm_kit.lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
 from tiny_llm_kit.lab.studies.served import StudyPlan, options_of, serve_trace
@@ -188,6 +197,13 @@ def test_chunks_leave_fewer_bubbles_than_whole_prompts():
     assert by_kind["PB2"] > by_kind["PB3"] > 10 and by_kind["PB1"] == pytest.approx(0, abs=2), (
         "the last is uniform"
     )
+
+
+def test_bursts_delay_first_tokens_that_a_poisson_process_does_not():
+    study = bursts.run(StudyPlan(PLAN.names, requests=60, seeds=(0,)))
+    late = {(row[0], row[1]): row[3] for row in study.rows}
+    for scheduler in bursts.SCHEDULERS:
+        assert late["bursts", scheduler] > 2 * late["Poisson", scheduler], scheduler
 
 
 def test_a_capacity_is_the_highest_rate_that_holds():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from . import ablation, budget, capacity, pipeline, scale, single_prompt
+from . import ablation, budget, bursts, capacity, pipeline, scale, single_prompt
 from .served import StudyPlan
 from .study import Study
 
@@ -14,6 +14,7 @@ STUDIES: dict[str, Callable[[StudyPlan], Study]] = {
     "pipeline": pipeline.run,
     "ablation": ablation.run,
     "budget": budget.run,
+    "bursts": bursts.run,
     "capacity": capacity.run,
     "scale": scale.run,
 }
