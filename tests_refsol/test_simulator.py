@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.cost_model import pairs
+from tiny_llm_kit.lab.cost_model import Cost, pairs
 from tiny_llm_kit.lab.latency_recorder import LatencyRecorder, weighted_percentile
 from tiny_llm_kit.lab.packed_cost import INCIDENTS, AdditiveCost, RooflineCost, StepWork
 from tiny_llm_kit.lab.packed_profile import StepSamples, WallClock, fitted
@@ -125,7 +125,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     requests=REQUESTS,
     cost=st.sampled_from([INCIDENTS, SUM, ROOFLINE]),
@@ -153,6 +153,25 @@ def histogram(latencies):
     for gap, weight in zip(latencies.gaps, latencies.weights, strict=True):
         found[gap] += weight
     return found
+
+
+PROFILE = SERVING.StepProfile(Cost(0.010, 0.0001, 0), Cost(0.010, 0, 0))
+
+
+@pytest.mark.parametrize("policy", sorted(set(SERVING.POLICIES) - {"paced"}))
+def test_skipping_equals_stepping_under_every_policy_that_counts_no_steps(policy):
+    def made(model, allocator, **options):
+        if policy == "slack":
+            options |= {"profile": PROFILE, "latency_target": 0.020, "tile": 16}
+        return SERVING.make_scheduler(policy, model, allocator, **options)
+
+    specs = [spec(number / 9, 10 + 53 * number % 160, 5 + 17 * number % 50) for number in range(20)]
+    options = {"max_num_batched_tokens": 256, "max_num_seqs": 4, "max_model_len": 256, "num_blocks": 40}
+    jumped, stepped = (simulated(specs, SUM, scheduler=made, jump=jump, **options) for jump in (True, False))
+    assert jumped.skipped > 10 and stepped.skipped == 0
+    ours, theirs = jumped.recorder.latencies(), stepped.recorder.latencies()
+    assert jumped.clock.now == stepped.clock.now and jumped.steps == stepped.steps
+    assert histogram(ours) == histogram(theirs) and sorted(ours.ttfts) == sorted(theirs.ttfts)
 
 
 def test_long_answers_are_mostly_skipped():
@@ -191,6 +210,7 @@ def test_latencies_are_those_of_the_trace():
     assert found.longest_gap == pytest.approx(lanes.longest_gap) and found.delay(100) > 0.05
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1), st.integers(1, 100))
 def test_a_weighted_percentile_is_that_of_the_values_written_out(groups, p):
     values, weights = (np.array(each, dtype=float) for each in zip(*groups, strict=True))

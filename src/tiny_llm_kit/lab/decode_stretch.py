@@ -3,6 +3,9 @@
 While nobody waits and everybody who runs decodes, no policy has a choice: each step computes one token of each request.
 So all steps up to the next arrival, or to the step in which somebody ends, are taken at once. What they cost is summed
 in the order of the steps, and the result equals that of stepping to the last bit.
+
+A policy may remember what its last step was, so the first step of a stretch is never skipped. A policy that counts its
+steps must not be skipped at all.
 """
 
 from typing import Any
@@ -30,11 +33,9 @@ def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
     steps = 1 + int(
         (times[:-1] < until).sum()
     )  # the first begins now, each other when the one before it ends
-    _advance(scheduler, steps)
+    end = scheduler.clock.now = float(times[steps - 1])
+    _advance(scheduler, steps, end)
     recorder.stretch(scheduler.running, times[:steps])
-    scheduler.clock.now = float(times[steps - 1])
-    for each in scheduler.running:
-        each.token_time = scheduler.clock.now
     return steps
 
 
@@ -78,12 +79,13 @@ def _ends(scheduler: Any, steps: int) -> Any:
     return np.cumsum(np.concatenate([[scheduler.clock.now], seconds]))[1:]
 
 
-def _advance(scheduler: Any, steps: int) -> None:
-    """Gives every request its tokens and their blocks, as `commit` would step by step."""
+def _advance(scheduler: Any, steps: int, end: float) -> None:
+    """Gives every request its tokens and their blocks, as `commit` would step by step, the last of them at `end`."""
     scheduler.model.calls += steps
     for each in scheduler.running:
         each.block_table.reserve(len(each.known_tokens) + steps - 1)
         each.num_computed += steps
+        each.token_time = end
         for tokens in (each.known_tokens, each.tokens):
             tokens.extend([0] * steps)
         each.sampled.extend([each.sampled[-1]] * steps)

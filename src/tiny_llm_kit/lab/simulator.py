@@ -56,7 +56,7 @@ class Simulation:
         recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
             `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.
         on_event: called with each event after it was recorded; then nothing is skipped.
-        jump: whether stretches may be skipped.
+        jump: whether stretches may be skipped; not for a scheduler that counts its steps.
         num_blocks, block_size, watermark: of the KV blocks.
         max_model_len: tokens of a prompt and its answer, at most.
         options: of the scheduler.
@@ -94,6 +94,7 @@ class Simulation:
         self._order = count()  # what happens at the same time happens in the order in which it was told
         self._happenings: list[tuple[float, int, Callable[[], object]]] = []
         self._ended = 0
+        self._decoded_last = False  # whether the last step that was not skipped had decodes alone
 
     def at(self, time: float, action: Callable[[], object]) -> None:
         """Lets something happen at a time, between two steps: `action` adds or aborts a request, for example."""
@@ -173,7 +174,8 @@ class Simulation:
 
     def _step(self, until: float) -> None:
         next_time = self._happenings[0][0] if self._happenings else math.inf
-        skipped = skip_decodes(self.scheduler, self.recorder, min(next_time, until)) if self._jumps else 0
+        may_skip = self._jumps and self._decoded_last
+        skipped = skip_decodes(self.scheduler, self.recorder, min(next_time, until)) if may_skip else 0
         self.steps += skipped
         self.skipped += skipped
         if skipped:
@@ -190,7 +192,9 @@ class Simulation:
             self.recorder(event)
         if self._on_event is not None:
             self._on_event(event)
-        if event.kind == "finish":
+        if event.kind == "step":
+            self._decoded_last = all(part.kind == "decode" for part in event.parts)
+        elif event.kind == "finish":
             self._ended += 1
             if self._ended % COLLECT == 0:
                 self.at(self.clock(), self.scheduler.collect_results)
