@@ -455,7 +455,10 @@ def test_both_runs_by_the_real_model(port, tmp_path):
     source = json.loads((tmp_path / "trace.json").read_text())["otherData"]["whole prompts"]
     assert source["provenance"]["port"] == port and source["provenance"]["versions"]["numpy"]
     text = (tmp_path / "page.html").read_text()
-    assert "This was fitted to the steps of the two runs above." in text and str(tmp_path) not in text
+    assert (
+        "This was fitted to the steps of both runs above. What it gives for them: whole prompts: " in text
+        and str(tmp_path) not in text
+    )
     assert f"{source['provenance']['port']} port, cpu; " in text and source["provenance"]["commit"] in text
 
 

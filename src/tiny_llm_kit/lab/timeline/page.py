@@ -46,7 +46,7 @@ def html(
         chosen=chosen,
         legend=[(kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds],
         sizes=[_size(run) for run in runs],
-        costs=_costs(after, runs[chosen], costs),
+        costs=_costs([(before, runs[-1]), (after, runs[chosen])], costs),
         source=_source(after.provenance),
     )
 
@@ -72,16 +72,21 @@ def _source(found: Mapping[str, Any]) -> str:
     )
 
 
-def _costs(measured: Trace, virtual: Trace, costs: Costs | None) -> str:
-    """What the steps of the virtual runs cost, and how near they come."""
+def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: Costs | None) -> str:
+    """The costs of the steps in the virtual runs, and how near these come to the measured ones.
+
+    Args:
+        pairs: each measured run with the same run in virtual time.
+    """
     used = costs or measured_costs()
     text = f"A chunk takes {_cost(used.prefill)}; a decode step {_cost(used.decode)}."
     if costs is None:
         return f"{text} These are the simulated model's own figures."
-    return (
-        f"{text} This was fitted to the steps of the two runs above. By it, the run in {virtual.title} takes "
-        f"{duration(virtual.end)}; {duration(measured.end)} were measured."
+    near = "; ".join(
+        f"{virtual.title}: {duration(virtual.end)}, measured {duration(measured.end)}"
+        for measured, virtual in pairs
     )
+    return f"{text} This was fitted to the steps of both runs above. What it gives for them: {near}."
 
 
 def _cost(cost: Cost) -> str:
