@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
@@ -29,6 +30,33 @@ def port():
 @pytest.fixture(scope="module")
 def model(port):
     return port.Qwen3ModelWeek2(random_checkpoint(port, CASE))
+
+
+class ViewWrites(TorchDispatchMode):
+    """Collects the operations that write into a view of another tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation._schema.is_mutable and args[0]._is_view():
+            self.names.append(operation.name())
+        return operation(*args, **(kwargs or {}))
+
+
+def test_no_cache_is_written_through_a_view(port):
+    """A graph captured on a Gaudi does not support it."""
+    single, batch = port.TinyKvFullCache(300), port.BatchingKvCache(3, 300)
+    tokens = torch.ones(1, 2, 5, 8)
+    with ViewWrites() as control:
+        torch.zeros(3, 3)[1:].fill_(1)
+    with ViewWrites() as writes:
+        single.update_and_fetch(tokens, tokens)
+        batch.add_request(single, 1)
+        batch.update_and_fetch(*2 * [torch.ones(2, 2, 1, 8)])
+        batch.remove_request(1)
+    assert (len(control.names), writes.names) == (1, []), "the first shows that such a write is seen"
 
 
 class Recorded:

@@ -128,7 +128,7 @@ def test_rope_gives_back_the_type_that_it_got():
 def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(settings):
     query = "bfloat16 hpu [2, 4, 5, 128]"
     past, fresh = "bfloat16 hpu [2, 2, 8, 128]", "bfloat16 hpu [2, 2, 5, 128]"
-    rest = [128**-0.5, "None", True, None, "right"]
+    rest = [128**-0.5, "fp32", True, None, "right"]
     assert calls_of(exercise(**settings), "FusedSDPA") == [
         [query, past, past, None, 0.0, False, *rest],
         [query, fresh, fresh, None, 0.0, True, *rest],
@@ -139,7 +139,8 @@ def test_attention_hands_over_few_key_heads_and_a_mask_or_the_causal_flag(settin
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
 def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
     """The flag for squares, a mask for a past, neither for one query; other masks become four axes of query's type."""
-    calls = [[arguments[0][9:], *arguments[3:6]] for arguments in exercise(**settings)["flash_calls"]]
+    report = exercise(**settings)["flash_calls"]
+    calls = [[arguments[0][9:], *arguments[3:6]] for arguments in report]
     assert calls == [
         ["hpu [2, 4, 5, 128]", None, 0.0, True],
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],
@@ -147,6 +148,49 @@ def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 1, 3, 5]", 0.0, False],  # from (S,)
         ["hpu [2, 4, 3, 128]", "bfloat16 hpu [2, 4, 3, 5]", 0.0, False],  # from (B, H, L, S)
     ]
+    recompute = [arguments[8] for arguments in report]
+    assert recompute == [True, True, False, True, True], "one query has no score matrix to recompute"
+
+
+CALLS = """
+import json, sys
+from tiny_llm_kit.runtime.port import Port
+b = Port("ref", "torch")
+import torch
+from habana_frameworks.torch.hpex.kernels import FusedSDPA
+made = lambda *shape: torch.ones(shape, dtype=torch.bfloat16, device="hpu")
+told = []
+for call in sys.argv[1:]:
+    try:
+        eval(call)
+        told.append("accepted")
+    except Exception as error:
+        told.append(f"{type(error).__name__}: {error}")
+print(json.dumps(told))
+"""
+RIGHT = "FusedSDPA.apply(made(1, 4, 3, 8), made(1, 2, 5, 8), made(1, 2, 5, 8), {}0.3, 'fp32', True, None, 'right'{})"
+WRONG = {
+    RIGHT.format("None, 0.0, False, ", ""): "accepted",
+    RIGHT.format("None, 0.0, False, ", ", False, False, (-1, -1), None"): "accepted",
+    RIGHT.format("None, 0.0, False, ", ", False, False, (-1, -1), None, 1"): "TypeError: ",
+    RIGHT.format("None, 0.0, False, ", ", sinks=None"): "TypeError: ",
+    RIGHT.format("None, 0.1, False, ", ""): "AssertionError: not what inference asks for",
+    RIGHT.format("made(1, 1, 3, 5), 0.0, True, ", ""): "AssertionError: causality goes into the mask",
+    RIGHT.format("made(3, 5), 0.0, False, ", ""): "AssertionError",
+    RIGHT.format("None, 0.0, False, ", "").replace(
+        "4, 3, 8", "4, 1, 8"
+    ): "AssertionError: no caller of L = 1",
+    RIGHT.format("None, 0.0, False, ", "").replace("1, 4, 3, 8", "4, 3, 8"): "AssertionError: the layout is",
+    RIGHT.format("None, 0.0, False, ", "").replace("4, 3, 8", "3, 3, 8"): "AssertionError: query heads come",
+}
+
+
+def test_the_imitation_refuses_what_the_vendors_signature_does_not_have():
+    """Arguments beyond it, names, other values than inference wants, one query with recompute, wrong shapes."""
+    done = beside_the_imitation(["-c", CALLS, *WRONG])
+    assert done.returncode == 0, done.stderr
+    for call, told, expected in zip(WRONG, json.loads(done.stdout), WRONG.values(), strict=True):
+        assert told.startswith(expected), f"{call}: {told}"
 
 
 @pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
@@ -191,6 +235,7 @@ def test_groups_without_a_whole_zero_stay_words_on_the_device(settings):
 
 
 def test_mark_step_is_called_in_lazy_mode_only():
+    """By a cache that materializes: the runner asks for that after a call from which it reads nothing."""
     assert calls_of(exercise(), "mark_step") == []
     assert calls_of(exercise(**LAZY), "mark_step") == [["", False]]
 

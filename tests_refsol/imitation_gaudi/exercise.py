@@ -14,7 +14,7 @@ from tiny_llm_ref.serving import flat_blocks  # noqa: E402
 hpu = b.hpu
 
 report = {"device": b.device, "detection": vars(hpu.detect()), "available": hpu.available()}
-hpu.mark_step()
+b.TinyKvFullCache().materialize()
 if hpu.available():
     report["errors"] = dict(hpu.self_check("hpu"))
     x, table = b.array(np.ones((1, 2, 3, 4)), "bfloat16"), b.array(np.ones((2, 4)), "float32")

@@ -73,9 +73,9 @@ MUTANTS = [
             "self.keys[rows, :, positions * 0 + max(self.offsets) + mx.arange(L)]",
         ),
         torch=(
-            "places = (heads + positions[:, None, :]).flatten()",
+            "places = self._places(torch.arange(B, device=key.device), positions)",
             "positions = positions * 0 + max(self.offsets) + torch.arange(L)\n"
-            "        places = (heads + positions[:, None, :]).flatten()",
+            "        places = self._places(torch.arange(B, device=key.device), positions)",
         ),
     ),
     Mutant(
@@ -106,8 +106,8 @@ MUTANTS = [
         survives="a test of shapes and offsets",
         mlx=("self.keys[rows, :, positions]", "self.keys[rows, :, positions + 1]"),
         torch=(
-            "self.keys.view(-1, D).index_copy_(0, places,",
-            "self.keys.view(-1, D).index_copy_(0, places + 1,",
+            "self.keys.index_put_(places, key)",
+            "self.keys.index_put_((*places[:2], places[2] + 1), key)",
         ),
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS = [
         survives="a test of the keys alone",
         mlx=("self.values[rows, :, positions] = value", "self.values[rows * 0, :, positions] = value"),
         torch=(
-            "self.values.view(-1, D).index_copy_(0, places, value.reshape(-1, D))",
-            "self.values.view(-1, D).index_copy_(0, places % (heads.shape[1] * capacity), value.reshape(-1, D))",
+            "self.values.index_put_(places, value)",
+            "self.values.index_put_((places[0] * 0, *places[1:]), value)",
         ),
     ),
     Mutant(
@@ -193,7 +193,7 @@ MUTANTS = [
         CACHE,
         survives="a test of the keys and of the offsets",
         mlx=("        self.values[slot, :, :n] = prefilled.values[0, :, :n]\n", ""),
-        torch=("        self.values[:, :, :S].index_copy_(0, row, prefilled.values[:, :, :S])\n", ""),
+        torch=("        self.values.index_put_(places, prefilled.values[:, :, :S])\n", ""),
     ),
     Mutant(
         "2.6.2",

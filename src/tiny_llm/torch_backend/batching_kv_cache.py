@@ -2,6 +2,7 @@
 
 import torch
 
+from . import hpu
 from .kv_cache import TinyKvFullCache, length_mask, round_up
 
 
@@ -22,6 +23,7 @@ class BatchingKvCache:
         self.active = [False] * max_active_requests
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
+        self._heads: torch.Tensor | None = None
 
     def next_positions(self, B: int) -> list[int]:
         """The position of the next token in each of the first B rows; 0 in an idle row."""
@@ -51,7 +53,20 @@ class BatchingKvCache:
         # TASK 2.6.2: make the arrays with the first request, copy the request's tokens, store how many they are.
         # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
         # Whole steps are copied, and the slot is a number in an array, so that there are few shapes.
+        # `index_put_` writes into the arrays themselves: a Gaudi's graphs do not support writing through a view.
         raise NotImplementedError("week 2 day 6 task 2: BatchingKvCache.add_request")
+
+    # GIVEN: both functions that write need it.
+    def _places(self, rows: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Row (B, 1, 1), head (Hkv, 1) and position (B, 1, L) of L tokens per row, which broadcast to (B, Hkv, L).
+
+        Args:
+            rows: (B,), slots.
+            positions: (B, L).
+        """
+        if self._heads is None:  # once for all steps
+            self._heads = torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
+        return rows[:, None, None], self._heads, positions[:, None]
 
     def _check_free(self, slot: int, prefilled: TinyKvFullCache) -> None:
         if not 0 <= slot < self.max_active_requests:
@@ -109,7 +124,7 @@ class BatchingKvCache:
         Raises:
             ValueError: a slot in use has no row, a row is full, or `mask_length` is not L.
         """
-        B, Hkv, L, D = key.shape
+        B, _, L, _ = key.shape
         if mask_length not in (None, L):
             raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
         self._check_rows(B, L)
@@ -118,7 +133,7 @@ class BatchingKvCache:
             mask = self.make_mask(L, key.dtype, positions=positions)
         S = self.num_keys(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
-        # Viewed as one list of vectors of D numbers, head h of slot b begins at entry (b · Hkv + h) · capacity.
+        # Three index arrays, of rows, heads and positions, name one place for every vector of D numbers.
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.update_and_fetch")
 
     def _check_rows(self, B: int, L: int) -> None:
@@ -130,9 +145,10 @@ class BatchingKvCache:
 
     def release(self) -> None:
         """Frees the memory of all slots."""
-        self.keys = self.values = None
+        self.keys = self.values = self._heads = None
         self.offsets = [0] * self.max_active_requests
         self.active = [False] * self.max_active_requests
 
     def materialize(self) -> None:
-        """Does nothing: torch computes eagerly."""
+        """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
+        hpu.mark_step()

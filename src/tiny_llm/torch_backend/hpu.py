@@ -54,7 +54,11 @@ def available() -> bool:
 
 
 def mark_step() -> None:
-    """Ends and launches the graph that lazy mode has collected so far; does nothing elsewhere."""
+    """Ends and launches the graph that lazy mode has collected so far; does nothing elsewhere.
+
+    Caches call it when they `materialize`: after a call of the model from which the host reads nothing, lazy mode would
+    only have written down what to do.
+    """
     if detect().available and detect().lazy:
         import habana_frameworks.torch.core as htcore
 
@@ -173,9 +177,18 @@ def fused_attention(
         return fused_attention_twin(query, key, value, scale, bias, is_causal)
     from habana_frameworks.torch.hpex.kernels import FusedSDPA
 
-    # By position: q, k, v, mask, dropout, causal, scale, softmax mode, recompute (the flash-style kernel, which
-    # keeps no score matrix), valid lengths, side of the padding (the default would be left).
-    return FusedSDPA.apply(query, key, value, bias, 0.0, is_causal, scale, "None", True, None, "right")
+    # By position: q, k, v, mask, dropout, causal, scale, softmax mode, recompute (the flash-style kernel, which keeps
+    # no score matrix; one query has no matrix to keep), valid lengths, side of the padding (the default would be left).
+    options = (softmax_mode(query.dtype), query.shape[2] > 1, None, "right")
+    return FusedSDPA.apply(query, key, value, bias, 0.0, is_causal, scale, *options)
+
+
+def softmax_mode(dtype: torch.dtype) -> str:
+    """The mode of the vendor's softmax: in float32 where the queries are bf16, as vLLM's plug-in does for Qwen2.
+
+    Qwen2's biases make its scores too large for bf16. What the mode costs other models, only a card can tell.
+    """
+    return "fp32" if dtype == torch.bfloat16 else "None"
 
 
 def fused_attention_twin(
@@ -228,9 +241,8 @@ def fused_statistics(
     grouped = [x.unflatten(1, (key.shape[1], -1)) for x in (query, key, value)]
     mask = bias.to(query.dtype).unsqueeze(1)
     # By position: q, k, v, mask, dropout, scale, causal, training (without it, no maximum and no sum are returned),
-    # softmax mode, valid lengths, side of the padding. "fast" gives the sum in another unit; "fp32" is only for bf16.
-    mode = "fp32" if query.dtype == torch.bfloat16 else "None"
-    options = (0.0, scale, False, True, mode, None, "right")
+    # softmax mode ("fast" would give the sum in another unit), valid lengths, side of the padding.
+    options = (0.0, scale, False, True, softmax_mode(query.dtype), None, "right")
     out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(*grouped, mask, *options)
     out, m, inverse = (x.flatten(1, 2).float() for x in (out, m, inverse))
     return _statistics_of_seen(bias, out / inverse, m.squeeze(-1), (1 / inverse).squeeze(-1))

@@ -2,6 +2,7 @@
 
 import torch
 
+from . import hpu
 from .kv_cache import TinyKvFullCache, length_mask, round_up
 
 
@@ -22,6 +23,7 @@ class BatchingKvCache:
         self.active = [False] * max_active_requests
         self.keys: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
+        self._heads: torch.Tensor | None = None
 
     def next_positions(self, B: int) -> list[int]:
         """The position of the next token in each of the first B rows; 0 in an idle row."""
@@ -51,6 +53,7 @@ class BatchingKvCache:
         # TASK 2.6.2: make the arrays with the first request, copy the request's tokens, store how many they are.
         # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
         # Whole steps are copied, and the slot is a number in an array, so that there are few shapes.
+        # `index_put_` writes into the arrays themselves: a Gaudi's graphs do not support writing through a view.
         if self.keys is None:
             _, Hkv, _, D = prefilled.keys.shape
             self.max_seq_len = self.max_seq_len or prefilled.max_seq_len
@@ -58,9 +61,22 @@ class BatchingKvCache:
             self.keys = prefilled.keys.new_zeros(shape)
             self.values = torch.zeros_like(self.keys)
         S, row = round_up(prefilled.offset), torch.tensor([slot], device=self.keys.device)
-        self.keys[:, :, :S].index_copy_(0, row, prefilled.keys[:, :, :S])
-        self.values[:, :, :S].index_copy_(0, row, prefilled.values[:, :, :S])
+        places = self._places(row, torch.arange(S, device=self.keys.device)[None])
+        self.keys.index_put_(places, prefilled.keys[:, :, :S])
+        self.values.index_put_(places, prefilled.values[:, :, :S])
         self.offsets[slot], self.active[slot] = prefilled.offset, True
+
+    # GIVEN: both functions that write need it.
+    def _places(self, rows: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Row (B, 1, 1), head (Hkv, 1) and position (B, 1, L) of L tokens per row, which broadcast to (B, Hkv, L).
+
+        Args:
+            rows: (B,), slots.
+            positions: (B, L).
+        """
+        if self._heads is None:  # once for all steps
+            self._heads = torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
+        return rows[:, None, None], self._heads, positions[:, None]
 
     def _check_free(self, slot: int, prefilled: TinyKvFullCache) -> None:
         if not 0 <= slot < self.max_active_requests:
@@ -118,7 +134,7 @@ class BatchingKvCache:
         Raises:
             ValueError: a slot in use has no row, a row is full, or `mask_length` is not L.
         """
-        B, Hkv, L, D = key.shape
+        B, _, L, _ = key.shape
         if mask_length not in (None, L):
             raise ValueError(f"mask_length {mask_length} for {L} new tokens: the mask is for these")
         self._check_rows(B, L)
@@ -127,12 +143,10 @@ class BatchingKvCache:
             mask = self.make_mask(L, key.dtype, positions=positions)
         S = self.num_keys(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
-        # Viewed as one list of vectors of D numbers, head h of slot b begins at entry (b · Hkv + h) · capacity.
-        capacity = self.keys.shape[2]
-        heads = torch.arange(B * Hkv, device=key.device).reshape(B, Hkv, 1) * capacity
-        places = (heads + positions[:, None, :]).flatten()
-        self.keys.view(-1, D).index_copy_(0, places, key.reshape(-1, D))
-        self.values.view(-1, D).index_copy_(0, places, value.reshape(-1, D))
+        # Three index arrays, of rows, heads and positions, name one place for every vector of D numbers.
+        places = self._places(torch.arange(B, device=key.device), positions)
+        self.keys.index_put_(places, key)
+        self.values.index_put_(places, value)
         self.offsets = [n + L * used for n, used in zip(self.offsets, self.active, strict=True)]
         return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask
 
@@ -145,9 +159,10 @@ class BatchingKvCache:
 
     def release(self) -> None:
         """Frees the memory of all slots."""
-        self.keys = self.values = None
+        self.keys = self.values = self._heads = None
         self.offsets = [0] * self.max_active_requests
         self.active = [False] * self.max_active_requests
 
     def materialize(self) -> None:
-        """Does nothing: torch computes eagerly."""
+        """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
+        hpu.mark_step()

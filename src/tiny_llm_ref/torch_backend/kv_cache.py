@@ -5,6 +5,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from . import hpu
+
 # A cache grows, and is read, in multiples of this many positions, so that 256 steps have the same shapes.
 STEP = 256
 
@@ -183,4 +185,5 @@ class TinyKvFullCache:
         self.offset = 0
 
     def materialize(self) -> None:
-        """Does nothing: torch computes eagerly."""
+        """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
+        hpu.mark_step()

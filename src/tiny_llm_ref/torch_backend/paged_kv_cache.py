@@ -3,6 +3,7 @@
 import torch
 
 from ..serving.block_table import BlockTable
+from . import hpu
 from .kv_cache import length_mask
 
 
@@ -57,7 +58,8 @@ class TinyKvPagedPool:
         self.values.index_copy_(0, slots, value)
 
     def materialize(self) -> None:
-        """Nothing to do: this library computes at once."""
+        """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
+        hpu.mark_step()
 
 
 class TinyKvPagedCache:
@@ -192,4 +194,5 @@ class TinyKvPagedCache:
         self.offset = 0
 
     def materialize(self) -> None:
-        """Nothing to do: this library computes at once."""
+        """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
+        hpu.mark_step()

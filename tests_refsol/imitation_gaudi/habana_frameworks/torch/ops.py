@@ -37,6 +37,7 @@ def sdpa_recomp_fwd(q, k, v, mask, dropout, scale, is_causal, requires_backward,
     """
     options = (dropout, scale, is_causal, requires_backward, softmax_mode, valid, side)
     record.note("sdpa_recomp_fwd", q, k, v, mask, *options)
+    assert q.shape[-2] > 1, "no caller of L = 1 is known upstream"
     assert requires_backward, "without it the kernel keeps no statistics"
     assert dropout == 0 and not is_causal and valid is None and side in ("left", "right")
     assert softmax_mode in ("None", "fast", "fp32") and (softmax_mode != "fp32" or q.dtype == torch.bfloat16)

@@ -44,11 +44,21 @@ class FusedSDPA(torch.autograd.Function):
         seq_padding_type="left",
         return_dropout_mask=False,
         return_attn_probs=False,
+        window_size=(-1, -1),
+        sinks=None,
     ):
+        # The last two came with software 1.24.
         options = (dropout_p, is_causal, scale, softmax_mode, recompute_mode, valid_seq_len, seq_padding_type)
         record.note("FusedSDPA", q, k, v, attn_mask, *options)
+        assert q.dim() == k.dim() == v.dim() == 4, "the layout is (B, H, S, D)"
+        rest = (return_dropout_mask, return_attn_probs, window_size, sinks)
+        assert dropout_p == 0 and rest == (False, False, (-1, -1), None), "not what inference asks for"
         B, H, L, D = q.shape
         S = k.shape[2]
+        assert L > 1 or recompute_mode is False, "no caller of L = 1 with recompute is known upstream"
+        assert valid_seq_len is None or (is_causal and attn_mask is None), (
+            "lengths need causality and no mask"
+        )
         assert q.dtype == k.dtype == v.dtype and k.shape == v.shape == (B, k.shape[1], S, D)
         assert H % k.shape[1] == 0, "query heads come in groups of one key head"
         assert softmax_mode in ("None", "fast", "fp32") and seq_padding_type in ("left", "right")
