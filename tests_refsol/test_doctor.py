@@ -113,13 +113,24 @@ def test_a_port_says_version_device_and_type(machine, distributions):
     assert checks.check_torch() == Check("torch", "ok", "2.13.0+cpu on cuda, bfloat16 by default")
 
 
-def test_absent_ports(machine, distributions):
+def test_absent_ports(machine, distributions, monkeypatch):
     distributions()
     machine(Facts(pinned="2.13.0"))
+    monkeypatch.setattr(checks, "has_mlx_wheels", lambda: True)
     assert (checks.check_mlx().status, checks.check_mlx().fix) == ("warn", "pdm install")
     assert (checks.check_torch().status, checks.check_torch().fix) == ("warn", "pdm run setup-torch")
     machine(Facts(pinned="2.13.0", system="Windows"))
     assert checks.check_mlx().fix == "" and "no MLX for this machine" in checks.check_mlx().detail
+
+
+def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
+    distributions()
+    machine(Facts(pinned="2.13.0"))
+    monkeypatch.setattr(checks, "has_mlx_wheels", lambda: False)
+    for found, says in (((2, 34), "here is 2.34"), ((), "here is another C library")):
+        monkeypatch.setattr(checks, "glibc", lambda found=found: found)
+        check = checks.check_mlx()
+        assert (check.status, check.fix) == ("warn", "pdm install --without mlx") and says in check.detail
 
 
 def test_a_port_that_does_not_work(machine, distributions):

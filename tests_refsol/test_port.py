@@ -5,6 +5,11 @@ import pytest
 from tiny_llm_kit.runtime import port as ports
 
 
+@pytest.fixture(autouse=True)
+def current_glibc(monkeypatch):
+    monkeypatch.setattr(ports.platform, "libc_ver", lambda: ("glibc", "2.35"))
+
+
 @pytest.mark.parametrize(
     ("system", "machine", "installed", "port"),
     [
@@ -21,6 +26,24 @@ def test_the_default_port_fits_the_machine(monkeypatch, system, machine, install
     monkeypatch.setattr(ports.platform, "machine", lambda: machine)
     monkeypatch.setattr(ports, "installed_backends", lambda: installed)
     assert ports.default_port() == port
+
+
+@pytest.mark.parametrize(
+    ("libc", "installed", "port"),
+    [
+        (("glibc", "2.34"), [], "torch"),
+        (("glibc", "2.34"), ["mlx"], "mlx"),
+        (("", ""), [], "torch"),
+        (("glibc", "2.41"), [], "mlx"),
+    ],
+)
+def test_an_older_glibc_has_no_mlx_unless_somebody_built_it(monkeypatch, libc, installed, port):
+    monkeypatch.setattr(ports.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(ports.platform, "libc_ver", lambda: libc)
+    monkeypatch.setattr(ports, "installed_backends", lambda: installed)
+    assert ports.default_port() == port
+    is_old = port == "torch" or installed
+    assert ("pdm install --without mlx" in ports.install_line("mlx")) == bool(is_old)
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,8 @@ MUTANTS = [
             "        self.keys[rows, :, positions] =",
         ),
         torch=(
-            "        capacity = self.keys",
-            "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n        capacity = self.keys",
+            "        places = self._places(torch.arange(B",
+            "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n        places = self._places(torch.arange(B",
         ),
     ),
     Mutant(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of
     from .model_runner import ModelRunner
     from .packed_runner import PackedRunner
 
+MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
 
 
@@ -34,13 +35,21 @@ def installed_backends() -> list[str]:
 
 
 def has_mlx_wheels() -> bool:
-    """Whether MLX has wheels for this system: Apple silicon and Linux, not Windows or Intel Macs."""
-    return platform.system() == "Linux" or (platform.system(), platform.machine()) == ("Darwin", "arm64")
+    """Whether MLX has wheels for this system: Apple silicon, and Linux with glibc 2.35 or later."""
+    if platform.system() == "Linux":
+        return glibc() >= MLX_GLIBC
+    return (platform.system(), platform.machine()) == ("Darwin", "arm64")
+
+
+def glibc() -> tuple[int, ...]:
+    """The version of this Linux's glibc, for example (2, 35); empty where the C library is another one."""
+    name, version = platform.libc_ver()
+    return tuple(map(int, version.split("."))) if name == "glibc" else ()
 
 
 def default_port() -> str:
     """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
-    if not has_mlx_wheels():
+    if not has_mlx_wheels() and "mlx" not in installed_backends():
         return "torch"
     if platform.system() == "Darwin" or "torch" not in installed_backends():
         return "mlx"
@@ -55,6 +64,8 @@ def install_line(port: str) -> str:
         return "run `pdm run setup-torch`"
     if has_mlx_wheels():
         return "run `pdm install`"
+    if platform.system() == "Linux":
+        return "MLX needs glibc 2.35: use `pdm install --without mlx`, and `pdm run course port torch`"
     return "MLX has no build for this system: `pdm run course port torch` chooses the other port"
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ...repo import MODELS
 from ...runtime import blas
+from ...runtime.port import glibc, has_mlx_wheels
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 from .. import capabilities
 from ..book.mdbook import find_mdbook
@@ -89,6 +90,10 @@ def check_mlx() -> Check:
         return _working("MLX", version, "mlx", "pdm install")
     if is_intel_mac(facts().system, facts().machine) or facts().system == "Windows":
         return Check("MLX", "warn", "there is no MLX for this machine; the torch port is the whole course")
+    if not has_mlx_wheels():
+        found = ".".join(map(str, glibc())) or "another C library"
+        detail = f"its wheels need glibc 2.35, and here is {found}; the torch port is the whole course"
+        return Check("MLX", "warn", detail, "pdm install --without mlx")
     return Check("MLX", "warn", "not installed: no MLX port", "pdm install")
 
 
