@@ -448,7 +448,8 @@ def test_both_runs_by_the_real_model(port, tmp_path):
     done = subprocess.run(
         [*program, "--device", "cpu", *SMALL, *FILES], cwd=tmp_path, capture_output=True, encoding="utf-8"
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: the load is")]
+    assert (done.returncode, errors) == (0, [])
     assert re.search(r"stall steps +4 +0 *\n", done.stdout)
     assert f"Measured, one run each: tiny-qwen3, {port} port, cpu." in done.stdout
     assert "written: page.html" in done.stdout and "written: trace.json" in done.stdout

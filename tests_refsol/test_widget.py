@@ -334,6 +334,15 @@ def test_a_load_is_waited_for_and_refused_in_a_line(monkeypatch):
         provenance.settled_load()
 
 
+@pytest.mark.parametrize(("load", "warns"), [(9.0, True), (2.0, False), (None, False)])
+def test_a_load_above_the_cores_is_one_line_on_standard_error(load, warns, monkeypatch, capsys):
+    monkeypatch.setattr(provenance, "load", lambda: load)
+    monkeypatch.setattr(provenance.os, "cpu_count", lambda: 2)
+    provenance.warn_if_busy()
+    expected = "warning: the load is 9.0 on 2 cores: measured times will be too long\n" if warns else ""
+    assert capsys.readouterr() == ("", expected)
+
+
 def test_measuring_gives_lines_and_every_sample():
     """On few and small steps, because only the shape of the result is looked at."""
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu")
