@@ -24,6 +24,7 @@ from tiny_llm_kit.runtime.llm import LLM
 from tiny_llm_kit.runtime.llm_engine import EngineOptions
 from tiny_llm_kit.runtime.loading import load_network
 from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.runtime.step_timer import StepTimer
 from tiny_llm_ref import SamplingParams
 
 PROMPTS = ["What is chunked prefill?", "Which day teaches attention?", "Hello", "Who are you?"]
@@ -391,6 +392,7 @@ EFFECTS = {
     ),
     "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
     "policy": ("separate", lambda llm: llm.engine.scheduler.policy),
+    "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
@@ -405,7 +407,11 @@ def test_every_option_is_in_this_table():
 @pytest.mark.parametrize("name", [name for name in EFFECTS if name != "gpu_memory_utilization"])
 def test_every_option_has_an_effect(make, quick_compiler, name):
     value, probe = EFFECTS[name]
-    given = {"max_num_batched_tokens": None} if name == "enable_chunked_prefill" else {}
+    others = {
+        "enable_chunked_prefill": {"max_num_batched_tokens": None},
+        "latency_target": {"policy": "slack"},
+    }
+    given = others.get(name, {})
     assert probe(make(**given, **{name: value})) != probe(make())
 
 
@@ -427,6 +433,35 @@ def test_the_pool_of_a_device_that_knows_its_memory_follows_a_profiling_run(make
     assert peaks[2] > peaks[1] > 0, "a larger step needs more"
 
 
+@pytest.mark.parametrize("policy", ["static", "orca", "chunks-only", "sarathi", "paced", "slack"])
+def test_policies_by_name_change_no_answer(make, policy):
+    """Whole prompts get the budget that they need; the slack scheduler measures its steps before the first request."""
+    whole = {"max_num_batched_tokens": None} if policy in ("static", "orca") else {}
+    llm = make(policy=policy, **whole)
+    assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
+    assert (llm.engine.profile is not None) == (policy == "slack")
+    assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks, "measuring takes no block"
+
+
+def test_the_slack_scheduler_with_padded_steps(make):
+    """Any number of prompts may be in progress: the shapes allow for it, and no answer changes."""
+    padded = {
+        "bucketing_strategy": "exponential",
+        "max_num_batched_tokens": 48,
+        "enable_prefix_caching": False,
+    }
+    llm = make(policy="slack", latency_target=60.0, **padded)
+    assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
+
+
+def test_a_measured_profile_is_one_of_this_machine(make):
+    """Its lines rise, and the budget that follows from them holds when it is run."""
+    engine = make(policy="slack", latency_target=60.0).engine
+    assert engine.profile.math.b >= 0 and engine.profile.seconds(24, 2) > 0
+    timer = StepTimer(engine.names, engine.runner, engine.options.block_size, 4)
+    assert engine.profile.token_budget(60.0, 8, most=24, decodes=1, measure=timer.seconds) == 24
+
+
 def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
     llm = make(num_blocks=None, max_num_seqs=3)
     assert llm.engine.allocator.num_blocks == 3 * 8
@@ -436,6 +471,7 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
     ("options", "says"),
     [
         ({"policy": "other"}, "policy is 'other'"),
+        ({"latency_target": 0.05}, "latency_target is for policy=\"slack\", and the policy is 'hybrid'"),
         (
             {"bucketing_strategy": "exp"},
             "bucketing_strategy is 'exp': choose exponential, linear, padding-aware",

@@ -14,6 +14,8 @@ from .kv_budget import blocks_that_fit, kv_bytes_per_token
 from .packed_runner import PackedRunner
 from .port import Port, resolve_serving
 from .progress_bar import warm_up_bar
+from .step_timer import SIZES as STEP_SIZES
+from .step_timer import StepTimer, fit_line
 
 CHUNKED_BUDGET = 512  # tokens of a step, unless somebody says otherwise
 
@@ -35,7 +37,9 @@ class EngineOptions:
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
         scheduling_policy: "fcfs" serves requests in the order of their arrival; "priority" serves interactive requests
             before batch ones.
-        policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two.
+        policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two; or a name of the
+            policies of Day 3.5.
+        latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
             seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
@@ -56,6 +60,7 @@ class EngineOptions:
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
+    latency_target: float | None = None
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
     seed: int = 0
@@ -67,6 +72,8 @@ class EngineOptions:
                 raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
+        if self.latency_target is not None and self.policy != "slack":
+            raise ValueError(f'latency_target is for policy="slack", and the policy is {self.policy!r}')
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}: give a share above 0 and at most 1"
@@ -106,7 +113,7 @@ class LLMEngine:
         )
         self.names = resolve_serving(port.solution.__name__.split(".")[0])
         self.max_model_len = self._model_len()
-        least = CHUNKED_BUDGET if options.enable_chunked_prefill else self.max_model_len
+        least = CHUNKED_BUDGET if self.has_chunks else self.max_model_len
         self.max_num_batched_tokens = options.max_num_batched_tokens or max(least, options.max_num_seqs)
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
         self._num_requests = self._num_sequences = 0  # in its life
@@ -120,6 +127,7 @@ class LLMEngine:
             self.warm_up()
         else:
             self.runner = self._new_runner(num_blocks, buckets=buckets)
+        self.profile = self._measured_profile() if options.policy == "slack" else None
         self.setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
         self.reset_prefix_cache()
 
@@ -130,6 +138,27 @@ class LLMEngine:
                 f"max_model_len is {self.options.max_model_len}, but the model reads {most} tokens"
             )
         return self.options.max_model_len or most
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether a prompt may be computed in parts."""
+        kind = self.names.POLICIES.get(self.options.policy, self.names.HybridScheduler)
+        return self.options.enable_chunked_prefill and not issubclass(kind, self.names.WholePrompts)
+
+    def _measured_profile(self) -> Any:
+        """What steps cost here, with half of its context behind each decode, as far as there are blocks."""
+        options, seqs = self.options, max(self.options.max_num_seqs, 2)
+        context = min(self.max_model_len // 2, self.runner.num_blocks * options.block_size // seqs) - 1
+        timer = StepTimer(self.names, self.runner, options.block_size, max(context, 1))
+        most = min(self.max_num_batched_tokens, self.max_model_len)
+        sizes = [size for size in STEP_SIZES if size < most] + [most]
+        return self.names.profile_steps(timer.seconds, sizes, fit_line, [1, seqs])
+
+    def _policy_options(self) -> dict[str, Any]:
+        if self.profile is None:
+            return {}
+        tile = min(64, self.max_num_batched_tokens)
+        return {"profile": self.profile, "latency_target": self.options.latency_target, "tile": tile}
 
     def _new_runner(self, num_blocks: int, **options: Any) -> PackedRunner:
         runner = self.port.packed_runner(self.network, num_blocks, self.options.block_size, **options)
@@ -180,7 +209,9 @@ class LLMEngine:
 
     def _limits_of_steps(self, num_blocks: int) -> dict[str, int | None]:
         """What no step can exceed when every request has blocks of its own, see `Buckets`."""
-        chunked, mixed = self.options.enable_chunked_prefill, self.options.policy == "hybrid"
+        chunked, mixed = self.has_chunks, self.options.policy != "separate"
+        if self.options.policy == "slack":  # any number of prompts may be in progress
+            return {"num_pages": num_blocks}
         # One prompt at a time is computed in part. Its last token alone is a request of one row beside other prompts.
         decode_readers = (None if mixed else 1) if chunked else 0
         return {"chunk_readers": int(chunked), "decode_readers": decode_readers, "num_pages": num_blocks}
@@ -214,17 +245,18 @@ class LLMEngine:
         self.allocator = self.names.BlockAllocator(
             self.runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
         )
-        self.scheduler = self.names.HybridScheduler(
+        self.scheduler = self.names.make_scheduler(
+            options.policy,
             self.runner,
             self.allocator,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_num_seqs=options.max_num_seqs,
             enable_chunked_prefill=options.enable_chunked_prefill,
-            policy=options.policy,
             buckets=self.runner.buckets,
             queue=self.names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
             clock=self.clock,
             on_event=self._emit,
+            **self._policy_options(),
         )
 
     def _emit(self, event: Any) -> None:

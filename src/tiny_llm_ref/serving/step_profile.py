@@ -92,7 +92,9 @@ class StepProfile:
         return tokens
 
 
-def profile_steps(measure: Measure, sizes: Sequence[int], fit: Fit) -> StepProfile:
+def profile_steps(
+    measure: Measure, sizes: Sequence[int], fit: Fit, decode_sizes: Sequence[int] | None = None
+) -> StepProfile:
     """Measures steps of several sizes and puts a line through each kind, prompts and decodes apart.
 
     Args:
@@ -100,13 +102,15 @@ def profile_steps(measure: Measure, sizes: Sequence[int], fit: Fit) -> StepProfi
             With decodes = 0 all tokens are of prompts, with decodes = tokens all are decodes.
         sizes: tokens of the steps, at least two different ones.
         fit: finds the line through samples (tokens, 0, seconds); the lab's `line`.
+        decode_sizes: how many decodes, where fewer may run than a step has tokens; `sizes` when None.
 
     Raises:
         ValueError: there are fewer than two sizes.
     """
-    if len(set(sizes)) < 2:
+    decode_sizes = sizes if decode_sizes is None else decode_sizes
+    if min(len(set(sizes)), len(set(decode_sizes))) < 2:
         raise ValueError(f"sizes are {tuple(sizes)}: a line needs at least two different ones")
     # TASK 3.5.1: each size twice, as a prompt and as decodes. One line through all of them would fit neither.
     prompts = [(size, 0, measure(size, 0)) for size in sizes]
-    decodes = [(size, 0, measure(size, size)) for size in sizes]
+    decodes = [(size, 0, measure(size, size)) for size in decode_sizes]
     return StepProfile(fit(prompts), fit(decodes))

@@ -5,6 +5,8 @@ from typing import Any
 
 def check_slack_options(made: Any) -> None:
     """Raises a ValueError that names the fix when an option is out of range, or no prompt fits into the target."""
+    if not made.enable_chunked_prefill:
+        raise ValueError("the slack scheduler cuts prompts into chunks: leave enable_chunked_prefill on")
     if made.latency_target <= 0:
         raise ValueError(
             f"latency_target is {made.latency_target}: give seconds above 0, or None for no target"

@@ -1,0 +1,69 @@
+"""Measures what steps of a runner cost, for the step profile of Day 3.5."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from .packed_runner import PackedRunner
+
+ROUNDS = 3  # measured runs, after one that warms up
+SIZES = (16, 64, 256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """seconds = a + b · tokens."""
+
+    a: float
+    b: float
+
+
+def fit_line(samples: Sequence[tuple[int, float, float]]) -> StepLine:
+    """The line that is nearest to the samples (tokens, pairs, seconds) in relative terms, and does not fall."""
+    tokens, _, seconds = np.array(samples, dtype=np.float64).T
+    b, a = np.polyfit(tokens, seconds, 1, w=1 / seconds)
+    return StepLine(float(a), float(b)) if b > 0 else StepLine(float(np.mean(seconds)), 0.0)
+
+
+class StepTimer:
+    """Runs steps that read and write the pad block alone, so that nobody's keys change.
+
+    Args:
+        names: the module `serving` of a solution.
+        runner: what runs them.
+        block_size: of its pools.
+        context: tokens that each decode reads.
+    """
+
+    def __init__(self, names: Any, runner: PackedRunner, block_size: int, context: int):
+        self.names, self.runner, self.block_size, self.context = names, runner, block_size, context
+
+    def seconds(self, tokens: int, decodes: int) -> float:
+        """The median time of a step with so many tokens, of which so many are decodes and the rest one prompt."""
+        batch = self.batch(tokens, decodes)
+        self.runner.run(batch)
+        taken = []
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            self.runner.run(batch)
+            taken.append(time.perf_counter() - start)
+        return median(taken)
+
+    def batch(self, tokens: int, decodes: int) -> Any:
+        """The step."""
+        batch = self.names.PackedBatch()
+        parts = [(1, self.context)] * decodes + [(tokens - decodes, 0)] * (tokens > decodes)
+        for size, past in parts:
+            batch.token_ids.extend([0] * size)
+            batch.positions.extend(range(past, past + size))
+            batch.query_start.append(len(batch.token_ids))
+            batch.context_lens.append(past)
+            batch.block_tables.append([self.runner.num_blocks] * -(-(past + size) // self.block_size))
+            batch.sample_rows.append(len(batch.token_ids) - 1)
+            batch.sampling.append(self.names.SamplingParams())
+        batch.slots.extend([self.runner.num_blocks * self.block_size] * tokens)
+        return batch
