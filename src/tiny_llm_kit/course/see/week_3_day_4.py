@@ -1,0 +1,252 @@
+"""The screen of Day 3.4: how many shapes there are, what a load makes of them, and what is left for keys and values.
+
+The learner's scheduler and buckets serve a load in virtual time. Then the shipped model answers in padded steps, and
+the torch port measures the largest step.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ...lab.packed_cost import StepWork
+from ...lab.serve import EndlessTokenizer
+from ...lab.simulated_packed_model import SimulatedPackedModel
+from ...model.tokenizer import load_tokenizer
+from ...runtime.kv_budget import kv_bytes_per_token
+from ...runtime.llm_engine import profiling_batch
+from ...runtime.loading import load_checkpoint
+from ...runtime.padding_waste import PaddingWaste
+from ...runtime.port import resolve_serving
+
+MODEL = "tiny-qwen3"
+BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048
+STRATEGIES = ("exponential", "linear", "padding-aware")
+# What a step can have, by the options of the engine; see `Buckets`.
+ENGINES = {
+    "hybrid": {},
+    "hybrid, no sharing": {"chunk_readers": 1},
+    "two calls, no sharing": {"chunk_readers": 1, "decode_readers": 1},
+    "only rows are padded": {"pad_pages": False},
+}
+# Of the load. `adaptive` lets a chunker choose from what the steps cost.
+RUNS = {
+    "whole prompts": {"enable_chunked_prefill": False, "max_num_batched_tokens": LEN},
+    "chunks": {"max_num_batched_tokens": BUDGET},
+    "adaptive": {"max_num_batched_tokens": BUDGET, "adaptive": True},
+    "two calls": {"max_num_batched_tokens": BUDGET, "policy": "separate"},
+}
+MEMORY = 48 * 2**20  # bytes for the largest step, and for keys and values
+MEASURED = (
+    r"(?<=MiB for the largest step)[ \d.]+",
+    r"(?<=blocks for keys and values)[ \d]+",
+    r"(?<=preemptions)[ \d]+",
+)
+
+
+def show(b, console: Console) -> None:
+    """Counts shapes, serves a load in four ways, and lets the shipped model answer in padded steps."""
+    s = _serving(b)
+    _count_shapes(s, console)
+    _compare(s, console)
+    _serve(b, s, console)
+
+
+def show_torch(b, console: Console) -> None:
+    """What the largest step needs, what it leaves for keys and values, and how often that is too little."""
+    s = _serving(b)
+    network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    block = PAGE * kv_bytes_per_token(network.config, b.float_dtype)
+    rows: dict[str, list[str]] = {
+        "MiB for the largest step": [],
+        "blocks for keys and values": [],
+        "preemptions": [],
+    }
+    peaks = {count: _peak_bytes(b, s, network, count) for count in (BUDGET, LEN)}
+    for options in RUNS.values():
+        peak = peaks[options["max_num_batched_tokens"]]
+        blocks = (MEMORY - peak) // block
+        values = f"{peak / 2**20:.1f}", str(blocks), str(Served(s, blocks, options).preemptions)
+        for row, value in zip(rows.values(), values, strict=True):
+            row.append(value)
+    console.print(
+        f"\n{MEMORY // 2**20} MiB for a step and for keys and values, as the shipped model needs them\n"
+    )
+    _print(console, "measured", list(RUNS), rows)
+
+
+def _serving(b) -> Any:
+    return resolve_serving(b.solution.__name__.partition(".")[0])
+
+
+def _peak_bytes(b, s, network, count: int) -> int:
+    runner = b.packed_runner(network, 1, PAGE)
+    batch = profiling_batch(s, count, SEQS, LEN, PAGE)
+    return b.peak_bytes(lambda: (runner.run(batch), b.array([0]))[1])
+
+
+def _count_shapes(s, console: Console) -> None:
+    """The lengths of warm-up lists: steps of decodes, and steps with chunks."""
+    console.print(f"budget {BUDGET} tokens, {SEQS} requests, pages of {PAGE} tokens")
+    console.print("shapes to warm up: steps of decodes + steps with chunks\n")
+    table = Table("", "context", *STRATEGIES, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, limits in ENGINES.items():
+        for length in (2048, 8192):
+            table.add_row(
+                name, f"{length:,}", *(_lengths(s, strategy, length, limits) for strategy in STRATEGIES)
+            )
+            name = ""
+    console.print(table)
+
+
+def _lengths(s, strategy: str, length: int, limits: dict[str, Any]) -> str:
+    listed = s.make_buckets(strategy, BUDGET, SEQS, length, PAGE, **limits).warm_up_list()
+    decodes = sum(bucket.tokens == bucket.rows for bucket in listed)
+    return f"{decodes} + {len(listed) - decodes} = {len(listed)}"
+
+
+@dataclass
+class Served:
+    """A load under one way to cut prompts, in virtual time.
+
+    Args:
+        s: the names of `serving`.
+        blocks: KV blocks.
+        options: of the scheduler, and "adaptive".
+    """
+
+    s: Any
+    blocks: int
+    options: dict[str, Any]
+    met: Counter = field(default_factory=Counter)
+    waste: PaddingWaste = field(default_factory=PaddingWaste)
+    preemptions: int = 0
+    prompt_calls: int = 0
+    pairs: int = 0
+    padded_pairs: int = 0
+
+    def __post_init__(self):
+        s, options = self.s, dict(self.options)
+        if options.pop("adaptive", False):
+            options["chunker"] = s.AdaptiveChunker(0.03, sizes=(64, 128, 256))
+        readers = 1 if options.get("enable_chunked_prefill", True) else 0
+        two_calls = options.get("policy") == "separate"
+        self.buckets = s.make_buckets(
+            "exponential", options["max_num_batched_tokens"], SEQS, LEN, PAGE, chunk_readers=readers,
+            decode_readers=1 if two_calls else readers * SEQS,
+        )  # fmt: skip
+        model = SimulatedPackedModel(s.Sampled, max_model_len=LEN)
+        self._run, model.run = model.run, self._count
+        allocator = s.BlockAllocator(self.blocks, PAGE, watermark=0.0, enable_prefix_caching=False)
+        scheduler = s.HybridScheduler(
+            model,
+            allocator,
+            max_num_seqs=SEQS,
+            buckets=self.buckets,
+            clock=model.clock,
+            on_event=self._hear,
+            **options,
+        )
+        self.sizes = _load()
+        for number, (prompt, answer) in enumerate(self.sizes):
+            sampling = s.SamplingParams(max_tokens=answer)
+            scheduler.add(
+                s.Sequence(
+                    [0] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=LEN, sampling=sampling
+                )
+            )
+        while scheduler.has_work_remaining():
+            scheduler.step()
+
+    def _hear(self, event: Any) -> None:
+        self.preemptions += event.kind == "preempt"
+        self.prompt_calls += sum(part.kind == "chunk" for part in event.parts)
+
+    def _count(self, batch: Any) -> list[Any]:
+        bucket, work = self.buckets.of(batch), StepWork.of(batch)
+        self.met[bucket] += 1
+        self.waste.count(batch, bucket, PAGE)
+        self.pairs += work.chunk_pairs + work.decode_pairs
+        # The rows among themselves, all rows with the pages of chunks, and each page of a decode with one row.
+        self.padded_pairs += (
+            bucket.tokens * (bucket.tokens + bucket.chunk_pages * PAGE) + bucket.decode_pages * PAGE
+        )
+        return self._run(batch)
+
+
+def _load() -> list[tuple[int, int]]:
+    """Tokens of 32 prompts and of their answers: many short ones, some long, all there at the start."""
+    rng = np.random.default_rng(34)
+    prompts = np.clip(rng.lognormal(5.5, 1.0, 32), 8, 1900).astype(int)
+    return list(zip(prompts.tolist(), rng.integers(16, 129, 32).tolist(), strict=True))
+
+
+def _compare(s, console: Console) -> None:
+    runs = [Served(s, SEQS * LEN // PAGE, options) for options in RUNS.values()]
+    tokens = sum(prompt for prompt, _ in runs[0].sizes)
+    console.print(f"\n{len(runs[0].sizes)} prompts of {tokens:,} tokens together, exponential ladders\n")
+    rows = {
+        "graphs that the load met": [f"{len(run.met)}" for run in runs],
+        "graphs to warm up": [f"{len(run.buckets.warm_up_list())}" for run in runs],
+        "largest step, tokens": [f"{run.buckets.chunk_tokens[-1]:,}" for run in runs],
+        "calls of the model": [f"{sum(run.met.values())}" for run in runs],
+        "calls per prompt": [f"{run.prompt_calls / len(run.sizes):.2f}" for run in runs],
+        "padding among rows": [f"{100 * run.waste.token_share:.0f} %" for run in runs],
+        "padding among pages": [f"{100 * run.waste.page_share:.0f} %" for run in runs],
+        "attention, computed / needed": [f"{run.padded_pairs / run.pairs:.1f} ×" for run in runs],
+    }
+    _print(console, "", list(RUNS), rows)
+
+
+def _print(console: Console, head: str, names: list[str], rows: dict[str, list[str]]) -> None:
+    table = Table(head, *names, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, values in rows.items():
+        table.add_row(name, *values)
+    console.print(table)
+
+
+def _serve(b, s, console: Console) -> None:
+    """The shipped model in exact and in padded steps: other shapes, and the same answers."""
+    network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
+    exact, padded = (
+        _answers(b, s, network, buckets) for buckets in (None, s.make_buckets("exponential", 32, 4, 96, 8))
+    )
+    console.print(f"\nthe shipped model: {exact[1]} shapes in exact steps, {padded[1]} in padded ones")
+    console.print(
+        "the answers are " + ("the same" if exact[0] == padded[0] else "DIFFERENT: padding is seen")
+    )
+
+
+def _answers(b, s, network, buckets: Any) -> tuple[list[str], int]:
+    """The answers to five questions, and in how many shapes they were computed."""
+    allocator, tokenizer = s.BlockAllocator(48, 8), load_tokenizer(MODEL)
+    runner, shapes = b.packed_runner(network, 48, 8, buckets=buckets), set()
+    run = runner.run
+
+    def counted(batch):
+        inputs = batch.inputs(8, 48, None, buckets and buckets.of(batch))
+        shapes.add(tuple(None if part is None else len(part) for part in inputs.flatten()))
+        return run(batch)
+
+    runner.run = counted
+    scheduler = s.HybridScheduler(
+        runner, allocator, max_num_batched_tokens=32, max_num_seqs=4, buckets=buckets
+    )
+    made = []
+    for number, question in enumerate(
+        ("What is RoPE?", "What is a KV cache?", "Thank you", "What is attention?")
+    ):
+        ids = tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": question}]))
+        sampling = s.SamplingParams(max_tokens=24)
+        made.append(s.Sequence(ids, tokenizer, request_id=number, sampling=sampling, max_seq_len=96))
+        scheduler.add(made[-1])
+    while scheduler.has_work_remaining():
+        scheduler.step()
+    return [one.text for one in made], len(shapes)
