@@ -17,6 +17,7 @@ from . import (
     scheduler_report,
     throughput_report,
 )
+from .serving import report as serving_report
 
 SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "decode": report.show,
@@ -26,6 +27,7 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "roofline": roofline_report.show,
     "throughput": throughput_report.show,
     "lab": study.show,
+    "serve": serving_report.show,
 }
 
 

@@ -1,0 +1,122 @@
+"""One streamed request to an OpenAI-compatible server, with the time of every piece of its answer."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+
+
+@dataclass
+class ServedRequest:
+    """What a client has seen of one request.
+
+    Args:
+        due, sent: when it should have been sent, and when it was, in seconds of the client's clock.
+        pieces: when each piece of text came.
+        end: when the stream ended; None if it failed.
+        prompt_tokens, output_tokens: as the server counts them; 0 from a server that does not.
+        error: why it failed.
+    """
+
+    due: float
+    sent: float
+    pieces: list[float] = field(default_factory=list)
+    end: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    error: str | None = None
+
+    @property
+    def ttft(self) -> float:
+        """Seconds until the first piece."""
+        return self.pieces[0] - self.sent
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds from each piece to the next: the times between tokens (TBT) as a reader sees them."""
+        return [later - earlier for earlier, later in pairwise(self.pieces)]
+
+    @property
+    def tpot(self) -> float:
+        """Mean seconds per token after the first one; 0 for an answer of one token."""
+        return (self.pieces[-1] - self.pieces[0]) / max(self.output_tokens - 1, 1)
+
+    @property
+    def e2el(self) -> float:
+        """Seconds from sending it to the end of its answer."""
+        return self.end - self.sent
+
+    @property
+    def tbt(self) -> float:
+        """Its longest gap; 0 without one."""
+        return max(self.gaps, default=0.0)
+
+
+@dataclass(frozen=True)
+class Client:
+    """Sends requests to one server.
+
+    Args:
+        base_url: of the server, without `/v1`.
+        model: the name that requests carry.
+        api_key: None for a server that wants none.
+        endpoint: one of `ENDPOINTS`.
+        extra_body: further fields of every request.
+        clock: seconds.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = None
+    endpoint: str = ENDPOINTS[0]
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    clock: Callable[[], float] = time.perf_counter
+
+    def connect(self) -> Any:
+        """The official client, an asynchronous context manager. Nothing is tried twice: a failure is a result."""
+        from openai import AsyncOpenAI
+
+        url = f"{self.base_url.rstrip('/')}/v1"
+        return AsyncOpenAI(base_url=url, api_key=self.api_key or "none", max_retries=0)
+
+    async def ask(self, connection: Any, prompt: str, max_tokens: int, due: float) -> ServedRequest:
+        """Sends one prompt, and reads its answer to the end. What goes wrong is in the result.
+
+        Args:
+            connection: see `connect`.
+            max_tokens: of the answer.
+            due: when it should be sent, for the result.
+        """
+        from openai import OpenAIError
+
+        seen = ServedRequest(due, self.clock())
+        try:
+            async with await self._send(connection, prompt, max_tokens) as stream:
+                async for chunk in stream:
+                    self._note(seen, chunk)
+            seen.end = self.clock()
+            seen.error = None if seen.pieces else "the answer had no text"
+        except (OpenAIError, OSError, json.JSONDecodeError) as error:
+            seen.error = f"{type(error).__name__}: {error}"
+        return seen
+
+    async def _send(self, connection: Any, prompt: str, max_tokens: int) -> Any:
+        shared = {"model": self.model, "max_tokens": max_tokens, "temperature": 0.0, "stream": True}
+        shared |= {"stream_options": {"include_usage": True}, "extra_body": dict(self.extra_body)}
+        if self.endpoint == ENDPOINTS[0]:
+            return await connection.completions.create(prompt=prompt, **shared)
+        messages = [{"role": "user", "content": prompt}]
+        return await connection.chat.completions.create(messages=messages, **shared)
+
+    def _note(self, seen: ServedRequest, chunk: Any) -> None:
+        """Takes a chunk in: a piece if it has text, and the counts of tokens if it has them."""
+        for choice in chunk.choices:
+            if choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content:
+                seen.pieces.append(self.clock())
+                seen.output_tokens += 1
+        if chunk.usage is not None:  # of the whole request: better than counting pieces
+            seen.prompt_tokens, seen.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens

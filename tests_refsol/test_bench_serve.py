@@ -1,0 +1,279 @@
+"""`bench-serve`: prompts as texts, figures of the clients, the search for the capacity; and a whole run."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from tiny_llm_kit.commands import bench_serve, serve
+from tiny_llm_kit.lab.bench.serving import capacity as capacity_module
+from tiny_llm_kit.lab.bench.serving import measure, processes, report
+from tiny_llm_kit.lab.bench.serving.capacity import RESOLUTION, capacity
+from tiny_llm_kit.lab.bench.serving.client import Client, ServedRequest
+from tiny_llm_kit.lab.bench.serving.load import Load, Texts, figures, goodput_of, send
+from tiny_llm_kit.lab.bench.serving.measure import ServingPlan
+from tiny_llm_kit.lab.bench.serving.processes import Place, Server, free_port, our_server, running
+from tiny_llm_kit.model.tokenizer import load_tokenizer
+
+PIECE = 0.002  # seconds per piece of the stand-in server
+
+
+class StandIn:
+    """A server that streams a word per token, and remembers what it was asked."""
+
+    def __init__(self):
+        self.bodies: list[dict] = []
+        self.keys: list[str | None] = []
+        self.open = self.most_open = 0
+        self.app = FastAPI()
+        self.app.post("/v1/completions")(self.complete)
+        self.app.post("/v1/chat/completions")(self.complete)
+        self.app.get("/v1/models")(
+            lambda: {"object": "list", "data": [{"id": "stand-in", "object": "model"}]}
+        )
+
+    async def complete(self, request: Request):
+        body = await request.json()
+        self.bodies.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        if body["model"] == "full":
+            return JSONResponse({"error": {"message": "the queue is full"}}, status_code=429)
+        return StreamingResponse(
+            self.stream(body, "chat" in request.url.path), media_type="text/event-stream"
+        )
+
+    async def stream(self, body: dict, is_chat: bool):
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        for _ in range(body["max_tokens"]):
+            await asyncio.sleep(PIECE)
+            yield self.event(
+                choices=[{"index": 0, **({"delta": {"content": " x"}} if is_chat else {"text": " x"})}]
+            )
+        self.open -= 1
+        usage = {"prompt_tokens": 11, "completion_tokens": body["max_tokens"], "total_tokens": 12}
+        yield self.event(choices=[], usage=usage)
+        yield "data: [DONE]\n\n"
+
+    @staticmethod
+    def event(**values) -> str:
+        return f"data: {json.dumps({'id': '1', 'object': 'x', 'created': 0, 'model': 'm', **values})}\n\n"
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    made = StandIn()
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(made.app, port=port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    made.url = f"http://127.0.0.1:{port}"
+    yield made
+    server.should_exit = True
+    thread.join()
+
+
+def load_of(count: int, answer: int = 4, gap: float = 0.0) -> Load:
+    return Load("", ("hello",) * count, (answer,) * count, tuple(gap * number for number in range(count)))
+
+
+@pytest.mark.parametrize("name", ["random", "sharegpt-like", "shared-prefix"])
+def test_prompts_are_texts_of_as_many_tokens_as_were_asked_for(name):
+    tokenizer = load_tokenizer("tiny-qwen3")
+    load = Texts(tokenizer).load(name, (12, 60, 5), 8.0, 1.0, seed=4)
+    lengths = [len(tokenizer.encode(text)) for text in load.prompts]
+    assert f"{sum(lengths):,} tokens of prompts" in load.says
+    assert name == "sharegpt-like" or lengths == [60] * 12
+    assert load == Texts(tokenizer).load(name, (12, 60, 5), 8.0, 1.0, seed=4)
+    assert load.prompts != Texts(tokenizer).load(name, (12, 60, 5), 8.0, 1.0, seed=5).prompts
+
+
+def test_prompts_of_a_file_are_sent_as_they_are(tmp_path):
+    (tmp_path / "prompts.txt").write_text("What is RoPE?\nWhat is a KV cache?\n")
+    load = Texts(load_tokenizer("tiny-qwen3")).load(str(tmp_path / "prompts.txt"), (2, 1, 7), 1.0, 1.0, 0)
+    assert load.prompts == ("What is RoPE?", "What is a KV cache?")
+    assert load.answers == (7, 7)
+
+
+def seen(due: float, sent: float, pieces: list[float], end: float) -> ServedRequest:
+    return ServedRequest(due, sent, pieces, end, prompt_tokens=10, output_tokens=len(pieces))
+
+
+def test_figures_of_three_requests_one_of_which_failed():
+    requests = [
+        seen(0.0, 0.0, [0.1, 0.2, 0.4], 0.5),
+        seen(0.5, 0.51, [1.01, 1.06, 1.11], 1.2),
+        ServedRequest(1.0, 1.0, error="APIError: gone"),
+    ]
+    found = figures(requests, {"ttft": 200, "tbt": 150})
+    assert (found["completed"], found["failed"], found["errors"]) == (2, 1, {"APIError: gone": 1})
+    assert (found["total_input_tokens"], found["total_output_tokens"]) == (20, 6)
+    assert found["duration"] == pytest.approx(1.2)
+    assert found["output_throughput"] == pytest.approx(5.0)
+    assert found["ttft_p50_ms"] == pytest.approx(100) and found["ttft_p99_ms"] == pytest.approx(500)
+    assert found["tpot_p99_ms"] == pytest.approx(150) and found["e2el_p99_ms"] == pytest.approx(690)
+    assert found["tbt_p50_ms"] == pytest.approx(50) and found["longest_gap_ms"] == pytest.approx(200)
+    assert found["send_delay_p99_ms"] == pytest.approx(10)
+
+
+def test_goodput_counts_requests_all_of_whose_targets_are_met_and_failures_are_not():
+    requests = [
+        seen(0.0, 0.0, [0.1, 0.2, 0.4], 1.0),  # a gap of 200 ms
+        seen(0.0, 0.0, [0.1, 0.2, 0.3], 1.0),
+        seen(0.0, 0.0, [0.3, 0.4, 0.5], 1.0),  # TTFT 300 ms
+        ServedRequest(0.0, 0.0, error="APIError: gone"),
+    ]
+    found = figures(requests, {"ttft": 200, "tbt": 150})
+    assert found["attainment"] == 0.25
+    assert found["request_goodput"] == pytest.approx(1.0)
+
+
+def test_targets_of_goodput():
+    assert goodput_of(["ttft:500", "tpot:50.5"]) == {"ttft": 500, "tpot": 50.5}
+    for wrong in ("ttft", "ttft:", "ttft:0", "latency:3", "tbt:x"):
+        with pytest.raises(ValueError, match="NAME:MILLISECONDS"):
+            goodput_of([wrong])
+
+
+@pytest.mark.parametrize("start", [0.1, 3.0, 50.0])
+def test_capacity_is_the_highest_rate_that_meets_the_target(start):
+    found = capacity(lambda rate: 1.0 if rate <= 3.7 else 0.89, 0.9, start)
+    assert 3.7 / RESOLUTION <= found <= 3.7
+
+
+def test_a_server_that_never_meets_the_target_has_no_capacity():
+    assert capacity(lambda rate: 0.5, 0.9, 1.0) == 0.0
+
+
+def test_each_piece_has_its_time_and_tokens_are_those_that_the_server_counts(stand_in):
+    [one] = asyncio.run(send(Client(stand_in.url, "m"), load_of(1, 6)))
+    assert (one.error, len(one.pieces), one.prompt_tokens, one.output_tokens) == (None, 6, 11, 6)
+    assert one.ttft >= PIECE and min(one.gaps) > 0 and one.e2el >= 6 * PIECE
+    [body] = stand_in.bodies
+    assert (body["prompt"], body["max_tokens"], body["temperature"]) == ("hello", 6, 0)
+    assert body["stream"] is True and body["stream_options"] == {"include_usage": True}
+
+
+def test_chat_completions_key_and_further_fields(stand_in):
+    client = Client(stand_in.url, "m", "secret", "/v1/chat/completions", {"ignore_eos": True})
+    [one] = asyncio.run(send(client, load_of(1)))
+    assert len(one.pieces) == 4
+    assert stand_in.bodies[0]["messages"] == [{"role": "user", "content": "hello"}]
+    assert stand_in.bodies[0]["ignore_eos"] is True
+    assert stand_in.keys == ["Bearer secret"]
+
+
+def test_requests_are_sent_at_their_times_and_not_more_than_are_allowed(stand_in):
+    client = Client(stand_in.url, "m")
+    spread = asyncio.run(send(client, load_of(4, 1, gap=0.05)))
+    assert [one.due - spread[0].due for one in spread] == pytest.approx([0, 0.05, 0.1, 0.15])
+    assert all(one.sent >= one.due for one in spread)
+    stand_in.most_open = 0
+    asyncio.run(send(client, load_of(9), max_concurrency=2))
+    assert stand_in.most_open == 2
+
+
+def test_a_server_that_refuses_is_a_result_and_is_not_asked_twice(stand_in):
+    [one] = asyncio.run(send(Client(stand_in.url, "full"), load_of(1)))
+    assert one.error.startswith("RateLimitError") and len(stand_in.bodies) == 1
+
+
+def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(capacity_module, "MOST", 1)
+    file = tmp_path / "found.json"
+    line = f"--base-url {stand_in.url} --api-key secret --num-prompts 6 --input-len 9 --output-len 3 --request-rate"
+    bench_serve.main(
+        [*line.split(), "200", "inf", "--goodput", "ttft:5000", "--capacity", "--json", str(file)]
+    )
+    result, said = json.loads(file.read_text()), capsys.readouterr().out
+    assert [run["rate"] for run in result["runs"]["server"]] == [200, float("inf")]
+    assert all(run["completed"] == 6 and run["attainment"] == 1 for run in result["runs"]["server"])
+    assert result["capacity"] == {"server": [400]}
+    assert {body["model"] for body in stand_in.bodies} == {"stand-in"}
+    assert len({body["prompt"] for body in stand_in.bodies}) == len(stand_in.bodies)  # nothing is cached
+    assert "secret" not in file.read_text() + said
+    assert "100%" in said and "capacity" in said
+
+
+def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_path, monkeypatch, capsys):
+    started = []
+
+    @contextmanager
+    def running(server):
+        started.append(server)
+        yield stand_in.url
+
+    monkeypatch.setattr(measure, "running", running)
+    monkeypatch.setattr(processes, "find_spec", lambda name: True)
+    file = tmp_path / "found.json"
+    line = (
+        "--num-prompts 2 --output-len 2 --request-rate inf --rounds 2 --compare unchunked transformers --json"
+    )
+    bench_serve.main([*line.split(), str(file)])
+    result = json.loads(file.read_text())
+    assert list(result["runs"]) == ["tiny-llm", "tiny-llm unchunked", "transformers serve"]
+    assert all(len(runs) == 2 for runs in result["runs"].values())
+    assert "--no-enable-chunked-prefill" in started[1].command and "serve" in started[2].command
+    bodies = stand_in.bodies[-12:]  # after six for the warm-up: two rounds of three servers with two prompts
+    assert [body.get("ignore_eos") for body in bodies[::2]] == [True, True, None, True, None, True]
+    assert all("eos_token_id" in body["generation_config"] for body in bodies if "ignore_eos" not in body)
+    assert [len({body["prompt"] for body in bodies[start : start + 6]}) for start in (0, 6)] == [2, 2]
+
+
+def test_a_peer_that_lacks_a_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(processes, "find_spec", lambda name: None if name == "accelerate" else True)
+    with pytest.raises(ValueError, match="pip install --no-deps accelerate"):
+        processes.transformers_server("tiny-qwen3", "float32", 4, 100, 16)
+
+
+def test_failures_are_shown_with_their_reason(stand_in, capsys):
+    plan = ServingPlan(num_prompts=2)
+    requests = [seen(0, 0, [0.1, 0.2], 0.3), ServedRequest(0, 0, error="RateLimitError: the queue is full")]
+    lines = report.failures({"plan": plan.__dict__, "runs": {"server": [figures(requests)]}})
+    assert lines == ["server: 1 request: RateLimitError: the queue is full"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--capacity", "--goodput"),
+        ("--base-url http://127.0.0.1:1 --compare unchunked", "--base-url"),
+        ("--attainment 1.5 --goodput ttft:3", "--attainment"),
+        ("--goodput fast:3", "NAME:MILLISECONDS"),
+        ("--base-url http://127.0.0.1:1", "give --model"),
+    ],
+)
+def test_what_cannot_be_measured_ends_with_one_line(options, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench_serve.main(options.split())
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_start_is_shown_with_what_it_said():
+    server = Server(("python", "-c", "import sys; sys.exit('no such model')"), "m", "/ready")
+    with pytest.raises(ValueError, match="no such model"), running(server):
+        pass
+
+
+def test_the_command_line_of_our_server_has_every_option_that_is_set():
+    options = {"enable_chunked_prefill": False, "max_num_batched_tokens": None, "max_num_seqs": 4}
+    line = " ".join(our_server(Place("ref", "torch", "cpu"), "tiny-qwen3", options).command)
+    assert line.endswith("--model tiny-qwen3 --no-enable-chunked-prefill --max-num-seqs 4")
+
+
+def test_our_server_takes_every_option_of_the_plan():
+    plan = ServingPlan(num_blocks=9, max_num_batched_tokens=32)
+    options = {name: getattr(plan, name) for name in measure.OPTIONS}
+    command = our_server(Place("ref", "torch", "cpu"), "tiny-qwen3", options).command
+    taken = serve.parser().parse_args([*command[command.index("--solution") :], "--host", "h", "--port", "1"])
+    assert {name: getattr(taken, name) for name in options} == options
