@@ -49,6 +49,7 @@ def server_of(options: argparse.Namespace) -> Any:
     Raises:
         ValueError: an option is out of range.
     """
+    from ..lab.timeline.live import LiveTimeline
     from ..runtime.openai_api.draining_server import DrainingServer
     from ..runtime.openai_api.service import ServerOptions
     from ..runtime.server import create_app
@@ -62,7 +63,8 @@ def server_of(options: argparse.Namespace) -> Any:
     }
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
     served = ServerOptions(name, options.solution, api_key=key, **limits)
-    return DrainingServer(create_app(opens, served), options.host, options.port, options.access_log)
+    app = create_app(opens, served, LiveTimeline(name))
+    return DrainingServer(app, options.host, options.port, options.access_log)
 
 
 @command

@@ -1,0 +1,97 @@
+"""The server's page: chat, and what the scheduler does, step by step, as it happens.
+
+Here events become messages for the page. How they are taken in stands in `live_run.js`, and how they are drawn in
+`live.html.j2`, `live.css` and `live.js`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ..template import render
+
+QUESTIONS = ("What is a KV cache?", "What is attention?", "What is RoPE?", "What is a token?")
+BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # stops of the slider, in tokens per step
+PROMISE = 128  # tokens of prompts for which running requests agree to wait, as in `pdm run timeline`
+OF_A_REQUEST = ("arrive", "finish", "preempt", "resume")
+
+
+class LiveTimeline:
+    """A page for `create_app`: its text, and the messages that it draws.
+
+    Args:
+        model_name: as the server's API calls the model.
+    """
+
+    def __init__(self, model_name: str):
+        self.model_name = model_name
+        file = Path(__file__).with_name("live.html.j2")
+        self.html = render(file, model=model_name, questions=QUESTIONS, promise=PROMISE)
+
+    def hello(self, engine: Any) -> dict[str, Any]:
+        """The first message to each reader: what the engine is made of.
+
+        Args:
+            engine: `LLMEngine`.
+        """
+        options, most = engine.options, engine.max_num_batched_tokens
+        least = options.max_num_seqs
+        return {
+            "kind": "hello",
+            "model": self.model_name,
+            "num_blocks": engine.allocator.num_blocks,
+            "block_size": engine.allocator.block_size,
+            "max_num_seqs": options.max_num_seqs,
+            "max_model_len": engine.max_model_len,
+            "vocab_size": engine.network.config.vocab_size,
+            "chunked": options.enable_chunked_prefill,
+            "policy": options.policy,
+            "budget": engine.scheduler.max_num_batched_tokens,
+            "budgets": sorted({most, *(size for size in BUDGETS if least <= size <= most)}),
+        }
+
+    def message(self, event: Any, engine: Any) -> dict[str, Any] | None:
+        """An event as a message; None for one that the page does not draw.
+
+        Args:
+            event: `serving.events.Event`.
+            engine: whose.
+        """
+        if event.kind == "step":
+            return _step(event, engine)
+        if event.kind not in OF_A_REQUEST:
+            return None
+        request = event.request
+        told = {"kind": event.kind, "time": event.time, "request": request.request_id}
+        return {
+            **told,
+            "prompt": request.num_prompt_tokens,
+            "cached": request.num_cached,
+            "reason": request.finish_reason,
+        }
+
+
+def _step(event: Any, engine: Any) -> dict[str, Any]:
+    """What a step computed, and whose blocks are whose after it."""
+    scheduler, allocator = engine.scheduler, engine.allocator
+    return {
+        "kind": "step",
+        "start": event.start,
+        "time": event.time,
+        "parts": [_part(part) for part in event.parts],
+        "budget": scheduler.max_num_batched_tokens,
+        "waiting": len(scheduler.waiting),
+        "free": allocator.num_free,
+        "tables": {one.request_id: list(one.block_table.blocks) for one in scheduler.running},
+        "cached": list(allocator.prefix_cache.idle),
+    }
+
+
+def _part(part: Any) -> dict[str, Any]:
+    """A part with the numbers of its requests; `sampled` are those that have a new token now."""
+    return {
+        "kind": part.kind,
+        "requests": [one.request_id for one in part.requests],
+        "sampled": [one.request_id for one in part.requests if one.is_decoding or one.is_done],
+        "tokens": part.tokens,
+        "context": part.context,
+    }

@@ -1,0 +1,109 @@
+// What the engine has told so far: steps and lanes, on a clock that stands still while there is no work.
+// Nothing of a page in here, but for PROMISE: tokens of prompts for which a running request agrees to wait.
+const KEPT_STEPS = 600, KEPT_LANES = 24;
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+const newRun = () => ({ hello: null, steps: [], lanes: [], tables: {}, cached: [], free: null, waiting: 0, clock: 0, number: 0 });
+
+const nameOf = (request) => LETTERS[request % 26] + (request < 26 ? "" : Math.floor(request / 26));
+
+const laneOf = (run, request, prompt) => {
+    let lane = run.lanes.find((each) => each.request === request);
+    if (!lane) {
+        lane = { request, name: nameOf(request), prompt, cached: 0, arrived: null, from: run.clock, spans: [],
+                 last: null, tokens: 0, computed: 0, ttft: null, longest: 0, waitedFrom: null, waited: 0, stalls: 0, reason: null, until: null, preempted: 0 };
+        run.lanes.push(lane);
+        while (run.lanes.length > KEPT_LANES) run.lanes.shift();
+    }
+    return lane;
+};
+
+// A message that the engine has sent. A reader that was too slow has lost some: nothing here relies on all of them.
+const take = (run, message) => {
+    if (message.kind === "hello") Object.assign(run, newRun(), { hello: message }); // another server may count from 0
+    else if (message.kind === "step") takeStep(run, message);
+    else takeRequest(run, message);
+    return run;
+};
+
+const takeRequest = (run, message) => {
+    const lane = laneOf(run, message.request, message.prompt);
+    lane.prompt = message.prompt;
+    if (message.kind === "arrive") lane.arrived = message.time;
+    if (message.kind === "preempt") lane.preempted += 1;
+    if (message.kind === "finish") {
+        lane.reason = message.reason;
+        lane.until = run.clock;
+        lane.cached = message.cached;
+        delete run.tables[message.request];
+    }
+};
+
+const takeStep = (run, message) => {
+    const seconds = message.time - message.start;
+    const step = { number: ++run.number, at: run.clock, seconds, parts: message.parts, budget: message.budget,
+                   tokens: message.parts.reduce((sum, part) => sum + part.tokens, 0), tables: message.tables,
+                   cached: message.cached, free: message.free, waiting: message.waiting };
+    run.steps.push(step);
+    while (run.steps.length > KEPT_STEPS) run.steps.shift();
+    run.clock += seconds;
+    Object.assign(run, { tables: message.tables, cached: message.cached, free: message.free, waiting: message.waiting });
+    const prompts = message.parts.filter((part) => part.kind === "chunk").reduce((sum, part) => sum + part.tokens, 0);
+    for (const lane of run.lanes) if (lane.last !== null && lane.reason === null) lane.waited += prompts;
+    for (const part of message.parts) for (const request of part.requests) takeSpan(run, step, part, request, message);
+    forgetSpans(run);
+};
+
+const takeSpan = (run, step, part, request, message) => {
+    const lane = laneOf(run, request, null);
+    if (part.kind === "chunk") lane.computed = part.context + part.tokens;
+    // A stall begins where the last token came: what was computed since then is what this one has waited for.
+    const isStall = part.kind === "decode" && lane.waited > PROMISE;
+    const at = isStall ? lane.waitedFrom : step.at;
+    lane.spans.push({ kind: isStall ? "stall" : part.kind, at, seconds: run.clock - at });
+    if (!part.sampled.includes(request)) return;
+    lane.stalls += isStall;
+    lane.waited = 0;
+    lane.waitedFrom = run.clock;
+    if (lane.last === null && lane.arrived !== null) lane.ttft = message.time - lane.arrived;
+    if (lane.last !== null) lane.longest = Math.max(lane.longest, message.time - lane.last);
+    lane.last = message.time;
+    lane.tokens += 1;
+};
+
+const forgetSpans = (run) => {
+    const oldest = run.steps[0].at;
+    for (const lane of run.lanes) while (lane.spans.length && lane.spans[0].at < oldest) lane.spans.shift();
+};
+
+// The lanes that have something between two times of the clock, the newest `most`, oldest first.
+const lanesBetween = (run, from, to, most) => run.lanes
+    .filter((lane) => lane.from <= to && (lane.until === null || lane.until >= from))
+    .slice(-most);
+
+// A step in words: how many decode, which chunks there are, and how much of the budget that is.
+const stepInWords = (step) => {
+    const decodes = step.parts.filter((part) => part.kind === "decode").flatMap((part) => part.requests);
+    const chunks = step.parts.filter((part) => part.kind === "chunk");
+    const said = [];
+    if (decodes.length) said.push(decodes.length === 1 ? "1 decode" : `${decodes.length} decodes`);
+    for (const part of chunks) {
+        said.push(`${part.tokens} of ${nameOf(part.requests[0])}'s prompt from ${part.context}`);
+    }
+    return `step ${step.number}, ${(1000 * step.seconds).toFixed(1)} ms: ${said.join(" + ")} = ${step.tokens} of ${step.budget} tokens`;
+};
+
+// The tokens of a step as cells of a strip: decodes first, one each, then the chunks.
+const stripOf = (step) => {
+    const cells = [];
+    for (const part of step.parts) if (part.kind === "decode") for (const request of part.requests) cells.push({ request, kind: "decode", tokens: 1 });
+    for (const part of step.parts) if (part.kind === "chunk") cells.push({ request: part.requests[0], kind: "chunk", tokens: part.tokens });
+    return cells;
+};
+
+// Who owns each block: a list of requests by block, empty for a block that nobody uses.
+const ownersOf = (tables, blocks) => {
+    const owners = Array.from({ length: blocks }, () => []);
+    for (const [request, table] of Object.entries(tables)) for (const block of table) owners[block]?.push(Number(request));
+    return owners;
+};

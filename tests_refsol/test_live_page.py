@@ -1,0 +1,167 @@
+"""The server's page: one file without a network, and its picture of a run against what a recorder has noted."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+from tiny_llm_kit.lab.recorder import Recorder
+from tiny_llm_kit.lab.serve import EndlessTokenizer
+from tiny_llm_kit.lab.timeline import live
+from tiny_llm_kit.runtime.port import resolve_serving
+
+BLOCKS, BLOCK, PROMISE = 24, 4, live.PROMISE
+REQUESTS = ((5, 9), (3, 12), (61, 3), (4, 4))  # tokens of the prompt and of the answer
+SCRIPT = live.Path(live.__file__).with_name("live_run.js").read_text(encoding="utf-8")
+
+
+class Watched:
+    """A scheduler whose events become messages of the page, and are recorded, too."""
+
+    def __init__(self, budget: int, **options):
+        s = resolve_serving("tiny_llm_ref")
+        self.allocator = s.BlockAllocator(BLOCKS, BLOCK)
+        model = FakePackedModel(self.allocator, s.Sampled)
+        self.page, self.recorder, self.messages = live.LiveTimeline("tiny"), Recorder(PROMISE), []
+        self.scheduler = s.HybridScheduler(
+            model, self.allocator, max_num_batched_tokens=budget, max_num_seqs=4, clock=model.clock,
+            on_event=self.hear, **options,
+        )  # fmt: skip
+        self.options = s_options(self.scheduler)
+        self.max_num_batched_tokens, self.max_model_len = 64, 80
+        self.network = SimpleNamespace(config=SimpleNamespace(vocab_size=256))
+        self.messages.append(self.page.hello(self))
+        for number, (prompt, answer) in enumerate(REQUESTS):
+            sampling = s.SamplingParams(max_tokens=answer)
+            self.scheduler.add(
+                s.Sequence([97 + number] * prompt, EndlessTokenizer(), request_id=number, max_seq_len=80,
+                           sampling=sampling)
+            )  # fmt: skip
+        while self.scheduler.has_work_remaining():
+            self.scheduler.step()
+
+    def hear(self, event) -> None:
+        self.recorder(event)
+        message = self.page.message(event, self)
+        if message is not None:
+            self.messages.append(json.loads(json.dumps(message)))
+
+
+def s_options(scheduler) -> SimpleNamespace:
+    return SimpleNamespace(
+        max_num_seqs=scheduler.max_num_seqs,
+        enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        policy=scheduler.policy,
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Evaluates an expression with the page's own script, on these messages as `run`."""
+    from py_mini_racer import MiniRacer
+
+    with MiniRacer() as engine:
+        engine.eval(f"const PROMISE = 8; {SCRIPT}")
+
+        def evaluate(messages, expression):
+            taken = f"{json.dumps(messages)}.reduce(take, newRun())"
+            return json.loads(engine.eval(f"((run) => JSON.stringify({expression}))({taken})"))
+
+        yield evaluate
+
+
+POLICIES = [
+    {"budget": 12},
+    {"budget": 12, "policy": "separate"},
+    {"budget": 64, "enable_chunked_prefill": False},
+]
+
+
+def test_the_page_is_one_file_that_loads_nothing():
+    html = live.LiveTimeline("<tiny> & co").html
+    assert not re.search(r"https?://|\bsrc=|@import|url\((?!#)", html)
+    assert html.count("&lt;tiny&gt; &amp; co") == 2 and "<tiny>" not in html
+    assert f"PROMISE = {PROMISE}" in html
+
+
+def test_hello_says_which_budgets_can_be_chosen():
+    hello = Watched(12).messages[0]
+    assert (hello["budget"], hello["budgets"]) == (12, [16, 32, 64])
+    assert (hello["num_blocks"], hello["block_size"], hello["vocab_size"]) == (BLOCKS, BLOCK, 256)
+
+
+@pytest.mark.parametrize("options", POLICIES)
+def test_lanes_have_the_latencies_that_the_recorder_notes(browser, options):
+    watched = Watched(**options)
+    lanes = browser(watched.messages, "run.lanes")
+    recorded = watched.recorder.trace().lanes
+    assert [lane["tokens"] for lane in lanes] == [answer for _, answer in REQUESTS]
+    assert [lane["prompt"] for lane in lanes] == [prompt for prompt, _ in REQUESTS]
+    assert [lane["ttft"] for lane in lanes] == pytest.approx([lane.ttft for lane in recorded])
+    assert [lane["longest"] for lane in lanes] == pytest.approx([max(lane.gaps) for lane in recorded])
+    assert {lane["reason"] for lane in lanes} == {"length"}
+
+
+def test_chunks_beyond_what_is_agreed_and_whole_prompts_stall_those_that_decode(browser):
+    def stalls(**options):
+        return browser(Watched(**options).messages, "run.lanes.map((lane) => lane.stalls)")
+
+    assert stalls(budget=9) == [0] * 4  # 8 tokens of prompts beside one decode, as agreed
+    assert stalls(budget=12)[0] > 1  # 11 and 10
+    assert stalls(**POLICIES[2])[:2] == [1, 1]  # A and B wait for the 61 tokens of C, once
+
+
+def test_the_clock_stands_still_without_work(browser):
+    watched = Watched(12)
+    steps = [message for message in watched.messages if message["kind"] == "step"]
+    later = [{**step, "start": step["start"] + 1e6, "time": step["time"] + 1e6} for step in steps]
+    once = browser(watched.messages, "run.clock")
+    assert once == pytest.approx(sum(step["time"] - step["start"] for step in steps))
+    assert browser([*watched.messages, *later], "run.clock") == pytest.approx(2 * once, rel=1e-6)
+
+
+@pytest.mark.parametrize("options", POLICIES)
+def test_a_strip_has_every_token_of_its_step_and_decodes_come_first(browser, options):
+    strips = browser(
+        Watched(**options).messages, "run.steps.map((step) => [step.tokens, step.budget, stripOf(step)])"
+    )
+    for tokens, budget, cells in strips:
+        assert sum(cell["tokens"] for cell in cells) == tokens <= budget
+        assert [cell["kind"] for cell in cells] == sorted((cell["kind"] for cell in cells), reverse=True)
+
+
+def test_the_map_knows_who_owns_each_block_and_what_is_cached(browser):
+    messages = Watched(12).messages
+    steps = browser(
+        messages, "run.steps.map((step) => [ownersOf(step.tables, run.hello.num_blocks), step.cached])"
+    )
+    free = browser(messages, "run.steps.map((step) => step.free)")
+    for (owners, cached), left in zip(steps, free, strict=True):
+        used = {block for block, requests in enumerate(owners) if requests}
+        assert len(used) == BLOCKS - left
+        assert not used & set(cached)
+    assert steps[-2][1]  # some requests have ended, and their full blocks can still be found
+
+
+def test_a_slow_reader_that_has_lost_messages_still_sees_a_picture(browser):
+    messages = Watched(12).messages
+    kept = [message for place, message in enumerate(messages) if place % 3]
+    for some in (kept, [messages[0], *messages[-9:]]):
+        lanes = browser(some, "run.lanes.map((lane) => [lane.name, lane.tokens, lane.longest])")
+        assert lanes and all(name in "ABCD" and tokens >= 0 for name, tokens, _ in lanes)
+
+
+def test_a_new_hello_begins_again(browser):
+    messages = Watched(12).messages
+    assert browser([*messages, *messages], "run.lanes.length") == len(REQUESTS)
+    assert browser([*messages, messages[0]], "[run.lanes, run.steps, run.clock]") == [[], [], 0]
+
+
+def test_a_step_in_words(browser):
+    said = browser(Watched(12).messages, "run.steps.map(stepInWords)")
+    assert said[0].endswith(
+        "5 of A's prompt from 0 + 3 of B's prompt from 0 + 4 of C's prompt from 0 = 12 of 12 tokens"
+    )
+    assert any("2 decodes + 10 of C's prompt" in text for text in said)
