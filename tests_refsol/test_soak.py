@@ -80,7 +80,7 @@ def test_where_two_answers_differ(actual, expected, place):
 
 
 def test_the_command_prints_what_it_has_seen(capsys):
-    command.main(["--minutes", "0", "--device", "cpu", "--backend", installed_backends()[-1]])
+    command.main(["--minutes", "0.0001", "--device", "cpu", "--backend", installed_backends()[-1]])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].split(", ")[-1] for line in lines] == ["hybrid", "separate"]
     assert all(re.search(r"\d+ requests, \d+ tokens, .* 0 near ties$", line) for line in lines)
@@ -92,5 +92,5 @@ def test_a_failure_ends_it_with_one_line(monkeypatch, capsys):
 
     monkeypatch.setattr(command, "soak", fails)
     with pytest.raises(SystemExit) as end:
-        command.main(["--minutes", "0", "--device", "cpu"])
+        command.main(["--minutes", "0.0001", "--device", "cpu"])
     assert end.value.code == 2 and "request 3: wrong\n" in capsys.readouterr().err

@@ -1,6 +1,10 @@
-"""`pdm run soak`: random requests for minutes under cancellations and preemptions, each compared with itself alone."""
+"""`pdm run soak`: random requests for minutes under cancellations and preemptions, each compared with itself alone.
+
+With --server they come over HTTP, from hundreds of clients at once, some of which go away or read slowly.
+"""
 
 import argparse
+from typing import Any
 
 from rich.console import Console
 
@@ -23,6 +27,8 @@ def parser() -> argparse.ArgumentParser:
     add("--backend", default="all", choices=["all", *PORTS])
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
+    add("--server", action="store_true", help="clients of a server, in two shapes of arrival each")
+    add("--clients", type=whole_number(1), default=500, help="with --server; default: 500")
     return top
 
 
@@ -30,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console(highlight=False)
     ports = installed_backends() if options.backend == "all" else [options.backend]
+    if options.server:
+        soak_servers(ports, options, console)
+        return
     cases = [(port, policy) for port in ports for policy in ("hybrid", "separate")]
     for name, policy in cases:
         try:
@@ -37,9 +46,28 @@ def main(argv: list[str] | None = None) -> None:
             counts = soak(port, policy, options.seed, 60 * options.minutes / len(cases), console)
         except (SoakError, ValueError) as error:
             fail(f"{name}, {policy}: {error}")
-        console.print(f"{name}, {policy}: {counts}", soft_wrap=True)
-        for line in counts.near_ties:
-            console.print(f"  {line}", soft_wrap=True)
+        show(console, f"{name}, {policy}", counts)
+
+
+def show(console: Console, case: str, counts: Any) -> None:
+    console.print(f"{case}: {counts}", soft_wrap=True)
+    for line in counts.near_ties:
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def soak_servers(ports: list[str], options: argparse.Namespace, console: Console) -> None:
+    """A server on each port, with clients in each shape of arrival."""
+    from ..lab.server_soak import SHAPES, ServerSoak
+
+    for name in ports:
+        for shape, burstiness in SHAPES.items():
+            try:
+                made = ServerSoak(Port("tiny_llm_ref", name, options.device, "float32"), options.seed)
+                with console.status(f"{name}, {shape}: {options.clients} clients"):
+                    counts = made.run(options.clients, burstiness)
+            except (SoakError, ValueError) as error:
+                fail(f"{name}, {shape}: {error}")
+            show(console, f"{name}, {shape}", counts)
 
 
 def soak(port: Port, policy: str, seed: int, seconds: float, console: Console) -> SoakCounts:

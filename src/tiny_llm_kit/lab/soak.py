@@ -47,6 +47,25 @@ class SoakCounts:
         )
 
 
+class Prompts:
+    """Draws requests: prompts that begin like others, or not, and the lengths of their answers.
+
+    Args:
+        vocabulary: number of token ids.
+        rng: source of the draws.
+    """
+
+    def __init__(self, vocabulary: int, rng: np.random.Generator):
+        self._vocabulary, self._rng = vocabulary, rng
+        self._prefixes = [rng.integers(0, vocabulary, PREFIX).tolist() for _ in range(PREFIXES)]
+
+    def draw(self) -> tuple[list[int], int]:
+        """Token ids of a prompt, and tokens of its answer, at most."""
+        shared = self._prefixes[self._rng.integers(PREFIXES)][: self._rng.integers(0, PREFIX + 1)]
+        own = self._rng.integers(0, self._vocabulary, self._rng.integers(1, OWN + 1)).tolist()
+        return shared + own, int(self._rng.integers(1, ANSWER + 1))
+
+
 class Soak:
     """One model twice: in an engine under pressure, and alone.
 
@@ -64,9 +83,7 @@ class Soak:
         alone = {"num_blocks": BLOCKS, "max_num_seqs": 1, "enable_prefix_caching": False}
         self.alone = LLM.of(port, network, tokenizer, **shape, **alone)
         self.rng, self.seed, self.counts = np.random.default_rng(seed), seed, SoakCounts()
-        vocabulary = network.config.vocab_size
-        self._prefixes = [self.rng.integers(0, vocabulary, PREFIX).tolist() for _ in range(PREFIXES)]
-        self._vocabulary = vocabulary
+        self._prompts = Prompts(network.config.vocab_size, self.rng)
 
     def run(
         self, seconds: float, on_wave: Callable[[SoakCounts], object] = lambda counts: None
@@ -99,12 +116,9 @@ class Soak:
         self._check_memory(engine)
 
     def _request(self) -> EngineRequest:
-        """A prompt that begins like others, or not."""
-        shared = self._prefixes[self.rng.integers(PREFIXES)][: self.rng.integers(0, PREFIX + 1)]
-        own = self.rng.integers(0, self._vocabulary, self.rng.integers(1, OWN + 1)).tolist()
+        prompt, most = self._prompts.draw()
         engine = self.pressed.engine
-        params = engine.names.SamplingParams(max_tokens=int(self.rng.integers(1, ANSWER + 1)))
-        return engine.request(None, shared + own, params)
+        return engine.request(None, prompt, engine.names.SamplingParams(max_tokens=most))
 
     def _maybe_cancel(self, served: list[EngineRequest]) -> None:
         open_ones = [request for request in served if not request.is_done]
@@ -133,15 +147,9 @@ class Soak:
             )
 
     def _near_tie(self, number: str, differs: int, expected: Any) -> None:
-        if differs < len(expected.token_ids):
-            first, second = sorted(
-                (each.logprob for each in expected.logprobs[differs].values()), reverse=True
-            )[:2]
-            if first - second < TIE:
-                self.counts.near_ties.append(
-                    f"request {number}, token {differs}: margin {first - second:.1e}"
-                )
-                return
+        if differs < len(expected.token_ids) and (difference := margin(expected, differs)) < TIE:
+            self.counts.near_ties.append(f"request {number}, token {differs}: margin {difference:.1e}")
+            return
         raise SoakError(
             f"{self._place(number)}: token {differs} of the answer is not that of the request alone"
         )
@@ -156,6 +164,12 @@ class Soak:
 
     def _place(self, number: str) -> str:
         return f"seed {self.seed}, request {number}"
+
+
+def margin(answer: Any, place: int) -> float:
+    """By how much the most probable token of a place was better than the next one, in log-probability."""
+    first, second = sorted((each.logprob for each in answer.logprobs[place].values()), reverse=True)[:2]
+    return first - second
 
 
 def ended(answer: Any) -> tuple[str, int]:

@@ -1,0 +1,62 @@
+"""`pdm run soak --server`: clients that leave, read slowly and come in bursts; and it finds a server that is wrong."""
+
+import pytest
+
+from tiny_llm_kit.lab import server_soak
+from tiny_llm_kit.lab.server_soak import Seen, ServerSoak, SoakError, Visit
+from tiny_llm_kit.runtime.port import Port, installed_backends
+
+PORT = installed_backends()[-1]
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch):
+    monkeypatch.setattr(server_soak, "PAUSE", 0.02)
+    monkeypatch.setattr(server_soak, "REST", 0.1)
+
+
+def soak(seed: int, **options) -> ServerSoak:
+    return ServerSoak(Port("tiny_llm_ref", PORT, "cpu", "float32"), seed, **options)
+
+
+@pytest.mark.parametrize("burstiness", server_soak.SHAPES.values())
+def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(burstiness):
+    counts = soak(seed=5, max_queue=6).run(24, burstiness, seconds=0.2)
+    assert counts.completed + counts.left == 24
+    assert counts.completed > 8 and counts.left > 3 and counts.slow > 0
+    assert counts.refused > 0 and counts.preemptions > 0  # the queue was full, and so was the pool
+    assert counts.near_ties == []
+
+
+def test_a_block_that_is_not_given_back_is_found(monkeypatch):
+    monkeypatch.setattr(server_soak, "IDLE", 0.5)
+    made = soak(seed=1)
+    check = made._check_memory
+
+    def leak():
+        made.engine.allocator.allocate(1)
+        check()
+
+    monkeypatch.setattr(made, "_check_memory", leak)
+    with pytest.raises(SoakError, match="1 blocks were not given back"):
+        made.run(2, 1.0, seconds=0.1)
+
+
+def test_a_server_that_answers_with_another_text_is_found(monkeypatch):
+    made = soak(seed=1)
+    visit_all = server_soak.visit_all
+
+    async def changed(port, visits):
+        seen = await visit_all(port, visits)
+        return [Seen(one.text + "x", one.reason) for one in seen]
+
+    monkeypatch.setattr(server_soak, "visit_all", changed)
+    with pytest.raises(SoakError, match="seed 1, client 0: ended with"):
+        made.run(2, 1.0, seconds=0.1)
+
+
+def test_an_answer_without_an_end_is_lost(monkeypatch):
+    made = soak(seed=1)
+    visit = Visit([1, 2, 3], 4, 0.0, leaves_after=None, pause=0.0, streams=True)
+    with pytest.raises(SoakError, match="without a reason"):
+        made._check(0, visit, Seen("text", None))
