@@ -17,8 +17,10 @@ from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.runtime.llm_engine import limits_of_steps
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_ref.serving import (
+    POLICIES,
     BlockAllocator,
     Buckets,
     HybridScheduler,
@@ -27,7 +29,9 @@ from tiny_llm_ref.serving import (
     Sampled,
     SamplingParams,
     Sequence,
+    WholePrompts,
     make_buckets,
+    make_scheduler,
 )
 
 LEN, PAGE, SEQS, BUDGET, BLOCKS = 40, 4, 6, 24, 24
@@ -262,32 +266,28 @@ def test_a_warm_up_changes_the_pad_page_alone(backend):
     assert runner.computed_tokens == 0, "a warm-up is nobody's work"
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": "separate"}, {"enable_chunked_prefill": False}], ids=str)
+ENGINES = [("hybrid", True), ("hybrid", False), ("separate", True)]
+ENGINES += [(policy, True) for policy in POLICIES if policy != "slack"]  # that one needs a profile
+
+
+@pytest.mark.parametrize(("policy", "chunked"), ENGINES)
 @given(seed=st.integers(0, 10**6), strategy=st.sampled_from(STRATEGIES), pages=st.booleans())
 @settings(max_examples=15, deadline=None)
-def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(options, seed, strategy, pages):
-    """Random loads on a model that checks every batch, also with the limits that an engine without sharing has."""
+def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
+    policy, chunked, seed, strategy, pages
+):
+    """Random loads on a model that checks every batch, under every policy, with the limits that the engine knows."""
     rng = random.Random(seed)
-    whole = not options.get("enable_chunked_prefill", True)
-    budget = LEN if whole else BUDGET
-    caching, limits = rng.random() < 0.5, {}
-    if not caching:
-        readers = 0 if whole else 1 if options else SEQS
-        limits = {"chunk_readers": 0 if whole else 1, "decode_readers": readers, "num_pages": BLOCKS}
+    has_chunks = chunked and not issubclass(POLICIES.get(policy, HybridScheduler), WholePrompts)
+    budget, caching = BUDGET if has_chunks else LEN, rng.random() < 0.5
+    limits = {} if caching else limits_of_steps(policy, has_chunks, BLOCKS)
     buckets = make_buckets(strategy, budget, SEQS, LEN, PAGE, pad_pages=pages, **limits)
     allocator = BlockAllocator(BLOCKS, PAGE, enable_prefix_caching=caching)
     model, met = FakePackedModel(allocator, Sampled, max_model_len=LEN), set()
     run = model.run
     model.run = lambda batch: met.add(buckets.of(batch)) or run(batch)
-    scheduler = HybridScheduler(
-        model,
-        allocator,
-        max_num_batched_tokens=budget,
-        max_num_seqs=SEQS,
-        buckets=buckets,
-        clock=model.clock,
-        **options,
-    )
+    options = {"max_num_batched_tokens": budget, "max_num_seqs": SEQS, "enable_chunked_prefill": chunked}
+    scheduler = make_scheduler(policy, model, allocator, buckets=buckets, clock=model.clock, **options)
     made = []
     for number in range(rng.randint(1, 14)):
         prompt = [97] * rng.choice([0, 8, 12]) + [rng.randrange(97, 120) for _ in range(rng.randint(1, 24))]

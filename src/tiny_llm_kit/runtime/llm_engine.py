@@ -196,25 +196,15 @@ class LLMEngine:
 
     def _new_buckets(self, num_blocks: int) -> Any:
         """The shapes of all steps; None when nothing is padded."""
-        options, fixed = (
-            self.options,
-            self.port.fixed_sizes(self.port.device) if self.is_compiled else ("pages",),
-        )
+        options = self.options
+        fixed = self.port.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
         strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
         if strategy is None:
             return None
         sizes = self.max_num_batched_tokens, options.max_num_seqs, self.max_model_len, options.block_size
-        limits = {} if options.enable_prefix_caching else self._limits_of_steps(num_blocks)
+        own = not options.enable_prefix_caching
+        limits = limits_of_steps(options.policy, self.has_chunks, num_blocks) if own else {}
         return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **limits)
-
-    def _limits_of_steps(self, num_blocks: int) -> dict[str, int | None]:
-        """What no step can exceed when every request has blocks of its own, see `Buckets`."""
-        chunked, mixed = self.has_chunks, self.options.policy != "separate"
-        if self.options.policy == "slack":  # any number of prompts may be in progress
-            return {"num_pages": num_blocks}
-        # One prompt at a time is computed in part. Its last token alone is a request of one row beside other prompts.
-        decode_readers = (None if mixed else 1) if chunked else 0
-        return {"chunk_readers": int(chunked), "decode_readers": decode_readers, "num_pages": num_blocks}
 
     def _blocks_that_fit(self) -> int:
         size = self.options.block_size
@@ -358,6 +348,22 @@ class LLMEngine:
         if self.scheduler is not None:
             self.scheduler.close()
         self.runner = self.network = self.scheduler = self.allocator = None
+
+
+def limits_of_steps(policy: str, has_chunks: bool, num_blocks: int) -> dict[str, int]:
+    """What no step can exceed when every request has blocks of its own, see `Buckets`.
+
+    Args:
+        policy, num_blocks: of the engine.
+        has_chunks: whether a prompt may be computed in parts.
+    """
+    limits = {"num_pages": num_blocks}
+    if policy not in ("hybrid", "separate"):
+        return limits
+    if not has_chunks:  # whole prompts, in steps of their own
+        return {**limits, "chunk_readers": 0, "decode_readers": 0}
+    # One prompt at a time is computed in part. In a call of chunks alone, its last token is a request of one row.
+    return {**limits, "chunk_readers": 1, **({"decode_readers": 1} if policy == "separate" else {})}
 
 
 def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size: int) -> Any:
