@@ -1,14 +1,20 @@
 """The policies as products: names and options, real answers under every policy, and the whole starvation corpus."""
 
+import io
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tiny_llm_kit.lab.cost_model import Cost
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
 from tiny_llm_kit.lab.incidents import CORPUS, Bound, IncidentCase, Sent, failures, group, incident, run_case
 from tiny_llm_kit.lab.incidents.table import broken_by
+from tiny_llm_kit.lab.studies.catalogue import STUDIES
+from tiny_llm_kit.lab.studies.served import StudyPlan
+from tiny_llm_kit.lab.studies.study import show
 from tiny_llm_ref import serving as s
 from tiny_llm_ref.serving.policies.aged_queue import AgedQueue
 from tiny_llm_ref.serving.policies.backfill import Backfill
@@ -151,6 +157,16 @@ def test_every_incident_has_a_link_and_says_why():
         )
         assert one.mechanism.endswith(".") and all(case.bounds for case in one.cases)
         assert all(link.startswith("https://github.com/") for link in one.links)
+
+
+def test_the_lab_shows_every_incident_and_policy():
+    study = STUDIES["incidents"](StudyPlan(s))
+    assert [row[0] for row in study.rows] == [one.number for one in CORPUS]
+    assert {len(row) for row in study.rows} == {len(study.columns)} == {2 + len(s.POLICIES)}
+    assert {row[-1] for row in study.rows} == {"✓"}
+    console = Console(file=io.StringIO(), width=80)
+    show(console, study.result({}, {}))
+    assert len(console.file.getvalue().splitlines()) < len(CORPUS) + 8, "a line per incident"
 
 
 @pytest.mark.parametrize(

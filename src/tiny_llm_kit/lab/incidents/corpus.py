@@ -40,7 +40,7 @@ CORPUS = (
     ),
     Incident(
         2,
-        "one prompt freezes everybody",
+        "a prompt freezes everybody",
         ("ROCm/ATOM#1835", "FlashML-org/FreeToken#483"),
         "The scheduler is content with a step as soon as it has placed a chunk in it.",
         (IncidentCase((A, LONG), (Bound("gap", "A", 62), Bound("ttft", "L", 1.25 * 32 * STEP))),),
@@ -106,14 +106,14 @@ CORPUS = (
     ),
     Incident(
         7,
-        "a cure that starves prompts",
+        "cure that starves prompts",
         ("MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#6", "vllm-project/vllm#44794"),
         "Prompts are left out as long as anybody decodes.",
         (IncidentCase((Sent("D", 0, 16, 2_000), Sent("s", 50, 600, 1)), (Bound("ttft", "s", 10 * 20),)),),
     ),
     Incident(
         8,
-        "admitted by the first chunk",
+        "admitted by first chunk",
         ("vllm-project/vllm#37307",),
         "A prompt begins when its first chunk has room, and is evicted halfway, again and again.",
         (
@@ -154,7 +154,7 @@ CORPUS = (
     ),
     Incident(
         11,
-        "blocks that are not back yet",
+        "blocks not back yet",
         ("vllm-project/vllm-ascend#16315",),
         "Evicting one request shows no free block at once, so the next one is evicted as well, and the next.",
         (
@@ -252,7 +252,7 @@ CORPUS = (
     ),
     Incident(
         18,
-        "always room for the smaller",
+        "room for the smaller only",
         ("torch-spyre/sendnn-inference#440",),
         "Small requests pass a large one for as long as they come.",
         (
@@ -269,7 +269,7 @@ CORPUS = (
     ),
     Incident(
         19,
-        "a preference without ageing",
+        "preference without ageing",
         ("sgl-project/sglang#31954",),
         "Cheap requests go first whatever the dear one has waited, so it waits until none arrives.",
         (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from . import ablation, budget, bursts, capacity, pipeline, scale, single_prompt
+from . import ablation, budget, bursts, capacity, incidents, pipeline, scale, single_prompt
 from .served import StudyPlan
 from .study import Study
 
@@ -16,6 +16,7 @@ STUDIES: dict[str, Callable[[StudyPlan], Study]] = {
     "budget": budget.run,
     "bursts": bursts.run,
     "capacity": capacity.run,
+    "incidents": incidents.run,
     "scale": scale.run,
 }
 ALL = tuple(name for name in STUDIES if name != "scale")
