@@ -143,7 +143,8 @@ MUTANTS = [
         ),
         torch=(
             "        places = self._places(torch.arange(B",
-            "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n        places = self._places(torch.arange(B",
+            "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n"
+            "        places = self._places(torch.arange(B",
         ),
     ),
     Mutant(

@@ -69,7 +69,7 @@ def show_torch(b, console: Console) -> None:
     for options in RUNS.values():
         peak = peaks[options["max_num_batched_tokens"]]
         blocks = (MEMORY - peak) // block
-        values = f"{peak / 2**20:.1f}", str(blocks), str(Served(s, blocks, options).preemptions)
+        values = f"{peak / 2**20:.1f}", str(blocks), str(ServedLoad(s, blocks, options).preemptions)
         for row, value in zip(rows.values(), values, strict=True):
             row.append(value)
     console.print(
@@ -111,7 +111,7 @@ def _lengths(s, strategy: str, length: int, limits: dict[str, Any]) -> str:
 
 
 @dataclass
-class Served:
+class ServedLoad:
     """A load under one way to cut prompts, in virtual time.
 
     Args:
@@ -187,7 +187,7 @@ def _load() -> list[tuple[int, int]]:
 
 
 def _compare(s, console: Console) -> None:
-    runs = [Served(s, SEQS * LEN // PAGE, options) for options in RUNS.values()]
+    runs = [ServedLoad(s, SEQS * LEN // PAGE, options) for options in RUNS.values()]
     tokens = sum(prompt for prompt, _ in runs[0].sizes)
     console.print(f"\n{len(runs[0].sizes)} prompts of {tokens:,} tokens together, exponential ladders\n")
     rows = {
