@@ -8,8 +8,9 @@ import pytest
 
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.runtime.model_runner import ModelRunner
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.lab.serve import Serving
+from tiny_llm_kit.runtime.model_runner import Draws, ModelRunner
+from tiny_llm_kit.runtime.port import Port, resolve_serving
 from tiny_llm_ref.serving import SamplingParams
 
 VOCAB = 5
@@ -282,3 +283,36 @@ def test_a_step_of_torch_notes_nothing_for_gradients_and_leaves_caches_that_can_
         for shared in batch:
             shared.remove_request(0)
     assert seen == [True] * 3 and not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_each_call_copies_to_the_device_once(b, monkeypatch, drawn):
+    """Tokens, positions, the row to keep and who draws with what are one array."""
+    params = SamplingParams(temperature=1.0) if drawn else None
+    options = {"prompt_bucket": 4, "chunk_mask": lambda start, *a, **k: start}
+    made, layer = runner(b, sampler=lambda *key: b.kit.argmax, **options), Layer()
+    layer.unused, copies, copy = 3, [], made._array
+    monkeypatch.setattr(made, "_array", lambda values: copies.append(1) or copy(values))
+    made.prefill([1, 2, 3], 0, [layer], sampling=params, sample=True)
+    assert len(copies) == 1
+    made.decode([1, None, 2], [3, 0, 4], [layer], sampling=[params, None, params])
+    assert len(copies) == 2
+
+
+def test_rows_draw_with_their_own_parameters():
+    cold, hot = (0.5, None, None), (2.0, None, 3)
+    draws = Draws([hot, None, cold, hot])
+    assert (draws.keys, draws.choices) == ([hot, cold], [1, 0, 2, 1])
+
+
+def test_a_gaudi_has_a_ladder_of_its_own_for_padding_and_for_adaptive_chunks(b):
+    """Neither takes a size below 128 there, nor one between the rungs. No Gaudi is needed to see it."""
+    port = Port("tiny_llm_ref", b.name, "cpu")
+    port.device = "hpu"
+    made = port.runner(Model(b))
+    lengths = [
+        made._padded(count, SimpleNamespace(max_seq_len=999, offset=0)) for count in (1, 128, 129, 300)
+    ]
+    assert lengths == [128, 128, 256, 512]
+    assert Serving(resolve_serving("tiny_llm_ref"), made).adaptive_chunker().sizes == (128, 256, 512)
+    assert Serving(resolve_serving("tiny_llm_ref"), None).adaptive_chunker().sizes == (32, 64, 128, 256, 512)

@@ -72,6 +72,11 @@ class Serving:
     tokenizer: Any = field(default_factory=EndlessTokenizer)
     clock: Callable[[], float] = time.perf_counter
 
+    def adaptive_chunker(self) -> Any:
+        """`AdaptiveChunker` over the chunk sizes of the model's device; over its own where the model has none."""
+        sizes = getattr(self.model, "chunk_sizes", None)
+        return self.names.AdaptiveChunker(**({} if sizes is None else {"sizes": sizes}))
+
     def request(
         self, spec: RequestSpec, number: int = 0, max_seq_len: int | None = None, model: Any = None
     ) -> Any:

@@ -26,7 +26,7 @@ class ModelRunner:
             cache makes the mask, with the same result.
         pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
             fewer programs and more padding. A prompt longer than all of these is padded to the bucket.
-        chunk_sizes: the ladder of "chunk", in ascending order.
+        chunk_sizes: the ladder of "chunk", in ascending order; an adaptive chunk size is taken from it as well.
 
     Raises:
         ValueError: `pad_last` has another value.
@@ -49,7 +49,8 @@ class ModelRunner:
             raise ValueError(f'pad_last is {pad_last!r}: give "bucket" or "chunk"')
         self.model, self.kit, self.device = model, kit, device
         self.sampler, self.on_logits, self.prompt_bucket = sampler, on_logits, prompt_bucket
-        self.chunk_mask, self.chunk_sizes = chunk_mask, tuple(chunk_sizes) if pad_last == "chunk" else ()
+        self.chunk_mask, self.chunk_sizes = chunk_mask, tuple(chunk_sizes)
+        self.pads_to_sizes = pad_last == "chunk"
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
 
@@ -65,16 +66,19 @@ class ModelRunner:
         """See `ServingModel.prefill`. One copy to the device, at most one copy back."""
         with self.kit.inference():
             count, L = len(tokens), self._padded(len(tokens), kv_cache[0])
+            draws = Draws([sampling_key(sampling)])
+            padded, positions = [*tokens, *[0] * (L - count)], range(offset, offset + L)
+            numbers = self._array([*padded, *positions, offset, count - 1, *draws.choices])
             logits = self.model(
-                self._array([[*tokens, *[0] * (L - count)]]),
-                self._array([list(range(offset, offset + L))]),
+                numbers[None, :L],
+                numbers[None, L : 2 * L],
                 kv_cache,
-                self._kept(count) if sample else 0,
-                **self._mask(offset, L, kv_cache[0]),
+                self._kept(numbers[2 * L + 1 : 2 * L + 2]) if sample else 0,
+                **self._mask(numbers[2 * L], L, kv_cache[0]),
             )
             self._forget_padding(kv_cache, L - count)
             if sample:
-                return self._choose(logits[:, -1], [0], [sampling])[0]
+                return self._choose(logits[:, -1], [0], draws, numbers[2 * L + 2 :])[0]
             # Nothing is sampled in this step, so synchronise before the caller takes the time.
             for layer in kv_cache:
                 layer.materialize()
@@ -95,13 +99,13 @@ class ModelRunner:
             rows = min(
                 1 << running[-1].bit_length(), len(tokens)
             )  # a power of two, up to the last one in use
-            logits = self.model(
-                self._array([[token or 0] for token in tokens[:rows]]),
-                self._array([[offset] for offset in offsets[:rows]]),
-                kv_cache,
-                1,
+            params = sampling or [None] * len(tokens)
+            draws = Draws([sampling_key(params[row]) if row in running else None for row in range(rows)])
+            numbers = self._array(
+                [[token or 0 for token in tokens[:rows]], list(offsets[:rows]), draws.choices]
             )
-            chosen = self._choose(logits[:, -1], running, sampling or [None] * len(tokens))
+            logits = self.model(numbers[0][:, None], numbers[1][:, None], kv_cache, 1)
+            chosen = self._choose(logits[:, -1], running, draws, numbers[2])
         by_slot = dict(zip(running, chosen, strict=True))
         return [by_slot.get(slot) for slot in range(len(tokens))]
 
@@ -111,17 +115,18 @@ class ModelRunner:
     def _padded(self, count: int, cache: Any) -> int:
         """The length to which `count` prompt tokens are padded, at most the room in the cache."""
         bucket = -(-count // self.prompt_bucket) * self.prompt_bucket
-        size = next((size for size in self.chunk_sizes if size >= count), bucket)
+        sizes = self.chunk_sizes if self.pads_to_sizes else ()
+        size = next((size for size in sizes if size >= count), bucket)
         return max(count, min(size, cache.max_seq_len - cache.offset))
 
-    def _kept(self, count: int):
+    def _kept(self, last: Any):
         """The tokens of a prompt that get logits: the last one, or the last one before the padding.
 
         The latter is an index in an array, even if a prompt fills its bucket: one program for the whole bucket.
         """
-        return self._array([count - 1]) if self.prompt_bucket > 1 or self.chunk_sizes else 1
+        return last if self.prompt_bucket > 1 or self.pads_to_sizes else 1
 
-    def _mask(self, offset: int, L: int, cache: Any) -> dict:
+    def _mask(self, offset: Any, L: int, cache: Any) -> dict:
         """The mask of a chunk over all keys that its cache returns; none if these are only the chunk's own.
 
         The first chunk uses the model's default "causal", for which kernels need no mask. The chunk's start is a number
@@ -130,9 +135,7 @@ class ModelRunner:
         if self.chunk_mask is None:
             return {}
         S, dtype = cache.num_keys(L), self.model.embedding.weight.dtype
-        return (
-            {} if S == L else {"mask": self.chunk_mask(self._array(offset), L, total_length=S, dtype=dtype)}
-        )
+        return {} if S == L else {"mask": self.chunk_mask(offset, L, total_length=S, dtype=dtype)}
 
     @staticmethod
     def _forget_padding(kv_cache: Sequence, count: int) -> None:
@@ -140,19 +143,16 @@ class ModelRunner:
             for layer in kv_cache:
                 layer.rewind(count)
 
-    def _choose(self, logits, rows: Sequence[int], sampling: Sequence[Any]) -> list[int]:
-        """Chooses one token for each of these rows; `sampling` has one entry per slot.
+    def _choose(self, logits, rows: Sequence[int], draws: "Draws", choices: Any) -> list[int]:
+        """Chooses one token for each of these rows; `choices` is `draws.choices` on the device.
 
         Each set of sampling parameters is drawn for all rows, so that the shape stays the same.
         """
         if self.on_logits is not None:
             self.on_logits(list(rows), self.kit.to_numpy(logits)[list(rows)])
-        keys = [sampling_key(sampling[row]) if row in rows else None for row in range(logits.shape[0])]
         ids = self.kit.argmax(logits)
-        for key in dict.fromkeys(keys):
-            if key is not None:
-                drawn = self._sampler()(*key)(logits)
-                ids = self.kit.where(self._array([other == key for other in keys]), drawn, ids)
+        for number, key in enumerate(draws.keys, start=1):
+            ids = self.kit.where(choices == number, self._sampler()(*key)(logits), ids)
         ids = ids.tolist()  # the only copy from the device
         return [ids[row] for row in rows]
 
@@ -160,6 +160,22 @@ class ModelRunner:
         if self.sampler is None:
             raise ValueError("this runner has no sampler: give it the solution's make_sampler")
         return self.sampler
+
+
+class Draws:
+    """Which rows draw with which parameters.
+
+    Args:
+        rows: `sampling_key` of each row.
+
+    Attributes:
+        keys: the different parameters, without greedy.
+        choices: per row 0 for greedy, or the number of its parameters in `keys`, counted from 1.
+    """
+
+    def __init__(self, rows: Sequence[tuple | None]):
+        self.keys = [key for key in dict.fromkeys(rows) if key is not None]
+        self.choices = [0 if key is None else 1 + self.keys.index(key) for key in rows]
 
 
 def sampling_key(params: Any) -> tuple | None:

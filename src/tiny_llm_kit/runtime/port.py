@@ -192,7 +192,8 @@ class Port:
         """A `ModelRunner` for a model of this port, with these options."""
         from .model_runner import ModelRunner
 
-        shapes = {"prompt_bucket": 128, "chunk_sizes": (128, 256, 512)} if self.device == "hpu" else {}
+        ladder = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
+        shapes = ladder if self.device == "hpu" else {}
         options = {"sampler": self.make_sampler, **shapes, **options}
         return ModelRunner(model, self.kit, self.device, **options)
 

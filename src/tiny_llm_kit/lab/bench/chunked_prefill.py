@@ -85,7 +85,7 @@ def sweep(
     def run(step: int | None) -> Any:
         progress(f"{workload.name}, chunk {shown(step)}")
         metrics = serving.names.ChunkedPrefillMetrics(prefill_step=workload.promise)
-        chunker = serving.names.AdaptiveChunker() if step == ADAPTIVE else None
+        chunker = serving.adaptive_chunker() if step == ADAPTIVE else None
         served = serve(serving, workload, step, metrics=metrics, chunker=chunker)
         figures[step].append(figures_of(served.trace(), workload))
         return metrics

@@ -79,7 +79,7 @@ class Demo:
             self.workload,
             knobs.prefill_step if policy.is_chunked else None,
             on_event,
-            chunker=names.AdaptiveChunker() if adapts else None,
+            chunker=self.serving.adaptive_chunker() if adapts else None,
             queue=names.PriorityScheduler() if knobs.priorities else None,
             pause_prefill=policy.pauses,
             reserved_decode_slots=knobs.reserved_decode_slots,
