@@ -6,7 +6,7 @@ from safetensors.numpy import load_file, save_file
 
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import WeightQuantizer
-from tiny_llm_kit.runtime.loading import load_checkpoint
+from tiny_llm_kit.runtime.loading import QUANTIZED_ON_HPU, load_checkpoint
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
 BACKENDS = installed_backends()
@@ -120,6 +120,20 @@ def test_a_quantized_checkpoint_takes_its_own_bits_and_no_others(port, folder, q
 def test_week_1_still_gets_plain_arrays(port, folder, quantized):
     weights = load_checkpoint(folder, port.name, "cpu", "float32").weights
     np.testing.assert_array_equal(port.numpy(weights[GATE]), quantized[GATE])
+
+
+@pytest.mark.parametrize(
+    ("bits", "device", "warns"), [(4, "hpu", True), (4, "cpu", False), (None, "hpu", False)]
+)
+def test_quantized_weights_on_a_gaudi_come_with_a_warning(
+    port, folder, plain, capfd, monkeypatch, bits, device, warns
+):
+    """The device is only a name here: the arrays stay on the CPU."""
+    monkeypatch.setattr(port.kit, "pick_device", lambda name: name)
+    monkeypatch.setattr(port.kit, "place", lambda array, *_: array)
+    monkeypatch.setattr(WeightQuantizer, "quantize", lambda self, name, array, config: array)
+    load_checkpoint(folder, port.name, device, "float32", WeightQuantizer(port, bits))
+    assert (QUANTIZED_ON_HPU in capfd.readouterr().err) == warns
 
 
 def test_nothing_is_printed_without_a_terminal(port, folder, plain, capfd):

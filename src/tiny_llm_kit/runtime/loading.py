@@ -27,6 +27,11 @@ from .model_runner import ModelRunner
 from .port import Port
 
 LARGEST_FLOAT16 = 65504
+# Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
+QUANTIZED_ON_HPU = (
+    "quantised weights on an HPU: outside of a compiled graph every product first writes its whole matrix in bf16, "
+    "which is slower than bf16 weights. The engine of Week 3 compiles; those before it do not"
+)
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,8 @@ def load_checkpoint(
     headers = read_headers(folder)
     names = _weight_names(headers, config)
     _check_bits(folder, config, quantizer)
+    if device == "hpu" and quantizer and (quantizer.bits or config.quantization):
+        print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
         _tell_what_stays(quantizer, {name: headers[name].shape for name in names})
     weights = _read_weights(kit, headers, names, config, device, dtype, quantizer)
