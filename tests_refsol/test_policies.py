@@ -219,6 +219,12 @@ def test_an_urgent_request_finds_its_blocks_whenever_it_comes(at):
     assert not run_case(s, "slack", IncidentCase(requests, bounds, blocks=170)).broken()
 
 
+def test_max_preemptions_of_0_turns_preemption_by_class_off():
+    case = incident(13).cases[0]
+    run = run_case(s, "slack", case, max_preemptions=0)
+    assert run.preemptions("*") == 0 and run.ttft("vip") > 4_000
+
+
 def test_a_batch_request_is_not_starved_by_endless_interactive_ones():
     requests = (Sent("b", 0, 3_000, 50, priority="batch"), *group(300, Sent("i", 5, 300, 5), every=40))
     case = IncidentCase(requests, (Bound("end", "b", 16_000),), options={"max_num_seqs": 4})
