@@ -355,7 +355,7 @@ def test_mask_tiles_hold_no_table_in_memory(b, mask):
 
 
 def recognise_walk(actual, query, key, value, mask, size, idea: str) -> str:
-    """The name of the wrong walk over the tiles of keys that computes `actual`; `idea` when it is none of them."""
+    """The name of the wrong walk over the tiles of keys that computes `actual`; `idea` when it is not one of them."""
     starts = range(0, key.shape[-2], size)
     keys = [slice(start, start + size) for start in starts]
     alone = [flash64(query, key[..., r, :], value[..., r, :], mask=mask[..., r]) for r in keys]

@@ -81,9 +81,9 @@ class Engine:
     [
         ("", {}, "the prompt is empty"),
         ("a" * 64, {}, "the prompt has 64 tokens, but max_seq_len is 64"),
-        ([1, 2**16], {}, "token id 65536 is none of 0 to 65535"),
-        ([1, -1], {}, "token id -1 is none of"),
-        ([1.5], {}, "token id 1.5 is none of"),
+        ([1, 2**16], {}, "token id 65536 is not one of 0 to 65535"),
+        ([1, -1], {}, "token id -1 is not one of"),
+        ([1.5], {}, "token id 1.5 is not one of"),
         ("a" * 20, {"max_tokens": 30}, "a prompt of length 20 with an answer of 30 never fits into the 40 tokens"),
         ("a" * 41, {}, "a prompt of length 41 with an answer of 1 never fits into the 40 tokens"),
     ],

@@ -284,8 +284,8 @@ def test_with_ignore_eos_an_answer_goes_on_behind_its_end(make):
     [
         ("", "the prompt is empty"),
         ([], "the prompt is empty"),
-        ([3, 5000], "token id 5000 is none of 0 to 3519"),
-        (["a"], "token id a is none of"),
+        ([3, 5000], "token id 5000 is not one of 0 to 3519"),
+        (["a"], "token id a is not one of"),
         (None, "neither a text nor token ids"),
         ({"text": "a"}, "neither a text nor token ids"),
         ([1] * 64, "has 64 tokens, but max_seq_len is 64"),

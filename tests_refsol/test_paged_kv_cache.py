@@ -318,7 +318,7 @@ def test_only_blocks_of_the_pool_are_shared_and_freed(s, block):
     allocator = allocator_of(s)
     mine = allocator.allocate(8)
     for call in (allocator.fork, allocator.free):
-        with pytest.raises(ValueError, match=f"block {block} is none of 0 to 7"):
+        with pytest.raises(ValueError, match=f"block {block} is not one of 0 to 7"):
             call([mine[0], block])
     assert allocator.reference_counts == [1] * 8
 

@@ -215,7 +215,7 @@ def test_a_batch_cache_refuses_what_would_hurt_another_request(b):
     cache = b.BatchingKvCache(3, 8)
     cache.add_request(prefilled(b, 7), 1)
     for slot in (-1, 3):
-        with pytest.raises(ValueError, match=f"slot {slot} is none of 0 to 2"):
+        with pytest.raises(ValueError, match=f"slot {slot} is not one of 0 to 2"):
             cache.add_request(prefilled(b, 2), slot)
     with pytest.raises(ValueError, match="slot 1 is taken"):
         cache.add_request(prefilled(b, 2), 1)
@@ -249,7 +249,7 @@ def test_a_batch_cache_gives_its_memory_back_and_can_start_again(b):
 def test_ids_that_are_not_of_the_model_fail_alone(prompt):
     model = FakeModel({"good": "yes"})
     bad = Request(model, ByteTokenizer(), prompt)
-    assert bad.finish_reason == "error" and "is none of 0 to 65535" in bad.error
+    assert bad.finish_reason == "error" and "is not one of 0 to 65535" in bad.error
     good, refused = batch_generate(model, ByteTokenizer(), ["good", bad])
     assert (good.text, good.finish_reason, refused.finish_reason) == ("yes", "stop", "error")
 

@@ -31,12 +31,12 @@ def block_mask(block_usage: mx.array, page_size: int, block_starts: mx.array | N
 
 
 def gather_pages(pages: mx.array, block_list: mx.array, mask: mx.array) -> mx.array:
-    """The listed pages, one after the other, with 0 in every slot that nobody reads.
+    """The listed pages, one after the other, with 0 in every slot that is not read.
 
     Args:
         pages: (num_blocks + 1, page_size, Hkv, D), the keys or the values of one layer.
         block_list: (N,) integers; a page may be listed more than once.
-        mask: (N, page_size): -inf where nobody reads the slot.
+        mask: (N, page_size): -inf where the slot is not read.
 
     Returns:
         (N, page_size, Hkv, D) in pages' type.
@@ -51,7 +51,7 @@ def merge_blocks(blocks: Statistics, owners: mx.array) -> Statistics:
 
     Args:
         blocks: (o, m, l) of N pages: (N, H, D), (N, H) and (N, H), float32.
-        owners: (N, B) booleans, whether request b reads page n; a padding page belongs to nobody.
+        owners: (N, B) booleans, whether request b reads page n; a padding page belongs to no request.
 
     Returns:
         (o, m, l) of B requests: (B, H, D), (B, H) and (B, H), float32. A request without pages, or whose pages saw
@@ -107,7 +107,7 @@ def past_mask(
     Args:
         block_groups, block_usage, first_positions: (N,) integers, as `flat_blocks` lists them.
         rows: (T,) integers, the request of each token, as `block_groups` calls it; -1 for a token that has no pages.
-        positions: (T,) integers, where each token stands in its text.
+        positions: (T,) integers, each token's position in its text.
         window: how many tokens are seen, the token itself included; None is all.
 
     Returns:

@@ -12,7 +12,7 @@ class Admission:
     """Lets a request run when there are blocks for all that is known of it, and the watermark stays free.
 
     So a prompt is never begun that might have to be given up halfway, and running requests have blocks to grow into.
-    When there is no room for the next request, nobody goes before it.
+    When there is no room for the next request, no later one is admitted before it.
 
     Args:
         allocator: the blocks.
@@ -40,7 +40,7 @@ class Admission:
         )
         self.queue: RequestQueue = FifoQueue() if queue is None else queue
         self.returned: deque[Sequence] = deque()  # before the queue: preempted, or next and without room
-        self.is_full = False  # no blocks: nobody is admitted until a running request has left
+        self.is_full = False  # no blocks: no request is admitted until a running one has left
 
     def __len__(self) -> int:
         """How many wait."""
@@ -55,7 +55,7 @@ class Admission:
         self.returned.appendleft(sequence)
 
     def admit(self, is_alone: bool, left: int) -> Sequence | None:
-        """The next request that waits, with its blocks; None when nobody waits, or the next one has no room.
+        """The next request that waits, with its blocks; None when no request waits, or the next one does not fit.
 
         Args:
             is_alone: whether nothing runs. Then it may have every block: with the watermark, it might wait for ever.

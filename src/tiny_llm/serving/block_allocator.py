@@ -55,7 +55,7 @@ class BlockAllocator:
 
     @property
     def pad_block(self) -> int:
-        """The block behind the last one; padding is written there."""
+        """The index after the last block: padding is written to that page."""
         return self.num_blocks
 
     @property
@@ -126,4 +126,4 @@ class BlockAllocator:
     def _check_numbers(self, blocks: Sequence[int]) -> None:
         for block in blocks:
             if not 0 <= block < self.num_blocks:
-                raise ValueError(f"block {block} is none of 0 to {self.num_blocks - 1}")
+                raise ValueError(f"block {block} is not one of 0 to {self.num_blocks - 1}")

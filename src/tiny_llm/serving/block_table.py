@@ -42,7 +42,7 @@ class BlockTable:
         Raises:
             OutOfBlocks: there are not enough free blocks; nothing has changed then.
         """
-        # TASK 3.1.3: the blocks that are missing go behind those that are there, all or nothing.
+        # TASK 3.1.3: append the missing blocks to those that are there, all or none.
         raise NotImplementedError("week 3 day 1 task 3: BlockTable.reserve")
 
     def slots(self, start: int, stop: int) -> list[int]:

@@ -60,7 +60,7 @@ class EngineLoop:
 
     Args:
         max_open: sequences that wait or run at the same time.
-        max_failures: so many failing steps without a good one between them: the engine is dead.
+        max_failures: number of failed steps in a row after which the engine is dead.
         on_failure: called on the worker thread with what a step has raised.
         clock: seconds.
 
@@ -129,7 +129,7 @@ class EngineLoop:
         if len(sequences) > self.max_open:
             raise ValueError(f"{len(sequences)} answers at once: at most {self.max_open} are taken")
         # TASK 3.6.2: refuse, or remember the stream as open and as arrived, and wake the loop.
-        # A queue without a limit answers nobody in time: refusing at once is kinder. Do not touch the engine here.
+        # In an unbounded queue every request would wait too long, so refuse at once. Do not touch the engine here.
         raise NotImplementedError("week 3 day 6 task 2: EngineLoop.submit")
 
     def retry_after(self) -> int:
@@ -206,7 +206,7 @@ class EngineLoop:
 
     # GIVEN: likewise.
     def _die(self, error: BaseException) -> None:
-        """Ends every stream with an error: nobody waits for a dead engine."""
+        """Ends every stream with an error, so that no reader waits for a dead engine."""
         self.state = "dead"
         for stream in self._open:
             stream.fail(f"the engine is dead: {error}")
@@ -222,7 +222,7 @@ class EngineLoop:
         raise NotImplementedError("week 3 day 6 task 6: EngineLoop.abandon")
 
     async def stop(self, seconds: float) -> None:
-        """Takes no more requests and lets the open ones come to their end, for so many seconds at most.
+        """Takes no more requests and lets the open ones finish, for at most this many seconds.
 
         Those that are open then end with "abort". Returns when every reader has its end, and the engine is closed.
         """

@@ -55,7 +55,7 @@ class PackedBatch:
 
     Args:
         token_ids: (T,) ids.
-        positions: (T,) where each token stands in its own text.
+        positions: (T,) each token's position in its own text.
         slots: (T,) where its keys and values go.
         query_start: (R + 1,) first row of each request, and T.
         context_lens: (R,) tokens of each request that earlier steps have computed.
@@ -158,11 +158,11 @@ class PackedInputs:
 
         Args:
             bucket: at least as large as the batch, see `Buckets.of`.
-            page_size, pad_block: of the pools. Keys and values of padding go to the pad block, and nobody reads them.
+            page_size, pad_block: of the pools. Keys and values of padding go to the pad block, which is never read.
             has_window: whether the model has layers with a sliding window.
         """
         tokens, rows, pages = bucket.tokens, bucket.rows, bucket.decode_pages
-        # TASK 3.4.8: rows of padding are a request of their own, so that they see themselves and nobody sees them.
+        # TASK 3.4.8: rows of padding are a request of their own: they see only themselves, and no other row sees them.
         # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
         raise NotImplementedError("week 3 day 4 task 8: PackedInputs.padded")
 

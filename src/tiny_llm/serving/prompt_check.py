@@ -15,7 +15,7 @@ def prompt_error(tokens: Sequence[int], vocab_size: int, max_seq_len: int) -> st
     if not tokens:
         return "the prompt is empty: give the model at least one token to continue"
     if strange:
-        return f"token id {strange[0]} is none of 0 to {vocab_size - 1}: the prompt is not of this model"
+        return f"token id {strange[0]} is not one of 0 to {vocab_size - 1}: the prompt is not of this model"
     if len(tokens) >= max_seq_len:
         return f"the prompt has {len(tokens)} tokens, but max_seq_len is {max_seq_len} with the answer: shorten it"
     return None

@@ -124,7 +124,7 @@ class Sequence:
 
     def preempt(self) -> None:
         """Gives all blocks back. Prompt and answer so far are known: they are computed again when there is room."""
-        # TASK 3.3.4: nothing else is forgotten: no token, and no text that somebody has read already.
+        # TASK 3.3.4: nothing else is dropped: no token, and no text that a reader has received.
         raise NotImplementedError("week 3 day 3 task 4: Sequence.preempt")
 
     def check(self, vocab_size: int, max_model_len: int, pool_tokens: int) -> None:

@@ -19,7 +19,7 @@ class Line(Protocol):
 
 Measure = Callable[
     [int, int], float
-]  # seconds of a step with so many tokens in all, of which so many are decodes
+]  # seconds of a step, by its number of tokens and how many of them are decodes
 Fit = Callable[
     [Sequence[tuple[int, float, float]]], Line
 ]  # the line through (tokens, pairs, seconds); pairs are 0 here

@@ -70,7 +70,7 @@ class BatchingKvCache:
 
     def _check_free(self, slot: int, prefilled: TinyKvFullCache) -> None:
         if not 0 <= slot < self.max_active_requests:
-            raise ValueError(f"slot {slot} is none of 0 to {self.max_active_requests - 1}")
+            raise ValueError(f"slot {slot} is not one of 0 to {self.max_active_requests - 1}")
         if self.active[slot]:
             raise ValueError(f"slot {slot} is taken: remove its request first")
         if prefilled.offset == 0:

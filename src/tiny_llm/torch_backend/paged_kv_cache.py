@@ -11,7 +11,7 @@ class TinyKvPagedPool:
     """Keys and values of all requests in one layer: `num_blocks` blocks of memory, called pages here, and a pad page.
 
     The memory is allocated once, as zeros, and written in place. A token is in slot block · page_size + offset. The
-    page behind the last block is for the tokens of padding.
+    page after the last block is for the tokens of padding.
 
     Args:
         num_blocks: as the `BlockAllocator` has it.
@@ -110,7 +110,7 @@ class TinyKvPagedCache:
         return length_mask(self._positions(L, positions), self.num_keys(L), dtype)
 
     def _positions(self, L: int, positions: torch.Tensor | None) -> torch.Tensor:
-        """(L,): those given, or those behind the tokens held."""
+        """(L,): those given, or those after the tokens held."""
         if positions is None:
             return torch.arange(self.offset, self.offset + L)
         return positions.reshape(L)
@@ -133,7 +133,7 @@ class TinyKvPagedCache:
             positions: (L,) or (1, L), where the new tokens stand; derived from `offset` when None.
 
         Returns:
-            key, value: (1, Hkv, S, D) of all tokens, S = num_keys(L); zeros behind the last token.
+            key, value: (1, Hkv, S, D) of all tokens, S = num_keys(L); zeros after the last token.
             length: tokens held now.
             mask: for these S keys.
 

@@ -34,7 +34,7 @@ LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with what `auto` stands for in place of it."""
+    """The options, with `auto` resolved."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
     add, many = top.add_argument, {"action": "append", "metavar": "TEXT"}
     add("--prompt", type=text_argument, default=[], help="one of the prompts", **many)
@@ -101,7 +101,7 @@ def engine_of(options: argparse.Namespace, count: int) -> LLMEngine:
 
 
 def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> Any:
-    """A table for people who watch, lines for a file or a pipe."""
+    """A table on a terminal, lines for a file or a pipe."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty() and not console.is_dumb_terminal
     if is_terminal and not options.plain:
         return LiveTable(SlotBoard(job.requests, job.slots), console)

@@ -20,7 +20,7 @@ from ..terminal import command, fail
 
 def parser() -> argparse.ArgumentParser:
     top = bench_parser("chunked-prefill", __doc__, SweepPlan, ("auto",))
-    says = "in place of --model: a shape, whose weights are random"
+    says = "instead of --model: a shape with random weights"
     top.add_argument("--config", choices=sorted(SHAPES), help=says)
     top.add_argument("--layers", type=whole_number(1), help="with --config: fewer layers than the shape has")
     return top

@@ -1,4 +1,4 @@
-"""`pdm run course …`: where a learner stands, and the checks of those who write the course."""
+"""`pdm run course …`: a learner's progress, and the checks for authors of the course."""
 
 import argparse
 import sys

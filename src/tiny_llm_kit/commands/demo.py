@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "--chunker",
         choices=["fixed", "adaptive"],
         default=Knobs.chunker,
-        help="who chooses the size of a chunk",
+        help="what chooses the size of a chunk",
     )
     add("--batch-size", type=whole_number(1), default=Knobs.batch_size, metavar="N")
     add("--max-seq-len", type=whole_number(2), metavar="N", help="default: what the longest request needs")
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str] = input) -> str:
-    """The menu, where somebody can answer it."""
+    """The menu; without a terminal there is none."""
     if wanted is not None or not is_terminal:
         return wanted or "sync"
     print("1  sync   all requests are there at the start; a loop steps the scheduler")

@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with what `auto` stands for in place of it."""
+    """The options, with `auto` resolved."""
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
     if options.quantize and options.loader == "auto":

@@ -22,7 +22,7 @@ MODEL = "tiny-qwen3"
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with what `auto` stands for in place of it."""
+    """The options, with `auto` resolved."""
     parser = argparse.ArgumentParser(prog="pdm run timeline", description=__doc__)
     add, size = parser.add_argument, whole_number(1, WHOLE)
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")

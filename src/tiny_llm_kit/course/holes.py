@@ -91,7 +91,7 @@ def functions_of(source: str) -> dict[str, Function]:
 
 
 def _comments(source: str, lines: list[str]):
-    """(line, indent, text) of every comment on a task that stands alone on its line; text in a string is none."""
+    """(line, indent, text) of every comment on a task that is alone on its line and not in a string."""
     candidates = [(number, line) for number, line in enumerate(lines, 1) if ALMOST.search(line)]
     strings = _strings(_tree(source), [number for number, _ in candidates])
     for number, line in candidates:
@@ -106,13 +106,13 @@ def _comments(source: str, lines: list[str]):
 
 
 def _trailing(line: str) -> int | None:
-    """Where a TASK comment stands behind code."""
+    """The lines on which a TASK comment follows code."""
     found = MARKER.search(line)
     return found and len(line[: found.start()].encode())
 
 
 def _strings(node: ast.AST, lines: list[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where the strings on some lines are: (line, column) of the first and behind the last character, in bytes."""
+    """Where the strings on some lines are: (line, column) of the first character and after the last, in bytes."""
     found = []
     for child in ast.iter_child_nodes(node):
         if not _covers(child, lines):

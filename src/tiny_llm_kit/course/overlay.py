@@ -62,7 +62,7 @@ def forget(package: str) -> None:
 
 @contextmanager
 def overlay(package: str, texts: Mapping[Path, str]) -> Iterator[None]:
-    """Inside, `import package` sees `texts` (by absolute path) in place of the files; outside, the files again."""
+    """Inside, `import package` sees `texts` (by absolute path) instead of the files; outside, the files again."""
     finder = _Finder(package, texts)
     forget(package)
     sys.meta_path.insert(0, finder)

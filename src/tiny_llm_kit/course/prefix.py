@@ -1,4 +1,4 @@
-"""The prefix check: a learner who stands at day N is graded only on what they can have written.
+"""The prefix check: a learner at day N is graded only on what they can have written.
 
 With days ≤ N solved and the rest blank, the tests of day N pass; so do those of one sitting of a large day, with only
 the sittings up to it solved. With day N blank, each of its tests fails, and fails because of a blank of that day. With

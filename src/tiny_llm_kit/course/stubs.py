@@ -69,7 +69,7 @@ class LearnersWork(Exception):
 
 
 def is_committed_stub(path: Path) -> bool:
-    """Whether a file is, byte for byte, the stub that the committed reference generates: then nobody worked on it."""
+    """Whether a file is, byte for byte, the stub of the committed reference: then it has not been worked on."""
     reference = _committed(REFERENCE / path.relative_to(LEARNER))
     return reference is not None and read(path) == cut(reference)
 

@@ -11,7 +11,7 @@ import numpy as np
 from .prompts import read_prompts
 from .workload import SHORT, RequestSpec, Workload
 
-OWN = 32  # tokens of a prompt behind the shared prefix
+OWN = 32  # tokens of a prompt after the shared prefix
 SPREAD, LONGEST = (
     0.8,
     4,

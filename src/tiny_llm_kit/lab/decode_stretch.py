@@ -1,8 +1,8 @@
 """Skips a stretch of decode steps in which nothing else can happen: the simulator's jump.
 
-While nobody waits and everybody who runs decodes, no policy has a choice: each step computes one token of each request.
-So all steps up to the next arrival, or to the step in which somebody ends, are taken at once. What they cost is summed
-in the order of the steps, and the result equals that of stepping to the last bit.
+While no request waits and every running one decodes, no policy has a choice: each step computes one token of each
+request. So all steps up to the next arrival, or to the step in which a request ends, are taken at once. Their costs are
+summed in the order of the steps, and the result equals that of stepping to the last bit.
 
 A policy may remember what its last step was, so the first step of a stretch is never skipped. A policy that counts its
 steps must not be skipped at all.
@@ -40,7 +40,7 @@ def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
 
 
 def _has_no_choice(scheduler: Any) -> bool:
-    """Whether nobody waits or has ended, and everybody who runs decodes."""
+    """Whether no request waits or has ended, and every running one decodes."""
     running = scheduler.running
     return (
         bool(running)
@@ -68,7 +68,7 @@ def _steps_without_an_end(scheduler: Any) -> int:
 
 
 def _ends(scheduler: Any, steps: int) -> Any:
-    """When each of so many steps ends."""
+    """The end of each of this many steps."""
     import numpy as np
 
     from .packed_cost import StepWork

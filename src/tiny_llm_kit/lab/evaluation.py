@@ -27,7 +27,7 @@ def exact_answers(
     exact: list[list[bool]] = [[] for _ in cases]
     for batch in _batches(cases):
         longest = max(len(cases[i].tokens) for i in batch)
-        # Padding stands behind the row, where a causal model does not look.
+        # Padding follows the row, where a causal model does not look.
         scores = logits([[*cases[i].tokens, *[0] * (longest - len(cases[i].tokens))] for i in batch])
         for i, score in zip(batch, scores, strict=True):
             exact[i] = [_is_best(score, cases[i].tokens, start, stop) for start, stop in cases[i].answers]

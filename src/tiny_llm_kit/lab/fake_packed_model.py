@@ -24,7 +24,7 @@ class FakePackedModel:
         allocator: of the requests' blocks; the memory is as large as its pool.
         sampled: what makes a `Sampled` of a token.
         answers: by prompt, the text that follows it, and then the end. Other texts go on with letters of their own.
-        ends: of the other texts, one in so many ends at each token; 0 is none.
+        ends: of the other texts, one in this many ends at each token; 0: none does.
         max_model_len: its context.
         fails: by the number of the call, from 0: what it raises, after it has written a part of its batch.
         during: called with each call's number while it runs.
@@ -80,7 +80,7 @@ class FakePackedModel:
         return END if self.ends and seen % self.ends == 0 else ord("a") + seen % 26
 
     def answer_alone(self, prompt: Sequence[int], most: int) -> list[int]:
-        """What a request gets when nothing disturbs it: at most so many tokens."""
+        """The undisturbed answer of a request, at most this many tokens."""
         tokens: list[int] = []
         while len(tokens) < most and (token := self.next_token(fingerprint([*prompt, *tokens]))) != END:
             tokens.append(token)

@@ -46,7 +46,7 @@ class StepWork:
         return cls(tokens, seen, past, decodes, decode_pairs)
 
     def stretch(self, steps: int) -> "StepWork":
-        """The work of so many decode steps, one after the other: each time every request sees one token more."""
+        """The work of this many decode steps, one after the other: each time every request sees one token more."""
         import numpy as np
 
         return replace(self, decode_pairs=self.decode_pairs + self.decodes * np.arange(steps))
@@ -94,7 +94,7 @@ class RooflineCost:
         pair: arithmetic of a token and one that it sees, in attention.
         weights: reading all weights once.
         read: reading the keys and values of one token.
-        tile: products compute whole tiles of so many tokens; 1 rounds nothing.
+        tile: products compute whole tiles of this many tokens; 1 rounds nothing.
     """
 
     overhead: float

@@ -95,7 +95,7 @@ class Recorder:
             self._spans.append(span)
 
     def _waits(self, part: Any, end: float) -> None:
-        """The decode that begins now ends a wait for chunks, of those who had a token before."""
+        """The decode that begins now ends a wait for chunks, for requests that had a token before."""
         if not self._chunks:
             return
         start, tokens = self._chunks[0][0], sum(tokens for _, tokens in self._chunks)

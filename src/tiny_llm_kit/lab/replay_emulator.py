@@ -34,7 +34,7 @@ class RecordedGraph(TorchDispatchMode):
         result = operation(*args, **kwargs)
         made = arrays_of(result)
         known = {array.untyped_storage().data_ptr() for array in arrays_of((args, kwargs))}
-        # A view needs no work: whoever writes the array writes the view. What is written in place is written again.
+        # A view needs no work: writing the array writes the view. What is written in place is written again.
         is_view = all(array.untyped_storage().data_ptr() in known for array in made)
         if operation._schema.is_mutable or not is_view:
             self._calls.append((operation, args, kwargs, [] if operation._schema.is_mutable else made))

@@ -108,7 +108,7 @@ class Service:
         chunk: tokens of a chunk; None computes prompts whole.
         on_event: called with each event, after it was recorded.
         metrics: the `ChunkedPrefillMetrics` that the scheduler tells, if any.
-        chunker: chooses the size of every chunk, in place of `chunk`, if there is one.
+        chunker: chooses the size of every chunk, instead of `chunk`.
         turns: options of `Turns`.
     """
 
@@ -141,7 +141,7 @@ class Service:
         )
 
     def __enter__(self) -> "Service":
-        """Serves a small request that nobody records: a service that is open has made its batch's cache already."""
+        """Serves a small request that is not recorded, so that the batch's cache is made already."""
         try:
             self.scheduler.add(self.serving.request(RequestSpec(RUNNING, 4, 2), model=self._model))
             for _ in self.steps():

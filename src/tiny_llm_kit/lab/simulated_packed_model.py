@@ -29,7 +29,7 @@ class SimulatedPackedModel:
     ):
         self.cost, self.max_model_len, self.clock = cost, max_model_len, clock or SimulatedClock()
         self.calls = 0
-        self._chosen = sampled(0)  # nobody changes it, so one is enough for all
+        self._chosen = sampled(0)  # it is never changed, so one is enough for all
 
     def run(self, batch: Any) -> list[Any]:
         """See `PackedModel.run`."""

@@ -35,7 +35,7 @@ class SilentTokenizer:
 
 
 class StuckScheduler(RuntimeError):
-    """A scheduler that has work and plans none of it, and nobody will arrive who could change that."""
+    """A scheduler that has work and plans none of it, while no further request will arrive."""
 
     def __init__(self, now: float, waiting: int, running: int):
         super().__init__(
@@ -50,7 +50,7 @@ class Simulation:
     Args:
         names: the module `serving` of a solution.
         cost: seconds of a step, for a simulated model.
-        model: what runs the steps in place of a simulated model.
+        model: runs the steps instead of a simulated model.
         clock: of that model, as `WallClock` for a real one; its own when None.
         scheduler: makes it, as `HybridScheduler` is made; that one when None.
         recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
@@ -139,7 +139,7 @@ class Simulation:
         self.scheduler.add(sequence)
 
     def run(self, until: float = math.inf) -> "Simulation":
-        """Serves everybody who was sent.
+        """Serves every request that was sent.
 
         Args:
             until: seconds after which no further step begins.

@@ -101,7 +101,7 @@ class Soak:
                 return self.counts
 
     def wave(self, count: int) -> None:
-        """So many requests that arrive over some steps; then every answer is checked, and that nothing is left."""
+        """Serves this many requests that arrive over some steps, then checks every answer, and that nothing is left."""
         engine, waiting = self.pressed.engine, [self._request() for _ in range(count)]
         served: list[EngineRequest] = []
         while waiting or engine.scheduler.has_work_remaining():

@@ -17,7 +17,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, length: int = SHOWN_OF_A_PROMPT) -> str:
-    """A long text's beginning, on one line of at most so many characters."""
+    """The beginning of a long text, on one line of at most this many characters."""
     line = one_line(text[: 4 * length])
     return line if len(line) <= length else line[: length - 1] + "…"
 

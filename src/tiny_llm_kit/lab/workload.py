@@ -103,7 +103,7 @@ def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
     arrives = None if queued else second
     short = tuple(RequestSpec(SHORT, size, 16, arrives) for size in (3, 4, 5))
     when = "all at the start" if queued else "from its second chunk on"
-    says = f"prompts of 3, 4 and 5 tokens behind one of {tokens:,}, {when}"
+    says = f"prompts of 3, 4 and 5 tokens after one of {tokens:,}, {when}"
     return Workload("queued" if queued else "arriving", says, (RequestSpec(LONG, tokens, 16), *short))
 
 

@@ -99,7 +99,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
     add("--temperature", type=float, default=0.0, help="0 is greedy")
     add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
-    add("--top-k", type=int, help="with a temperature: draw from so many tokens")
+    add("--top-k", type=int, help="with a temperature: draw from this many tokens")
     add("--seed", type=whole_number(0), default=0, help="of the random draws")
 
 

@@ -67,7 +67,7 @@ def free_ram() -> int:
 
 
 def _mem_available(file: Path) -> int | None:
-    """Linux's own estimate of available bytes; None where there is none."""
+    """Linux's own estimate of available bytes; None on other systems."""
     if not file.exists():
         return None
     lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines() if ":" in line)

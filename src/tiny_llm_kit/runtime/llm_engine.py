@@ -17,7 +17,7 @@ from .progress_bar import warm_up_bar
 from .step_timer import SIZES as STEP_SIZES
 from .step_timer import StepTimer, fit_line
 
-CHUNKED_BUDGET = 512  # tokens of a step, unless somebody says otherwise
+CHUNKED_BUDGET = 512  # tokens of a step by default
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ class LLMEngine:
         except BaseException:
             for request in list(self._open.values()):
                 request.abort()
-            self.scheduler.plan(self.clock())  # nobody is left to plan for: those that have ended leave
+            self.scheduler.plan(self.clock())  # nothing is left to plan; requests that have ended leave
             raise
         finally:
             self.scheduler.collect_results()  # once, for it looks at every request; each has its own result

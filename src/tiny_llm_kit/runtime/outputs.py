@@ -27,7 +27,7 @@ class CompletionOutput:
         token_ids: without the end token that stopped the answer.
         finish_reason: "stop" (an end token or a stop string), "length" (a limit), "abort" or "error".
         logprobs: for each token, by id: `SamplingParams.logprobs` of the most probable tokens and the one drawn; None
-            if nobody asked.
+            if they were not asked for.
         error: with "error", one line that says why.
     """
 

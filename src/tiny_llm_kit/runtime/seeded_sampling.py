@@ -69,7 +69,7 @@ class SeededSampler:
             return logits
         V = logits.shape[1]
         keys = [key for key in dict.fromkeys(map(filter_key, drawn.values())) if key != (None, None)]
-        # Noise, temperatures and who takes which filter travel as columns of one array.
+        # Noise, temperatures and each row's filters travel as columns of one array.
         host = np.zeros((logits.shape[0], V + 1 + len(keys)), np.float32)
         host[:, V] = 1
         for row, params in drawn.items():

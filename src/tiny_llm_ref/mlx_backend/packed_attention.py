@@ -46,7 +46,7 @@ def segment_mask(segments: mx.array, positions: mx.array, window: int | None = N
 
     Args:
         segments: (T,) integers, the request of each row.
-        positions: (T,) integers, where each row stands in its request's text.
+        positions: (T,) integers, each row's position in its request's text.
         window: how many tokens a row sees, itself included; None is all.
 
     Returns:
@@ -137,7 +137,7 @@ def packed_attention(
         query: (T, H, D).
         key, value: (T, Hkv, D), of this step.
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), of earlier steps.
-        mask: who sees what.
+        mask: which keys each row sees.
         scale: 1/√D when None.
 
     Returns:

@@ -9,7 +9,7 @@ class TinyKvPagedPool:
     """Keys and values of all requests in one layer: `num_blocks` blocks of memory, called pages here, and a pad page.
 
     The memory is allocated once, as zeros, and written in place. A token is in slot block · page_size + offset. The
-    page behind the last block is for the tokens of padding.
+    page after the last block is for the tokens of padding.
 
     Args:
         num_blocks: as the `BlockAllocator` has it.

@@ -22,7 +22,7 @@ class PackedStep:
     Args:
         slots: (T,) where the keys and values of the rows go.
         rows: the rows of RoPE's tables for their positions, as `RoPE.rotate` takes them.
-        mask: who sees what.
+        mask: which keys each row sees.
         window_mask: the same for layers with a sliding window; None if the model has no such layers.
     """
 

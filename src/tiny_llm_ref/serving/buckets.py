@@ -118,7 +118,7 @@ class Buckets:
         """
         if self.chunk_pages is None:
             return self._without_pages()
-        # TASK 3.4.6: steps of decodes with the pages that so many requests can read; then steps with chunks.
+        # TASK 3.4.6: steps of decodes with the pages that this many requests can read; then steps with chunks.
         # In a step of decodes a rung of rows reads at least a page each, and `pages_per_request` each at most. In a
         # step with chunks 0 pages are a shape as well. No bucket twice, and sorted by `size`.
         found = set()
@@ -135,12 +135,12 @@ class Buckets:
 
     # GIVEN: a limit that is no part of the lesson.
     def _most_pages(self, requests: int) -> int:
-        """Pages that so many requests can read together."""
+        """Maximum number of pages that this many requests can read together."""
         pages = requests * self.pages_per_request
         return pages if self.num_pages is None else min(pages, self.num_pages)
 
     def padding_batch(self, pad_block: int, temperature: float) -> PackedBatch:
-        """A batch for a warm-up: one token of nobody, whose keys and values go to the pad block. Given."""
+        """A batch for a warm-up: one token of no request, whose keys and values go to the pad block. Given."""
         sampling = SamplingParams(temperature=temperature, seed=0)
         slots = [pad_block * self.page_size]
         return PackedBatch([0], [0], slots, [0, 1], [0], [[]], [0], [sampling])

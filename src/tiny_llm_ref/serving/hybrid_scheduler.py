@@ -166,7 +166,7 @@ class HybridScheduler:
     def plan_decodes(self, plan: list[Scheduled]) -> None:
         """Adds one token of each running request that is ready to decode."""
         # TASK 3.3.3: the oldest first, each with a block for its token: `make_room` says whether it has one.
-        # Nobody is left out for the budget: it is at least the number of running requests. Preemption shortens
+        # No request is left out for the budget: it is at least the number of running requests. Preemption shortens
         # `running` while you walk over it.
         for sequence in list(self.running):
             if sequence.is_decoding and self.make_room(sequence):
@@ -178,8 +178,8 @@ class HybridScheduler:
         Returns:
             Whether it still runs. The youngest request makes room for the others by giving up its own place.
         """
-        # TASK 3.3.4: as long as blocks are missing, preempt the youngest one, and nobody more than needed.
-        # The watermark was kept for this: a running request may use it. Whoever runs alone has room.
+        # TASK 3.3.4: as long as blocks are missing, preempt the youngest one, and no more than needed.
+        # The watermark was kept for this: a running request may use it. A request that runs alone always fits.
         missing = sequence.block_table.missing(len(sequence.known_tokens))
         while not self.allocator.can_allocate(missing, keep_watermark=False):
             youngest = self.running[-1]
@@ -271,7 +271,7 @@ class HybridScheduler:
         for entry in plan:
             entry.sequence.num_computed = entry.stop
             entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
-            entry.sequence.end_call()  # whoever was aborted meanwhile ends here, and takes no token
+            entry.sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
         for sequence, token in zip(chosen, sampled, strict=True):
             sequence.take_sampled(token)
         start, self._now = self._now, self.clock()
@@ -285,7 +285,7 @@ class HybridScheduler:
         self._emit_noted()
 
     def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
-        """Ends the requests of a call that has failed, for nobody knows what it has written; their blocks are free."""
+        """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
         for entry in plan:
             entry.sequence.end_call(error)
         self.remove_ended()
@@ -306,7 +306,7 @@ class HybridScheduler:
         self.running.clear()
 
     def remove_ended(self) -> None:
-        """Whoever has ended runs no longer, and leaves room for others."""
+        """Removes requests that have ended; others can be admitted."""
         ended = [sequence for sequence in self.running if sequence.is_done]
         if ended:
             self.running = [sequence for sequence in self.running if not sequence.is_done]

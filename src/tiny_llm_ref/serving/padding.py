@@ -23,7 +23,7 @@ def pad_to(values: Sequence[Any], count: int, filler: Any) -> list[Any]:
 
 
 def pad_blocks(blocks: FlatBlocks, count: int, pad_block: int, group: int) -> FlatBlocks:
-    """A flat list of `count` pages; what is added is the pad block, of which nobody reads a slot. Given.
+    """A flat list of `count` pages; what is added is the pad block, no slot of which is read. Given.
 
     Args:
         group: a number that is no request's, for the pages of padding.
@@ -76,7 +76,7 @@ def pad_decode_reads(
     reads = reads or NOTHING
     # TASK 3.4.7: row i is group i. After the rows that read come other rows of the step, so that none is there twice:
     # each row's statistics are written back to its place, and of two writes to one place only one stays.
-    # The pages of padding belong to group `rows`, which is nobody.
+    # The pages of padding belong to group `rows`, which is no request.
     readers = set(reads.rows)
     others = [row for row in range(tokens) if row not in readers]
     chosen = [*reads.rows, *others][:rows]

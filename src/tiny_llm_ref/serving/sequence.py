@@ -135,7 +135,7 @@ class Sequence:
 
     def preempt(self) -> None:
         """Gives all blocks back. Prompt and answer so far are known: they are computed again when there is room."""
-        # TASK 3.3.4: nothing else is forgotten: no token, and no text that somebody has read already.
+        # TASK 3.3.4: nothing else is dropped: no token, and no text that a reader has received.
         self.block_table.release()
         self.num_computed = 0
         self.num_preemptions += 1

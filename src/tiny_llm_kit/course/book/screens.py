@@ -39,7 +39,7 @@ from . import batch_screen, roofline_screen, timeline_screen, tradeoff_screen, w
 
 FOLDER = BOOK / "src" / "screens"
 COLUMNS = 88
-SEE_COLUMNS = 80  # of a terminal that nobody has widened
+SEE_COLUMNS = 80  # the width of a standard terminal
 SHIPPED = "tiny-qwen3"
 
 

@@ -96,7 +96,7 @@ def golden(name: str) -> dict[str, np.ndarray]:
 
     inputs: (B, L) token ids. logits: (B, L, V) of the whole model for them.
     x: (B, L, E), a stream. attention, block: (B, L, E), what layer 0's attention and the whole of layer 0 make of
-    x, behind the causal mask.
+    x, under the causal mask.
     """
     with np.load(FOLDER / f"{name}.npz") as arrays:
         return dict(arrays)

@@ -29,7 +29,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no wrong solution
 )
 settings.load_profile("course")
-# For those who ask only whether a test fails: the first example that does is enough, and nobody reads the smallest.
+# Where only pass or fail counts, the first failing example is enough; it is not shrunk.
 VERDICT = "verdict"
 settings.register_profile(VERDICT, settings.get_profile("course"), phases=(Phase.explicit, Phase.generate))
 
@@ -220,13 +220,13 @@ def _where(missing: str) -> str:
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
-    """The device or port that a test needs and that is not here; nobody looks for devices that no test needs."""
+    """The device or port that a test needs and that is not here; devices that no test needs are not looked for."""
     needed = [(kind, mark.args[0]) for kind in present for mark in item.iter_markers(kind)]
     return next((name for kind, name in needed if name not in present[kind]()), None)
 
 
 def _repr_failure(in_full: Callable, failure: pytest.ExceptionInfo):
-    """What is told of a failed test. Of a blank that is its address, and nobody waits for pytest to parse the source.
+    """The report of a failed test. For a blank it is the address, so that pytest need not parse the source.
 
     pytest parses the file of each frame anew for each failure: of Day 2.7 alone, still blank, that was a minute.
     """

@@ -68,10 +68,10 @@ def layer64(
 
 
 def recognise(actual, x, weights, D, idea: str, **options) -> str:
-    """The names of the wrong layers that compute `actual`; `idea` when it is none of them."""
+    """The names of the wrong layers that compute `actual`; `idea` when it is not one of them."""
     *projections, q_norm, k_norm = weights
     wrong_layers = {
-        "RoPE comes before the norms of q and k; it belongs behind them": {"first": "rope"},
+        "RoPE comes before the norms of q and k; it belongs after them": {"first": "rope"},
         "RoPE turns neighbours; Qwen3's pairs are halves (traditional=False)": {
             "rope": partial(rope64, pairs="neighbours")
         },

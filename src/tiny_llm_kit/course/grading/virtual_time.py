@@ -1,4 +1,4 @@
-"""Asyncio without waiting: seconds pass when nothing else is left to do, and a worker thread that is none."""
+"""Asyncio in virtual time: the clock jumps when nothing is left to do; the worker thread is imitated."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,7 +11,7 @@ MOST = 20_000  # rounds of the event loop, far more than a test needs
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer as soon as nobody has anything to do."""
+    """An event loop whose clock jumps to the next timer as soon as no task can run."""
 
     def __init__(self):
         super().__init__()
@@ -21,7 +21,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _select(self, timeout: float | None = None) -> list:
         self.rounds += 1
         if self.rounds > MOST:
-            raise AssertionError("the event loop never rests: somebody polls, or waits in a loop")
+            raise AssertionError("the event loop never rests: a task polls, or waits in a loop")
         if timeout is not None and timeout > 0:
             self.now += timeout
             timeout = 0
@@ -55,7 +55,7 @@ def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> 
         try:
             return await asyncio.wait_for(main(loop), LONG)
         except asyncio.TimeoutError:
-            raise AssertionError("somebody waits for ever: who was to wake them?") from None
+            raise AssertionError("a task waits for ever: nothing will wake it") from None
 
     try:
         return loop.run_until_complete(limited())

@@ -56,7 +56,7 @@ class Chunks:
 
 
 def activation_bytes(b, attention: str, sizes: Iterable[int], context: int) -> dict[int, int]:
-    """By size: the most bytes that a prompt's last chunk held, behind which `context` tokens end."""
+    """By size: peak bytes of a prompt's last chunk; the prompt has `context` tokens."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     chunks = Chunks(b, checkpoint, attention, context, layers=1)
     chunks.prefill(64)
@@ -99,7 +99,7 @@ def show_activation_memory(b, console: Console) -> None:
 
 
 def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int]], width: int) -> None:
-    """A bar for each name of each label, in bytes; the longest is so many cells."""
+    """A bar for each name of each label, in bytes; the longest has this many cells."""
     console.print(f"{head:>8}{'':10}{'peak':>13}", style="bold")
     longest = max(max(sizes.values()) for sizes in peaks.values())
     for label, sizes in peaks.items():
@@ -110,7 +110,7 @@ def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int
 
 
 def show_lazy_chunks(b, console: Console) -> None:
-    """MLX alone: what a prefill held at its peak if nobody evaluates the caches between two chunks."""
+    """MLX alone: peak memory of a prefill whose caches are not evaluated between two chunks."""
     console.print(f"{MODEL}, chunks of {LAZY_CHUNK} tokens: peak memory of a prefill, with its cache.")
     console.print("With materialize() after every chunk; without, all wait for the last one.\n")
     console.print(f"{'prompt':>8}{'with':>13}{'without':>13}", style="bold")

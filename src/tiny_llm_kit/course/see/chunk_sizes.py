@@ -15,10 +15,10 @@ from .stalls_drawn import STEPS
 
 MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
 MODEL = "tiny-qwen3"
-# Three that run, a long prompt, and a short one behind it.
+# Three that run, a long prompt, and a short one right after it.
 WORKLOAD = Workload(
     "measured",
-    "3 requests decode; a prompt of 1,024 tokens arrives, and one of 8 behind it",
+    "3 requests decode; a prompt of 1,024 tokens arrives, and one of 8 after it",
     (
         *(RequestSpec(RUNNING, 16, 48),) * 3,
         RequestSpec(LONG, 1024, 4, arrives=8),
@@ -28,7 +28,7 @@ WORKLOAD = Workload(
 )
 ROUNDS = 2
 FIGURES = ("ttft_long", "ttft_short", "tbt_p99", "longest_gap", "total")
-# Of the rule of thumb: tokens of prompts, and how many of so many slots decode.
+# Of the rule of thumb: tokens of prompts, slots that decode, all slots.
 PROMPTS, RUNNING_SLOTS, SLOTS = (1000, 4000), (0, 4, 5), 5
 TARGET, LONG_PROMPT = 0.05, 3072  # seconds of a chunk, tokens
 

@@ -22,7 +22,7 @@ MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
 
 
 def show(b, console: Console) -> None:
-    """Times one token behind texts of several lengths, on the learner's two models."""
+    """Times one more token after texts of several lengths, on the learner's two models."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     console.print(
         f"One more token of {MODEL}. Without a cache all tokens are computed again,\n"
@@ -87,7 +87,7 @@ def _memory(config) -> str:
 
 
 class ConcatenatingCache:
-    """What a cache is in most first versions: the new keys are put behind the old ones, in a new array.
+    """The cache of most first versions: new keys are appended to the old ones, in a new array.
 
     Right in every number. It is here to be counted.
     """
@@ -128,7 +128,7 @@ def show_torch(b, console: Console) -> None:
 
 
 def signatures(b, model, caches, tokens: int) -> tuple[int, int]:
-    """(different signatures, host reads) of so many decode steps behind a short prompt.
+    """(different signatures, host reads) of this many decode steps after a short prompt.
 
     Positions are numbers in an array, as a Gaudi wants them: as Python's numbers they would be part of the program.
     """

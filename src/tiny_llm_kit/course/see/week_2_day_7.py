@@ -32,7 +32,7 @@ def how_large(b, console: Console) -> None:
 
 
 def who_goes_first_drawn(b, console: Console) -> None:
-    """A short prompt behind a long one under three policies, and how patience bounds the wait."""
+    """A short prompt that arrives after a long one, under three policies, and how patience bounds the wait."""
     who_goes_first.show_timelines(_names(b), console)
     who_goes_first.show_two_promises(_names(b), console)
     console.print()

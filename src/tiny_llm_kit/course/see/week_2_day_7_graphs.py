@@ -48,7 +48,7 @@ class Chunking:
         contexts: how many tokens may stand before a chunk.
         sizes: what the tokens of a chunk are padded to; the largest is the chunk.
         reads: how much of the cache a chunk reads: "block", up to its own end; "ours", what the port's cache hands
-            out; "all", also what nobody has written to.
+            out; "all", also what is unwritten.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Chunking:
 
     @property
     def options(self) -> dict[str, Any]:
-        """How a runner is told."""
+        """The runner's argument for it."""
         in_steps = tuple(self.sizes) == tuple(range(BLOCK, self.sizes[-1] + 1, BLOCK))
         return {"prompt_bucket": BLOCK} if in_steps else {"pad_last": "chunk", "chunk_sizes": self.sizes}
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """(context, tokens) of chunks that meet every size behind every context.
+        """(context, tokens) of chunks: every size after every context.
 
         The tokens are a few less than a size, and not always as many less: padding must make them one.
         """
@@ -86,8 +86,8 @@ class Chunking:
 
 CHUNKINGS = {
     "whole": Chunking("whole prompts, in steps of 128", (0,), range(BLOCK, LIMIT + 1, BLOCK)),
-    "any block": Chunking("chunks of 512 behind any block of 128", ANY_BLOCK, STEPS, "block"),
-    "aligned": Chunking("chunks of 512 behind multiples of 512", ALIGNED, STEPS),
+    "any block": Chunking("chunks of 512 after any block of 128", ANY_BLOCK, STEPS, "block"),
+    "aligned": Chunking("chunks of 512 after multiples of 512", ALIGNED, STEPS),
     "ladder": Chunking("  the last one on the ladder 128, 256, 512", ALIGNED, (128, 256, 512)),
     "padded": Chunking("  the last one padded to 512", ALIGNED, (512,)),
     "static": Chunking("  and the whole cache is read, always", ALIGNED, (512,), "all"),

@@ -34,7 +34,7 @@ QUESTIONS = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is vLLM?
 
 @dataclass
 class Run:
-    """What a policy did: each call of the model with who was preempted before it, and when A had its tokens."""
+    """One policy's run: each call of the model, the requests preempted before it, and the times of A's tokens."""
 
     calls: list[tuple[Any, str]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)

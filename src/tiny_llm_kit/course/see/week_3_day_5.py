@@ -34,7 +34,7 @@ TRACE = IncidentCase(
 
 @dataclass(frozen=True)
 class DearMixing:
-    """A device whose mixed steps run a slow kernel for everything: so many times what the prompts cost.
+    """A device whose mixed steps run a slow kernel for everything, a multiple of the prompts' cost.
 
     Args:
         plain: what steps of one kind cost.

@@ -1,4 +1,4 @@
-"""The screen of Day 3.6: who reads what and when, and then the shipped model behind HTTP.
+"""The screen of Day 3.6: what each reader receives and when, then the shipped model over HTTP.
 
 The first part runs the learner's loop in virtual time; its engine gives one letter per step.
 """
@@ -94,7 +94,7 @@ def _refusal(s, loop: Any) -> str:
         loop.submit([FakeAnswer()])
     except s.QueueFull as error:
         return str(error)
-    return "nobody was refused"
+    return "no request was refused"
 
 
 # ---- the server

@@ -1,4 +1,4 @@
-"""Who goes first, for the screens of Day 2.7: a short prompt behind a long one, under three policies."""
+"""Who goes first, for the screens of Day 2.7: a short prompt after a long one, under three policies."""
 
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +26,7 @@ PER_TOKEN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))  # a unit of time
 # The scene of Predict: both arrive when all four decode.
 PREDICTED = Workload(
     "predicted",
-    "4 readers; a prompt of 2,048 tokens arrives, and “hello”, of 5, right behind it",
+    "4 readers; a prompt of 2,048 tokens arrives, and “hello”, of 5, right after it",
     (
         *(RequestSpec(RUNNING, 1, 40),) * 4,
         RequestSpec(LONG, 2048, 4, 9, "long"),
@@ -44,7 +44,7 @@ PATIENCE, SHORT_PROMPTS, LONG_TOKENS = (1, 2, 4, 8), 12, 1024
 
 def show_timelines(names, console: Console) -> None:
     """The same requests under each policy."""
-    console.print("A decodes. C arrives with a prompt of 22 tokens, and D with 3 tokens behind it.")
+    console.print("A decodes. C arrives with a prompt of 22 tokens, and D with 3 tokens right after it.")
     console.print("-  queued or paused    ·  waits as agreed    !  stalls\n")
     for name, chunk, turns in POLICIES:
         console.print(name, style="bold")

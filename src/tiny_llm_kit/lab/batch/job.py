@@ -157,7 +157,7 @@ def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
 
 
 def answer_of(request: Any) -> str:
-    """The text; behind it why it ended, unless the model ended it itself. An error is its line."""
+    """The text, then why it ended, unless the model ended it itself. An error is its line."""
     if request.error is not None:
         return f"error: {harmless(request.error)}"
     reason = "" if request.finish_reason == "stop" else f" [{request.finish_reason}]"

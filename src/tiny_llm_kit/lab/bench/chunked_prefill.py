@@ -102,7 +102,7 @@ def sweep(
 
 
 def _policies(plan: SweepPlan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:
-    """Short prompts behind a long one, under each policy, in turns; one run of each goes before."""
+    """Short prompts after a long one, under each policy, in turns, after one warm-up run of each."""
     figures: dict[str, list[dict]] = {name: [] for name in POLICIES}
     names = list(POLICIES)
     for number in range(-1, plan.rounds):

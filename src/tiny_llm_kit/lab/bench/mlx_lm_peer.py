@@ -32,7 +32,7 @@ class MlxLm:
         self.model.load_weights(list(self.checkpoint.weights.items()), strict=True)
 
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into a fresh cache, and chooses the token behind it."""
+        """Computes a prompt into a fresh cache, and chooses the next token."""
         self._next([tokens], make_prompt_cache(self.model))
 
     def _next(self, tokens: list[list[int]], cache: list) -> list[int]:
@@ -43,7 +43,7 @@ class MlxLm:
         return mx.argmax(head(last), axis=-1).tolist()
 
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """A batch of so many rows that hold `context` random tokens, with room for `steps` more."""
+        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
         config, dtype = self.checkpoint.config, self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
         shape = (rows, config.num_key_value_heads, context, config.head_dim)
         self._past = make_prompt_cache(self.model)

@@ -59,7 +59,7 @@ def result_argument(text: str) -> str:
 
 
 def check_context(tokens: int, longest: int) -> None:
-    """Refuses what is longer than the model reads: some kernels would read behind the end of their tables.
+    """Refuses what is longer than the model reads: some kernels would read past the end of their tables.
 
     Raises:
         ValueError: `tokens` are more than `longest`.

@@ -24,13 +24,13 @@ class Ours:
         self._batch: list = []
 
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into fresh caches, and chooses the token behind it."""
+        """Computes a prompt into fresh caches, and chooses the next token."""
         cache = self.runner.create_kv_cache(len(tokens) + 1)
         self.runner.prefill(tokens, 0, cache, sample=True)
         _release(cache)
 
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """A batch of so many rows that hold `context` random tokens, with room for `steps` more."""
+        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
         _release(self._batch)
         config, kit = self.model.config, self.port.kit
         shape = (1, config.num_key_value_heads, context, config.head_dim)

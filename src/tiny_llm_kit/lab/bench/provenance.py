@@ -1,4 +1,4 @@
-"""Where a figure comes from: commit, machine, versions, threads; and a seal that shows when somebody edits it."""
+"""Where a figure comes from: commit, machine, versions, threads; and a seal that shows an edit."""
 
 import datetime
 import hashlib
@@ -37,7 +37,7 @@ def provenance(device: str) -> dict:
 
 
 def load() -> float | None:
-    """Processes that wanted to run, on average over the last minute; None where nobody counts them."""
+    """Processes that wanted to run, on average over the last minute; None where the system does not count them."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 

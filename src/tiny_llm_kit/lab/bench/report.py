@@ -19,7 +19,7 @@ class Line:
 
     Args:
         rows, context: the case.
-        name: who.
+        name: of the contestant.
         threads: how many were best; 0 where the port does not say.
         tokens_per_second: of all rows together.
         spread: quartile distance over median.

@@ -47,7 +47,7 @@ class Work:
 
 
 def work(config: ModelConfig, tokens: int, itemsize: int) -> Work:
-    """The layers, for a call of so many tokens that sees only itself. A product and a sum are two operations."""
+    """The work of the layers for a call of this many tokens without a past. A product and a sum are two operations."""
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     weights = config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)

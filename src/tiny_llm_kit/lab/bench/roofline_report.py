@@ -29,7 +29,7 @@ class Roof:
         return self.operations / self.bytes
 
     def at(self, intensity: float) -> float:
-        """Operations a second at best, for a call that does so many a byte."""
+        """Operations per second at best, for a call with this many operations per byte."""
         return min(self.operations, self.bytes * intensity)
 
 

@@ -37,7 +37,7 @@ class SchedulerPlan:
 
 @dataclass
 class Filled:
-    """A scheduler for which so many requests wait, always.
+    """A scheduler for which this many requests always wait.
 
     Args:
         names: the module `serving` of a solution.
@@ -85,7 +85,7 @@ class Filled:
         self.scheduler.add(self._serving.request(spec, next(self._numbers)))
 
     def sample(self, steps: int) -> list[float]:
-        """Seconds of so many steps, one by one. What ends is replaced between two of them, and not timed."""
+        """Seconds of this many steps, one by one. What ends is replaced between two of them, and not timed."""
         seconds = []
         for _ in range(steps):
             start = self.clock()

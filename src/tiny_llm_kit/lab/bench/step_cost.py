@@ -87,7 +87,7 @@ def line_of(cases: Sequence[dict]) -> dict[str, float]:
 
 
 def _chunks(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
-    """What computes one chunk behind a context, and forgets it again."""
+    """Computes one chunk after a context, and removes it again."""
     runner = port.runner(model)
     caches = {context: runner.create_kv_cache(WHOLE[-1]) for _, context in CHUNKS}
     for context, cache in caches.items():
@@ -104,7 +104,7 @@ def _chunks(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
 
 
 def _decodes(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
-    """What computes a few decode steps of so many rows."""
+    """Computes a few decode steps of this many rows."""
     for case in DECODES:
         batch = Ours(port, model)
         batch.fill(*case, DECODE_STEPS)

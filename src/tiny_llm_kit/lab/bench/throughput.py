@@ -61,7 +61,7 @@ class ThroughputPlan:
         None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
     )
     config: str | None = option(
-        None, "in place of --model: a shape with random weights", choices=sorted(SHAPES)
+        None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
     )
     random_weights: bool = option(False, "of --model read the shape alone", **FLAG)
     layers: int | None = option(None, "with random weights: fewer layers than the shape has", **COUNT)

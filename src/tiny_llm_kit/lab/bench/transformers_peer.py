@@ -33,7 +33,7 @@ class Transformers:
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into a fresh cache, and chooses the token behind it."""
+        """Computes a prompt into a fresh cache, and chooses the next token."""
         self._next([tokens], self._new_cache(len(tokens) + 1))
 
     def _new_cache(self, length: int) -> DynamicCache | StaticCache:
@@ -48,7 +48,7 @@ class Transformers:
 
     @torch.inference_mode()
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """A batch of so many rows that hold `context` random tokens, with room for `steps` more."""
+        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
         config = self.model.config
         self._past = self._new_cache(context + steps)
         dtype = self.checkpoint.kit.DTYPES[self.checkpoint.dtype]

@@ -1,1 +1,1 @@
-"""`pdm run demo`: long and short requests under three policies, one after the other, and what each of them felt."""
+"""`pdm run demo`: long and short requests under three policies, one after the other, and the latencies under each."""

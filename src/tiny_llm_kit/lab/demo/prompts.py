@@ -22,7 +22,7 @@ ORDER = ("large_1", "small_1", "small_2", "small_3", "large_2")
 
 
 def padded(tokenizer: Tokenizer, tokens: int) -> str:
-    """A text of at least so many tokens, by less than a word more; a question is its end."""
+    """A text of at least this many tokens, by less than a word more; it ends with a question."""
     words = " ".join(SENTENCES).split()
     enough = list(islice(cycle(words), tokens))  # no word has less than a token
 

@@ -64,7 +64,7 @@ class Demo:
 
     @property
     def workload(self) -> Workload:
-        """With room for the longest prompt and its answer, if nobody has said otherwise."""
+        """With room for the longest prompt and its answer, unless `max_seq_len` is given."""
         answer = self.knobs.max_tokens
         specs = tuple(replace(spec, answer=answer) for spec in self.specs)
         room = self.knobs.max_seq_len or max(spec.tokens for spec in specs) + answer

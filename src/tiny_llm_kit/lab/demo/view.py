@@ -62,7 +62,7 @@ class DemoLines(LineView):
         specs: what was sent.
     """
 
-    SHOWN = 38  # characters of an answer: behind "length, 100 tokens" the line fits into 80
+    SHOWN = 38  # characters of an answer: after "length, 100 tokens" the line fits into 80
 
     def __init__(self, console: Console, specs: Sequence[RequestSpec]):
         super().__init__(console)

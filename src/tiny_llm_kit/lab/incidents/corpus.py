@@ -75,7 +75,7 @@ CORPUS = (
         5,
         "the budget is the stall",
         ("ggml-org/llama.cpp#29175",),
-        "Every step is filled to its budget, whoever waits for it, so a larger budget is a longer pause.",
+        "Every step is filled to its budget, whatever waits for its next token, so a larger budget is a longer pause.",
         tuple(
             IncidentCase(
                 (Sent("A", 0, 16, 300), Sent("L", 100, 8_192, 1)),
@@ -100,7 +100,7 @@ CORPUS = (
             IncidentCase(
                 group(8, Sent("p", 0, 4_096, 1)),
                 (Bound("mean_ttft", "p*", 2_300),),
-                says="nobody decodes: shares would let all of them end last",
+                says="no request decodes: shares would let all of them end last",
             ),
         ),
     ),
@@ -141,7 +141,7 @@ CORPUS = (
         10,
         "a head that never fits",
         ("vllm-project/vllm#39734",),
-        "The first request in the queue needs more memory than there is, and nobody tells it so.",
+        "The first request in the queue needs more memory than there is, and is not refused.",
         tuple(
             IncidentCase(
                 (Sent("X", 0, prompt, answer), Sent("s", 10, 100, 4)),
@@ -241,7 +241,7 @@ CORPUS = (
         17,
         "memory blocks the queue",
         ("vllm-project/vllm#31731",),
-        "The first request has no room, and small ones behind it wait although theirs is free.",
+        "The first request has no room, and small ones after it wait although theirs is free.",
         (
             IncidentCase(
                 (*HEAVY, *group(4, Sent("s", 50, 100, 4), every=50)),

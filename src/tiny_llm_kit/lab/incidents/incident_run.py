@@ -14,7 +14,7 @@ from ..workload import SHORT, RequestSpec
 from .incident import Bound, Incident, IncidentCase, Sent
 
 BUDGET, SEQS = 512, 8  # tokens of a step, requests that run
-UNTIL = 120.0  # seconds: whoever has not ended then never does
+UNTIL = 120.0  # seconds: a request that has not ended by then never does
 LATE = 0.010  # seconds until freed blocks come back, where they come late
 TURNS = ("chunks-only", "paced")  # policies that count their steps: none may be skipped
 SIZES = (64, 128, 256, 512, 1024)
@@ -177,7 +177,7 @@ def measured_by(cost: PackedCost) -> Callable[[int, int], float]:
 
 
 def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], None]], None]) -> Any:
-    """An allocator whose freed blocks come back late, as behind a step that is still running on the device.
+    """An allocator whose freed blocks come back late, as after a step that is still running on the device.
 
     Args:
         names: the module `serving` of a solution.

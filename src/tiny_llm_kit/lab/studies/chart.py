@@ -1,4 +1,4 @@
-"""A study's chart as an SVG, with the book's classes in place of colours."""
+"""A study's chart as an SVG, with the book's classes instead of colours."""
 
 import math
 from collections.abc import Mapping

@@ -24,7 +24,7 @@ AROUND = (255, 256, 257, 384, 385, 512, 513)  # tokens of a step
 
 
 def ttft(plan: StudyPlan, prompt: int, chunk: int) -> float:
-    """Seconds of a prompt that nobody disturbs."""
+    """Seconds of a prompt without other requests."""
     recorder = Recorder(chunk)
     simulation = Simulation(
         plan.names, HARDWARE[plan.hardware].cost, recorder=recorder, max_num_batched_tokens=chunk

@@ -47,7 +47,7 @@ class Study:
         name: as the command calls it.
         title: in a line; another one says what ran.
         columns: headings; those of the paper's figures begin with "paper".
-        rows: texts and numbers; None is a figure that nobody has published.
+        rows: texts and numbers; None is a figure that was not published.
         differs: what is not as in the paper, a sentence each.
         chart: what there is to draw.
     """

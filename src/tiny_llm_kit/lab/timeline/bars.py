@@ -31,7 +31,7 @@ class DrawnLane:
 
 
 def drawn(trace: Trace, end: float) -> Iterator[DrawnLane]:
-    """The lanes of a run, on a time axis that ends at so many seconds."""
+    """The lanes of a run, on a time axis that ends at this many seconds."""
     words: dict[int, list[tuple[Span, str]]] = {lane.request: [] for lane in trace.lanes}
     for span, name, details in described(trace):
         words[span.request].append((span, f"{name}: {details}"))

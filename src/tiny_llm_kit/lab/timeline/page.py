@@ -1,6 +1,6 @@
 """Two runs as one page that needs no network: both timelines, their figures, and a slider for the chunk size.
 
-What it shows is computed here; how it looks stands in `page.html.j2`, `page.css` and `page.js`.
+What it shows is computed here; its looks are in `page.html.j2`, `page.css` and `page.js`.
 """
 
 from collections.abc import Mapping, Sequence

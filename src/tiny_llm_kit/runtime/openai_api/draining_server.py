@@ -1,4 +1,4 @@
-"""uvicorn with an end that nobody is surprised by: it answers 503 while the open requests come to their end."""
+"""uvicorn with a clean end: it answers 503 while the open requests finish."""
 
 import asyncio
 import socket

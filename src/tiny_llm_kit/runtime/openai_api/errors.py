@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 LOG = logging.getLogger("tiny_llm.server")
-# What nobody outside may read: an exception's text may name files of this machine.
+# Not sent to clients: an exception's text may name files of this machine.
 INTERNAL = "the server failed on this request; its log says why"
 
 

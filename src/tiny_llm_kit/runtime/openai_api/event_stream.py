@@ -52,7 +52,7 @@ async def _cancelled(*tasks: asyncio.Task) -> None:
 
 
 class EventStream(Response):
-    """Sends events as they come. A client that reads slowly keeps this one task waiting, and nobody else.
+    """Sends events as they come. A client that reads slowly keeps only this one task waiting.
 
     Args:
         events: texts of events.

@@ -81,7 +81,7 @@ class Generation:
         try:
             answers = await while_connected(request.receive, self._answers(), seconds)
         except Disconnected:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has gone
         except TimeoutError:
             raise unavailable(TIMED_OUT) from None
         finally:

@@ -1,4 +1,4 @@
-"""What the scheduler does, sent to everybody who watches: server-sent events that never hold the engine up."""
+"""What the scheduler does, sent to all watchers: server-sent events that never delay the engine."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from ..llm_engine import LLMEngine
 from .event_stream import event
 
 MOST_UNREAD = 256  # messages of one watcher; the oldest ones are dropped
-QUIET_SECONDS = 15.0  # then a comment is sent, so that nobody takes the connection for dead
+QUIET_SECONDS = 15.0  # then a comment is sent, so that the connection is not taken for dead
 
 
 class LivePage(Protocol):
@@ -21,7 +21,7 @@ class LivePage(Protocol):
         """The first message of a watcher."""
 
     def message(self, event: Any, engine: LLMEngine) -> dict[str, Any] | None:
-        """What a watcher is told of an event of the scheduler; None for nothing. Called on the engine's thread."""
+        """What is sent to watchers for an event of the scheduler; None for nothing. Called on the engine's thread."""
 
 
 class Watcher:

@@ -15,7 +15,7 @@ Zero = Annotated[float, Field(ge=0, le=0)]
 
 
 class StrictBody(BaseModel):
-    """A JSON object: no unknown names, no text in place of a number, no NaN."""
+    """A JSON object: no unknown names, no text instead of a number, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -33,7 +33,7 @@ class GenerationBody(StrictBody):
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default: 1")
     top_p: float | None = Field(None, gt=0, le=1, description="draw from the nucleus of this probability")
     top_k: int | None = Field(
-        None, ge=-1, le=MOST_TOKENS, description="draw from so many tokens; -1 and 0: all"
+        None, ge=-1, le=MOST_TOKENS, description="draw from this many tokens; -1 and 0: all"
     )
     n: int | None = Field(None, ge=1, le=128, description="answers to the same prompt; default: 1")
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="of the random draws")
@@ -200,7 +200,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """The answer of `/v1/chat/completions`. Chunks of a stream have `delta` in place of `message`."""
+    """The answer of `/v1/chat/completions`. Chunks of a stream have `delta` instead of `message`."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
