@@ -28,5 +28,10 @@ def run(plan: StudyPlan) -> Study:
         for name, column in (("P50 TTFT", 1), ("P99 TBT", 4))
     ]
     return Study(
-        "budget", title, COLUMNS, rows, DIFFERS, Chart("tokens of a step", "seconds", curves, doublings=True)
+        "budget",
+        title,
+        COLUMNS,
+        rows,
+        DIFFERS,
+        Chart("tokens of a step", "seconds", curves, log_x=True, log_y=True),
     )

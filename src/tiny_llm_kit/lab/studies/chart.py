@@ -1,7 +1,7 @@
 """A study's chart as an SVG, with the book's classes instead of colours."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,18 @@ def drawing(result: Mapping[str, Any]) -> str:
     chart = result["chart"]
     points = [point for curve in chart["curves"] for point in curve["points"]]
     xs, ys = zip(*points, strict=True)
-    low = min(xs) if chart["doublings"] else 0
     return render(
         Path(__file__).with_name("chart.svg.j2"),
         name=f"lab-{result['name']}-title",
         title=result["title"].splitlines()[0],
         chart=chart,
-        x=Scale(low, max(xs), LEFT, RIGHT, chart["doublings"]),
-        y=Scale(0, 1.05 * max(ys), BOTTOM, TOP),
+        x=_scale(xs, max(xs), LEFT, RIGHT, chart["log_x"]),
+        y=_scale(ys, 1.05 * max(ys), BOTTOM, TOP, chart["log_y"]),
         dashes=DASHES,
         box=(LEFT, RIGHT, TOP, BOTTOM, LEGEND),
     )
+
+
+def _scale(values: Sequence[float], high: float, start: float, end: float, doublings: bool) -> Scale:
+    """From the least value if it is logarithmic, else from 0."""
+    return Scale(min(values) if doublings else 0, high, start, end, doublings)

@@ -49,10 +49,6 @@ def overhead(plan: StudyPlan) -> Study:
             ]
             for chunk in CHUNKS
         ]
-    curves = [
-        Curve(f"chunks of {chunk:,}", [(row[0], row[3]) for row in rows if row[1] == chunk])
-        for chunk in CHUNKS
-    ]
     return Study(
         "overhead",
         f"Chunk overhead\n{HARDWARE[plan.hardware].says}",
@@ -62,7 +58,6 @@ def overhead(plan: StudyPlan) -> Study:
             "In the paper's file a very long prompt is faster in chunks than whole; a roofline without a term for the "
             "size of activations cannot show that.",
         ),
-        Chart("tokens of the prompt", "times one step", curves, doublings=True),
     )
 
 
@@ -92,11 +87,13 @@ def tiles(plan: StudyPlan) -> Study:
         return 1000 * cost.seconds(StepWork(tokens, tokens * (tokens + 1) // 2))
 
     base = seconds(cost, 256)
+    edges = range(0, 641, TILE)
+    drawn = sorted({*range(1, 641, 15), *edges, *(edge + 1 for edge in edges)} - {0, 641})
     rows = [
         [n, seconds(cost, n), 100 * (seconds(cost, n) / base - 1), 32 if n == 257 else None] for n in AROUND
     ]
     curves = [
-        Curve(name, [(n, seconds(each, n)) for n in range(1, 641)])
+        Curve(name, [(n, seconds(each, n)) for n in drawn])
         for name, each in ((f"tiles of {TILE}", cost), ("no tiles", smooth))
     ]
     return Study(

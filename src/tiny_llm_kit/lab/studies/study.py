@@ -30,13 +30,14 @@ class Chart:
     Args:
         x, y: what the axes are, with units.
         curves: which are drawn.
-        doublings: whether the x axis is logarithmic.
+        log_x, log_y: whether an axis is logarithmic.
     """
 
     x: str
     y: str
     curves: Sequence[Curve]
-    doublings: bool = False
+    log_x: bool = False
+    log_y: bool = False
 
 
 @dataclass(frozen=True)
