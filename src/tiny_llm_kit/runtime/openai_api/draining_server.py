@@ -1,7 +1,10 @@
 """uvicorn with a clean end: it answers 503 while the open requests finish."""
 
 import asyncio
+import os
+import signal
 import socket
+import sys
 from types import FrameType
 from typing import Any
 
@@ -48,11 +51,16 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The handler of SIGTERM and Ctrl-C."""
-        if self._draining is not None or self._loop is None:
-            self.should_exit = self.force_exit = True
-        else:
-            self.stop()
+        """The handler of SIGTERM and Ctrl-C. While the model loads there is nothing to drain."""
+        service = getattr(self._app.state, "service", None)
+        if self._draining is not None or service is None or service.loop.state == "starting":
+            print(
+                f"ended by {signal.Signals(sig).name}, without waiting for anybody",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(128 + sig)  # the engine's thread is in native code, which no exception ends
+        self.stop()
 
     def stop(self) -> None:
         """Drains, and ends then. May be called on any thread."""

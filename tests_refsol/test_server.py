@@ -1,0 +1,729 @@
+"""The server as its clients meet it: OpenAI's client, raw sockets, clients that leave, overload, failures, the end.
+
+Oracle for every answer: the same request alone, by `LLM.generate`.
+"""
+
+import http.client
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import openai
+import pytest
+
+from tiny_llm_kit.lab.background_server import BackgroundServer
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_kit.runtime.llm import LLM
+from tiny_llm_kit.runtime.loading import load_network
+from tiny_llm_kit.runtime.openai_api import draining_server
+from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.runtime.server import ServerOptions, create_app
+from tiny_llm_ref import SamplingParams
+
+QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
+SMALL = {
+    "block_size": 16,
+    "num_blocks": 200,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "enforce_eager": True,
+}
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The shipped model on the first port: (port, network, tokenizer)."""
+    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+    made = port, *load_network(port, "tiny-qwen3", "week3")
+    # MLX's arrays belong to the thread that evaluates them first: no weight may be left to a server's thread.
+    LLM.of(*made, **SMALL).generate([[5]], use_tqdm=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone(loaded):
+    """What a prompt, a text or ids, is answered when nothing else runs."""
+    llm = LLM.of(*loaded, **{**SMALL, "max_num_seqs": 1, "enable_prefix_caching": False})
+
+    def answered(prompt, **params) -> str:
+        [output] = llm.generate([prompt], SamplingParams(**params), use_tqdm=False)
+        return output.outputs[0].text
+
+    return answered
+
+
+@pytest.fixture
+def serving(loaded):
+    """A function that runs a server of its own, with these options of `ServerOptions` and of the engine."""
+
+    @contextmanager
+    def run(*, on_open=lambda llm: None, wait=True, engine=None, page=None, **options):
+        def open_llm() -> LLM:
+            llm = LLM.of(*loaded, **{**SMALL, **(engine or {})})
+            on_open(llm)
+            return llm
+
+        app = create_app(open_llm, ServerOptions(**options), page)
+        with BackgroundServer(app, wait) as server:
+            yield server
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(loaded):
+    """One server for the tests that only ask."""
+    app = create_app(lambda: LLM.of(*loaded, **SMALL, scheduling_policy="priority"))
+    with BackgroundServer(app) as started:
+        yield started
+
+
+@pytest.fixture
+def client(server):
+    return client_of(server)
+
+
+def client_of(server, **options) -> openai.OpenAI:
+    options = {"api_key": "none", "max_retries": 0, "timeout": PATIENCE, **options}
+    return openai.OpenAI(base_url=f"{server.url}/v1", **options)
+
+
+def conversation(question):
+    return [{"role": "user", "content": question}]
+
+
+def ask(server, method, path, body=None, headers=None) -> tuple[int, http.client.HTTPResponse, dict]:
+    """A request without any client library: status, headers, and the body as JSON."""
+    connection = server.connection()
+    payload = body if body is None or isinstance(body, bytes) else json.dumps(body)
+    connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    return answer.status, answer.headers, json.loads(text) if text.startswith(b"{") else {}
+
+
+def completion(server, **body):
+    return ask(server, "POST", "/v1/completions", {"temperature": 0, **body})
+
+
+@contextmanager
+def open_stream(server, **body):
+    """A stream of `/v1/completions` that has sent its first token and is not read on."""
+    connection = server.connection()
+    body = {
+        "prompt": "Hello",
+        "stream": True,
+        "temperature": 0,
+        "ignore_eos": True,
+        "max_tokens": 2000,
+        **body,
+    }
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    assert answer.readline().startswith(b"data: ")
+    try:
+        yield answer
+    finally:
+        answer.close()
+        connection.close()
+
+
+def until(is_so, says="it never came to that", patience=PATIENCE):
+    """Waits for what another thread does."""
+    end = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < end, says
+        time.sleep(0.002)
+
+
+def engine_of(server):
+    return server.app.state.service.llm.engine
+
+
+def is_empty(server) -> bool:
+    """Nobody waits or runs, and every block is free."""
+    engine = engine_of(server)
+    return (
+        server.app.state.service.loop.num_open == 0
+        and engine.allocator.num_free == engine.allocator.num_blocks
+    )
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_the_official_client_gets_the_answer_of_the_request_alone(backend):
+    """Streamed and not, on every port: the engine has a thread of its own, on which its model was loaded too."""
+    port = Port("tiny_llm_ref", backend, "cpu", "float32")
+    alone = []
+
+    def open_llm() -> LLM:
+        llm = LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **SMALL)
+        alone.extend(llm.chat(conversation(QUESTIONS[0]), SamplingParams(max_tokens=12), use_tqdm=False))
+        return llm
+
+    with BackgroundServer(create_app(open_llm)) as server:
+        chat = client_of(server).chat.completions
+        asked = {"model": "tiny-qwen3", "messages": conversation(QUESTIONS[0]), "temperature": 0}
+        whole = chat.create(**asked, max_completion_tokens=12)
+        chunks = list(
+            chat.create(**asked, max_tokens=12, stream=True, stream_options={"include_usage": True})
+        )
+    [expected] = alone
+    [answer] = expected.outputs
+    assert whole.choices[0].message.content == answer.text
+    assert whole.choices[0].finish_reason == answer.finish_reason == "length"
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(pieces) == answer.text and len(pieces) > 10, "a stream comes in pieces"
+    usage = chunks[-1].usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(expected.prompt_token_ids), 12)
+    assert {chunk.id for chunk in chunks} == {chunks[0].id} != {whole.id}
+
+
+def test_many_clients_at_once_get_their_own_answers(server, client, alone):
+    """More than run at a time, of several lengths; some leave in the middle."""
+    cases = [(QUESTIONS[number % 4], 3 + 5 * (number % 3)) for number in range(12)]
+    expected = [alone(prompt, max_tokens=count) for prompt, count in cases]
+
+    def one(number):
+        prompt, count = cases[number]
+        stream = client.completions.create(
+            model="tiny-qwen3", prompt=prompt, max_tokens=count, temperature=0, stream=True
+        )
+        if number % 4 == 3:
+            next(iter(stream))
+            stream.close()
+            return expected[number]
+        return "".join(chunk.choices[0].text for chunk in stream)
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        assert list(pool.map(one, range(len(cases)))) == expected
+    until(lambda: is_empty(server), "blocks of clients that have left are still taken")
+
+
+def test_several_prompts_and_answers_come_in_their_order(client, alone):
+    """Texts and ids; `n` answers to each, the first as if it were the only one."""
+    made = client.completions.create(
+        model="tiny-qwen3", prompt=QUESTIONS[:3], n=2, max_tokens=5, temperature=0.9, seed=7
+    )
+    texts = [choice.text for choice in sorted(made.choices, key=lambda choice: choice.index)]
+    assert len(texts) == 6
+    assert texts[::2] == [alone(each, max_tokens=5, temperature=0.9, seed=7) for each in QUESTIONS[:3]]
+    ids = client.completions.create(model="tiny-qwen3", prompt=[[64, 65], [66]], max_tokens=2, temperature=0)
+    assert [choice.text for choice in ids.choices] == [
+        alone([64, 65], max_tokens=2), alone([66], max_tokens=2)
+    ]  # fmt: skip
+    assert ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 4
+
+
+def test_stop_strings_and_log_probabilities_of_both_endpoints(client, alone):
+    whole = alone(QUESTIONS[0], max_tokens=8)
+    stop = whole.split()[2]
+    made = client.completions.create(
+        model="tiny-qwen3", prompt=QUESTIONS[0], max_tokens=8, temperature=0, stop=[stop], logprobs=2
+    )
+    [choice] = made.choices
+    assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
+    found = choice.logprobs
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == len(found.text_offset)
+    assert all(
+        max(top.values()) == value
+        for top, value in zip(found.top_logprobs, found.token_logprobs, strict=True)
+    )
+    chat = client.chat.completions.create(
+        model="tiny-qwen3",
+        messages=conversation("Hello"),
+        temperature=0,
+        logprobs=True,
+        top_logprobs=3,
+        max_tokens=4,
+    )
+    [choice] = chat.choices
+    content = choice.logprobs.content
+    assert b"".join(bytes(each.bytes) for each in content).decode() == choice.message.content
+    assert all(len(each.top_logprobs) == 3 and each.top_logprobs[0].token == each.token for each in content)
+
+
+def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
+    asked = {"model": "tiny-qwen3", "prompt": QUESTIONS[1], "max_tokens": 6, "temperature": 0, "logprobs": 1}
+    [whole] = client.completions.create(**asked).choices
+    chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(**asked, stream=True)]
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        assert [x for each in chunks for x in getattr(each, name)] == getattr(whole.logprobs, name), name
+
+
+def test_models_and_tokenize(server, client, loaded):
+    tokenizer = loaded[2]
+    assert [model.id for model in client.models.list()] == ["tiny-qwen3"]
+    assert client.models.retrieve("tiny-qwen3").id == "tiny-qwen3"
+    status, _, found = ask(server, "POST", "/tokenize", {"prompt": QUESTIONS[0]})
+    assert status == 200 and found["tokens"] == tokenizer.encode(QUESTIONS[0])
+    assert (
+        found["count"] == len(found["tokens"]) and found["max_model_len"] == engine_of(server).max_model_len
+    )
+    messages = conversation("Hello")
+    _, _, found = ask(server, "POST", "/tokenize", {"messages": messages, "add_generation_prompt": False})
+    assert found["tokens"] == tokenizer.encode(tokenizer.apply_chat_template(messages, False))
+
+
+def test_roles_and_parts_of_a_message(client, loaded):
+    """ "developer" is a system message; text may come in parts."""
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    messages = [{"role": "developer", "content": "Be short."}, {"role": "user", "content": parts}]
+    made = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=1)
+    plain = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]
+    tokenizer = loaded[2]
+    assert made.usage.prompt_tokens == len(tokenizer.encode(tokenizer.apply_chat_template(plain)))
+
+
+def test_interactive_requests_go_before_batch_requests(serving):
+    """One row: while it is busy, a batch request comes first, and an interactive one after it."""
+    order = []
+
+    def hear(event):
+        if event.kind == "prefill":
+            order.append(event.request.priority)
+
+    engine = {"max_num_seqs": 1, "scheduling_policy": "priority"}
+    on_open = lambda llm: llm.engine.listeners.append(hear)  # noqa: E731
+    with serving(engine=engine, on_open=on_open) as server, ThreadPoolExecutor(2) as pool:
+        with open_stream(server):
+            loop = server.app.state.service.loop
+            batch = pool.submit(completion, server, prompt="a", max_tokens=1, priority="batch")
+            until(lambda: loop.num_open == 2)
+            other = pool.submit(completion, server, prompt="b", max_tokens=1)
+            until(lambda: loop.num_open == 3)
+        assert batch.result()[0] == other.result()[0] == 200
+    assert order == ["interactive", "interactive", "batch"]
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"prompt": "a", "max_tokens": "5"}, "max_tokens", "valid integer"),
+        ({"prompt": "a", "temperature": 3}, "temperature", "less than or equal to 2"),
+        ({"prompt": "a", "tools": []}, "tools", "unknown parameter tools: leave it out"),
+        ({"prompt": "a", "frequency_penalty": 1}, "frequency_penalty", "less than or equal to 0"),
+        ({"prompt": "a", "stop": ""}, "stop", "at least 1 character"),
+        ({"prompt": "a", "stream_options": {}}, "stream_options", "needs stream: true"),
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": [10**6]}, "prompt", "not of this model"),
+        ({"prompt": [5] * 5000}, "prompt", "4096"),
+        ({"prompt": ["a", "b", "c"], "n": 128}, None, "answers at once"),
+        ({}, "prompt", "required"),
+    ],
+)
+def test_a_request_that_can_never_be_served_is_400_with_the_fix(server, body, param, says):
+    status, _, found = completion(server, **body)
+    assert status == 400, found
+    problem = found["error"]
+    assert problem["type"] == "invalid_request_error" and problem["param"] == param
+    assert says in problem["message"], problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/nothing", None, 404),
+        ("PUT", "/v1/completions", {}, 405),
+        ("POST", "/v1/completions", b"{", 400),
+        ("POST", "/v1/completions", b"[1]", 400),
+        ("POST", "/v1/completions", b'{"prompt": "a", "model": "\\ud800"}', 404),
+        ("POST", "/v1/completions", b'{"prompt": "a", "temperature": NaN}', 400),
+        ("GET", "/v1/models/other", None, 404),
+        ("POST", "/v1/chat/completions", {"messages": []}, 400),
+        ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": None}]}, 400),
+        ("POST", "/tokenize", {}, 400),
+        ("POST", "/step_budget", {"max_num_batched_tokens": 8}, 404),
+    ],
+)
+def test_every_error_has_a_body_of_openais_form(server, method, path, body, status):
+    """Also those of the framework, and of clients that send half a surrogate pair."""
+    got, _, found = ask(server, method, path, body)
+    assert got == status, found
+    assert found["error"].keys() == {"message", "type", "param", "code"}
+    assert str(ROOT) not in json.dumps(found)
+
+
+def test_the_official_client_raises_its_own_errors(client):
+    with pytest.raises(openai.NotFoundError, match="this server has tiny-qwen3"):
+        client.completions.create(model="gpt-4", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="max_tokens"):
+        client.completions.create(model="tiny-qwen3", prompt="a", max_tokens=0)
+
+
+def test_a_body_that_is_too_long_is_413_whether_it_says_so_or_not(serving):
+    with serving(max_body_bytes=1000) as server:
+        status, _, found = completion(server, prompt="a" * 2000)
+        assert status == 413 and found["error"]["code"] == "body_too_large"
+        connection = server.connection()
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", iter([b'{"prompt": "', b"a" * 2000]), headers)
+        assert connection.getresponse().status == 413, "a chunked body has no Content-Length"
+        assert completion(server, prompt="a", max_tokens=1)[0] == 200
+
+
+def test_a_key_is_asked_for_everywhere_but_at_the_probes(serving):
+    with serving(api_key="secret") as server:
+        with pytest.raises(openai.AuthenticationError):
+            client_of(server, api_key="wrong").models.list()
+        for header in ("Bearer secre", "Bearer secret2", "Bearer ", "Basic secret", "secret", ""):
+            status, _, found = ask(server, "GET", "/v1/models", headers={"Authorization": header})
+            assert status == 401 and found["error"]["code"] == "invalid_api_key", header
+        assert ask(server, "GET", "/v1/models", headers={"Authorization": "Bearer secret"})[0] == 200
+        assert [ask(server, "GET", path)[0] for path in ("/health", "/ready", "/metrics")] == [200] * 3
+        assert ask(server, "GET", "/openapi.json")[0] == 401
+
+
+def test_nothing_of_a_request_is_logged(serving, caplog, capfd):
+    with caplog.at_level(logging.DEBUG), serving(api_key="topsecret") as server:
+        headers = {"Authorization": "Bearer topsecret"}
+        for body in (
+            {"prompt": "my private words", "max_tokens": 1},
+            {"prompt": "my private words", "n": "x"},
+        ):
+            ask(server, "POST", "/v1/completions", body, headers)
+    written = caplog.text + "".join(capfd.readouterr())
+    assert "private" not in written and "topsecret" not in written
+
+
+# ---- overload, failures, the end
+
+
+def test_a_full_queue_is_429_with_the_time_to_come_again(serving, alone):
+    with serving(max_queue=1, engine={"max_num_seqs": 1}) as server:
+        loop = server.app.state.service.loop
+        with ThreadPoolExecutor(1) as pool, open_stream(server):
+            waiting = pool.submit(completion, server, prompt=QUESTIONS[0], max_tokens=3)
+            until(lambda: loop.num_open == 2)
+            status, headers, found = completion(server, prompt="late")
+            assert status == 429 and found["error"]["code"] == "rate_limit_exceeded"
+            assert int(headers["Retry-After"]) >= 1
+        assert waiting.result()[2]["choices"][0]["text"] == alone(QUESTIONS[0], max_tokens=3)
+        assert completion(server, prompt="a", max_tokens=1)[0] == 200, "there is room again"
+
+
+def test_503_while_the_model_is_loading(serving):
+    gate = threading.Event()
+    with serving(wait=False, on_open=lambda llm: gate.wait(PATIENCE)) as server:
+        assert ask(server, "GET", "/health")[0] == 200, "who restarts it now, restarts it for ever"
+        for method, path in (("GET", "/ready"), ("GET", "/v1/models"), ("POST", "/v1/completions")):
+            status, headers, found = ask(server, method, path, {"prompt": "a"})
+            assert status == 503 and "starting" in found["error"]["message"] and headers["Retry-After"]
+        gate.set()
+        until(lambda: ask(server, "GET", "/ready")[0] == 200)
+
+
+def test_it_drains_and_answers_503_meanwhile(serving, alone):
+    """An answer that has begun comes to its end; then the connection ends, and so does the server."""
+    steps = threading.Event()
+    steps.set()
+    slow = lambda event: event.kind == "step" and steps.wait(PATIENCE)  # noqa: E731
+    with serving(on_open=lambda llm: llm.engine.listeners.append(slow)) as server:
+        with open_stream(server, prompt=QUESTIONS[0], max_tokens=20) as answer:
+            steps.clear()
+            server.server.stop()
+            until(lambda: server.app.state.service.loop.state == "stopping")
+            status, _, found = completion(server, prompt="late")
+            assert status == 503 and "stopping" in found["error"]["message"]
+            assert ask(server, "GET", "/ready")[0] == 503
+            steps.set()
+            lines = answer.read().decode().splitlines()
+        assert lines[-2:] == ["data: [DONE]", ""] and '"length"' in lines[-4]
+
+
+def test_an_answer_that_does_not_end_in_time_is_told_so(serving):
+    """The stream of a server that stops has an error for its last event; its blocks are free."""
+    with serving(drain_timeout=0) as server, open_stream(server) as answer:
+        server.server.stop()
+        events = [line for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+        assert "the server is stopping" in events[-2] and events[-1] == "data: [DONE]"
+
+
+def test_a_request_that_takes_too_long_is_given_up(serving):
+    with serving(request_timeout=0.3) as server:
+        status, _, found = completion(server, prompt="Hello", max_tokens=3000, ignore_eos=True)
+        assert status == 503 and "longer than the server allows" in found["error"]["message"]
+        with open_stream(server, max_tokens=3000) as answer:
+            last = [line for line in answer.read().decode().splitlines() if line][-1]
+        assert "longer than the server allows" in last
+        until(lambda: is_empty(server))
+
+
+def failing(calls):
+    """Makes the model of an engine raise in the next calls, `calls` of them."""
+
+    def patch(llm):
+        model = llm.engine.scheduler.model
+        run = model.run
+
+        def raising(batch):
+            if calls:
+                raise calls.pop()
+            return run(batch)
+
+        model.run = raising
+
+    return patch
+
+
+def test_a_failing_step_ends_its_requests_and_no_others(serving, alone, caplog):
+    """The client learns that it failed, and the log why; nothing of the exception reaches the client."""
+    calls = [RuntimeError(f"cannot open {ROOT}/secret/file")]
+    with serving(on_open=failing(calls)) as server:
+        status, _, found = completion(server, prompt="Hello", max_tokens=3)
+        assert status == 500 and found["error"]["type"] == "server_error"
+        assert "secret" not in json.dumps(found) and "secret" in caplog.text
+        _, _, found = completion(server, prompt=QUESTIONS[1], max_tokens=5)
+        assert found["choices"][0]["text"] == alone(QUESTIONS[1], max_tokens=5)
+        assert ask(server, "GET", "/health")[0] == 200 and is_empty(server)
+
+
+def test_a_dead_engine_fails_the_health_check(serving, caplog):
+    calls = [RuntimeError("the device is gone")] * 3
+    with serving(on_open=failing(calls)) as server:
+        for _ in range(3):
+            assert completion(server, prompt="Hello", max_tokens=3)[0] == 500
+        assert ask(server, "GET", "/health")[0] == 503
+        status, _, found = completion(server, prompt="Hello")
+        assert status == 503 and "dead" in found["error"]["message"]
+
+
+# ---- readers
+
+
+class Recorded:
+    """What the engine did, and a gate that holds it after a step.
+
+    Args:
+        llm: whose engine.
+    """
+
+    def __init__(self, llm):
+        self.engine, self.steps, self.ends = llm.engine, [], []
+        self.hold_at = None  # called with the parts of a step; True holds the engine after it
+        self.held, self.gate = threading.Event(), threading.Event()
+        llm.engine.listeners.append(self)
+
+    def __call__(self, event):
+        if event.kind == "finish":
+            self.ends.append((len(self.steps), event.request))
+        if event.kind != "step":
+            return
+        self.steps.append([(part.kind, [one.request_id for one in part.requests]) for part in event.parts])
+        if self.hold_at is not None and self.hold_at(event.parts):
+            self.hold_at = None
+            self.held.set()
+            assert self.gate.wait(PATIENCE)
+
+
+def test_streams_go_on_during_a_long_prefill_and_its_client_may_leave(serving, alone):
+    """Two streams get a token in every step of a third one's prefill of 2,000 tokens. It leaves after ten chunks: its
+    blocks are free before the next step.
+    """
+    recorded = []
+    with serving(on_open=lambda llm: recorded.append(Recorded(llm))) as server:
+        [record] = recorded
+        loop = server.app.state.service.loop
+        with ThreadPoolExecutor(2) as pool:
+            short = {"max_tokens": 40, "ignore_eos": True}
+            others = [pool.submit(completion, server, prompt=each, **short) for each in QUESTIONS[:2]]
+            until(lambda: record.steps and ("decode", [0, 1]) in record.steps[-1], "both decode")
+            chunks = []
+            record.hold_at = lambda parts: any(
+                part.kind == "chunk" and part.tokens > 20 and (chunks.append(part) or len(chunks) == 10)
+                for part in parts
+            )
+            long = server.connection()
+            body = json.dumps({"prompt": [5] * 2000, "max_tokens": 5})
+            long.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            assert record.held.wait(PATIENCE), "ten chunks of the long prompt"
+            [prefilling] = chunks[-1].requests
+            begun = len(record.steps)
+            assert prefilling.block_table.blocks and 0 < prefilling.num_computed < 2000
+            long.close()
+            until(lambda: loop._abandoned, "the server has seen that the client is gone")
+            record.gate.set()
+            texts = [each.result()[2]["choices"][0]["text"] for each in others]
+        assert texts == [alone(each, **short) for each in QUESTIONS[:2]]
+    together = record.steps[begun - 10 : begun]
+    assert all(step == [("chunk", [prefilling.request_id]), ("decode", [0, 1])] for step in together), (
+        together
+    )
+    [(after, request)] = [end for end in record.ends if end[1] is prefilling]
+    assert (after, request.finish_reason, request.block_table.blocks) == (begun, "abort", []), (
+        "it ended in the hand-over after the step that ran, before another one"
+    )
+
+
+def test_a_reader_that_reads_nothing_holds_nobody_up(serving, alone):
+    """Its socket's buffers are full; others are served, and it gets the whole answer when it reads."""
+    body = {"prompt": [5, 6], "stream": True, "temperature": 0, "ignore_eos": True, "max_tokens": 150}
+    body |= {"n": 3, "logprobs": 20}  # 450 large events: more than the small buffers on the way hold
+    payload = json.dumps(body).encode()
+    with serving() as server, socket.socket() as lazy:
+        server.server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        lazy.settimeout(PATIENCE)
+        lazy.connect((server.host, server.port))
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        lazy.sendall(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+        for question in QUESTIONS[:2]:
+            _, _, found = completion(server, prompt=question, max_tokens=6)
+            assert found["choices"][0]["text"] == alone(question, max_tokens=6)
+        until(lambda: server.app.state.service.loop.num_open == 0, "the engine waits for the reader")
+        got = b""
+        while data := lazy.recv(65536):
+            got += data
+    events = re.findall(rb"data: (\{.*\})\n", got)
+    choices = [json.loads(event)["choices"][0] for event in events]
+    for index in range(3):
+        text = "".join(choice["text"] for choice in choices if choice["index"] == index)
+        assert text == alone([5, 6], max_tokens=150, ignore_eos=True)
+    assert len(events) < 450, "pieces that waited for the reader were joined"
+
+
+# ---- metrics and the page
+
+
+def test_metrics_have_the_names_of_vllm_and_count_what_happened(serving):
+    with serving() as server:
+        completion(server, prompt="a b c", max_tokens=5, ignore_eos=True)
+        with open_stream(server, prompt="d e f"):
+            pass
+        until(lambda: is_empty(server))
+        connection = server.connection()
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        found = dict(re.findall(r"^(vllm:\S+) (\S+)$", answer.read().decode(), re.M))
+    label = 'model_name="tiny-qwen3"'
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    value = lambda name: float(found[f"vllm:{name}{{{label}}}"])  # noqa: E731
+    assert value("prompt_tokens_total") > 0 and value("generation_tokens_total") > 5
+    assert (value("num_requests_running"), value("num_requests_waiting"), value("kv_cache_usage_perc")) == (
+        0,
+        0,
+        0,
+    )
+    assert value("time_to_first_token_seconds_count") == value("request_queue_time_seconds_count") == 2
+    assert value("inter_token_latency_seconds_count") == value("generation_tokens_total") - 2
+    for reason in ("length", "abort"):
+        assert float(found[f'vllm:request_success_total{{finished_reason="{reason}",{label}}}']) == 1
+
+
+class TinyPage:
+    html = "<!doctype html><title>page</title>"
+
+    def hello(self, engine):
+        return {"kind": "hello", "budget": engine.scheduler.max_num_batched_tokens}
+
+    def message(self, event, engine):
+        return {"kind": event.kind} if event.kind in ("step", "finish") else None
+
+
+def test_the_page_sees_every_step_and_turns_one_knob(serving):
+    with serving(page=TinyPage()) as server:
+        connection = server.connection()
+        connection.request("GET", "/")
+        assert b"<title>page</title>" in connection.getresponse().read()
+        connection.request("GET", "/events")
+        feed = connection.getresponse()
+        assert json.loads(feed.readline()[6:]) == {"kind": "hello", "budget": 64}
+        completion(server, prompt="a", max_tokens=3, ignore_eos=True)
+        seen = [feed.readline() for _ in range(9)]
+        assert [json.loads(line[6:])["kind"] for line in seen if line.startswith(b"data")] == [
+            *3 * ["step"],
+            "finish",
+        ]
+        assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": 16})[0] == 200
+        assert engine_of(server).scheduler.max_num_batched_tokens == 16
+        for wrong in (3, 65):
+            assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": wrong})[0] == 400
+
+
+# ---- options, and the command
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_queue": -1}, {"api_key": ""}, {"request_timeout": 0}, {"max_body_bytes": 0}]
+)
+def test_options_out_of_range_name_the_fix(options):
+    with pytest.raises(ValueError, match=r"give|leave it out"):
+        ServerOptions(**options)
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+def test_a_signal_ends_a_server_at_once_that_loads_or_drains_already(monkeypatch, capsys, is_draining):
+    """There is nothing to drain yet, or somebody does not want to wait. Native code on a thread cannot be stopped."""
+    codes = []
+    monkeypatch.setattr(draining_server.os, "_exit", codes.append)
+    server = draining_server.DrainingServer(create_app(lambda: None), "127.0.0.1", 0)
+    server._draining = object() if is_draining else None
+    monkeypatch.setattr(server, "stop", lambda: None)
+    server.handle_exit(signal.SIGTERM, None)
+    assert codes == [128 + signal.SIGTERM]
+    assert capsys.readouterr().err == "ended by SIGTERM, without waiting for anybody\n"
+
+
+def answers(port) -> bool:
+    """Whether a server is ready there."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def test_the_command_serves_and_ends_at_sigterm():
+    """A process of its own: signals and exit codes are what this is about."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    arguments = [
+        "--solution",
+        "ref",
+        "--port",
+        str(port),
+        "--max-num-seqs",
+        "2",
+        "--num-blocks",
+        "20",
+        "--enforce-eager",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tiny_llm_kit.commands.serve", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        until(lambda: answers(port) or process.poll() is not None, patience=120)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+        stream = client.completions.create(
+            model="tiny-qwen3", prompt="Hello", max_tokens=30, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        process.send_signal(signal.SIGTERM)
+        assert list(stream)[-1].choices[0].finish_reason == "length", "the answer comes to its end"
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+    assert "Traceback" not in process.stdout.read()
