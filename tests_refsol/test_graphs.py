@@ -1,6 +1,5 @@
 """Graphs of both ports: what is compiled, how many graphs that makes, and what is captured as a whole."""
 
-import gc
 import importlib
 import weakref
 from contextlib import contextmanager
@@ -200,15 +199,24 @@ def test_a_packed_product_is_the_product(monkeypatch, rows, biased):
     torch.testing.assert_close(actual.float(), expected, atol=0.1, rtol=0.02)
 
 
-def test_plain_weights_are_freed_with_the_plain_model(monkeypatch, compiler):
+def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler):
+    """While the second matrix is packed the first is gone: the model is never there twice."""
     monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
     model = model_of(port)
-    plain = weakref.ref(model.layers[0].w_gate)
+    plain = [weakref.ref(getattr(layer, name)) for layer in model.layers for name in graphs.MATRICES]
+    alive, pack = [], kernels.pack_weight
+
+    def packed(w):
+        alive.append(sum(weight() is not None for weight in plain))
+        return pack(w)
+
+    monkeypatch.setattr(graphs, "pack_weight", packed)
     made = port.compile_model(model, "cpu", 1)
-    del model
-    gc.collect()
-    assert plain() is None and made.layers
+    assert alive == list(range(len(plain), 0, -1))
+    batches = [mixed_batch(1), mixed_batch(6)]
+    for one, other in zip(logits_of(port, made, batches), logits_of(port, model, batches), strict=True):
+        np.testing.assert_allclose(one, other, atol=0.05)
 
 
 # ---- what is missing

@@ -76,8 +76,8 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
     """The model with its parts compiled; the first step of each shape compiles them.
 
     Args:
-        model: stays as it is. Its weights are shared; on a CPU with bf16 units, packed copies replace the matrices of
-            the layers, and the plain ones are freed with the last reference to `model`.
+        model: shares its weights with the result, and still runs as it is written. On a CPU with bf16 units its layers'
+            matrices are packed in place, one by one, so that memory never holds two copies of the model.
         device: of the model.
         num_buckets: number of shapes that will be compiled.
     """
@@ -128,18 +128,16 @@ def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     if isinstance(layer, WindowedLayer):
         return WindowedLayer(_compiled_layer(layer.layer, parts, device))
     if device == "cpu":
-        layer = _packed_layer(layer)
+        _pack(layer)
     made = copy(layer)
     for name, part in parts.items():
         setattr(made, name, partial(part, layer))
     return made
 
 
-def _packed_layer(layer: Any) -> Any:
-    made = copy(layer)
+def _pack(layer: Any) -> None:
     for name in MATRICES:
-        setattr(made, name, _packed(getattr(layer, name)))
-    return made
+        setattr(layer, name, _packed(getattr(layer, name)))
 
 
 def _packed(w: Any) -> Any:
