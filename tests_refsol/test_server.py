@@ -3,6 +3,7 @@
 Oracle for every answer: the same request alone, by `LLM.generate`.
 """
 
+import asyncio
 import http.client
 import json
 import logging
@@ -16,6 +17,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import openai
 import pytest
@@ -680,6 +682,21 @@ def test_a_signal_ends_a_server_at_once_that_loads_or_drains_already(monkeypatch
     server.handle_exit(signal.SIGTERM, None)
     assert codes == [128 + signal.SIGTERM]
     assert capsys.readouterr().err == "ended by SIGTERM, without waiting for anybody\n"
+
+
+@pytest.mark.parametrize(
+    ("failure", "has_opened", "ends"),
+    [
+        (ValueError("no such device"), False, True),
+        (NotImplementedError("week 3 day 6 task 5: serve"), True, True),
+        (RuntimeError("the device is gone"), True, False),
+        (None, True, False),
+    ],
+)
+def test_a_server_without_an_engine_ends_and_one_whose_engine_died_does_not(failure, has_opened, ends):
+    server = draining_server.DrainingServer(create_app(lambda: None), "127.0.0.1", 0)
+    server._app.state.service = SimpleNamespace(failure=failure, has_opened=has_opened)
+    assert asyncio.run(server.on_tick(1)) is ends
 
 
 def answers(port) -> bool:

@@ -78,7 +78,11 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """An engine that could not be opened ends the server; one that has died later only fails its health check."""
-        if self.service.failure is not None and not self.service.has_opened:
+        """An engine that could not be opened, or a task that is blank, ends the server.
+
+        An engine that has died later only fails its health check.
+        """
+        failure = self.service.failure
+        if failure is not None and (not self.service.has_opened or isinstance(failure, NotImplementedError)):
             return True
         return await super().on_tick(counter)
