@@ -27,8 +27,10 @@ OPERATIONS = {f"{each.ok().method} {each.ok().path}": each.ok() for each in SCHE
 @pytest.fixture(scope="module")
 def served() -> Iterator[BackgroundServer]:
     port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
-    network, tokenizer = load_network(port, "tiny-qwen3", "week3")
-    app = create_app(lambda: LLM.of(port, network, tokenizer, **ENGINE), ServerOptions(max_queue=300))
+    app = create_app(
+        lambda: LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **ENGINE),
+        ServerOptions(max_queue=300),
+    )
     with BackgroundServer(app) as made:
         yield made
 

@@ -98,7 +98,10 @@ class ServerSoak:
         shape = {"block_size": BLOCK, "max_model_len": PREFIX + OWN + ANSWER, "num_blocks": BLOCKS}
         pressed = {"max_num_seqs": SEQS, "max_num_batched_tokens": BUDGET}
         options = ServerOptions(max_queue=max_queue, request_timeout=PATIENCE)
-        self.app = create_app(lambda: LLM.of(port, network, tokenizer, **shape, **pressed), options)
+        # A model of its own: arrays of MLX belong to the thread that has loaded them.
+        self.app = create_app(
+            lambda: LLM.of(port, *load_network(port, MODEL, "week3"), **shape, **pressed), options
+        )
         alone = {"max_num_seqs": 1, "enable_prefix_caching": False}
         self.alone = LLM.of(port, network, tokenizer, **shape, **alone)
         self._prompts = Prompts(network.config.vocab_size, self.rng)
