@@ -44,7 +44,7 @@ PATIENCE, SHORT_PROMPTS, LONG_TOKENS = (1, 2, 4, 8), 12, 1024
 
 def show_timelines(names, console: Console) -> None:
     """The same requests under each policy."""
-    console.print("A decodes. C arrives with a prompt of 22 tokens, and D with 3 tokens right after it.")
+    console.print("A decodes. C arrives with a prompt of 22 tokens, and then D with 3 tokens.")
     console.print("-  queued or paused    ·  waits as agreed    !  stalls\n")
     for name, chunk, turns in POLICIES:
         console.print(name, style="bold")
