@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-from pathlib import Path
 
 from rich.console import Console
 
@@ -12,13 +11,14 @@ from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.reports import show_and_keep
 from ..lab.bench.serving.measure import ServingPlan, measure
 from ..lab.bench.serving.processes import Place
+from ..runtime.arguments import output_argument
 from ..runtime.port import SOLUTIONS, Port
 from ..terminal import command, fail, write_file
 
 
 def parser() -> argparse.ArgumentParser:
     top = bench_parser("serve", __doc__, ServingPlan, ("auto",))
-    top.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
+    top.add_argument("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     return top
 
 
