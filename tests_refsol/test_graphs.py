@@ -154,6 +154,17 @@ def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, 
     assert not counters["graph_break"]
 
 
+def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(compiler, monkeypatch):
+    """What the processor has is a constant to the compiler; the product changes with the number of rows."""
+    monkeypatch.setattr(kernels, "_find_bf16_units", lambda: False)
+    port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
+    model = port.compile_model(model_of(port), "cpu", 3)
+    runner = runner_of(port, model, [])
+    for count in (1, 2, 14):
+        runner.run(rows_of_padding(serving, count, BLOCKS * PAGE))
+    assert compiler.count == 3 * len(graphs.PARTS["cpu"]) and not counters["graph_break"]
+
+
 def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler):
     """Beyond it Dynamo runs a part as it is, and says so only in a log."""
     with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):

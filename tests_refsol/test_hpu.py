@@ -410,5 +410,26 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
     assert hpu.uint4_matrix(words_to_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
 
 
+# Graphs
+
+
+def test_lazy_mode_records_graphs_as_the_plug_in_takes_them():
+    """Inputs are handed over and not copied. The third set of shapes is one too many, so it has no graph."""
+    report = exercise(**LAZY)
+    assert report["graph_calls"] == [["wrap_in_hpu_graph", [False, True, False, 2]]]
+    assert report["replays"] == [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4], (
+        "a kept result is written again"
+    )
+
+
+def test_without_lazy_mode_there_are_no_graphs_to_record():
+    assert exercise()["graph_calls"] == []
+
+
+def test_compile_mode_asks_for_the_vendors_compiler_and_fixed_shapes(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: (function, options))
+    assert hpu.compile_static(len) == (len, {"backend": "hpu_backend", "dynamic": False})
+
+
 def test_the_self_check_of_a_twin_against_itself_is_exact():
     assert [error for _, error in hpu.self_check("cpu")] == [0.0] * 7

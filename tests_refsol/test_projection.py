@@ -40,6 +40,22 @@ def test_many_rows_go_in_float32_tiles_where_the_cpu_has_no_bf16(monkeypatch, un
 
 
 @pytest.mark.port("torch")
+@pytest.mark.parametrize("units", [True, False])
+def test_one_row_is_a_vector_where_the_cpu_has_bf16_units(monkeypatch, units):
+    from tiny_llm_ref.torch_backend import kernels, projection
+
+    b, called = Port("tiny_llm_ref", "torch", "cpu"), []
+    inner = kernels._linear_of_one_row
+    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: units)
+    monkeypatch.setattr(kernels, "_linear_of_one_row", lambda *a: called.append(a) or inner(*a))
+    x, w = b.array(np.ones((1, 2, 96)), "bfloat16"), b.array(np.ones((30, 96)), "bfloat16")
+    assert projection.project(x, w).shape == (1, 2, 30) and not called
+    assert projection.project(x[:, :1], w).shape == (1, 1, 30) and bool(called) == units
+    projection.project(x[:, :1].float(), w.float())
+    assert len(called) == units
+
+
+@pytest.mark.port("torch")
 def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(monkeypatch):
     from tiny_llm_ref.torch_backend import kernels, projection
 

@@ -59,6 +59,13 @@ if hpu.available():
     report["empty"] = [part[2].cpu().flatten().unique().tolist() for part in statistics]
 report["statistics_calls"] = [arguments for _, arguments in record.calls]
 record.calls.clear()
+if hpu.available() and hpu.detect().lazy:
+    step = hpu.wrap_in_graph(lambda x, past: x * 2 if past is None else x + past, 2)
+    ones = b.array(np.ones(3))
+    results = [step(ones, None), step(ones * 5, None), step(ones, ones), step(b.array(np.ones(4)), None)]
+    report["replays"] = [result.cpu().tolist() for result in results]
+report["graph_calls"] = list(record.calls)
+record.calls.clear()
 hpu.self_check("cpu")  # the tensors of a CPU take the twins, on a Gaudi's host too
 report["calls_for_cpu_tensors"] = list(record.calls)
 print(json.dumps(report))

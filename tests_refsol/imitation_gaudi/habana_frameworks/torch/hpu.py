@@ -1,6 +1,7 @@
 """The module that becomes `torch.hpu`: as much of it as the course asks for."""
 
-from .. import imitates
+from .. import imitates, record
+from .utils.internal import is_lazy
 
 
 def is_available() -> bool:
@@ -30,3 +31,29 @@ def reset_peak_memory_stats() -> None:
 
 def max_memory_allocated() -> int:
     return 0
+
+
+if is_lazy():  # as in the plug-in, which has graphs in lazy mode alone
+
+    def wrap_in_hpu_graph(
+        module, asynchronous=False, disable_tensor_cache=False, dry_run=False, max_graphs=None
+    ):
+        """Replaces `forward`: one result per key, written again at every call; past `max_graphs` keys no graph."""
+        record.note("wrap_in_hpu_graph", asynchronous, disable_tensor_cache, dry_run, max_graphs)
+        forward, results = module.forward, {}
+
+        def replay(*args):
+            key, result = tuple(map(_hashed, args)), forward(*args)
+            if key not in results:
+                if max_graphs is not None and len(results) >= max_graphs:
+                    return result
+                results[key] = result
+            return results[key].copy_(result)
+
+        module.forward = replay
+        return module
+
+
+def _hashed(part):
+    """Arrays by shape, and not by type; everything else by value."""
+    return tuple(part.shape) if hasattr(part, "shape") else part
