@@ -322,13 +322,13 @@ def test_try_step_ends_the_failed_and_serves_the_others(s):
 @pytest.mark.parametrize("most", [1, 3])
 def test_try_step_gives_up_when_nothing_works(s, most):
     """So many failures in a row, and what the last has raised comes out: the device is gone."""
-    errors = [RuntimeError(f"failure {number}") for number in range(most)]
+    errors = [OSError(f"failure {number}") for number in range(most)]
     loop = opened(s, FakeEngine(fails=dict(enumerate(errors))), max_failures=most)
     raised = []
     for _ in errors:
         try:
             loop.try_step()
-        except RuntimeError as error:
+        except OSError as error:
             raised.append(error)
     assert raised == errors[-1:], f"the last of {most} failures alone comes out: {raised}"
 
@@ -337,12 +337,12 @@ def test_try_step_gives_up_when_nothing_works(s, most):
 def test_try_step_forgives_after_a_good_step(s):
     """Failures count in a row. A server that runs for months has more than three of them."""
     failures = []
-    fails = {number: RuntimeError("again") for number in (0, 1, 3, 4, 6, 7)}
+    fails = {number: OSError("again") for number in (0, 1, 3, 4, 6, 7)}
     loop = opened(s, FakeEngine(fails=fails), max_failures=3, on_failure=failures.append)
     for number in range(9):
         try:
             loop.try_step()
-        except RuntimeError:
+        except OSError:
             pytest.fail(f"step {number} is the second failure in a row, and three are allowed")
     assert len(failures) == 6, "each failure is reported"
 
