@@ -285,7 +285,7 @@ def test_random_mixes_equal_separate_runs(b, s, seed):
     heads = {"num_attention_heads": H, "num_key_value_heads": Hkv, "head_dim": int(2 * rng.integers(2, 6))}
     config = replace(QWEN.config, **heads, tie_word_embeddings=seed % 2 == 0)
     checkpoint = random_checkpoint(b, replace(QWEN, config=config, seed=seed))
-    serving = PackedServing(b, s, b.Qwen3ModelWeek3(checkpoint, "device" if seed % 2 else "simple"))
+    serving = PackedServing(b, s, b.Qwen3ModelWeek3(checkpoint, "tiled" if seed % 2 else "simple"))
     made = [serving.sequence(text, i) for i, text in enumerate(texts(rng, *rng.integers(1, 24, size=5)))]
     done = [0] * len(made)
     while any(done[i] < len(one.known_tokens) for i, one in enumerate(made)):

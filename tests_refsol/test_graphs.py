@@ -16,7 +16,6 @@ from tiny_llm_kit.runtime.compilation import rows_of_padding
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
-from tiny_llm_ref.torch_backend import graphs, hpu, kernels
 
 LAYERS, PAGE, BLOCKS = 2, 8, 12
 
@@ -45,6 +44,24 @@ def compiler(monkeypatch):
     )
     yield counting
     torch._dynamo.reset()
+
+
+# Modules as they are now: a test before this one may have imported the solution again.
+
+
+@pytest.fixture
+def graphs():
+    return importlib.import_module("tiny_llm_ref.torch_backend.graphs")
+
+
+@pytest.fixture
+def hpu():
+    return importlib.import_module("tiny_llm_ref.torch_backend.hpu")
+
+
+@pytest.fixture
+def kernels():
+    return importlib.import_module("tiny_llm_ref.torch_backend.kernels")
 
 
 @pytest.fixture(params=installed_backends())
@@ -116,7 +133,7 @@ def test_compiled_parts_compute_what_the_layers_compute(port, compiler):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(torch_port, compiler):
+def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(torch_port, compiler, graphs):
     """One row is a graph of its own, because a compiler takes 1 for a constant."""
     model = torch_port.compile_model(model_of(torch_port), "cpu", 3)
     runner = runner_of(torch_port, model, [])
@@ -130,7 +147,7 @@ def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(to
     assert compiler.count == 2 * parts and not counters["graph_break"]
 
 
-def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler):
+def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler, graphs):
     model = torch_port.compile_model(model_of(torch_port), "cuda", 8)
     buckets = make_buckets("exponential", 8, 2, 24, PAGE, pad_pages=False)
     runner = runner_of(torch_port, model, [], buckets=buckets)
@@ -143,7 +160,7 @@ def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler):
     assert compiler.count == count
 
 
-def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler):
+def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler, graphs):
     """Attention, masks and head are parts too. Dynamo traces the twins of the kernels here."""
     model = torch_port.compile_model(model_of(torch_port), "hpu", 8)
     runner = runner_of(torch_port, model, [])
@@ -154,7 +171,9 @@ def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, 
     assert not counters["graph_break"]
 
 
-def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(compiler, monkeypatch):
+def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
+    compiler, monkeypatch, graphs, kernels
+):
     """What the processor has is a constant to the compiler; the product changes with the number of rows."""
     monkeypatch.setattr(kernels, "_find_bf16_units", lambda: False)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
@@ -165,7 +184,7 @@ def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(compiler,
     assert compiler.count == 3 * len(graphs.PARTS["cpu"]) and not counters["graph_break"]
 
 
-def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler):
+def test_the_limit_of_recompilations_is_raised_to_the_number_of_shapes(torch_port, compiler, graphs):
     """Beyond it Dynamo runs a part as it is, and says so only in a log."""
     with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=2):
         model = torch_port.compile_model(model_of(torch_port), "cuda", 3)
@@ -188,7 +207,7 @@ HAS_UNITS = pytest.mark.parametrize("units", [True, False], ids=["bf16 units", "
 
 
 @HAS_UNITS
-def test_only_a_cpu_with_bf16_units_packs_and_only_bf16(monkeypatch, units):
+def test_only_a_cpu_with_bf16_units_packs_and_only_bf16(monkeypatch, units, kernels):
     monkeypatch.setattr(kernels, "_has_bf16_units", lambda: units)
     w = torch.randn(16, 32)
     assert kernels.pack_weight(w) is w
@@ -199,7 +218,7 @@ def test_only_a_cpu_with_bf16_units_packs_and_only_bf16(monkeypatch, units):
 
 @pytest.mark.parametrize("rows", [(1,), (5,), (2, 3)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_packed_product_is_the_product(monkeypatch, rows, biased):
+def test_a_packed_product_is_the_product(monkeypatch, rows, biased, kernels):
     monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
     torch.manual_seed(0)
     w, x = torch.randn(24, 32).bfloat16(), torch.randn(*rows, 32).bfloat16()
@@ -210,7 +229,7 @@ def test_a_packed_product_is_the_product(monkeypatch, rows, biased):
     torch.testing.assert_close(actual.float(), expected, atol=0.1, rtol=0.02)
 
 
-def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler):
+def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, graphs, kernels):
     """While the second matrix is packed the first is gone: the model is never there twice."""
     monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
@@ -250,7 +269,7 @@ def test_nothing_is_missing_where_there_is_a_compiler(port, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("missing", ["triton", "Python.h"])
-def test_other_parts_of_the_tool_chain_are_named_as_well(monkeypatch, tmp_path, missing):
+def test_other_parts_of_the_tool_chain_are_named_as_well(monkeypatch, tmp_path, missing, graphs):
     monkeypatch.setattr(graphs.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(graphs, "find_spec", lambda name: None if missing == "triton" else object())
     monkeypatch.setattr(graphs.sysconfig, "get_path", lambda name: str(tmp_path))
@@ -327,7 +346,7 @@ def test_a_cpu_and_mlx_capture_nothing(port):
     assert port.capture_step(step, "cpu", 3) is step
 
 
-def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatch):
+def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, True, ""))
     monkeypatch.setattr(hpu, "wrap_in_graph", lambda step, count: ("wrapped", step, count))
     model = model_of(torch_port)
@@ -335,7 +354,7 @@ def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatc
     assert torch_port.capture_step(len, "hpu", 3) == ("wrapped", len, 3)
 
 
-def test_compile_mode_captures_nothing(torch_port, monkeypatch):
+def test_compile_mode_captures_nothing(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, False, ""))
     assert torch_port.capture_step(len, "hpu", 3) is len
 

@@ -29,12 +29,13 @@ def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(
 
 
 def test_a_block_that_is_not_given_back_is_found(monkeypatch):
-    monkeypatch.setattr(server_soak, "IDLE", 0.5)
     made = soak(seed=1)
     check = made._check_memory
 
     def leak():
+        check()
         made.engine.allocator.allocate(1)
+        monkeypatch.setattr(server_soak, "IDLE", 0.1)
         check()
 
     monkeypatch.setattr(made, "_check_memory", leak)

@@ -49,7 +49,13 @@ def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> 
     Raises:
         AssertionError: it waits for something that never comes.
     """
-    loop = VirtualTimeLoop()
+    loop, tasks = VirtualTimeLoop(), []
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options: Any) -> asyncio.Task:
+        tasks.append(asyncio.Task(coroutine, loop=loop, **options))
+        return tasks[-1]
+
+    loop.set_task_factory(factory)
     # A blank task makes the test fail by name. The traceback of its abandoned coroutine would bury that name.
     loop.set_exception_handler(lambda loop, context: None)
 
@@ -57,6 +63,9 @@ def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> 
         try:
             return await asyncio.wait_for(main(loop), LONG)
         except asyncio.TimeoutError:
+            for task in tasks:  # a blank task may be why
+                if task.done() and not task.cancelled() and isinstance(task.exception(), NotImplementedError):
+                    raise task.exception() from None
             raise AssertionError("a task waits for ever: nothing will wake it") from None
 
     try:
