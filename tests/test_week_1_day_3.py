@@ -202,7 +202,10 @@ def test_grouped_attention_does_not_copy_heads(b, dtype, size):
     """
     query = b.array(np.ones((1, 16, 1, 128)), dtype)
     key, value = (b.array(np.ones((1, 2, 512, 128)), dtype) for _ in range(2))
-    peak = b.peak_bytes(lambda: b.scaled_dot_product_attention_grouped(query, key, value))
+    # The lower of two: the first product of a kind may build a kernel, which is memory as well.
+    peak = min(
+        b.peak_bytes(lambda: b.scaled_dot_product_attention_grouped(query, key, value)) for _ in range(2)
+    )
     bytes_of_key = 2 * 512 * 128 * size
     assert peak < bytes_of_key, (
         f"attention held {peak:,} bytes beside its inputs, and K has {bytes_of_key:,}: K or V was copied. "
