@@ -17,8 +17,8 @@ from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.llm_engine import limits_of_steps
 from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.runtime.step_shapes import limits_of_steps
 from tiny_llm_ref.serving import (
     POLICIES,
     BlockAllocator,

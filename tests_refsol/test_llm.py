@@ -20,8 +20,8 @@ from tiny_llm_kit.lab.serve import EndlessTokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime import progress_bar
 from tiny_llm_kit.runtime.compilation import keep_compiled, will_compile
+from tiny_llm_kit.runtime.engine_options import EngineOptions
 from tiny_llm_kit.runtime.llm import LLM
-from tiny_llm_kit.runtime.llm_engine import EngineOptions
 from tiny_llm_kit.runtime.loading import load_network
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_kit.runtime.step_timer import StepTimer

@@ -123,7 +123,7 @@ def engine_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: a value is out of range.
     """
-    from .llm_engine import EngineOptions
+    from .engine_options import EngineOptions
 
     chosen = {each.name: getattr(options, each.name) for each in engine_fields()}
     EngineOptions(**chosen)  # checks them, before a model is loaded
@@ -131,8 +131,8 @@ def engine_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def engine_fields() -> tuple[Field, ...]:
-    """The fields of `EngineOptions`; imported here, because `--help` of other commands needs no NumPy."""
-    from .llm_engine import EngineOptions
+    """The fields of `EngineOptions`; imported here, because `--help` of other commands needs none of it."""
+    from .engine_options import EngineOptions
 
     return fields(EngineOptions)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
 from ..repo import PORTS
+from .engine_options import EngineOptions
 from .engine_request import EngineRequest
-from .llm_engine import EngineOptions, LLMEngine
+from .llm_engine import LLMEngine
 from .loading import load_network
 from .outputs import RequestOutput
 from .padding_waste import PaddingWaste

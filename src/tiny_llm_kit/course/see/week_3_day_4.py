@@ -16,8 +16,8 @@ from ...lab.packed_cost import StepWork
 from ...lab.serve import EndlessTokenizer
 from ...lab.simulated_packed_model import SimulatedPackedModel
 from ...model.tokenizer import load_tokenizer
+from ...runtime.engine_profiling import profiling_batch
 from ...runtime.kv_budget import kv_bytes_per_token
-from ...runtime.llm_engine import profiling_batch
 from ...runtime.loading import load_checkpoint
 from ...runtime.padding_waste import PaddingWaste
 from ...runtime.port import resolve_serving

@@ -1,0 +1,105 @@
+"""The options of Week 3's engine, and the limits that follow from them for one model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.config import ModelConfig
+
+CHUNKED_BUDGET = 512  # tokens of a step by default
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The options of the engine. `LLM` takes each of them by keyword.
+
+    Args:
+        enable_chunked_prefill: whether prompts are computed in chunks beside decodes; else whole, in their own steps.
+        max_num_batched_tokens: tokens that a step computes, of all requests together. None is 512, or without chunked
+            prefill `max_model_len`, so that every whole prompt fits; and never less than `max_num_seqs`.
+        max_num_seqs: requests that run at the same time.
+        max_model_len: tokens of a prompt and its answer; the model's own limit when None.
+        block_size: tokens of a KV block.
+        num_blocks: KV blocks. None takes what fits, see `blocks_that_fit`.
+        gpu_memory_utilization: share of the device's memory for weights, activations and KV blocks together. A CPU does
+            not ask for it: its pool is a quarter of the free RAM.
+        enable_prefix_caching: whether requests share the blocks of equal beginnings.
+        scheduling_policy: "fcfs" serves requests in the order of their arrival; "priority" serves interactive requests
+            before batch ones.
+        policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two; or a name of the
+            policies of Day 3.5.
+        latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
+        enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
+            seconds or minutes; None compiles it on an HPU and on CUDA.
+        bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
+            nothing, unless something is compiled for fixed shapes: then it is "exponential".
+        seed: of the requests that have none.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    enable_chunked_prefill: bool = True
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int = 16
+    max_model_len: int | None = None
+    block_size: int = 128
+    num_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
+    enable_prefix_caching: bool = True
+    scheduling_policy: str = "fcfs"
+    policy: str = "hybrid"
+    latency_target: float | None = None
+    enforce_eager: bool | None = None
+    bucketing_strategy: str | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks"):
+            value = getattr(self, name)
+            if value is not None and not (type(value) is int and value >= 1):
+                raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
+        if self.scheduling_policy not in ("fcfs", "priority"):
+            raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
+        if self.latency_target is not None and self.policy != "slack":
+            raise ValueError(f'latency_target is for policy="slack", and the policy is {self.policy!r}')
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization}: give a share above 0 and at most 1"
+            )
+        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
+            raise ValueError(f"seed is {self.seed!r}: give a whole number from 0 to 2⁶³ - 1")
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """How large the requests and steps of an engine can be.
+
+    Args:
+        max_model_len: tokens of a prompt and its answer.
+        max_num_batched_tokens: tokens of a step.
+        has_chunks: whether a prompt may be computed in parts.
+    """
+
+    max_model_len: int
+    max_num_batched_tokens: int
+    has_chunks: bool
+
+    @classmethod
+    def of(cls, options: EngineOptions, names: Any, config: ModelConfig) -> "EngineLimits":
+        """The limits of an engine.
+
+        Args:
+            names: the module `serving` of its solution.
+            config: of its model.
+
+        Raises:
+            ValueError: the model reads fewer tokens than are asked for.
+        """
+        most = config.max_position_embeddings
+        if (options.max_model_len or 0) > most:
+            raise ValueError(f"max_model_len is {options.max_model_len}, but the model reads {most} tokens")
+        longest = options.max_model_len or most
+        kind = names.POLICIES.get(options.policy, names.HybridScheduler)
+        has_chunks = options.enable_chunked_prefill and not issubclass(kind, names.WholePrompts)
+        least = max(CHUNKED_BUDGET if has_chunks else longest, options.max_num_seqs)
+        return cls(longest, options.max_num_batched_tokens or least, has_chunks)

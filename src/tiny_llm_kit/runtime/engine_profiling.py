@@ -1,0 +1,72 @@
+"""What an engine measures before its first request: the memory of the largest step, and what steps cost."""
+
+from typing import Any
+
+from .engine_options import EngineLimits, EngineOptions
+from .kv_budget import blocks_that_fit, kv_bytes_per_token
+from .packed_runner import PackedRunner
+from .port import Port
+from .step_timer import SIZES, StepTimer, fit_line
+
+
+def measured_num_blocks(
+    port: Port, names: Any, network: Any, options: EngineOptions, limits: EngineLimits
+) -> int:
+    """The KV blocks that fit beside the weights and the largest step, see `blocks_that_fit`.
+
+    Raises:
+        ValueError: not a single block fits.
+    """
+    size, longest = options.block_size, limits.max_model_len
+
+    def peak_bytes() -> int:
+        runner = port.packed_runner(network, 1, size)
+        batch = profiling_batch(names, limits.max_num_batched_tokens, options.max_num_seqs, longest, size)
+
+        def run() -> Any:
+            runner.run(batch)
+            return port.array([0])
+
+        return port.peak_bytes(run)
+
+    return blocks_that_fit(
+        port.kit,
+        port.device,
+        size * kv_bytes_per_token(network.config, port.float_dtype),
+        options.max_num_seqs * -(-longest // size),  # all requests at their longest
+        options.gpu_memory_utilization,
+        peak_bytes,
+    )
+
+
+def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size: int) -> Any:
+    """The largest step: `count` tokens of prompts as long as can be, of which `rows` are sampled with every filter.
+
+    For a pool of one block: all its keys are read from and written to the pad block.
+    """
+    batch = names.PackedBatch()
+    for start in range(0, count, longest):
+        size = min(longest, count - start)
+        batch.positions.extend(range(longest - size, longest))
+        batch.query_start.append(start + size)
+        batch.context_lens.append(longest - size)
+        batch.block_tables.append([1] * -(-longest // block_size))
+    batch.token_ids.extend([0] * count)
+    batch.slots.extend([block_size] * count)
+    batch.sample_rows.extend(range(max(0, count - rows), count))
+    batch.sampling.extend([names.SamplingParams(1.0, top_p=0.9, top_k=50)] * len(batch.sample_rows))
+    return batch
+
+
+def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, limits: EngineLimits) -> Any:
+    """What steps cost here, with half of its context behind each decode, as far as there are blocks.
+
+    Returns:
+        A `StepProfile` of the solution.
+    """
+    seqs = max(options.max_num_seqs, 2)
+    context = min(limits.max_model_len // 2, runner.num_blocks * options.block_size // seqs) - 1
+    timer = StepTimer(names, runner, options.block_size, max(context, 1))
+    most = min(limits.max_num_batched_tokens, limits.max_model_len)
+    sizes = [size for size in SIZES if size < most] + [most]
+    return names.profile_steps(timer.seconds, sizes, fit_line, [1, seqs])

@@ -1,0 +1,90 @@
+"""The shapes that the steps of an engine can have: what is padded and compiled, and the warm-up before any request."""
+
+from typing import Any
+
+from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
+from .engine_options import EngineLimits, EngineOptions
+from .packed_runner import PackedRunner
+from .port import Port
+from .progress_bar import warm_up_bar
+
+
+class StepShapes:
+    """Decides how steps are padded and whether the model is compiled, and makes the runner for it.
+
+    Args:
+        port: of the solution whose code runs.
+        names: the module `serving` of the solution.
+        options, limits: of the engine.
+        num_blocks: of its pools.
+
+    Raises:
+        ValueError: the model should be compiled, and cannot be on this machine.
+    """
+
+    def __init__(self, port: Port, names: Any, options: EngineOptions, limits: EngineLimits, num_blocks: int):
+        self.port, self.names, self.options, self.limits = port, names, options, limits
+        self.num_blocks = num_blocks
+        self.is_compiled = will_compile(port, options.enforce_eager)
+        self.buckets = self._make_buckets()
+
+    def _make_buckets(self) -> Any:
+        """The shapes of all steps; None when nothing is padded."""
+        options, limits = self.options, self.limits
+        fixed = self.port.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
+        strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
+        if strategy is None:
+            return None
+        sizes = limits.max_num_batched_tokens, options.max_num_seqs, limits.max_model_len, options.block_size
+        own = not options.enable_prefix_caching
+        known = limits_of_steps(options.policy, limits.has_chunks, self.num_blocks) if own else {}
+        return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
+
+    def new_runner(self, network: Any) -> PackedRunner:
+        """A runner of the network; with its parts compiled, the first run of each shape compiles them."""
+        capture = {}
+        if self.is_compiled:
+            keep_compiled(self.port)
+            where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
+            network = self.port.compile_model(network, *where)
+            capture = {"capture": lambda forward: self.port.capture_step(forward, *where)}
+        runner = self.port.packed_runner(
+            network, self.num_blocks, self.options.block_size, buckets=self.buckets, **capture
+        )
+        runner.max_model_len = self.limits.max_model_len
+        return runner
+
+    def warm_up(self, runner: PackedRunner) -> None:
+        """Runs every shape that a step can have once, with a progress bar on a terminal."""
+        with warm_up_bar() as on_progress:
+            if self.buckets is not None:
+                runner.warm_up(on_progress)
+            else:
+                runner.warm_up_on(self._free_shapes(), on_progress)
+
+    def _free_shapes(self) -> list[Any]:
+        pad_slot = self.num_blocks * self.options.block_size
+        return shapes_without_buckets(self.names, self.limits.max_num_batched_tokens, pad_slot)
+
+    @property
+    def num_shapes(self) -> int:
+        """Shapes of a step that are compiled or captured."""
+        if not self.is_compiled:
+            return 0
+        return len(self._free_shapes() if self.buckets is None else self.buckets.warm_up_list())
+
+
+def limits_of_steps(policy: str, has_chunks: bool, num_blocks: int) -> dict[str, int]:
+    """What no step can exceed when every request has blocks of its own, see `Buckets`.
+
+    Args:
+        policy, num_blocks: of the engine.
+        has_chunks: whether a prompt may be computed in parts.
+    """
+    limits = {"num_pages": num_blocks}
+    if policy not in ("hybrid", "separate"):
+        return limits
+    if not has_chunks:  # whole prompts, in steps of their own
+        return {**limits, "chunk_readers": 0, "decode_readers": 0}
+    # One prompt at a time is computed in part. In a call of chunks alone, its last token is a request of one row.
+    return {**limits, "chunk_readers": 1, **({"decode_readers": 1} if policy == "separate" else {})}
