@@ -29,6 +29,7 @@ COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
     ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
 ]
+NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTHONDONTWRITEBYTECODE")
 SOAK: Check = (
     "the soak: every answer under pressure is that of the request alone",
     [f"{COMMANDS}.soak", "--minutes", "2"],
@@ -87,9 +88,10 @@ def call(title: str, arguments: list[str], capture: bool = False) -> int:
 def _environment() -> dict[str, str]:
     """The processes share the cores: more threads than cores would wait for each other.
 
-    What a user sets for their own pytest runs, such as `-x` or `-k`, is not part of the proof.
+    What a user sets for their own pytest runs, such as `-x` or `-k`, is not part of the proof. Bytecode is kept, also
+    where the machine's setting is not to: without it each of more than a hundred processes compiles the libraries.
     """
-    mine = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    mine = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **mine}
 
 
