@@ -4,9 +4,10 @@ As on a real device, the two kinds do not mix (numbers, that is tensors without 
 an hpu tensor. The mode belongs to the thread that loaded the plug-in.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 HPU = torch.device("hpu", 0)
 # These take tensors of two devices by their nature.
@@ -23,27 +24,48 @@ class HpuTensor(torch.Tensor):
 
 class HpuMode(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        call = (args, kwargs or {})
-        leaves = tree_flatten(call)[0]
+        kwargs = kwargs or {}
+        leaves = [*_leaves(args), *_leaves(kwargs.values())]
         name = getattr(function, "__name__", "")
         inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         on_hpu = [isinstance(tensor, HpuTensor) for tensor in inputs]
+        asked_for = _device_named(leaves)
+        if not asked_for and not any(on_hpu):
+            return function(*args, **kwargs)
         if name in ("numpy", "__array__") and any(on_hpu):
             raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
         if any(on_hpu) and name not in COPIES:
             self._forbid_mixing(name, inputs)
-        plain_args, plain_kwargs = tree_map(_to_plain, call)
-        result = function(*plain_args, **plain_kwargs)
-        asked_for = _device_named(leaves)
+        result = function(*_mapped(_to_plain, args), **_mapped(_to_plain, kwargs))
         if name == "cpu" or (asked_for and asked_for.type != "hpu"):
             return result
         first_is_hpu = bool(on_hpu) and (on_hpu[0] if name in COPIES else any(on_hpu))
-        return tree_map(_to_hpu, result) if asked_for or first_is_hpu else result
+        return _mapped(_to_hpu, result) if asked_for or first_is_hpu else result
 
     @staticmethod
     def _forbid_mixing(name: str, inputs: list[torch.Tensor]) -> None:
         if any(not isinstance(tensor, HpuTensor) and tensor.dim() for tensor in inputs):
             raise RuntimeError(f"{name}: expected all tensors on the same device, found hpu and cpu")
+
+
+def _leaves(parts: Iterable) -> Iterator:
+    """What tuples, lists and dicts hold, at any depth. torch's own trees do more and take most of a small call."""
+    for part in parts:
+        if isinstance(part, tuple | list):
+            yield from _leaves(part)
+        elif isinstance(part, dict):
+            yield from _leaves(part.values())
+        else:
+            yield part
+
+
+def _mapped(function: Callable, part):
+    """The same containers, with `function` of each leaf."""
+    if isinstance(part, tuple | list):
+        return type(part)([_mapped(function, inner) for inner in part])
+    if isinstance(part, dict):
+        return {key: _mapped(function, inner) for key, inner in part.items()}
+    return function(part)
 
 
 def _device_named(leaves: list) -> torch.device | None:
