@@ -247,6 +247,20 @@ def test_n_answers_are_those_of_their_numbers(make):
     assert texts(single) == texts([output])
 
 
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_n_answers_compute_their_prompt_once(make, is_cached):
+    """Also where the prompt ends in the middle of a block, and steps are padded."""
+    ids = list(range(100, 133))
+    expected = texts(make().generate([ids], replace(WARM, n=4)))
+    padded = {"bucketing_strategy": "exponential", "max_num_batched_tokens": 48}
+    for options in ({}, padded):
+        llm = make(enable_prefix_caching=is_cached, **options)
+        [output] = llm.generate([ids], replace(WARM, n=4))
+        answers = sum(len(answer.token_ids) - 1 for answer in output.outputs)  # the last one is not computed
+        assert texts([output]) == expected
+        assert llm.engine.runner.waste.tokens == len(ids) + answers
+
+
 def test_without_a_seed_each_request_has_its_own_from_the_engines(make):
     params = replace(WARM, seed=None)
     first, second = (texts(make(seed=seed).generate([PROMPTS[0]] * 2, params)) for seed in (0, 0))

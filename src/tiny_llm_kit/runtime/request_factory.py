@@ -33,13 +33,14 @@ class RequestFactory:
         made = EngineRequest(str(number), prompt, list(ids), sampling, self.tokenizer, error)
         for index in range(sampling.n if error is None else 0):
             own = replace(sampling, n=1, sample_index=sampling.sample_index + index)
-            made.sequences.append(self._sequence(made.prompt_token_ids, own, priority))
+            leader = made.sequences[0] if made.sequences else None
+            made.sequences.append(self._sequence(made.prompt_token_ids, own, priority, leader))
         return made
 
-    def _sequence(self, ids: list[int], sampling: Any, priority: str) -> Any:
+    def _sequence(self, ids: list[int], sampling: Any, priority: str, leader: Any) -> Any:
         number, self._num_sequences = self._num_sequences, self._num_sequences + 1
         limit = {"sampling": sampling, "max_seq_len": self.max_model_len, "priority": priority}
-        return self.names.Sequence(ids, self.tokenizer, request_id=number, **limit)
+        return self.names.Sequence(ids, self.tokenizer, request_id=number, **limit, leader=leader)
 
 
 def request_seed(seed: int, number: int) -> int:

@@ -15,8 +15,9 @@ from .completion import Completion
 from .events import Event, Listener, Part
 from .hybrid_options import check_options, least_budget
 from .model import PackedModel, Sampled
-from .packing import Scheduled, pack
+from .packing import PackedBatch, Scheduled, pack
 from .padded_budget import room_for_prompts, tokens_to_delay
+from .prompt_forks import PromptForks
 from .request_queue import RequestQueue
 from .sequence import Sequence
 
@@ -80,9 +81,10 @@ class HybridScheduler:
             allocator,
             queue,
             whole_prompts=not enable_chunked_prefill,
-            tell=self._note,
+            tell=self._tell,
             may_join=self.may_join,
         )
+        self.forks = PromptForks(allocator)
         self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
         self.is_closed = False
         self._now = 0.0  # when the step, or its last call of the model, began
@@ -91,6 +93,8 @@ class HybridScheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Lets a request wait. One that can never be served ends here, with its reason.
+
+        Another answer to a prompt that is not computed yet waits for that.
 
         Raises:
             RuntimeError: the scheduler is closed.
@@ -102,7 +106,7 @@ class HybridScheduler:
         sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
         sequence.waiting_since = self.clock()
         self._sequences.append(sequence)
-        if not sequence.is_done:
+        if not sequence.is_done and not sequence.follow():
             self.waiting.queue.add(sequence)
         for kind in ("arrive", "finish") if sequence.is_done else ("arrive",):
             self._emit(Event(kind, sequence.waiting_since, sequence))
@@ -128,11 +132,17 @@ class HybridScheduler:
 
     def _run(self, call: list[Scheduled]) -> None:
         try:
-            sampled = self.model.run(pack(call))
+            sampled = self.model.run(self._pack(call))
         except BaseException as error:
             self.cancel(call, error)
             raise
         self.commit(call, sampled)
+
+    def _pack(self, call: list[Scheduled]) -> PackedBatch:
+        """The batch of a call, with the samples of other answers to its prompts, as far as there are places."""
+        batch = pack(call)
+        self.forks.add_to(batch, call, self.max_num_seqs - len(self.running))
+        return batch
 
     # First: what runs. Integers alone; only here are blocks reserved and requests preempted.
 
@@ -236,7 +246,10 @@ class HybridScheduler:
             plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)
 
     def may_join(self, sequence: Sequence) -> bool:
-        """Whether a request that waits may run beside all that run. Given."""
+        """Whether a request that waits may run beside all that run, and the answers that are to come of them. Given."""
+        to_come = sum(len(other.siblings) for other in self.running)
+        if to_come and len(self.running) + to_come >= self.max_num_seqs:
+            return False
         return self.can_join is None or all(self.can_join(sequence, other) for other in self.running)
 
     def preempt(self, sequence: Sequence) -> None:
@@ -268,15 +281,20 @@ class HybridScheduler:
             ValueError: there are more of them, or fewer.
         """
         parts, chosen = self._parts(plan), [entry.sequence for entry in plan if entry.needs_token]
+        chosen += self.forks.sampled
         for entry in plan:
             entry.sequence.num_computed = entry.stop
             entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
+            if entry.stop == entry.sequence.num_prompt_tokens:
+                self._begin_siblings(entry.sequence)
             entry.sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
-        for sequence, token in zip(chosen, sampled, strict=True):
+        # A sibling without room has not begun: it draws the same token again.
+        drawn = [pair for pair in zip(chosen, sampled, strict=True) if pair[0].num_computed]
+        for sequence, token in drawn:
             sequence.take_sampled(token)
         start, self._now = self._now, self.clock()
         self._noted.append(Event("step", self._now, start=start, parts=parts))
-        for sequence in chosen:
+        for sequence, _ in drawn:
             sequence.token_time = self._now
             if sequence.finish_reason != "abort":
                 self._note("token", sequence)
@@ -312,7 +330,35 @@ class HybridScheduler:
             self.running = [sequence for sequence in self.running if not sequence.is_done]
             self.waiting.is_full = False
         for sequence in ended:
-            self._note("finish", sequence)
+            self._tell("finish", sequence)
+
+    def _begin_siblings(self, leader: Sequence) -> None:
+        """Lets the other answers to a prompt run that is computed now. Those without room wait as others do."""
+        siblings, leader.siblings = leader.siblings, []
+        for sibling in siblings:
+            if sibling.is_done or len(self.running) >= self.max_num_seqs:
+                continue
+            if self.forks.begin(sibling, leader):
+                self.running.append(sibling)
+                self._note("prefill", sibling)
+        leader.siblings = [sibling for sibling in siblings if not sibling.num_computed]
+        self._pass_on(leader)
+
+    def _pass_on(self, leader: Sequence) -> None:
+        """Lets the first of the answers that wait for this one lead the others: it computes the prompt itself."""
+        siblings, leader.siblings = leader.siblings, []
+        waiting = [sibling for sibling in siblings if not sibling.is_done]
+        for sibling in siblings:
+            if sibling.is_done:
+                self._note("finish", sibling)
+        if waiting:
+            waiting[0].siblings = waiting[1:]
+            self.waiting.put_back(waiting[0])
+
+    def _tell(self, kind: str, sequence: Sequence) -> None:
+        self._note(kind, sequence)
+        if kind == "finish":
+            self._pass_on(sequence)
 
     def _parts(self, plan: abc.Sequence[Scheduled]) -> tuple[Part, ...]:
         """The chunks of a call, then its decodes: those have waited for the chunks, also in the same call."""
