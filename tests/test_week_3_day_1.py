@@ -801,7 +801,7 @@ def alone(b, model, tokens) -> np.ndarray:
 
 
 def paged(b, pools, table, offset: int = 0) -> list:
-    return [b.TinyKvPagedCache(pool, table, offset) for pool in pools]
+    return b.TinyKvPagedCache.of_layers(pools, table, offset)
 
 
 @pytest.mark.task("3.1.4")

@@ -610,10 +610,10 @@ def test_past_mask_is_no_loop(b):
 
 
 def prompt(b, s, query, pages: Pages, rows, positions, count=None, scale=None, window=None, dtype=None):
-    mask = b.array(masked(b, s, pages, rows, positions, count, window))
+    lists = listed(s, pages, count)
+    mask = b.PastMask.of(b.array(masked(b, s, pages, rows, positions, count, window)), len(lists.block_list))
     arrays = (b.array(x, dtype) for x in (query, pages.keys, pages.values))
-    block_list = b.array(listed(s, pages, count).block_list)
-    return b.paged_prompt_statistics(*arrays, block_list, mask, scale)
+    return b.paged_prompt_statistics(*arrays, b.array(lists.block_list), mask, scale)
 
 
 @pytest.mark.task("3.2.6")
@@ -714,7 +714,7 @@ def test_prompt_gathers_once_for_all_tokens(b):
         pages,
         pages,
         b.array(list(range(N))),
-        b.array(np.zeros((T, N * page))),
+        b.PastMask.of(b.array(np.zeros((T, N * page))), N),
     )
     peak = b.peak_bytes(lambda: b.paged_prompt_statistics(*given)[0])
     once, each = N * page * H * D * 4, T * N * page * H * D * 4
@@ -729,8 +729,13 @@ def test_prompt_traces(b, rng):
     """No number is read and no shape depends on one."""
     pages = rng.normal(size=(9, 4, 2, 8))
     given = (rng.normal(size=(3, 4, 8)), pages, pages, [5, 8, 0], np.zeros((3, 12)))
+
+    def prompt_of(query, key_pages, value_pages, block_list, bias):
+        mask = b.PastMask.of(bias, block_list.shape[0])
+        return b.paged_prompt_statistics(query, key_pages, value_pages, block_list, mask)
+
     o, m, l = assert_traces(
-        b, b.paged_prompt_statistics, *map(b.array, given), idea="read no number of an array: the mask hides"
+        b, prompt_of, *map(b.array, given), idea="read no number of an array: the mask hides"
     )
     assert (tuple(o.shape), tuple(m.shape), tuple(l.shape)) == ((3, 4, 8), (3, 4), (3, 4))
 

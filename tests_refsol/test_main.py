@@ -369,7 +369,7 @@ def test_what_is_quantized_are_the_layers_and_attention_is_the_devices(port):
     assert isinstance(network.layers[0].wq, b.QuantizedWeights)
     assert network.layers[0].wq.nbytes < plain.layers[0].wq.nbytes / 4
     assert not isinstance(network.embedding.weight, b.QuantizedWeights)
-    assert network.layers[0].attend is b.flash_attention_device
+    assert network.layers[0].attend.func is b.flash_attention_device
 
 
 def test_the_engine_of_week_1_takes_no_quantized_weights(ask):

@@ -74,7 +74,8 @@ def test_chunks_of_any_requests_equal_dense_attention(b, batch, window, poison):
     mask, bad = b.past_mask(groups, usage, firsts, pages.page_size, *places, window), pages.poisoned(poison)
     query = rng.normal(size=(7, H, 4))
     given_arrays = map(b.array, (query, bad.keys, bad.values))
-    actual = b.paged_prompt_statistics(*given_arrays, block_list, mask)
+    shown = b.PastMask.of(mask, COUNT + 1)
+    actual = b.paged_prompt_statistics(*given_arrays, block_list, shown)
     alone = [prompt64(query[[t]], pages, rows[t], [positions[t]], window=window) for t in range(7)]
     assert_equal(b, actual, [np.concatenate(part) for part in zip(*alone, strict=True)], f"window {window}")
 

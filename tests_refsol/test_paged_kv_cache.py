@@ -25,7 +25,7 @@ def model_of(b, *, dtype: str = "float32", attention: str = "simple", **changes)
 
 
 def caches_of(b, pools, table, offset: int = 0) -> list:
-    return [b.TinyKvPagedCache(pool, table, offset) for pool in pools]
+    return b.TinyKvPagedCache.of_layers(pools, table, offset)
 
 
 def logits_of(b, model, tokens, caches) -> np.ndarray:

@@ -32,7 +32,8 @@ def decode(port, query, keys, values, block_list, groups, usage, starts, _firsts
 
 def prompt(port, query, rows, positions, keys, values, block_list, groups, usage, _starts, firsts):
     past = port.past_mask(groups, usage, firsts, PAGE, rows, positions)
-    return port.paged_prompt_statistics(query, keys, values, block_list, past)
+    mask = port.PastMask.of(past, block_list.shape[0])
+    return port.paged_prompt_statistics(query, keys, values, block_list, mask)
 
 
 def largest_array(recording) -> int:

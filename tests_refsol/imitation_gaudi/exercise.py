@@ -54,7 +54,8 @@ if hpu.available():
     )
     lists = [b.array(part) for part in flat_blocks([[3, 1], []], [5, 0], 4, pad_block=4)]
     past = b.past_mask(lists[0] * 0, lists[2], lists[4], 4, b.array([0, 0, 1]), b.array([5, 6, 0]))
-    statistics = b.paged_prompt_statistics(tokens.transpose(0, 1), pages, pages, lists[0], past)
+    mask = b.PastMask.of(past, len(lists[0]))
+    statistics = b.paged_prompt_statistics(tokens.transpose(0, 1), pages, pages, lists[0], mask)
     report["statistics"] = [str(part.dtype) for part in statistics]
     report["empty"] = [part[2].cpu().flatten().unique().tolist() for part in statistics]
 report["statistics_calls"] = [arguments for _, arguments in record.calls]

@@ -42,7 +42,7 @@ MUTANTS = [
         FILE,
         survives="a test in which every query sees a key",
         inside="fused_attention",
-        mlx=("    if mask is None:\n        return out\n", "    return out\n"),
+        mlx=("    if mask is None or not may_hide_all:\n        return out\n", "    return out\n"),
     ),
     Mutant(
         "2.5.1",

@@ -399,8 +399,8 @@ MUTANTS = [
         FILE,
         survives="a test in which all tokens see the same",
         inside="paged_prompt_statistics",
-        mlx=("mx.max(mask, axis=0)", "mx.min(mask, axis=0)"),
-        torch=("mask.amax(dim=0)", "mask.amin(dim=0)"),
+        mlx=("block_list, mask.slots", "block_list, mx.min(mask.bias, axis=0).reshape(mask.slots.shape)"),
+        torch=("block_list, mask.slots", "block_list, mask.bias.amin(dim=0).view(mask.slots.shape)"),
     ),
     Mutant(
         "3.2.6",
@@ -408,8 +408,7 @@ MUTANTS = [
         FILE,
         survives="a test whose unused slots hold finite numbers",
         inside="paged_prompt_statistics",
-        mlx=("mx.max(mask, axis=0)", "mx.max(0 * (mask > 0), axis=0)"),
-        torch=("mask.amax(dim=0)", "(0 * (mask > 0)).amax(dim=0)"),
+        both=("block_list, mask.slots", "block_list, 0 * (mask.slots > 0)"),
     ),
     Mutant(
         "3.2.6",
@@ -417,7 +416,7 @@ MUTANTS = [
         FILE,
         survives="a test with the default scale",
         inside="paged_prompt_statistics",
-        both=("keys, values, scale, mask", "keys, values, None, mask"),
+        both=("keys, values, scale, mask.bias", "keys, values, None, mask.bias"),
     ),
     Mutant(
         "3.2.6",
@@ -426,12 +425,12 @@ MUTANTS = [
         survives="a test with one K/V head",
         inside="paged_prompt_statistics",
         mlx=(
-            "gather_pages(pages, block_list, looked_at).flatten(0, 1).swapaxes(0, 1)",
-            "gather_pages(pages, block_list, looked_at).reshape(pages.shape[2], -1, pages.shape[3])",
+            "gather_pages(pages, block_list, mask.slots).flatten(0, 1).swapaxes(0, 1)",
+            "gather_pages(pages, block_list, mask.slots).reshape(pages.shape[2], -1, pages.shape[3])",
         ),
         torch=(
-            "gather_pages(pages, block_list, looked_at).flatten(0, 1).transpose(0, 1)[None]",
-            "gather_pages(pages, block_list, looked_at).reshape(pages.shape[2], -1, pages.shape[3])[None]",
+            "gather_pages(pages, block_list, mask.slots).flatten(0, 1).transpose(0, 1)[None]",
+            "gather_pages(pages, block_list, mask.slots).reshape(pages.shape[2], -1, pages.shape[3])[None]",
         ),
     ),
 ]

@@ -122,7 +122,7 @@ def flash_attention_tiled(
     L, S = query.shape[-2], key.shape[-2]
     finished: list[tuple[mx.array, ...]] = []  # of each tile of queries: (o, m, l), or the output alone
     # TASK 2.4.5: for every tile of queries, loop over the tiles of keys that it can see, merge, and finish.
-    # MLX computes lazily, in an order of its own: `mx.depends` makes a tile wait until the one before is merged.
+    # MLX computes lazily, in an order that it chooses: `mx.depends` makes a tile wait until the one before is merged.
     raise NotImplementedError("week 2 day 4 task 5: flash_attention_tiled")
     # END TASK
     # Queries are the second-to-last axis of o and of the output, and the last axis of m and l.
@@ -139,6 +139,8 @@ def fused_attention(
     scale: float | None = None,
     mask: mx.array | None = None,
     is_causal: bool = False,
+    *,
+    may_hide_all: bool = True,
 ) -> mx.array:
     """One call of the device's own attention kernel, `mx.fast.scaled_dot_product_attention`.
 
@@ -152,9 +154,11 @@ def fused_attention(
         mask: added to the scores, broadcastable to (B, H, L, S); cast to query's type, so bf16 queries round it to
             bf16.
         is_causal: the kernel's own causality, for L <= S: the last query sees all S keys. Not together with `mask`.
+        may_hide_all: whether the mask may hide all keys of a query. False saves reading it once more in every layer: a
+            model's own masks always show a token its own key.
 
     Returns:
-        (B, H, L, D) in query's type. A query whose keys are all masked gives exactly 0; this reads the mask once more.
+        (B, H, L, D) in query's type. A query whose keys are all masked gives exactly 0, if `may_hide_all`.
     """
     # TASK 2.5.1: set the default scale, cast the mask, call the kernel; then 0 for the queries that see no key.
     # What a kernel leaves in their rows is undefined and may be NaN: replace it, do not multiply it by 0.
@@ -167,6 +171,8 @@ def flash_attention_device(
     value: mx.array,
     scale: float | None = None,
     mask: mx.array | str | None = None,
+    *,
+    may_hide_all: bool = True,
 ) -> mx.array:
     """Attention by the device's kernel, with the same results as `flash_attention_tiled`.
 
@@ -177,9 +183,10 @@ def flash_attention_device(
         scale: 1/√D when None.
         mask: added to the scores, broadcastable to (B, H, L, S), cast to query's type; or "causal": the last query sees
             all S keys.
+        may_hide_all: see `fused_attention`.
 
     Returns:
-        (B, H, L, D) in query's type, exactly 0 for a query that sees no key.
+        (B, H, L, D) in query's type, exactly 0 for a query that sees no key if `may_hide_all`.
 
     Raises:
         ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +20,8 @@ class Kernels:
     """Attention, the norm, RoPE and attention of packed batches. All sets compute the same.
 
     Args:
-        attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
+        attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D). The mask shows each query
+            at least its own key.
         norm: a class with `RMSNorm`'s arguments.
         rope: makes a RoPE; takes the arguments of `RoPE`.
         packed_mask: takes the arguments of Day 3.3's `packed_mask`; what it returns goes to `packed_attention`.
@@ -61,7 +63,9 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
 KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
-    "device": Kernels(attend=flash_attention_device, norm=_DeviceNorm, rope=_device_rope),
+    "device": Kernels(
+        attend=partial(flash_attention_device, may_hide_all=False), norm=_DeviceNorm, rope=_device_rope
+    ),
 }
 
 

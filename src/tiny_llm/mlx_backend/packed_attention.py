@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from ..serving.packing import PackedInputs
 from .flash_attention import Statistics, finish_attention, flash_attention_tiled, merge_attention
-from .paged_attention import block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
+from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 
 
 @dataclass(frozen=True)
@@ -17,18 +17,18 @@ class PastPages:
         rows: (P,) rows of the step.
         block_list: (N,) the pages.
         block_groups: (N,) whose page it is.
-        mask: what the rows see: (P, N · page_size) for chunks, (N, page_size) for decodes.
+        mask: what the rows see: a `PastMask` for chunks, (N, page_size) for decodes.
     """
 
     rows: mx.array
     block_list: mx.array
     block_groups: mx.array
-    mask: mx.array
+    mask: PastMask | mx.array
 
 
 @dataclass(frozen=True)
 class PackedMask:
-    """Who sees what in a step; made once, and shared by all layers.
+    """The masks of a step; made once, and shared by all layers.
 
     Args:
         own: (T, T), the rows among themselves.
@@ -42,7 +42,7 @@ class PackedMask:
 
 
 def segment_mask(segments: mx.array, positions: mx.array, window: int | None = None) -> mx.array:
-    """Who sees whom among the T rows of a step, whose requests stand end to end.
+    """The mask of the T rows of a step among themselves; the rows of a request are consecutive.
 
     Args:
         segments: (T,) integers, the request of each row.
@@ -71,6 +71,7 @@ def packed_mask(inputs: PackedInputs, page_size: int, window: int | None = None)
         pages, positions = chunks.blocks, inputs.positions[chunks.rows]
         listed = pages.block_groups, pages.block_usage, pages.first_positions
         mask = past_mask(*listed, page_size, chunks.groups, positions, window)
+        mask = PastMask.of(mask, pages.block_list.shape[0])
         chunks = PastPages(chunks.rows, pages.block_list, pages.block_groups, mask)
     if decodes is not None:
         pages = decodes.blocks

@@ -186,7 +186,7 @@ class HybridScheduler:
         Returns:
             Whether it still runs. The youngest request makes room for the others by giving up its own place.
         """
-        # TASK 3.3.4: as long as blocks are missing, preempt the youngest one, and no more than needed.
+        # TASK 3.3.4: while blocks are missing, preempt the youngest one, and no more than needed.
         # The watermark was kept for this: a running request may use it. A request that runs alone always fits.
         raise NotImplementedError("week 3 day 3 task 4: HybridScheduler.make_room")
 

@@ -4,7 +4,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-# The parent of a text's first block: as long as a digest, so that no parent can be taken for tokens.
+# The parent of a text's first block. It has the length of a digest, so that it cannot be confused with tokens.
 ROOT = bytes(hashlib.sha256().digest_size)
 
 

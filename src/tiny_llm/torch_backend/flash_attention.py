@@ -149,6 +149,8 @@ def fused_attention(
     scale: float | None = None,
     mask: torch.Tensor | None = None,
     is_causal: bool = False,
+    *,
+    may_hide_all: bool = True,
 ) -> torch.Tensor:
     """One call of the device's own attention kernel: Gaudi's FusedSDPA, elsewhere `F.scaled_dot_product_attention`.
 
@@ -162,9 +164,11 @@ def fused_attention(
         mask: added to the scores, broadcastable to (B, H, L, S); cast to query's type, so bf16 queries round it to
             bf16.
         is_causal: the kernel's own causality, only for L = S. Not together with `mask`.
+        may_hide_all: whether the mask may hide all keys of a query. False saves reading it once more in every layer: a
+            model's own masks always show a token its own key.
 
     Returns:
-        (B, H, L, D) in query's type. A query whose keys are all masked gives exactly 0; this reads the mask once more.
+        (B, H, L, D) in query's type. A query whose keys are all masked gives exactly 0, if `may_hide_all`.
     """
     # TASK 2.5.1: set the default scale, cast the mask, call the kernel; then 0 for the queries that see no key.
     # What a kernel leaves in their rows is undefined and may be NaN: replace it, do not multiply it by 0.
@@ -177,6 +181,8 @@ def flash_attention_device(
     value: torch.Tensor,
     scale: float | None = None,
     mask: torch.Tensor | str | None = None,
+    *,
+    may_hide_all: bool = True,
 ) -> torch.Tensor:
     """Attention by the device's kernel, with the same results as `flash_attention_tiled`.
 
@@ -187,9 +193,10 @@ def flash_attention_device(
         scale: 1/√D when None.
         mask: added to the scores, broadcastable to (B, H, L, S), cast to query's type; or "causal": the last query sees
             all S keys.
+        may_hide_all: see `fused_attention`.
 
     Returns:
-        (B, H, L, D) in query's type, exactly 0 for a query that sees no key.
+        (B, H, L, D) in query's type, exactly 0 for a query that sees no key if `may_hide_all`.
 
     Raises:
         ValueError: H is not a multiple of Hkv, `mask` is another word than "causal", or causal with L > S.

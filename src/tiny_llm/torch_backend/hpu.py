@@ -7,7 +7,7 @@ from vLLM's Gaudi plug-in, and tested on CPUs against an imitation; not run on a
 
 # Set first, since the plug-in reads these when torch is imported. LAZY_MODE 0 is eager: torch.compile builds graphs.
 # AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and catches the error.
-# WEIGHT_SHARING 0: lazy mode would wrap every parameter in a class of its own; vLLM's plug-in avoids it as well.
+# WEIGHT_SHARING 0: lazy mode would wrap every parameter in another class; vLLM's plug-in avoids it as well.
 import os
 
 os.environ.setdefault("PT_HPU_LAZY_MODE", "0")
@@ -184,9 +184,11 @@ def fused_attention(
 
 
 def softmax_mode(dtype: torch.dtype) -> str:
-    """The mode of the vendor's softmax: in float32 where the queries are bf16, as vLLM's plug-in does for Qwen2.
+    """The mode of the vendor's softmax: float32 for bf16 queries, whatever the model.
 
-    Qwen2's biases make its scores too large for bf16. What the mode costs other models, only a card can tell.
+    vLLM's plug-in asks for it for Qwen2 alone, whose biases make its scores too large for bf16; Qwen3 normalises
+    queries and keys. No model is known here, and the course's own softmax is float32 for every model, so the device's
+    attention keeps to the same contract. Only a card can show what the mode costs the other models.
     """
     return "fp32" if dtype == torch.bfloat16 else "None"
 
@@ -213,6 +215,7 @@ def fused_statistics(
     value: torch.Tensor,
     scale: float | None,
     bias: torch.Tensor,
+    seen: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Attention without the final division, as Day 2.4's `attention_statistics`, in one kernel.
 
@@ -224,6 +227,8 @@ def fused_statistics(
         key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
         scale: 1/√D when None.
         bias: added to the scores, (L, S) or (B, 1, L, S), the same for all heads; -inf hides a key.
+        seen: (L,) or (B, 1, L) booleans, the queries that see a key, made once per step. When None, the bias is read
+            once more to make them.
 
     Returns:
         (o, m, l), all float32: (B, H, L, D), (B, H, L) and (B, H, L). A query that sees no key has o = 0, m = -inf,
@@ -233,7 +238,7 @@ def fused_statistics(
 
     bias = bias.expand(query.shape[0], 1, query.shape[2], key.shape[2])
     if query.device.type != "hpu":
-        return fused_statistics_twin(query, key, value, scale, bias)
+        return fused_statistics_twin(query, key, value, scale, bias, seen)
     if query.shape[2] == 1:  # a decode: vLLM's plug-in uses plain products too, and no kernel
         return attention_statistics(query, key, value, scale, bias)
     scale = query.shape[3] ** -0.5 if scale is None else scale
@@ -245,7 +250,7 @@ def fused_statistics(
     options = (0.0, scale, False, True, softmax_mode(query.dtype), None, "right")
     out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(*grouped, mask, *options)
     out, m, inverse = (x.flatten(1, 2).float() for x in (out, m, inverse))
-    return _statistics_of_seen(bias, out / inverse, m.squeeze(-1), (1 / inverse).squeeze(-1))
+    return _statistics_of_seen(bias, seen, out / inverse, m.squeeze(-1), (1 / inverse).squeeze(-1))
 
 
 def fused_statistics_twin(
@@ -254,6 +259,7 @@ def fused_statistics_twin(
     value: torch.Tensor,
     scale: float | None,
     bias: torch.Tensor,
+    seen: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     from .flash_attention import flash_attention_tiled  # this port's own, written on Day 2.4
 
@@ -271,7 +277,8 @@ def fused_statistics_twin(
         mask = bias.expand(B, Hkv, L, S).reshape(-1, 1, L, S)
     out, logsumexp = attention_with_logsumexp(queries, key, value, scale, mask.to(query.dtype))
     logsumexp = logsumexp.reshape(B, H, L)
-    return _statistics_of_seen(bias, out.reshape(B, H, L, D).float(), logsumexp, torch.ones_like(logsumexp))
+    out = out.reshape(B, H, L, D).float()
+    return _statistics_of_seen(bias, seen, out, logsumexp, torch.ones_like(logsumexp))
 
 
 def attention_with_logsumexp(
@@ -298,10 +305,10 @@ def attention_with_logsumexp(
 
 
 def _statistics_of_seen(
-    bias: torch.Tensor, o: torch.Tensor, m: torch.Tensor, l: torch.Tensor
+    bias: torch.Tensor, seen: torch.Tensor | None, o: torch.Tensor, m: torch.Tensor, l: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(o, m, l), but (0, -inf, 0) where a query sees no key: a kernel's result there is undefined, even NaN."""
-    seen = torch.any(bias > -torch.inf, dim=-1)
+    seen = torch.any(bias > -torch.inf, dim=-1) if seen is None else seen
     return torch.where(seen[..., None], o, 0), torch.where(seen, m, -torch.inf), torch.where(seen, l, 0)
 
 

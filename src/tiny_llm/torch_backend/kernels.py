@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ class Kernels:
     """Attention, the norm, RoPE and attention of packed batches. All sets compute the same.
 
     Args:
-        attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D).
+        attend: (query (B, H, L, D), key and value (B, Hkv, S, D), mask=…) -> (B, H, L, D). The mask shows each query
+            at least its own key.
         norm: a class with `RMSNorm`'s arguments.
         rope: makes a RoPE; takes the arguments of `RoPE`.
         packed_mask: takes the arguments of Day 3.3's `packed_mask`; what it returns goes to `packed_attention`.
@@ -169,7 +170,11 @@ KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
     "device": Kernels(
-        flash_attention_device, _DeviceNorm, _device_rope, _packed_mask_device, _packed_attention_device
+        partial(flash_attention_device, may_hide_all=False),
+        _DeviceNorm,
+        _device_rope,
+        _packed_mask_device,
+        _packed_attention_device,
     ),
 }
 
@@ -230,7 +235,7 @@ def pack_weight(w: torch.Tensor) -> torch.Tensor:
 
 
 # An operator of our own: Inductor takes oneDNN's only with weights that are constants of a graph, and then each layer
-# would need a graph of its own.
+# would need a separate graph.
 _library = torch.library.Library("tiny_llm", "FRAGMENT")
 if not hasattr(torch.ops.tiny_llm, "packed_linear"):
     _library.define("packed_linear(Tensor x, Tensor w, Tensor? bias) -> Tensor")

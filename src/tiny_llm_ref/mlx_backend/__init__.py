@@ -34,6 +34,7 @@ from .packed_attention import (
     segment_mask,
 )
 from .paged_attention import (
+    PastMask,
     block_mask,
     gather_pages,
     merge_blocks,
@@ -76,6 +77,7 @@ __all__ = [
     "Embedding",
     "PackedMask",
     "PackedStep",
+    "PastMask",
     "PastPages",
     "QuantizedEmbedding",
     "QuantizedWeights",

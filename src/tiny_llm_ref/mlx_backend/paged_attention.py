@@ -1,11 +1,12 @@
 """Paged attention: keys and values are read through a block table, page by page, and only the pages in use.
 
-A page is a piece of the keys, so each page gives statistics of its own, and Day 2.4's merge puts them together. All
+A page is a piece of the keys, so each page has its own statistics, and Day 2.4's merge combines them. All
 requests of a decode step are computed at once: their pages are one flat list, and a one-hot matrix of pages and
 requests carries queries to pages and results back. Shapes depend on the number of pages alone, never on a length.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -14,7 +15,7 @@ from .flash_attention import Statistics, attention_statistics, finish_attention,
 
 
 def block_mask(block_usage: mx.array, page_size: int, block_starts: mx.array | None = None) -> mx.array:
-    """Which slots of each page a decode step reads; made once a step and shared by all layers. Given.
+    """Which slots of each page a decode step reads; made once per step and shared by all layers. Given.
 
     Args:
         block_usage: (N,) integers, one more than the last slot that is read.
@@ -114,9 +115,9 @@ def past_mask(
     positions: mx.array,
     window: int | None = None,
 ) -> mx.array:
-    """Who of T prompt tokens sees which slots of N pages, for any number of requests in one row.
+    """The slots of N pages that each of T prompt tokens sees, for any number of requests in one row.
 
-    Made once a step and shared by all layers.
+    Made once per step and shared by all layers.
 
     Args:
         block_groups, block_usage, first_positions: (N,) integers, as `flat_blocks` lists them.
@@ -139,12 +140,30 @@ def past_mask(
     return mx.where(seen.flatten(1), 0.0, -mx.inf)
 
 
+@dataclass(frozen=True)
+class PastMask:
+    """What T prompt tokens see of N pages, and what follows from it; made once per step, shared by all layers. Given.
+
+    Args:
+        bias: (T, N · page_size), as `past_mask` makes it.
+        slots: (N, page_size): -inf where no token sees the slot, 0 elsewhere.
+    """
+
+    bias: mx.array
+    slots: mx.array
+
+    @classmethod
+    def of(cls, bias: mx.array, num_pages: int) -> "PastMask":
+        """That of N = `num_pages` pages."""
+        return cls(bias, mx.max(bias, axis=0).reshape(num_pages, -1))
+
+
 def paged_prompt_statistics(
     query: mx.array,
     key_pages: mx.array,
     value_pages: mx.array,
     block_list: mx.array,
-    mask: mx.array,
+    mask: PastMask,
     scale: float | None = None,
 ) -> Statistics:
     """Attention of T prompt tokens over pages that are gathered once for all of them.
@@ -153,7 +172,7 @@ def paged_prompt_statistics(
         query: (T, H, D).
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), with H a multiple of Hkv.
         block_list: (N,) integers, the pages that any of the tokens may see.
-        mask: (T, N · page_size), added to the scores, as `past_mask` makes it.
+        mask: which slots each token sees; `mask.bias` is added to the scores.
         scale: 1/√D when None.
 
     Returns:
@@ -161,13 +180,12 @@ def paged_prompt_statistics(
     """
     # TASK 3.2.6: gather with 0 where no token looks, make the slots one axis of keys, take Day 2.4's statistics.
     # Your tiles never hold all T · S scores at once; they want (H, T, D).
-    looked_at = mx.max(mask, axis=0).reshape(block_list.shape[0], -1)
     keys, values = (
-        gather_pages(pages, block_list, looked_at).flatten(0, 1).swapaxes(0, 1)
+        gather_pages(pages, block_list, mask.slots).flatten(0, 1).swapaxes(0, 1)
         for pages in (key_pages, value_pages)
     )
     queries = query.swapaxes(0, 1)
-    o, m, l = flash_attention_tiled(queries, keys, values, scale, mask, return_statistics=True)
+    o, m, l = flash_attention_tiled(queries, keys, values, scale, mask.bias, return_statistics=True)
     return o.swapaxes(0, 1), m.T, l.T
 
 
@@ -219,7 +237,8 @@ def paged_attention(
         before = mx.arange(1 - L, 1) if mask else mx.zeros_like(lasts)
         positions = mx.broadcast_to(lasts + before, (B, L)).flatten()
         past = past_mask(groups, usage, firsts, page_size, rows, positions, window)
-        statistics = paged_prompt_statistics(tokens, *pages, past, scale)
+        mask_of_pages = PastMask.of(past, block_list.shape[0])
+        statistics = paged_prompt_statistics(tokens, *pages, mask_of_pages, scale)
     return finish_attention(statistics, query.dtype).reshape(B, L, H, D).swapaxes(1, 2)
 
 

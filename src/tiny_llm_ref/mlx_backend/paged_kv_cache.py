@@ -1,5 +1,7 @@
 """Paged KV cache: one pool of memory for all requests in a layer, and what one request sees of it. Given."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from ..serving.block_table import BlockTable
@@ -63,6 +65,28 @@ class TinyKvPagedPool:
         mx.eval(self.keys, self.values)
 
 
+class PagedPlaces:
+    """Where the tokens of one request are in the pools, as arrays: made once per step, shared by all layers.
+
+    Args:
+        table: the request's.
+    """
+
+    def __init__(self, table: BlockTable):
+        self.table = table
+        self._key: tuple[int, int, tuple[int, ...]] | None = None
+        self._arrays: tuple[mx.array, mx.array] | None = None
+
+    def of(self, start: int, stop: int) -> tuple[mx.array, mx.array]:
+        """(stop - start,) slots of the tokens at these positions, and the blocks that hold all tokens before `stop`."""
+        key = start, stop, tuple(self.table.blocks)
+        if key != self._key:
+            blocks = self.table.blocks[: -(-stop // self.table.allocator.block_size)]
+            self._arrays = mx.array(self.table.slots(start, stop)), mx.array(blocks)
+            self._key = key
+        return self._arrays
+
+
 class TinyKvPagedCache:
     """The keys and values of one request in one layer, in the blocks of its table. A `TinyKvCache` of Day 2.1.
 
@@ -73,12 +97,15 @@ class TinyKvPagedCache:
         pool: the layer's.
         table: the request's.
         offset: tokens that are computed already, as `BlockTable.share` returns them.
+        places: of `table`, shared with the caches of the other layers, see `of_layers`; its own when None.
 
     Raises:
         ValueError: pool and table have blocks of different sizes or numbers.
     """
 
-    def __init__(self, pool: TinyKvPagedPool, table: BlockTable, offset: int = 0):
+    def __init__(
+        self, pool: TinyKvPagedPool, table: BlockTable, offset: int = 0, places: PagedPlaces | None = None
+    ):
         blocks = table.allocator.num_blocks, table.allocator.block_size
         if blocks != (pool.num_blocks, pool.page_size):
             raise ValueError(
@@ -87,6 +114,15 @@ class TinyKvPagedCache:
             )
         self.pool, self.table, self.offset = pool, table, offset
         self.max_seq_len = pool.num_blocks * pool.page_size
+        self._places = PagedPlaces(table) if places is None else places
+
+    @classmethod
+    def of_layers(
+        cls, pools: Sequence[TinyKvPagedPool], table: BlockTable, offset: int = 0
+    ) -> list["TinyKvPagedCache"]:
+        """A cache per layer for one request; they list the request's slots once per step, not once per layer."""
+        places = PagedPlaces(table)
+        return [cls(pool, table, offset, places) for pool in pools]
 
     def next_positions(self, B: int) -> list[int]:
         """Position of the next token; a paged cache has one row."""
@@ -136,11 +172,13 @@ class TinyKvPagedCache:
         self._reserve(L)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype)
-        slots = mx.array(self.table.slots(self.offset, self.offset + L))
+        slots, blocks = self._places.of(self.offset, self.offset + L)
         self.pool.write(slots, key[0].swapaxes(0, 1), value[0].swapaxes(0, 1))
         S = self.num_keys(L)
         self.offset += L
-        return self._gather(self.pool.key_pages, S), self._gather(self.pool.value_pages, S), self.offset, mask
+        pages = self.pool.key_pages, self.pool.value_pages
+        key, value = (self._gather(part, blocks, S) for part in pages)
+        return key, value, self.offset, mask
 
     def _reserve(self, L: int) -> None:
         """Room for L more tokens. The first layer of a step finds the blocks missing, the others find them there."""
@@ -151,9 +189,8 @@ class TinyKvPagedCache:
             )
         self.table.reserve(self.offset + L)
 
-    def _gather(self, pages: mx.array, S: int) -> mx.array:
+    def _gather(self, pages: mx.array, blocks: mx.array, S: int) -> mx.array:
         """(1, Hkv, S, D): the first S tokens of the request, from pages that may be anywhere."""
-        blocks = mx.array(self.table.blocks[: -(-S // self.pool.page_size)])
         rows = mx.take(pages, blocks, axis=0).flatten(0, 1)[:S]
         return rows.swapaxes(0, 1)[None]
 

@@ -188,7 +188,7 @@ class HybridScheduler:
         Returns:
             Whether it still runs. The youngest request makes room for the others by giving up its own place.
         """
-        # TASK 3.3.4: as long as blocks are missing, preempt the youngest one, and no more than needed.
+        # TASK 3.3.4: while blocks are missing, preempt the youngest one, and no more than needed.
         # The watermark was kept for this: a running request may use it. A request that runs alone always fits.
         missing = sequence.block_table.missing(len(sequence.known_tokens))
         while not self.allocator.can_allocate(missing, keep_watermark=False):

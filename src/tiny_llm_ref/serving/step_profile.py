@@ -80,7 +80,7 @@ class StepProfile:
         Raises:
             ValueError: even one tile takes longer than the target.
         """
-        # TASK 3.5.2: predict, then run, and go down as long as it is too slow. The error names both ways out: "give a
+        # TASK 3.5.2: predict, then run, and go down while it is too slow. The error names both ways out: "give a
         # higher target or a smaller tile".
         tokens = self.tokens_within(slo, decodes, tile, most)
         while tokens and measure is not None and measure(tokens, decodes) > slo:

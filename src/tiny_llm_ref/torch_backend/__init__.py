@@ -35,6 +35,7 @@ from .packed_attention import (
     segment_mask,
 )
 from .paged_attention import (
+    PastMask,
     block_mask,
     gather_pages,
     merge_blocks,
@@ -77,6 +78,7 @@ __all__ = [
     "Embedding",
     "PackedMask",
     "PackedStep",
+    "PastMask",
     "PastPages",
     "QuantizedEmbedding",
     "QuantizedWeights",

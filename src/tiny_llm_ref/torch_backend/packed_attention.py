@@ -7,7 +7,7 @@ import torch
 from ..serving.packing import PackedInputs
 from . import hpu
 from .flash_attention import Statistics, finish_attention, merge_attention
-from .paged_attention import block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
+from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,18 @@ class PastPages:
         rows: (P,) rows of the step.
         block_list: (N,) the pages.
         block_groups: (N,) whose page it is.
-        mask: what the rows see: (P, N · page_size) for chunks, (N, page_size) for decodes.
+        mask: what the rows see: a `PastMask` for chunks, (N, page_size) for decodes.
     """
 
     rows: torch.Tensor
     block_list: torch.Tensor
     block_groups: torch.Tensor
-    mask: torch.Tensor
+    mask: PastMask | torch.Tensor
 
 
 @dataclass(frozen=True)
 class PackedMask:
-    """Who sees what in a step; made once, and shared by all layers.
+    """The masks of a step; made once, and shared by all layers.
 
     Args:
         own: (T, T), the rows among themselves.
@@ -43,7 +43,7 @@ class PackedMask:
 
 
 def segment_mask(segments: torch.Tensor, positions: torch.Tensor, window: int | None = None) -> torch.Tensor:
-    """Who sees whom among the T rows of a step, whose requests stand end to end.
+    """The mask of the T rows of a step among themselves; the rows of a request are consecutive.
 
     Args:
         segments: (T,) integers, the request of each row.
@@ -75,6 +75,7 @@ def packed_mask(inputs: PackedInputs, page_size: int, window: int | None = None)
         pages, positions = chunks.blocks, inputs.positions.index_select(0, chunks.rows)
         listed = pages.block_groups, pages.block_usage, pages.first_positions
         mask = past_mask(*listed, page_size, chunks.groups, positions, window)
+        mask = PastMask.of(mask, pages.block_list.shape[0])
         chunks = PastPages(chunks.rows, pages.block_list, pages.block_groups, mask)
     if decodes is not None:
         pages = decodes.blocks
@@ -102,7 +103,8 @@ def own_statistics(
         (o, m, l), float32: (T, H, D), (T, H) and (T, H).
     """
     query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
-    o, m, l = hpu.fused_statistics(query, key, value, scale, mask)
+    # A row sees itself or nothing, so its number on the diagonal says whether it sees a key.
+    o, m, l = hpu.fused_statistics(query, key, value, scale, mask, mask.diagonal() == 0)
     return o[0].transpose(0, 1), m[0].T, l[0].T
 
 

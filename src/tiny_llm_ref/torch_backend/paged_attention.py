@@ -1,11 +1,12 @@
 """Paged attention: keys and values are read through a block table, page by page, and only the pages in use.
 
-A page is a piece of the keys, so each page gives statistics of its own, and Day 2.4's merge puts them together. All
+A page is a piece of the keys, so each page has its own statistics, and Day 2.4's merge combines them. All
 requests of a decode step are computed at once: their pages are one flat list, and a one-hot matrix of pages and
 requests carries queries to pages and results back. Shapes depend on the number of pages alone, never on a length.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -17,7 +18,7 @@ from .flash_attention import Statistics, finish_attention
 def block_mask(
     block_usage: torch.Tensor, page_size: int, block_starts: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Which slots of each page a decode step reads; made once a step and shared by all layers. Given.
+    """Which slots of each page a decode step reads; made once per step and shared by all layers. Given.
 
     Args:
         block_usage: (N,) integers, one more than the last slot that is read.
@@ -119,9 +120,9 @@ def past_mask(
     positions: torch.Tensor,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Who of T prompt tokens sees which slots of N pages, for any number of requests in one row.
+    """The slots of N pages that each of T prompt tokens sees, for any number of requests in one row.
 
-    Made once a step and shared by all layers.
+    Made once per step and shared by all layers.
 
     Args:
         block_groups, block_usage, first_positions: (N,) integers, as `flat_blocks` lists them.
@@ -144,12 +145,32 @@ def past_mask(
     return torch.where(seen.flatten(1), 0.0, -torch.inf)
 
 
+@dataclass(frozen=True)
+class PastMask:
+    """What T prompt tokens see of N pages, and what follows from it; made once per step, shared by all layers. Given.
+
+    Args:
+        bias: (T, N · page_size), as `past_mask` makes it.
+        slots: (N, page_size): -inf where no token sees the slot, 0 elsewhere.
+        seen: (T,) booleans, the tokens that see a slot.
+    """
+
+    bias: torch.Tensor
+    slots: torch.Tensor
+    seen: torch.Tensor
+
+    @classmethod
+    def of(cls, bias: torch.Tensor, num_pages: int) -> "PastMask":
+        """That of N = `num_pages` pages."""
+        return cls(bias, bias.amax(dim=0).view(num_pages, -1), bias.amax(dim=1) > -torch.inf)
+
+
 def paged_prompt_statistics(
     query: torch.Tensor,
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
     block_list: torch.Tensor,
-    mask: torch.Tensor,
+    mask: PastMask,
     scale: float | None = None,
 ) -> Statistics:
     """Attention of T prompt tokens over pages that are gathered once for all of them.
@@ -158,20 +179,19 @@ def paged_prompt_statistics(
         query: (T, H, D).
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), with H a multiple of Hkv.
         block_list: (N,) integers, the pages that any of the tokens may see.
-        mask: (T, N · page_size), added to the scores, as `past_mask` makes it.
+        mask: which slots each token sees; `mask.bias` is added to the scores.
         scale: 1/√D when None.
 
     Returns:
         (o, m, l), float32: (T, H, D), (T, H) and (T, H). A token that sees nothing has o = 0, m = -inf, l = 0.
     """
     # TASK 3.2.6: gather with 0 where no token looks, make the slots one axis of keys, take Day 2.4's statistics.
-    # `hpu.fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D).
-    looked_at = mask.amax(dim=0).view(block_list.shape[0], -1)
+    # `hpu.fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D), and `mask.seen`.
     keys, values = (
-        gather_pages(pages, block_list, looked_at).flatten(0, 1).transpose(0, 1)[None]
+        gather_pages(pages, block_list, mask.slots).flatten(0, 1).transpose(0, 1)[None]
         for pages in (key_pages, value_pages)
     )
-    o, m, l = hpu.fused_statistics(query.transpose(0, 1)[None], keys, values, scale, mask)
+    o, m, l = hpu.fused_statistics(query.transpose(0, 1)[None], keys, values, scale, mask.bias, mask.seen)
     return o[0].transpose(0, 1), m[0].T, l[0].T
 
 
@@ -223,7 +243,8 @@ def paged_attention(
         before = torch.arange(1 - L, 1, device=query.device) if mask else torch.zeros_like(lasts)
         positions = (lasts + before).expand(B, L).flatten()
         past = past_mask(groups, usage, firsts, page_size, rows, positions, window)
-        statistics = paged_prompt_statistics(tokens, *pages, past, scale)
+        mask_of_pages = PastMask.of(past, block_list.shape[0])
+        statistics = paged_prompt_statistics(tokens, *pages, mask_of_pages, scale)
     return finish_attention(statistics, query.dtype).view(B, L, H, D).transpose(1, 2)
 
 

@@ -1,5 +1,7 @@
 """Paged KV cache: one pool of memory for all requests in a layer, and what one request sees of it. Given."""
 
+from collections.abc import Sequence
+
 import torch
 
 from ..serving.block_table import BlockTable
@@ -71,6 +73,31 @@ class TinyKvPagedPool:
         hpu.mark_step()
 
 
+class PagedPlaces:
+    """Where the tokens of one request are in the pools, as arrays: made once per step, shared by all layers.
+
+    Args:
+        table: the request's.
+    """
+
+    def __init__(self, table: BlockTable):
+        self.table = table
+        self._key: tuple[int, int, tuple[int, ...]] | None = None
+        self._arrays: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def of(self, start: int, stop: int, *, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(stop - start,) slots of the tokens at these positions, and the blocks that hold all tokens before `stop`."""
+        key = start, stop, tuple(self.table.blocks)
+        if key != self._key:
+            blocks = self.table.blocks[: -(-stop // self.table.allocator.block_size)]
+            self._arrays = (
+                torch.tensor(self.table.slots(start, stop), device=device),
+                torch.tensor(blocks, device=device),
+            )
+            self._key = key
+        return self._arrays
+
+
 class TinyKvPagedCache:
     """The keys and values of one request in one layer, in the blocks of its table. A `TinyKvCache` of Day 2.1.
 
@@ -81,12 +108,15 @@ class TinyKvPagedCache:
         pool: the layer's.
         table: the request's.
         offset: tokens that are computed already, as `BlockTable.share` returns them.
+        places: of `table`, shared with the caches of the other layers, see `of_layers`; its own when None.
 
     Raises:
         ValueError: pool and table have blocks of different sizes or numbers.
     """
 
-    def __init__(self, pool: TinyKvPagedPool, table: BlockTable, offset: int = 0):
+    def __init__(
+        self, pool: TinyKvPagedPool, table: BlockTable, offset: int = 0, places: PagedPlaces | None = None
+    ):
         blocks = table.allocator.num_blocks, table.allocator.block_size
         if blocks != (pool.num_blocks, pool.page_size):
             raise ValueError(
@@ -95,6 +125,15 @@ class TinyKvPagedCache:
             )
         self.pool, self.table, self.offset = pool, table, offset
         self.max_seq_len = pool.num_blocks * pool.page_size
+        self._places = PagedPlaces(table) if places is None else places
+
+    @classmethod
+    def of_layers(
+        cls, pools: Sequence[TinyKvPagedPool], table: BlockTable, offset: int = 0
+    ) -> list["TinyKvPagedCache"]:
+        """A cache per layer for one request; they list the request's slots once per step, not once per layer."""
+        places = PagedPlaces(table)
+        return [cls(pool, table, offset, places) for pool in pools]
 
     def next_positions(self, B: int) -> list[int]:
         """Position of the next token; a paged cache has one row."""
@@ -159,15 +198,16 @@ class TinyKvPagedCache:
         positions = self._positions(L, positions).to(key.device)
         if mask is None or isinstance(mask, str):
             mask = self.make_mask(L, key.dtype, positions=positions)
-        slots = torch.tensor(self.table.slots(self.offset, self.offset + L), device=key.device)
+        slots, blocks = self._places.of(self.offset, self.offset + L, device=key.device)
         self.pool.write(slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         S, is_prompt = self.num_keys(L), self._is_prompt(L)
         self.offset += L
         if is_prompt:
             return key, value, self.offset, mask
-        key, value = (
-            self._gather(pages, S, positions) for pages in (self.pool.key_pages, self.pool.value_pages)
-        )
+        # The end of the last page holds what an earlier request left there. A mask does not hide NaN.
+        unused = torch.arange(S, device=key.device) > positions[-1]
+        pages = self.pool.key_pages, self.pool.value_pages
+        key, value = (self._gather(part, blocks, unused) for part in pages)
         return key, value, self.offset, mask
 
     def _reserve(self, L: int) -> None:
@@ -179,12 +219,9 @@ class TinyKvPagedCache:
             )
         self.table.reserve(self.offset + L)
 
-    def _gather(self, pages: torch.Tensor, S: int, positions: torch.Tensor) -> torch.Tensor:
-        """(1, Hkv, S, D): the first S positions of the request, from pages that may be anywhere."""
-        blocks = torch.tensor(self.table.blocks[: S // self.pool.page_size], device=pages.device)
+    def _gather(self, pages: torch.Tensor, blocks: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        """(1, Hkv, S, D): the first S positions of the request, from pages that may be anywhere; 0 where unused."""
         rows = pages.index_select(0, blocks).flatten(0, 1)
-        # The end of the last page holds what an earlier request left there. A mask does not hide NaN.
-        unused = torch.arange(S, device=pages.device) > positions[-1]
         return rows.masked_fill_(unused[:, None, None], 0).transpose(0, 1).unsqueeze(0)
 
     def rewind(self, n: int) -> None:

@@ -12,7 +12,7 @@ from .backfill import Backfill
 class PreemptingScheduler(HybridScheduler):
     """Preempts by class: for slots and blocks of a request that waits, and for blocks of one that runs.
 
-    Equals never preempt each other for a place, so nobody's place goes back and forth.
+    Requests of equal rank never preempt each other, so no slot alternates between two of them.
 
     Args:
         model, allocator, options: as `HybridScheduler` takes them.

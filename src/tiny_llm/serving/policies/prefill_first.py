@@ -5,7 +5,7 @@ from .whole_prompts import WholePrompts
 
 
 class PrefillFirst(WholePrompts):
-    """Computes prompts as long as one has room; decodes in the steps between.
+    """Computes prompts while there is room for one; decodes in the other steps.
 
     The batch fills quickly, which is good for throughput. Every answer stalls while prompts arrive.
     """

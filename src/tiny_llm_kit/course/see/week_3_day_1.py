@@ -74,7 +74,7 @@ class Pool:
         """Computes what is not cached of a prompt, and appends the first token of its answer."""
         table = self.s.BlockTable(self.allocator)
         hit = table.share(tokens)
-        caches = [self.b.TinyKvPagedCache(pool, table, hit) for pool in self.pools]
+        caches = self.b.TinyKvPagedCache.of_layers(self.pools, table, hit)
         chat = Chat(name, len(tokens), hit, table, caches, [*tokens])
         chat.logits = self.step(chat)
         return chat

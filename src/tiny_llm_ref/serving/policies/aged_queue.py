@@ -18,7 +18,7 @@ class AgedQueue:
     Args:
         seconds_per_token: work of a token.
         ageing: seconds of work that one second of waiting makes up for.
-        batch_delay: a batch request counts as if it had arrived so many seconds later.
+        batch_delay: seconds by which a batch request counts as arrived later.
 
     Raises:
         ValueError: a number is out of range.

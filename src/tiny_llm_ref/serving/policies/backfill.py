@@ -133,7 +133,7 @@ class Backfill(Admission):
         return chunks + sequence.max_new_tokens - len(sequence.tokens)
 
     def steps_until_room(self, sequence: Sequence) -> int:
-        """Steps until so many running requests have ended that there is room for this one."""
+        """Steps until enough running requests have ended to make room for this one."""
         leaving = sorted(self.running(), key=self.steps_left)
         missing = (
             -(-len(sequence.known_tokens) // self.allocator.block_size) + self.allocator.watermark_blocks

@@ -5,7 +5,7 @@ from .whole_prompts import WholePrompts
 
 
 class DecodeFirst(WholePrompts):
-    """Decodes as long as anybody is ready to; then computes the prompts that wait.
+    """Decodes while any request is ready to decode; then computes the waiting prompts.
 
     Answers never stall. A prompt waits for the longest answer that was begun before it.
     """

@@ -20,7 +20,7 @@ class SlackScheduler(PreemptingScheduler):
     Prompts go short first, with ageing. An interactive request that has no place takes that of a batch request. A
     request is passed by others only while it has no room, and only if that does not delay it.
 
-    With policy="separate" a step is either chunks or decodes: chunks as long as the decodes can wait for another one.
+    With policy="separate" a step is either chunks or decodes: chunks while the decodes can wait for another one.
 
     Args:
         model, allocator, options: as `HybridScheduler` takes them, without `queue`.

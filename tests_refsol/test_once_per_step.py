@@ -1,0 +1,116 @@
+"""What a step needs once is made once: masks are not read, and slots not listed, again in every layer."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+
+from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
+from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch
+
+CASE = CASES["untied-3"]
+PAGE = 4
+TEXT = [1, 2, 3, 4, 5, 6, 7]
+
+
+def checkpoint_of(b, layers: int):
+    return random_checkpoint(
+        b, replace(CASE, config=replace(CASE.config, num_hidden_layers=layers)), "float32"
+    )
+
+
+@contextmanager
+def counted(monkeypatch, owner, *names):
+    """Counts calls of these functions: a list with the name of each call."""
+    calls: list[str] = []
+
+    def counting(name, function):
+        def call(*args, **options):
+            calls.append(name)
+            return function(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(owner, name, counting(name, getattr(owner, name)))
+        yield calls
+
+
+def array_library(b):
+    return import_module({"mlx": "mlx.core", "torch": "torch"}[b.name])
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_device_attention_of_a_model_reads_no_mask(b, monkeypatch, layers):
+    """Three tokens after four: the cache makes a mask in which each token sees itself, so no row can be empty."""
+    model = b.Qwen3ModelWeek2(checkpoint_of(b, layers), attention="device")
+    plain = b.Qwen3ModelWeek2(checkpoint_of(b, layers), attention="simple")
+    caches, others = model.create_kv_cache(16), plain.create_kv_cache(16)
+    model(b.array([TEXT[:4]]), 0, caches)
+    plain(b.array([TEXT[:4]]), 0, others)
+    with counted(monkeypatch, array_library(b), "any") as calls:
+        logits = model(b.array([TEXT[4:]]), 4, caches)
+    assert not calls, f"{layers} layers read their mask {len(calls)} times to look for empty rows"
+    assert_close(
+        b.numpy(logits), b.numpy(plain(b.array([TEXT[4:]]), 4, others)), atol=1e-4, idea="same logits"
+    )
+
+
+def chunk_with_a_past() -> PackedBatch:
+    """Rows 4 to 6 of a text whose first four tokens are in block 2."""
+    return PackedBatch(
+        token_ids=TEXT[4:],
+        positions=[4, 5, 6],
+        slots=[4 * PAGE, 4 * PAGE + 1, 4 * PAGE + 2],
+        query_start=[0, 3],
+        context_lens=[4],
+        block_tables=[[2, 4]],
+        sample_rows=[2],
+    )
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_packed_step_reads_its_past_mask_once(b, monkeypatch, layers):
+    """One `PastMask` for any number of layers, and no layer looks in a mask for empty rows."""
+    model = b.Qwen3ModelWeek3(checkpoint_of(b, layers))
+    pools = model.create_kv_pools(8, PAGE)
+    inputs = chunk_with_a_past().inputs(PAGE, 8).map(b.array)
+    attention = import_module(f"{b.solution.__name__}.paged_attention")
+    with (
+        counted(monkeypatch, attention.PastMask, "of") as made,
+        counted(monkeypatch, array_library(b), "any") as reads,
+    ):
+        model(inputs, pools)
+    assert len(made) == 1 and not reads, f"{layers} layers: {len(made)} masks made, {len(reads)} reads of one"
+
+
+def test_caches_of_one_request_list_their_slots_once_per_step(b, monkeypatch):
+    """Three layers, a prompt of four tokens, then one more, then the same after a rewind."""
+    model = b.Qwen3ModelWeek2(checkpoint_of(b, 3))
+    table = BlockTable(BlockAllocator(8, PAGE))
+    caches = b.TinyKvPagedCache.of_layers(model.create_kv_pools(8, PAGE), table)
+    with counted(monkeypatch, BlockTable, "slots") as calls:
+        for tokens, offset in ((TEXT[:4], 0), (TEXT[4:5], 4)):
+            model(b.array([tokens]), offset, caches)
+        assert len(calls) == 2, f"slots were listed {len(calls)} times in two steps of three layers"
+
+
+def test_slots_follow_a_table_that_was_emptied(b):
+    """The same positions in other blocks are other slots."""
+    allocator = BlockAllocator(8, PAGE)
+    model, table = b.Qwen3ModelWeek2(checkpoint_of(b, 3)), BlockTable(allocator)
+    pools = model.create_kv_pools(8, PAGE)
+    caches = b.TinyKvPagedCache.of_layers(pools, table)
+    first = b.numpy(model(b.array([TEXT]), 0, caches))
+    caches[0].release()
+    allocator.allocate(1)  # so that the next text starts in another block
+    for cache in caches:
+        cache.rewind(cache.offset)
+    for start in range(len(TEXT)):
+        again = b.numpy(model(b.array([TEXT[start : start + 1]]), start, caches))
+        assert_close(
+            again[:, 0], first[:, start], atol=1e-4, idea=f"token {start} after the table was emptied"
+        )
