@@ -65,7 +65,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def job_of(options: argparse.Namespace) -> BatchJob:
-    """Everything that can be wrong with the options or with the model's files ends here, in one line."""
+    """Loads the model, or ends the command with one line on what is wrong with the options or the files."""
     try:
         check_engine_arguments(options)
         lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
@@ -109,7 +109,7 @@ def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) ->
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """The whole command on one console; returns the exit code."""
+    """Runs the command on one console; returns the exit code."""
     job = job_of(options)
     interrupted = job.report(lambda *shown: choose_view(options, *shown), console)
     if options.trace:

@@ -1,4 +1,4 @@
-"""`pdm run bench-chunked-prefill`: chunks of every size and none: what is won, and what is lost."""
+"""`pdm run bench-chunked-prefill`: chunks of every size and none: what each size wins and costs."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""`pdm run bench-decode`: tokens a second of a batch in decode, beside peers on the same weights."""
+"""`pdm run bench-decode`: tokens a second of a batch in decode, compared with peers on the same weights."""
 
 from ..course.address import Day
 from ..course.capabilities import ends_at_a_blank

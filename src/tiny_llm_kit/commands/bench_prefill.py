@@ -1,4 +1,4 @@
-"""`pdm run bench-prefill`: tokens a second of a prompt, beside peers on the same weights."""
+"""`pdm run bench-prefill`: tokens a second of a prompt, compared with peers on the same weights."""
 
 from ..course.address import Day
 from ..course.capabilities import ends_at_a_blank

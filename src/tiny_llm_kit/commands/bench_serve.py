@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def place_of(plan: ServingPlan, options: argparse.Namespace) -> Place:
-    """Where our server runs. Nothing is known of one that runs already."""
+    """The place of the server that is measured; little is known of one that runs already."""
     if plan.base_url:
         return Place(options.solution, "an OpenAI-compatible server", "the server's")
     backend = choose_backend(options.solution, options.backend)

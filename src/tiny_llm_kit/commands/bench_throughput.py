@@ -1,4 +1,4 @@
-"""`pdm run bench-throughput`: requests and tokens per second of a whole workload, beside peers on the same weights."""
+"""`pdm run bench-throughput`: requests and tokens per second of a workload, compared with peers on the same weights."""
 
 import argparse
 import json

@@ -62,7 +62,7 @@ def check() -> int:
 
 
 def capture(check_only: bool) -> int:
-    """Draw the screens again, or only compare them with those in the book."""
+    """Draws the screens again, or only compares them with those in the book."""
     from ..course.book import screens  # runs the reference, which building the book does not need
 
     try:
@@ -82,7 +82,7 @@ def capture(check_only: bool) -> int:
 
 
 def measure() -> int:
-    """Measure again what a step costs, here and now; the widget and its picture then show this machine."""
+    """Measures the cost of a step on this machine, for the widget and its picture."""
     from ..course.book import screens, widget  # runs the reference
 
     try:

@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str] = input) -> str:
-    """The menu; without a terminal there is none."""
+    """Asks which demo to run; without a terminal it takes the first."""
     if wanted is not None or not is_terminal:
         return wanted or "sync"
     print("1  sync   all requests are there at the start; a loop steps the scheduler")
@@ -75,7 +75,7 @@ def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str]
 
 
 def make_demo(options: argparse.Namespace) -> Demo:
-    """Everything that can be wrong with the options or with the model's files ends here, in one line."""
+    """Loads the model, or ends the command with one line on what is wrong with the options or the files."""
     try:
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         if not 0 <= options.reserved_decode_slots < options.batch_size:

@@ -1,4 +1,4 @@
-"""`pdm run doctor`: what is here, what is missing, and the exact line that repairs it. Exit code 1 if the course
+"""`pdm run doctor`: what is installed, what is missing, and the command that repairs it. Exit code 1 if the course
 cannot run. A table in a terminal, plain lines elsewhere."""
 
 import argparse

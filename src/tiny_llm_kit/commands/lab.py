@@ -1,4 +1,4 @@
-"""`pdm run lab`: the scheduler in virtual time, and what it finds beside the figures of Sarathi-Serve."""
+"""`pdm run lab`: experiments with the scheduler in virtual time, compared with the figures of Sarathi-Serve."""
 
 import argparse
 import json
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[[], Study]]:
-    """What was asked for, by name."""
+    """The studies that were asked for, by name."""
     if options.compare_engine:
         return {"agreement": partial(compare_engine, options, console)}
     names = resolve_serving(options.solution)

@@ -89,7 +89,7 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
 
 
 def answer(session: TerminalSession, question: str) -> None:
-    """One question, one answer. From here on the prompt is token ids."""
+    """Answers one question. The prompt is encoded here, once."""
     ids = encoded(session.tokenizer, question)
     if not ids:
         fail("the prompt is empty: give the model at least one token to continue")

@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def shown(module, options: argparse.Namespace, backend: str) -> list[Callable]:
-    """What draws the screen of a day, and what this port alone has to show; or the screen of one sitting."""
+    """The functions that draw a day's screen and its part for this port; or the screen of one sitting."""
     if options.sitting is None:
         return [module.show, *filter(None, [getattr(module, f"show_{backend}", None)])]
     sittings = getattr(module, "SITTINGS", ())
@@ -68,7 +68,7 @@ def shown(module, options: argparse.Namespace, backend: str) -> list[Callable]:
 
 
 def show_graphs(options: argparse.Namespace) -> None:
-    """What a compiler for fixed shapes would make of a day; MLX compiles nothing unless it is asked to."""
+    """Counts the programs that a compiler for fixed shapes would make. PyTorch port only."""
     module = screen(options.day, "_graphs")
     if options.backend == "mlx":
         fail("--graphs counts programs of the torch port: compilers for fixed shapes take no other")

@@ -1,4 +1,4 @@
-"""`pdm run setup-torch`: installs the torch build that this machine wants, and says which and why."""
+"""`pdm run setup-torch`: installs the torch build that fits this machine, and says which one and why."""
 
 import argparse
 import sys

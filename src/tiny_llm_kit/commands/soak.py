@@ -1,4 +1,4 @@
-"""`pdm run soak`: random requests for minutes under cancellations and preemptions, each compared with itself alone.
+"""`pdm run soak`: random requests with cancellations and preemptions, each compared with the same request served alone.
 
 With --server they come over HTTP, from hundreds of clients at once, some of which go away or read slowly.
 """
@@ -71,7 +71,7 @@ def soak_servers(ports: list[str], options: argparse.Namespace, console: Console
 
 
 def soak(port: Port, policy: str, seed: int, seconds: float, console: Console) -> SoakCounts:
-    """One soak, with what it has seen so far beside a spinner."""
+    """Runs one soak, with a spinner and the counts so far."""
     with console.status("") as status:
         made = Soak(port, seed, policy=policy)
         return made.run(seconds, lambda counts: status.update(f"{port.name}, {policy}: {counts}"))

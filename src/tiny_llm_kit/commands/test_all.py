@@ -1,4 +1,4 @@
-"""`pdm run test-all`: installs the torch port when it is missing, then runs everything that can be proved here."""
+"""`pdm run test-all`: installs the torch port if it is missing, then runs every check that this machine can run."""
 
 import argparse
 import os
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run_all(long: bool = False) -> list[str]:
-    """The tests, and at the same time the checks of the course, which speak when they are done. What has failed."""
+    """Runs the tests and, at the same time, the checks of the course. Returns the titles of those that failed."""
     title, arguments = TESTS
     with ThreadPoolExecutor() as pool:
         course = pool.submit(run, COURSE, capture=True)
@@ -60,12 +60,12 @@ def run_all(long: bool = False) -> list[str]:
 
 
 def run(checks: list[Check], capture: bool = False) -> list[str]:
-    """One after the other; the titles of those that failed."""
+    """Runs checks one after the other; returns the titles of those that failed."""
     return [title for title, arguments in checks if call(title, arguments, capture)]
 
 
 def call(title: str, arguments: list[str], capture: bool = False) -> int:
-    """Runs one module of the kit as a process of its own, and says how long it took; captured output comes last."""
+    """Runs one module of the kit in a separate process and prints how long it took; captured output comes last."""
     started = time.monotonic()
     if not capture:
         print(f"== {title}", flush=True)
@@ -86,7 +86,7 @@ def call(title: str, arguments: list[str], capture: bool = False) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """The processes share the cores: more threads than cores would wait for each other.
+    """Environment of a check. The processes share the cores, and more threads than cores slow each other down.
 
     What a user sets for their own pytest runs, such as `-x` or `-k`, is not part of the proof. Bytecode is kept, also
     where the machine's setting is not to: without it each of more than a hundred processes compiles the libraries.

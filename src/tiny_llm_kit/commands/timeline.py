@@ -46,7 +46,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def make_console() -> Console:
-    """As wide as a terminal is; a file or a pipe gets plain lines of the full width."""
+    """The console: as wide as the terminal, or plain lines of the full width for a file or a pipe."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=COLUMNS)
 

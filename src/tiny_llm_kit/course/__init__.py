@@ -1,1 +1,1 @@
-"""The machinery of the course: stubs cut from the reference, and the checks that keep both honest."""
+"""Stubs, which are cut from the reference, and the checks that compare the two."""

@@ -35,7 +35,7 @@ class Task(NamedTuple):
         return Day(self.week, self.day)
 
     def label(self, qualname: str) -> str:
-        """What a blank hole says when it is called."""
+        """The message of a blank function."""
         return f"week {self.week} day {self.day} task {self.number}: {qualname}"
 
 

@@ -1,4 +1,4 @@
-"""What the learner's code can do so far, and on which port: what a command has to know before it loads a model.
+"""The capabilities of the learner's code, by port: a command checks them before it loads a model.
 
 One table says which days a capability needs. Loading takes it as plain arguments (`load`); the commands take from it
 the blank days that they can do without (`unused_days`).
@@ -168,12 +168,12 @@ def load(
 
 
 def needed_day(*capabilities: str) -> Day:
-    """The last day of these capabilities: to fill up to there is enough."""
+    """The last day that these capabilities need."""
     return max(Day(*address[:2]) for name in capabilities for address in CAPABILITIES[name])
 
 
 def unused_days(*used: str) -> list[Day]:
-    """Days that a command does without, whatever is blank in them: those of the capabilities it can switch off."""
+    """Days that a command does not need: those of capabilities that it can switch off."""
     optional = {"sampling", "quantization", "device attention"} - set(used)
     return [day for name in CAPABILITIES if name in optional for day in CAPABILITIES[name]]
 

@@ -1,4 +1,4 @@
-"""Everything that `course sync --check` says about the stubs: stale, leaking, undefined, or not invertible."""
+"""Problems of the stubs that `course sync --check` reports: stale, leaking, undefined, or not invertible."""
 
 import subprocess
 import sys

@@ -31,7 +31,7 @@ def hints(task: Task) -> list[Hint]:
 
 
 def _section_of(task: Task) -> str:
-    """What the day's pages say from a task's heading to the next one; nothing where there is no such heading."""
+    """The text of a day's pages from a task's heading to the next one; empty if there is no such heading."""
     parts = HEADING.split(
         text_of(task.of_day)
     )  # before the first task; an address and its text, for each task

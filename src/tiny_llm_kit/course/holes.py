@@ -124,7 +124,7 @@ def _strings(node: ast.AST, lines: list[int]) -> list[tuple[tuple[int, int], tup
 
 
 def _covers(node: ast.AST, lines: list[int]) -> bool:
-    """Whether a node stands on one of some lines; one that does not know where it stands may."""
+    """Whether a node may be on one of some lines; True for a node without a position."""
     if not hasattr(node, "lineno"):
         return True
     first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])

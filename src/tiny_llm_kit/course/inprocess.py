@@ -1,4 +1,4 @@
-"""Collects the day tests once, in this process, and runs some of them as often as one likes on what the overlay holds.
+"""Collects the day tests once, in this process, and runs any of them repeatedly on the texts of the overlay.
 
 Starting pytest and collecting the tests took most of the time of a mutant and of a run of the prefix check.
 """
@@ -33,7 +33,7 @@ class TestOutcome:
 
 
 class DayTests(Generic[Result]):
-    """A plugin of its own pytest session that calls `work` instead of running each test once.
+    """A pytest plugin whose session calls `work` instead of running each test once.
 
     Args:
         work: is given this object, whose `run` runs tests.
@@ -137,7 +137,7 @@ def with_day_tests(
     """
     tests: DayTests[Result] = DayTests(work)
     arguments = [str(file) for day in days for file in day_tests(day)]
-    # What costs time in each test and tells nothing here; the hunt for unraisable exceptions collects all garbage.
+    # These cost time in each test and are not needed here; `unraisableexception` runs the garbage collector.
     for plugin in ("cacheprovider", "logging", "unraisableexception", "xdist"):
         arguments += ["-p", f"no:{plugin}"]
     arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_kit.course.grading.plugin"]

@@ -1,4 +1,4 @@
-"""Finds what a stub would give away or leave undefined; `course sync --check` runs it on every file."""
+"""Finds parts of a solution that a stub would show, and names that it would leave undefined."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def _in_hole(line: int, holes: list[Hole]) -> bool:
 
 
 def _private_helpers(source: str, holes: list[Hole]) -> list[str]:
-    """A private name that only holes use tells how the hole is written: mark it, nest it, or declare it GIVEN."""
+    """A private name that only holes use gives the solution away: mark it, nest it, or declare it GIVEN."""
     lines, tree = source.splitlines(), ast.parse(source)
     found = []
     for name, first, last in _private_definitions(tree):

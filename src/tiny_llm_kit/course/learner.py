@@ -1,4 +1,4 @@
-"""What a learner does with a day: look (`status`), take it from the reference (`skip`), start again (`reset`)."""
+"""A learner's operations on a day: `status`, `skip` (fill from the reference), `reset` (make it blank)."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -79,7 +79,7 @@ def _around(source: str, qualname: str | None) -> tuple[str, str, str]:
 
 @dataclass
 class Verdict:
-    """What the tests of its task said to a mutant of one part: "killed", "survived", "crashed" or "stale"."""
+    """The verdict of a task's tests on a mutant of one part: "killed", "survived", "crashed" or "stale"."""
 
     mutant: Mutant
     part: str
@@ -118,7 +118,7 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
 
 
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
-    """Judges every mutant with a progress bar, prints killed/total per day and part, and each one that got away."""
+    """Runs every mutant with a progress bar; prints killed/total per day and part, and each survivor."""
     chosen = [only] if only else days()
     parts = [*backends, "serving"]
     work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]

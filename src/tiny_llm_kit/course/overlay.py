@@ -1,4 +1,4 @@
-"""Lets a package be imported from texts in memory: how mutants and half-solved courses are tested without files."""
+"""Imports a package from texts in memory, so that mutants and partly solved courses need no files."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ class _Finder(MetaPathFinder):
 
 
 def forget(package: str) -> None:
-    """Makes the next import of `package` a fresh one."""
+    """Removes `package` from the loaded modules, so that the next import loads it again."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
 

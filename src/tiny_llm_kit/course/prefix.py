@@ -25,7 +25,7 @@ SHOWN = 8  # problems of one run that are printed
 
 @dataclass
 class Finding:
-    """What one run of the check found; `problems` is empty when the course is in order."""
+    """The findings of one run of the check; no `problems` if the course is in order."""
 
     name: str
     tests: int
@@ -70,7 +70,7 @@ def _blank_at(tests: DayTests, day: Day) -> Finding:
 
 
 def _blank_alone(tests: DayTests, task: Task) -> Finding:
-    """Everything solved but one task: a test of it that passes, or stops elsewhere, grades something else."""
+    """Everything solved except one task: each test of it must stop at this task."""
     with overlay("tiny_llm", course_with(lambda other: other == task)):
         outcomes = tests.run(task)
     wrong = [o for o in outcomes if (task_of_label(o.message) or [None])[0] != task]

@@ -1,4 +1,4 @@
-"""Remembers which tasks were green in the last test run, and for which text of the learner's files."""
+"""Stores which tasks passed in the last test run, and for which text of the learner's files."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def is_green(port: str, task: Task) -> bool:
 
 
 def fingerprint(port: str) -> str:
-    """Changes with any byte of the learner's package of this port."""
+    """A fingerprint of the learner's package of this port."""
     folder = SOURCES / "tiny_llm" / ("serving" if port == "serving" else f"{port}_backend")
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.py")):

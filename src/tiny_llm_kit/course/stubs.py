@@ -33,7 +33,7 @@ def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
 
     Returns:
         The files written or removed, and the folder of the backup, if one was made. A file that only the learner
-        has is none of ours and stays.
+        has is kept.
 
     Raises:
         LearnersWork: a file holds work and no backup was asked for; only absent files have been written.

@@ -34,7 +34,7 @@ class StepWork:
 
     @classmethod
     def of(cls, batch: Any) -> "StepWork":
-        """The work of a `PackedBatch`, in which one row with a past is a decode: nothing tells it from a chunk of 1."""
+        """The work of a `PackedBatch`, in which one row with a past is a decode: it looks like a chunk of 1."""
         tokens = seen = past = decodes = decode_pairs = 0
         starts = batch.query_start
         for index, context in enumerate(batch.context_lens):

@@ -107,7 +107,7 @@ class Service:
         workload: what is asked.
         chunk: tokens of a chunk; None computes prompts whole.
         on_event: called with each event, after it was recorded.
-        metrics: the `ChunkedPrefillMetrics` that the scheduler tells, if any.
+        metrics: the scheduler's `ChunkedPrefillMetrics`, if any.
         chunker: chooses the size of every chunk, instead of `chunk`.
         turns: options of `Turns`.
     """
@@ -181,7 +181,7 @@ class Service:
         check_interrupt: Callable[[], None] = lambda: None,
         more_come: Callable[[], object] = lambda: False,
     ) -> Iterator[None]:
-        """The serve loop: yields before each step, and while there is none to do but `more_come()`.
+        """The serve loop: yields before each step, and while there is no work but `more_come()`.
 
         Raises:
             NoEnd: the scheduler takes more steps than there are tokens.

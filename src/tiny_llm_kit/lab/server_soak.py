@@ -1,7 +1,7 @@
 """A soak test of the server: hundreds of clients at once, some of which go away or read slowly.
 
-Every answer is compared with the one that the model gives to this request alone, and nothing may be left behind. The
-clients speak HTTP themselves, for a client library does not let go of a connection in the middle of a word.
+Every answer is compared with the one that the model gives to this request alone, and no block or request may be left.
+The clients use plain sockets, because a client library does not close a connection in the middle of an answer.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class ServerSoak:
         self._prompts = Prompts(network.config.vocab_size, self.rng)
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
-        """So many clients that come in so many seconds; then every answer is checked, and that nothing is left.
+        """Runs `clients` clients that arrive within `seconds`, then checks every answer and that nothing is left.
 
         Raises:
             SoakError: something is wrong.

@@ -20,7 +20,7 @@ COLLECT = 256  # requests that have ended are forgotten in groups of this size
 
 
 class SilentTokenizer:
-    """Ends no text and decodes tokens to nothing: every answer has the length that was asked for."""
+    """A tokenizer without an end token that decodes every token to nothing, so every answer has its full length."""
 
     eos_token_ids: frozenset[int] = frozenset()
 
@@ -35,7 +35,7 @@ class SilentTokenizer:
 
 
 class StuckScheduler(RuntimeError):
-    """A scheduler that has work and plans none of it, while no further request will arrive."""
+    """The scheduler has work but plans none, and no further request will arrive."""
 
     def __init__(self, now: float, waiting: int, running: int):
         super().__init__(
@@ -97,7 +97,7 @@ class Simulation:
         self._decoded_last = False  # whether the last step that was not skipped had decodes alone
 
     def at(self, time: float, action: Callable[[], object]) -> None:
-        """Lets something happen at a time, between two steps: `action` adds or aborts a request, for example."""
+        """Calls `action` at a time, between two steps; it adds or aborts a request, for example."""
         heapq.heappush(self._happenings, (time, next(self._order), action))
 
     def send(self, spec: RequestSpec, number: int) -> Any:
@@ -153,7 +153,7 @@ class Simulation:
         return self
 
     def advance(self, until: float = math.inf) -> bool:
-        """A step, or the way to the next arrival.
+        """Runs a step, or jumps to the next arrival.
 
         Returns:
             Whether there was anything to do.
@@ -168,7 +168,7 @@ class Simulation:
         return True
 
     def _happen(self) -> None:
-        """Everything whose time has come. A request that arrives during a step is seen after it."""
+        """Runs all due actions. A request that arrives during a step is added after it."""
         while self._happenings and self._happenings[0][0] <= self.clock():
             heapq.heappop(self._happenings)[2]()
 

@@ -25,12 +25,12 @@ CANCELS = 0.02  # probability that a step is followed by a cancellation
 
 
 class SoakError(AssertionError):
-    """An answer that is not that of the request alone, or memory that was not given back."""
+    """An answer that differs from that of the request alone, or memory that was not freed."""
 
 
 @dataclass
 class SoakCounts:
-    """What a soak has seen."""
+    """The counts of a soak."""
 
     requests: int = 0
     cancelled: int = 0

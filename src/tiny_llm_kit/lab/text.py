@@ -1,4 +1,4 @@
-"""Texts of people and models on a terminal: on one line, short, and without what would steer the terminal."""
+"""Texts of users and models for a terminal: on one line, short, and without control characters."""
 
 import re
 

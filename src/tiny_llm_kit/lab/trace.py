@@ -26,7 +26,7 @@ def percentile(values: Sequence[float], p: float) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """What one request did, or waited for, from `start` to `end` in seconds since the run began.
+    """What one request did or waited for, from `start` to `end`, in seconds since the run began.
 
     Args:
         request: the number of its lane.
@@ -115,7 +115,7 @@ class Trace:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def named(self, name: str) -> Lane:
-        """The request that people call so."""
+        """The request with this name."""
         return next(lane for lane in self.lanes if lane.name == name)
 
     def of(self, lane: Lane) -> list[Span]:
@@ -171,5 +171,5 @@ def ms(seconds: float | None) -> float | None:
 
 
 def stalls(tokens: int, prefill_step: int) -> int:
-    """How many chunks beyond the one that was agreed were computed, or begun, with so many tokens of prompts."""
+    """Number of chunks, computed or begun, beyond the agreed one, for `tokens` prompt tokens."""
     return max(0, math.ceil(tokens / prefill_step) - 1)

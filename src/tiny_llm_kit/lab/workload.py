@@ -1,4 +1,4 @@
-"""What is asked of a scheduler: which prompts, how long, and when they arrive.
+"""Workloads for a scheduler: prompts, their lengths and their arrivals.
 
 On a real model nothing arrives by a clock: a request arrives while a call of the model runs, counted from 0, so that
 every chunk size meets the same state of the batch on every machine. In the simulator time is the same everywhere, and
@@ -82,7 +82,7 @@ def mixed(tokens: int = 1024, answer: int = 32) -> Workload:
 def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
     """Four requests that decode; then a long prompt arrives.
 
-    Their prompts are of one chunk whatever its size. Each starts in a step of its own, so calls 0 to 7 are a prompt
+    Their prompts are of one chunk whatever its size. Each starts in a separate step, so calls 0 to 7 are a prompt
     and a decode in turns; the long one arrives during the 16th decode that follows. Of the gaps between 4 · 96 tokens
     the longest four are more than one per cent: p99 is one of them.
     """

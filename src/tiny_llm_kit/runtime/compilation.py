@@ -42,8 +42,8 @@ def keep_compiled(port: Port) -> None:
 def shapes_without_buckets(names: Any, most: int, pad_slot: int) -> list[Any]:
     """Batches for a warm-up of graphs that take any number of rows: one row, several, and as many as a step has.
 
-    Each is one prompt, whose keys and values go to the pad block. One row is a graph of its own, and so are numbers at
-    which the model chooses another product, as that with quantised weights does for many rows.
+    Each is one prompt, whose keys and values go to the pad block. One row has a separate graph, and so have
+    numbers of rows for which the model chooses another product, as it does for quantised weights.
 
     Args:
         names: of the solution's `serving`.

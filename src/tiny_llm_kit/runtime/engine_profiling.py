@@ -40,7 +40,7 @@ def measured_num_blocks(
 
 
 def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size: int) -> Any:
-    """The largest step: `count` tokens of prompts as long as can be, of which `rows` are sampled with every filter.
+    """The largest step: `count` tokens of prompts of maximum length, with `rows` sampled rows and every filter.
 
     For a pool of one block: all its keys are read from and written to the pad block.
     """
@@ -59,7 +59,7 @@ def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size:
 
 
 def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, limits: EngineLimits) -> Any:
-    """What steps cost here, with half of its context behind each decode, as far as there are blocks.
+    """Measures the cost of steps here; each decode has half of its context, or what the blocks hold.
 
     Returns:
         A `StepProfile` of the solution.

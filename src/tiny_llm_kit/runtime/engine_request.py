@@ -1,4 +1,4 @@
-"""One prompt on its way through the engine: its sequences, one for each answer, and what becomes of them."""
+"""A prompt in the engine: one sequence per answer, and the result of each."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,16 +35,16 @@ class EngineRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Of all its answers so far."""
+        """Number of tokens of all its answers so far."""
         return sum(len(sequence.tokens) for sequence in self.sequences)
 
     def abort(self) -> None:
-        """Ends what has not ended."""
+        """Ends the sequences that have not ended."""
         for sequence in self.sequences:
             sequence.abort()
 
     def on_event(self, event: Any) -> None:
-        """Notes when something happened to one of its sequences."""
+        """Records the time of an event of one of its sequences."""
         if event.kind == "token" and self.metrics.first_token_time is None:
             self.metrics.first_token_time = event.time
         elif event.kind == "finish":

@@ -1,4 +1,4 @@
-"""Batch generation as vLLM's users know it: `LLM(model).generate(prompts, sampling_params)`.
+"""Batch generation with vLLM's interface: `LLM(model).generate(prompts, sampling_params)`.
 
 Knows texts, messages and token ids on one side, and the engine on the other. `LLM` of a solution is exported by its
 package: `from tiny_llm_ref import LLM, SamplingParams`.
@@ -145,7 +145,7 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
-        """The answer to one prompt, told piece by piece.
+        """Answers one prompt and yields the text piece by piece.
 
         Args:
             prompt: token ids.
@@ -186,7 +186,7 @@ class LLM:
         self.close()
 
     def _params_of(self, params: Any, count: int) -> list[Any]:
-        """One for each prompt, with the default for what is None."""
+        """One value per prompt, with the default instead of None."""
         names = self.engine.names
         listed = list(params) if isinstance(params, Sequence) else [params] * count
         if len(listed) != count:

@@ -139,7 +139,7 @@ class LLMEngine:
         sequence.check(self.runner.vocab_size, self.max_model_len, pool_tokens)
 
     def add(self, request: EngineRequest) -> None:
-        """Lets a request wait for its turn. One that can never be served has ended with its error afterwards."""
+        """Adds a request to the queue. One that can never be served ends at once with its error."""
         request.metrics.arrival_time = self.clock()
         for sequence in request.sequences:
             self._open[sequence.request_id] = request

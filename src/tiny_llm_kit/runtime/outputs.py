@@ -1,4 +1,4 @@
-"""What `LLM.generate` returns, under the names that vLLM has for it."""
+"""The results of `LLM.generate`, with vLLM's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestMetrics:
-    """When things happened, in seconds of the engine's clock; None for what did not happen.
+    """Times in seconds of the engine's clock; None for what did not happen.
 
     Args:
         arrival_time: when the request was added.

@@ -63,7 +63,7 @@ class PackedRunner:
         return chosen
 
     def warm_up(self, on_progress: Callable[[int, int], object] = lambda done, total: None) -> None:
-        """Runs every bucket that a load can meet once, as `run` does, on a batch that writes to the pad block alone.
+        """Runs every bucket that a load can need once, as `run` does, on a batch that writes only to the pad block.
 
         Each number of sampled rows also draws a token once: drawing has operations that the greedy choice has not.
 

@@ -1,4 +1,4 @@
-"""How much of what a model computed was padding."""
+"""The share of padding in what a model computed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass
 class PaddingWaste:
-    """Rows and pages that were asked for, and those that were computed.
+    """Rows and pages requested, and rows and pages computed.
 
     Args:
         tokens, padded_tokens: rows of all calls.
@@ -34,7 +34,7 @@ class PaddingWaste:
         self.padded_pages += bucket.chunk_pages + bucket.decode_pages if is_padded else pages
 
     def since(self, earlier: "PaddingWaste") -> "PaddingWaste":
-        """What was added after `earlier`."""
+        """The counts since `earlier`."""
         before = vars(earlier)
         return PaddingWaste(**{name: value - before[name] for name, value in vars(self).items()})
 

@@ -44,5 +44,5 @@ class RequestFactory:
 
 
 def request_seed(seed: int, number: int) -> int:
-    """The seed of an engine's request that has none of its own."""
+    """The seed of a request that does not have one."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))

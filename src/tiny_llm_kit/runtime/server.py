@@ -202,7 +202,7 @@ def prompts_of(prompt: Any) -> list[Any]:
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:
-    """The live page, what it watches, and the one knob that it turns."""
+    """The live page, its event stream, and the token budget that it can change."""
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> str:
@@ -224,7 +224,7 @@ def add_page(app: FastAPI, page: LivePage) -> None:
 
 
 def set_budget(engine: LLMEngine, tokens: int) -> None:
-    """Between two steps, within what the engine was made for.
+    """Sets it between two steps, within the limits of the engine.
 
     Raises:
         ApiError: 400, the budget is out of range, or there are no chunks.

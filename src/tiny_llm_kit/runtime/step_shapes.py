@@ -75,7 +75,7 @@ class StepShapes:
 
 
 def limits_of_steps(policy: str, has_chunks: bool, num_blocks: int) -> dict[str, int]:
-    """What no step can exceed when every request has blocks of its own, see `Buckets`.
+    """Upper limits of any step when no two requests share a block, see `Buckets`.
 
     Args:
         policy, num_blocks: of the engine.

@@ -30,7 +30,7 @@ def fit_line(samples: Sequence[tuple[int, float, float]]) -> StepLine:
 
 
 class StepTimer:
-    """Runs steps that read and write the pad block alone, so that nobody's keys change.
+    """Runs steps that read and write only the pad block, so that no request's keys change.
 
     Args:
         names: the module `serving` of a solution.
@@ -43,7 +43,7 @@ class StepTimer:
         self.names, self.runner, self.block_size, self.context = names, runner, block_size, context
 
     def seconds(self, tokens: int, decodes: int) -> float:
-        """The median time of a step with so many tokens, of which so many are decodes and the rest one prompt."""
+        """The median seconds of a step with `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
         batch = self.batch(tokens, decodes)
         self.runner.run(batch)
         taken = []

@@ -1,4 +1,4 @@
-"""The ceiling of length: how many words a page of the book may have, and which pages have more."""
+"""The maximum number of words on a page of the book, and the pages that exceed it."""
 
 import re
 from pathlib import Path

@@ -20,7 +20,7 @@ LEFTOVER = re.compile(r"\{\{\s*#\w+[^}]*\}\}")
 
 @dataclass
 class Page:
-    """What one page offers (`ids`), leads to (`links`) and fetches (`resources`)."""
+    """The ids, links and resources of one page."""
 
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -77,7 +77,7 @@ def read_page(html: str) -> Page:
 
 
 def check_site(folder: Path) -> list[str]:
-    """One line per problem of the built book in `folder`, each beginning with the page; empty when all is well."""
+    """One line per problem of the built book in `folder`, each beginning with the page."""
     # mdBook writes 404.html for a web server's root, with a <base>; its links are those of the index.
     files = [file for file in sorted(folder.rglob("*.html")) if file.name != "404.html"]
     if not files:

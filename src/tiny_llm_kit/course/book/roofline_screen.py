@@ -15,7 +15,7 @@ DECODES = 16  # tokens: a call with no more could be a decode step, one row for 
 
 @dataclass(frozen=True)
 class Axes:
-    """Logarithmic: operations a byte from `low` in doublings, operations a second from `slow` in decades.
+    """Logarithmic: operations per byte from `low` in doublings, operations per second from `slow` in decades.
 
     Args:
         low, high: exponents of 2.
@@ -56,7 +56,7 @@ def drawing(result: Mapping[str, Any]) -> str:
 
 
 def _axes(limit: Roof, calls: list[Point]) -> Axes:
-    """With room below the slowest call for its label, and without a whole doubling for a hair's breadth."""
+    """Limits of the axes, with room for the label of the slowest call."""
     intensities = [math.log2(call.intensity) for call in calls]
     slowest = min(call.speed for call in calls)
     return Axes(
@@ -70,6 +70,6 @@ def _axes(limit: Roof, calls: list[Point]) -> Axes:
 def _title(limit: Roof, calls: list[Point]) -> str:
     few, many = calls[0], max(calls, key=lambda call: call.speed)
     return (
-        f"Measured: the roofs meet at {limit.bend:.1f} operations a byte. A call of {few.tokens} token computes "
-        f"{few.speed / 1e9:.1f} billion operations a second, one of {many.tokens:,} tokens {many.speed / 1e9:.0f}"
+        f"Measured: the roofs meet at {limit.bend:.1f} operations per byte. A call of {few.tokens} token computes "
+        f"{few.speed / 1e9:.1f} billion operations per second, one of {many.tokens:,} tokens {many.speed / 1e9:.0f}"
     )

@@ -1,4 +1,4 @@
-"""The screens in the book, captured from the commands that it shows; `--check` says whether one has changed.
+"""The screens in the book, captured from the commands that it shows; `--check` reports those that have changed.
 
 A day's screen is `show(b, console)` of `tiny_llm_kit/course/see/week_W_day_D.py`, run for the reference on a console of
 fixed width; a day in several sittings has a screen for each function in its `SITTINGS` (`week2-07a.html`). What only
@@ -45,7 +45,7 @@ SHIPPED = "tiny-qwen3"
 
 @dataclass(frozen=True)
 class Command:
-    """A command whose output the book shows. What differs from run to run is masked by the `mask` patterns, or it is
+    """A command whose output the book shows. What changes from run to run is masked by the `mask` patterns, or is
     shown and not compared, by the `measured` ones."""
 
     name: str
@@ -136,7 +136,7 @@ def _drawn(backend: str, modules: Iterable[ModuleType] | None, function: str, en
 
 
 def _shows(module: ModuleType, function: str) -> Iterator[tuple[str, str, Callable]]:
-    """What a day shows, with the letter of its page and the option of its command; of a small day both are empty."""
+    """A day's screens with the letter of the page and the option of the command; both are empty for a small day."""
     sittings = getattr(module, "SITTINGS", ()) if function == "show" else ()
     for number, (letter, sitting) in enumerate(zip(ascii_lowercase, sittings, strict=False), 1):
         yield letter, f" --sitting {number}", sitting
@@ -268,7 +268,7 @@ def unmeasured(fragment: str) -> str:
 
 
 def capture_all() -> Iterator[tuple[str, str]]:
-    """Every screen of the book, drawn on one port, or on its own."""
+    """Every screen of the book, drawn on one port or on the port that it needs."""
     for module in see_modules():
         yield from day_screens(shown_on(module), [module])
     for backend in installed_backends():

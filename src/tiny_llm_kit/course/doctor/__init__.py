@@ -1,1 +1,1 @@
-"""`pdm run doctor`: one small function a check (`checks`), what an array library says of itself (`probe`), a table."""
+"""`pdm run doctor`: one small function per check (`checks`), a report of each array library (`probe`), and a table."""

@@ -1,4 +1,4 @@
-"""The checks of `pdm run doctor`: each looks at one thing and knows the line that repairs it."""
+"""The checks of `pdm run doctor`: each looks at one thing and names the command that repairs it."""
 
 import importlib.metadata
 import re
@@ -24,7 +24,7 @@ BF16_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Check:
-    """What was found. "missing" is for what the course needs; "warn" for what it can do without."""
+    """The result of a check: "missing" if the course needs it, "warn" if it does not."""
 
     name: str
     status: Literal["ok", "warn", "missing"]
@@ -67,7 +67,7 @@ def check_environment() -> Check:
 
 
 def check_packages() -> Check:
-    """What `pdm install` installs everywhere. What only some machines need, MLX and its BLAS, has lines of its own."""
+    """The packages that `pdm install` installs on every machine. MLX and its BLAS have separate checks."""
     try:
         requirements = importlib.metadata.requires("tiny-llm") or []
     except importlib.metadata.PackageNotFoundError:
@@ -150,7 +150,7 @@ def _fused(detail: str, errors: list[tuple[str, float]]) -> Check:
 
 
 def check_blas() -> Check:
-    """What MLX multiplies with on a CPU under Linux, and how much faster than its own BLAS that is."""
+    """The BLAS that MLX uses on a Linux CPU, and how much faster it is than MLX's own."""
     if facts().system != "Linux" or setup_torch.version_of("mlx") is None:
         return Check("BLAS", "ok", "nothing to do: it matters for MLX on Linux")
     try:
@@ -226,7 +226,7 @@ CHECKS: list[Callable[[], Check]] = [
 
 
 def run(check: Callable[[], Check]) -> Check:
-    """The check's result; one that fails itself is a finding and no crash."""
+    """The result of a check; an error in the check itself is a finding."""
     name = check.__name__.removeprefix("check_")
     try:
         return check()

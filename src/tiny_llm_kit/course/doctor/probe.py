@@ -1,6 +1,6 @@
-"""Asks one port about itself, in a process of its own, and prints the answer as one line of JSON.
+"""Reports one port from a separate process, as one line of JSON.
 
-A process of its own, because a broken array library may end its process, because two speeds of one library need two,
+A separate process, because a broken array library may end its process, because two speeds of one library need two,
 and because neither library should be imported where the other is used.
 """
 
@@ -29,7 +29,7 @@ def ask(backend: str, **environment: str) -> dict:
 
 
 def answer(backend: str) -> dict:
-    """The port's device and type; of MLX its float32 speed on the CPU, of torch what it knows of Gaudi."""
+    """The port's device and type, MLX's float32 speed on the CPU, and torch's view of a Gaudi."""
     from ...runtime.blas import preload
     from ...runtime.port import Port
 

@@ -1,4 +1,4 @@
-"""Which torch build this machine wants, and how it gets here.
+"""Chooses and installs the torch build that fits this machine.
 
 Standard library only: it runs before torch is there. `torch_build.choose` decides; this file gathers the facts and
 runs pip, which PDM leaves out of the environments that it makes.
@@ -24,7 +24,7 @@ IMPATIENT = ("--timeout", "5", "--retries", "0")
 
 
 def gather() -> Facts:
-    """What there is on this machine, without importing torch and without a network."""
+    """Facts about this machine, found without importing torch and without a network."""
     return Facts(
         pinned=pinned_version(ROOT / "pyproject.toml"),
         system=platform.system(),
@@ -82,7 +82,7 @@ def pip_command() -> list[str]:
 
 
 def _succeeds(command: list[str], timeout: float) -> bool:
-    """Whether a quiet command ends well within `timeout` seconds."""
+    """Whether a command succeeds within `timeout` seconds; its output is dropped."""
     try:
         return subprocess.run(command, capture_output=True, timeout=timeout).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -90,7 +90,7 @@ def _succeeds(command: list[str], timeout: float) -> bool:
 
 
 def find_cpu_source(pip: list[str], pinned: str) -> Literal["configured", "pytorch", None]:
-    """Who offers the CPU build: pip as it is configured is asked first, then PyTorch's index."""
+    """The index that has the CPU build: pip's configured one first, then PyTorch's."""
     if f"{pinned}+cpu" in _offered(pip):
         return "configured"
     if f"{pinned}+cpu" in _offered(pip, "--extra-index-url", CPU_INDEX, *IMPATIENT):

@@ -1,4 +1,4 @@
-"""The comparison of the day tests: a failing one says which idea is wrong, not only which number."""
+"""The comparison of the day tests: its message names the wrong idea, not only the number."""
 
 import numpy as np
 

@@ -18,7 +18,7 @@ FOLDER = ROOT / "tests" / "goldens"
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A small Qwen3 that no real checkpoint resembles, so that no default and no coincidence of sizes helps.
+    """A small Qwen3 with unusual sizes, so that no default and no coincidence hides a mistake.
 
     Args:
         config: its shape.

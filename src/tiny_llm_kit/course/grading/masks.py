@@ -1,4 +1,4 @@
-"""What every mask must be: exact far into a text, made without a loop, and made without reading an array."""
+"""Checks for masks: exact at large positions, made without a loop, and made without reading an array."""
 
 import sys
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def assert_shows(mask: np.ndarray, positions, idea: str, window: int | None = No
 def assert_no_loop(make: Callable[[int], object], idea: str) -> None:
     """make(size) must execute as many lines of Python for 400 tokens as for 4."""
     make(4)  # what runs once only, runs here
-    # The least of three: now and then a library, or the garbage collector, runs lines of its own.
+    # The smallest of three: sometimes a library, or the garbage collector, adds lines.
     few, many = (min(_executed_lines(lambda size=size: make(size)) for _ in range(3)) for size in (4, 400))
     assert many == few, f"{idea}: {few} lines of Python ran for 4 tokens, {many} for 400; use whole arrays"
 

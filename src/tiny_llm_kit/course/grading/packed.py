@@ -10,7 +10,7 @@ from ...lab.fake_model import ByteTokenizer
 
 
 class PackedServing:
-    """A packed model with blocks of its own; what it computes is put together by hand, or by a scheduler.
+    """A packed model and its blocks; batches are made by a test or by a scheduler.
 
     Args:
         b: the port.
@@ -66,7 +66,7 @@ class PackedServing:
 
 
 def batch_with(s: Any, requests: Iterable[tuple[int, int]], page_size: int) -> Any:
-    """A batch of requests of (context, rows), each with pages of its own; the last row of each is sampled."""
+    """A batch of requests of (context, rows), each with separate pages; the last row of each is sampled."""
     batch, page = s.PackedBatch(), 0
     for context, rows in requests:
         pages = -(-(context + rows) // page_size)

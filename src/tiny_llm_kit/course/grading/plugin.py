@@ -101,7 +101,7 @@ def devices() -> set[str]:
 
 
 class Grader:
-    """Watches one session: which tasks passed, which holes were blank, what was not tested."""
+    """Records one session: tasks that passed, blank functions, and what was not tested."""
 
     def __init__(self, config: pytest.Config):
         self.config = config
@@ -124,7 +124,7 @@ class Grader:
             items[:] = [item for item in items if task_of(item) in wanted]
 
     def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
-        """A test for a device or a port that is not here, or a long one, is neither passed nor skipped: it is named."""
+        """A test that needs a missing device or port, or a long one, is neither passed nor skipped but listed."""
         present = {"device": cache(devices), "port": cache(lambda: set(installed_backends()))}
         needs = [(item, _missing(item, present) or self._too_long(item)) for item in items]
         self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
@@ -156,7 +156,7 @@ class Grader:
         return port, str(task)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of tests that ran in other processes (pytest-xdist) the reports come here, and nothing else."""
+        """Only reports arrive from tests that ran in other processes (pytest-xdist)."""
         grades = getattr(report, "grades", None)  # of a process that died there is only a plain report
         if grades and (report.failed or report.when == "call"):
             key = grades[0], parse_task(grades[1])
@@ -166,7 +166,7 @@ class Grader:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node) -> None:
-        """A process of pytest-xdist ends: each has set the same tests aside."""
+        """Takes the list of a finished pytest-xdist process: each has set the same tests aside."""
         self.untested = node.workeroutput.get("untested", self.untested)
 
     def pytest_report_teststatus(self, report):

@@ -93,7 +93,7 @@ def run(
 
 
 def check_port(solution: str, backend: str, device: str) -> None:
-    """One line now, and not one error a test, when a port is missing, has no such device, or cannot be imported."""
+    """Ends with one line, instead of one error per test, if a port or its device is missing or cannot be imported."""
     try:
         Port(SOLUTIONS[solution], backend, device)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Asyncio in virtual time: the clock jumps when nothing is left to do; the worker thread is imitated."""
+"""Asyncio in virtual time: the clock jumps to the next timer, and the worker thread is simulated."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -40,16 +40,6 @@ class InlineExecutor(Executor):
             future.set_result(fn(*arguments, **options))
         except BaseException as error:
             future.set_exception(error)
-        return future
-
-
-class OneSecondExecutor(Executor):
-    """Every call takes a virtual second, in which the event loop runs: a worker thread that computes."""
-
-    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
-        future: Future = Future()
-        future.set_running_or_notify_cancel()  # as in a thread: what has begun cannot be cancelled
-        asyncio.get_running_loop().call_later(1, future.set_result, fn(*arguments, **options))
         return future
 
 

@@ -1,4 +1,4 @@
-"""What chunks cost in memory, for the screen of Day 2.7: activations against chunk size, and forgetting to evaluate.
+"""Memory of chunks, for the screen of Day 2.7: activations by chunk size, and what a missing `materialize` costs.
 
 Activations are what a chunk holds while it runs, beside the weights and the cache.
 """
@@ -88,7 +88,7 @@ def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
 
 
 def show_activation_memory(b, console: Console) -> None:
-    """What the last chunk of a prompt held at its peak, for every chunk size and two kinds of attention."""
+    """Peak memory of a prompt's last chunk, for every chunk size and two kinds of attention."""
     console.print(f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of")
     console.print(f"{MODEL}, beside the weights and the cache, with simple attention and with the")
     console.print("device's:\n")

@@ -34,7 +34,7 @@ TARGET, LONG_PROMPT = 0.05, 3072  # seconds of a chunk, tokens
 
 
 def show_measured(b, names, console: Console) -> None:
-    """Each chunk size on the shipped model, and what it is beside none."""
+    """Each chunk size on the shipped model, compared with whole prompts."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     model = b.Qwen3ModelWeek2(checkpoint, attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask)

@@ -16,7 +16,7 @@ MODEL, GROUP = "tiny-qwen3", 64  # the group is a head of one token: 64 numbers 
 
 @dataclass(frozen=True)
 class Kept:
-    """One way to keep keys and values.
+    """One format for keys and values.
 
     Args:
         bits: of a number.

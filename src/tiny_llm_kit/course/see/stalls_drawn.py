@@ -1,4 +1,4 @@
-"""Stalls, for the screens of Day 2.7: timelines on a model that does nothing, and the stalls of a long prompt.
+"""Stalls, for the screens of Day 2.7: timelines on a model without arithmetic, and the stalls of a long prompt.
 
 The model's clock moves one unit per token of a prompt and per decode step, so a timeline is exact.
 """
@@ -76,7 +76,7 @@ def _mark_waits(cells: list[str], promise: int) -> None:
 
 
 def show_stalls(names, console: Console) -> None:
-    """The prediction of the chapter, and what is counted."""
+    """The chapter's prediction, and the counted stalls."""
     long = decode_heavy(2048)
     pieces = -(-2048 // long.promise)
     console.print(f"{long.says};")
@@ -93,7 +93,7 @@ def show_stalls(names, console: Console) -> None:
 
 
 def show_mask(b, console: Console) -> None:
-    """What the queries of a chunk may see."""
+    """Draws the mask of a chunk."""
     start, size, total = 3, 3, 10
     console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.")
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")

@@ -23,7 +23,7 @@ def show(b, console: Console) -> None:
 
 
 def _sizes(b, console: Console) -> None:
-    """Yours, and two that NumPy plays: every step rounded to bf16, and the sum kept in bf16 as well."""
+    """The learner's norm, and two in NumPy: every step rounded to bf16, and the sum in bf16 as well."""
     console.print(
         f"{'E':>8}{'yours':>12}{'mean and root in bf16':>26}{'running sum in bf16':>24}", style="bold"
     )

@@ -1,4 +1,4 @@
-"""The screen of Day 1.5: where a model's numbers are, what they weigh, and what your model says next."""
+"""The screen of Day 1.5: where a model's parameters are, how many bytes they take, and the next token of your model."""
 
 from math import prod
 

@@ -42,7 +42,7 @@ def _line(call: int, length: int, prompt: int, pieces: list[str]) -> Text:
 
 
 def _bill(lengths: list[int]) -> Text:
-    """What the calls cost together, and what they would with a cache."""
+    """The total cost of the calls, and the cost with a cache."""
     shapes = len(set(lengths))
     return Text(
         f"\n{len(lengths)} calls computed {lengths[0]} + {lengths[1]} + … + {lengths[-1]} = {sum(lengths)} tokens;"

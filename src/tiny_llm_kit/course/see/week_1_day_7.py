@@ -26,7 +26,7 @@ SETTINGS = (
 
 
 def show(b, console: Console) -> None:
-    """Bars of the learner's softmax and the size of the nucleus, then what comes out of the learner's sampler."""
+    """Bars of the learner's softmax, the size of the nucleus, and draws of the learner's sampler."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     prompts = {question: _prompt(tokenizer, question) for question in (*VAGUE, CLEAR)}

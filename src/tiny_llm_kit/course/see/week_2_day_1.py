@@ -1,4 +1,4 @@
-"""The screen of Day 2.1: what one more token costs, the longer the text is, without a cache and with one.
+"""The screen of Day 2.1: the cost of one more token by length of the text, without a cache and with one.
 
 The second part, for the torch port alone, counts what a compiler for fixed shapes would have to compile.
 """

@@ -58,7 +58,7 @@ def _products(b, console: Console) -> None:
 
 
 def _read_speed() -> float:
-    """GB/s of the simplest reader: no decode step of one thread is faster."""
+    """GB/s of a plain sum, an upper limit for a decode step of one thread."""
     array = np.ones(2**26, np.float32)
     return array.nbytes / medians({"sum": array.sum}, ROUNDS)["sum"] / 1e9
 

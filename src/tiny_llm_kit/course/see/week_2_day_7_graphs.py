@@ -58,7 +58,7 @@ class Chunking:
 
     @property
     def product(self) -> tuple[int, int]:
-        """Sizes, and contexts that a program can tell apart: each with each is a program."""
+        """Numbers of sizes and of contexts with separate programs; their product is the number of programs."""
         return len(self.sizes), 1 if self.reads == "all" else len(self.contexts)
 
     @property

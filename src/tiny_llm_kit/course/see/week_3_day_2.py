@@ -83,7 +83,7 @@ def _lists(console: Console, blocks) -> None:
 
 
 def _gathered(b, serving, console: Console, title: str, lengths: list[int]) -> None:
-    """One mix of lengths: the flat list against a batch whose every row is as long as the longest."""
+    """One mix of lengths: the flat list against a batch padded to the longest row."""
     num_blocks = sum(-(-length // PAGE) for length in lengths)
     pages = random_pages(np.random.default_rng(0), lengths, PAGE, HKV, D, num_blocks)
     arrays = [b.array(x) for x in (np.ones((len(lengths), H, D)), pages.keys, pages.values)]

@@ -20,7 +20,7 @@ PROMISE = 128  # tokens of a prompt for which running requests may wait; more is
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What there is to do.
+    """A batch to answer.
 
     Args:
         serving: what serves.
@@ -157,7 +157,7 @@ def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
 
 
 def answer_of(request: Any) -> str:
-    """The text, then why it ended, unless the model ended it itself. An error is its line."""
+    """The text, then the finish reason if it is not "stop"; for an error its line."""
     if request.error is not None:
         return f"error: {harmless(request.error)}"
     reason = "" if request.finish_reason == "stop" else f" [{request.finish_reason}]"
@@ -175,7 +175,7 @@ def print_wrapped(console: Console, text: str, indent: str) -> None:
 
 
 def counts(job: BatchJob, ended: int, interrupted: bool) -> list[str]:
-    """How much was done, and where."""
+    """Totals of the run, and the device."""
     total, recorder = len(job.requests), job.recorder
     texts = [f"{ended} of {counted(total, 'prompt')}" if interrupted else counted(total, "prompt")]
     if job.failed:

@@ -17,7 +17,7 @@ PHASES = {"prefill": "prefill", "token": "decode", "finish": "done"}  # what an 
 
 @dataclass
 class Slot:
-    """One row of the batch: its last request, and what became of it."""
+    """One row of the batch: its last request and that request's result."""
 
     request: Any = None
     phase: str = "idle"

@@ -1,4 +1,4 @@
-"""The benchmark of Day 2.7: the same requests with chunks of every size and with none: what is won, what is lost."""
+"""The benchmark of Day 2.7: the same requests with chunks of every size and with whole prompts."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The benchmark of Day 2.7 as tables: medians, each beside that without chunks, and what became of its targets."""
+"""The benchmark of Day 2.7 as tables: medians compared with those of whole prompts, and its targets."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ NEAR = 0.05  # a change that is smaller is neither won nor lost
 
 @dataclass(frozen=True)
 class Target:
-    """What was wanted, and what came out.
+    """A target and its result.
 
     Args:
         says: in words.
@@ -144,7 +144,7 @@ def targets(result: Mapping[str, Any]) -> Iterator[Target]:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was measured, on what machine, the tables, and what became of the targets."""
+    """What was measured, on which machine, the tables, and the targets."""
     plan = result["plan"]
     how = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
     origin(console, result, f"{plan['model']}, {plan['dtype']}", how)

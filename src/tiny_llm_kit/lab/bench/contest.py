@@ -170,7 +170,7 @@ def _result(
 
 
 def weight_bytes(model: Any) -> int:
-    """Bytes that a step reads of the weights; of an untied embedding table it reads one row, which is nothing."""
+    """Bytes of weights that a step reads; of an untied embedding table only one row, which is neglected."""
     table = model.embedding.weight
     head = table if model.w_lm_head is None else model.w_lm_head
     names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")

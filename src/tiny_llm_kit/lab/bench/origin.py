@@ -1,4 +1,4 @@
-"""The first lines below a benchmark's command: what was run, on what machine, with which versions, when."""
+"""The header of a benchmark: model, machine, versions and date."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""This course's engine as a contestant: `ModelRunner`, with everything that serving pays for."""
+"""This course's engine as a contestant: `ModelRunner`, with all the costs of serving."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,7 @@
 """Where decode and prefill stand under the roofs of this machine: a shape's layers, with 1 token a call and with many.
 
 Two roofs: what memory delivers, and what the fastest large product computes. A call reads every weight once, so it
-does more operations a byte the more tokens it has (Williams, Waterman and Patterson, 2009). The head is left out.
+does more operations per byte the more tokens it has (Williams, Waterman and Patterson, 2009). The head is left out.
 """
 
 from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ WIDTH = 16  # of a full bar
 
 @dataclass(frozen=True)
 class Roof:
-    """Two limits: bytes and operations a second."""
+    """Two limits: bytes and operations per second."""
 
     bytes: float
     operations: float
@@ -35,7 +35,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class Point:
-    """One call: its tokens, its seconds with its best number of threads, operations a byte and a second."""
+    """One call: its tokens, its seconds with its best number of threads, operations per byte and a second."""
 
     tokens: int
     seconds: float

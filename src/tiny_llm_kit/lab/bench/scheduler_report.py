@@ -58,7 +58,7 @@ def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was measured, on what machine, the table, and what became of the targets."""
+    """What was measured, on which machine, the table, and the targets."""
     plan = result["plan"]
     origin(
         console,

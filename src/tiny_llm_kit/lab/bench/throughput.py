@@ -81,7 +81,7 @@ class Generates(Protocol):
 
 
 class OurGenerator:
-    """`LLM.generate` as a contestant, and what it tells about its last run.
+    """`LLM.generate` as a contestant, with figures of its last run.
 
     Args:
         llm: of this course.
@@ -161,7 +161,7 @@ def latencies(trace: Trace) -> dict[str, float | None]:
 def measure(
     plan: ThroughputPlan, port: Port, load_options: Mapping[str, Any], progress: Callable
 ) -> dict[str, Any]:
-    """Seconds of every contestant in every round, each round with prompts of its own, and our figures in each.
+    """Seconds of every contestant in every round, and our figures. Each round has new prompts.
 
     Args:
         load_options: of `load_network`, for a model with its own weights.
@@ -202,7 +202,7 @@ def measure(
 
 
 def timed(contestant: Generates, workload: Workload) -> dict[str, Any]:
-    """One run: its seconds, what was asked, and figures of the contestants that tell them."""
+    """One run: its seconds, its requests, and the contestant's own figures if it has any."""
     start = time.perf_counter()
     contestant.generate(workload)
     seconds = time.perf_counter() - start

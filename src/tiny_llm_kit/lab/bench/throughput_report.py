@@ -88,7 +88,7 @@ def graphs(run: Mapping[str, Any]) -> str:
 
 
 def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
-    """The contestants that tell more than their seconds."""
+    """The contestants with more figures than their seconds."""
     return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
 
 

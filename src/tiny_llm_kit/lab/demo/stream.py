@@ -37,7 +37,7 @@ class Streams:
 
 
 async def others_run() -> None:
-    """Lets every task run that is due: a turn for its timer, a turn to wake it, a turn of its own."""
+    """Lets every due task run: one turn for its timer, one to wake it, one to run."""
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""What hybrid batches do alone, what chunks do alone, and both together (Sarathi-Serve, its ablation)."""
+"""Hybrid batches alone, chunks alone, and both together (the ablation of Sarathi-Serve)."""
 
 from statistics import median
 

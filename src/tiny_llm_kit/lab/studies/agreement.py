@@ -1,4 +1,4 @@
-"""Does the simulator say what the engine does? The same requests, at the same times, through both.
+"""Compares the simulator with the engine: the same requests, at the same times.
 
 The engine is the shipped model in real time. Its steps are profiled on other requests of the same kind, and the
 simulator charges what that profile says.
@@ -41,7 +41,7 @@ class AgreementPlan:
         solution: whose engine.
         port: on which it runs.
         requests: of a run.
-        rounds: of which the medians count; each has requests and a profile of its own.
+        rounds: of which the medians count; each has new requests and a new profile.
     """
 
     solution: str

@@ -1,4 +1,4 @@
-"""What the token budget trades: time to the first token against time between tokens."""
+"""The trade-off of the token budget: time to first token against time between tokens."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""What a Poisson process hides: the same requests, evenly at random and in bursts."""
+"""The same requests as a Poisson process and in bursts."""
 
 from statistics import median
 

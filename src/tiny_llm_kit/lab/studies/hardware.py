@@ -1,4 +1,4 @@
-"""What steps cost on the paper's hardware, from figures that were published for it.
+"""The cost of steps on the paper's hardware, from published figures.
 
 Yi-34B on two A100 with tensor parallelism, from the CSV files of Sarathi-Serve's artefact and from the paper's targets.
 None of the figures that the studies are compared with is used here.

@@ -1,7 +1,7 @@
 """Pipeline bubbles: how long a stage waits because the micro-batch before it in the pipeline took longer or shorter.
 
-A micro-batch passes all stages; each takes its share of a step. As many micro-batches as there are stages are under
-way, each with requests of its own. A stage that has ended a micro-batch waits until the next one arrives from the stage
+A micro-batch passes all stages; each takes its share of a step. There are as many micro-batches as stages,
+each with separate requests. A stage that has ended a micro-batch waits until the next one arrives from the stage
 before it: that is a bubble, named after the two micro-batches between which it lies.
 """
 
@@ -121,7 +121,7 @@ def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
 
 
 def shares(pipeline: Pipeline) -> list[float]:
-    """What part of the stages' time was bubbles, in per cent: all of them, and each kind."""
+    """Bubbles in per cent of the stages' time: all of them, and each kind."""
     total = pipeline.busy + pipeline.bubbles.total()
     return [
         100 * seconds / total for seconds in (pipeline.bubbles.total(), *(pipeline.bubbles[k] for k in KINDS))
@@ -129,7 +129,7 @@ def shares(pipeline: Pipeline) -> list[float]:
 
 
 def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
-    """Two micro-batches that take turns, by what they show."""
+    """Two micro-batches that take turns, by kind of bubble."""
 
     def prompt(tokens: int, decodes: int = 0, context: int = 2048) -> StepWork:
         return StepWork(tokens, pairs(tokens, 0), 0, decodes, decodes * context)

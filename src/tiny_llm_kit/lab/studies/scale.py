@@ -1,4 +1,4 @@
-"""How long the simulator takes for many requests."""
+"""Time that the simulator needs for many requests."""
 
 import time
 from collections.abc import Callable

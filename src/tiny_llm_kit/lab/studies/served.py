@@ -16,7 +16,7 @@ SEQS, ORCA_SEQS = 128, 16  # as in the artefact's configurations
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What all studies are asked for.
+    """Options that all studies share.
 
     Args:
         names: the module `serving` of a solution.

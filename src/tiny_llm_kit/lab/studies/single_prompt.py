@@ -1,4 +1,4 @@
-"""One prompt alone: what cutting it into chunks costs, what a decode beside it costs, and what a tile costs."""
+"""One prompt alone: the cost of cutting it into chunks, of a decode beside it, and of a tile."""
 
 from dataclasses import replace
 

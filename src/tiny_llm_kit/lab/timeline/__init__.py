@@ -1,1 +1,1 @@
-"""What a scheduler did and when: recorded from its events, drawn in a terminal, as a page, and as a Chrome trace."""
+"""A timeline of a scheduler's events, drawn in a terminal, as a page, and as a Chrome trace."""

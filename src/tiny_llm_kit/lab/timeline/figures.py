@@ -34,7 +34,7 @@ STALLS = "stall steps"
 
 
 def figures(before: Trace, after: Trace) -> Iterator[Figure]:
-    """What the two runs are judged by."""
+    """The figures that are compared."""
     yield Figure(STALLS, before.stall_steps, after.stall_steps)
     yield Figure("longest gap", before.longest_gap, after.longest_gap)
     yield Figure("TBT p99", before.tbt_p99, after.tbt_p99)

@@ -28,7 +28,7 @@ class LiveTimeline:
         self.html = render(file, model=model_name, questions=QUESTIONS, promise=PROMISE)
 
     def hello(self, engine: Any) -> dict[str, Any]:
-        """The first message to each reader: what the engine is made of.
+        """The first message to each reader: the options of the engine.
 
         Args:
             engine: `LLMEngine`.
@@ -71,7 +71,7 @@ class LiveTimeline:
 
 
 def _step(event: Any, engine: Any) -> dict[str, Any]:
-    """What a step computed, and whose blocks are whose after it."""
+    """What a step computed, and the owner of each block after it."""
     scheduler, allocator = engine.scheduler, engine.allocator
     return {
         "kind": "step",

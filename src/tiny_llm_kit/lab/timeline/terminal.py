@@ -57,7 +57,7 @@ def cells(trace: Trace, lane: Lane, columns: int, end: float) -> list[tuple[str,
 
 
 def _cell(spans: list[Span], parity: dict[int, int], start: float, end: float) -> tuple[str, str]:
-    """A column is short of nothing that matters: a stall that fills it, else a token in it, else the longest span."""
+    """What a column shows: a stall that fills it, else a token in it, else the longest span."""
     inside = [(min(span.end, end) - max(span.start, start), span) for span in spans]
     inside = [(share, span) for share, span in inside if share > 0]
     if not inside:

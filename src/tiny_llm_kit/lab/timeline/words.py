@@ -1,4 +1,4 @@
-"""What the drawings say: spans, requests and figures in a few words."""
+"""Texts of the drawings: spans, requests and figures."""
 
 from ..trace import Lane, Span, Trace
 
@@ -46,7 +46,7 @@ def _details(trace: Trace, span: Span) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """ "12.3 ms", "1.23 s"; a dash for what did not happen."""
+    """ "12.3 ms", "1.23 s"; a dash for None."""
     if seconds is None:
         return "–"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"

@@ -68,7 +68,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def unavailable(message: str, retry_after: int = 1) -> ApiError:
-    """503: not now."""
+    """503: the server does not accept requests now."""
     headers = {"Retry-After": str(retry_after)}
     return ApiError(503, message, "server_error", code="service_unavailable", headers=headers)
 
@@ -94,13 +94,13 @@ def of_validation(error: RequestValidationError) -> ApiError:
 
 
 def of_framework(error: HTTPException) -> ApiError:
-    """404, 405 and what else the framework answers by itself."""
+    """404, 405 and the other errors of the framework itself."""
     code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}.get(error.status_code)
     return ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Gives every error of the app a body of OpenAI's form."""
+    """Registers handlers that give every error OpenAI's body."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, RequestValidationError):

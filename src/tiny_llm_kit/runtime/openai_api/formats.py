@@ -59,7 +59,7 @@ class AnswerFormat:
 
 
 class CompletionFormat(AnswerFormat):
-    """Of `/v1/completions`: bare text."""
+    """The format of `/v1/completions`: plain text."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
@@ -92,7 +92,7 @@ class CompletionFormat(AnswerFormat):
 
 
 class ChatFormat(AnswerFormat):
-    """Of `/v1/chat/completions`: a message of the assistant."""
+    """The format of `/v1/chat/completions`: a message of the assistant."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 

@@ -1,4 +1,4 @@
-"""What is looked at before the app sees a request: the key, and how long its body is and takes."""
+"""Checks before the app sees a request: the key, the size of the body, and the time it takes."""
 
 import asyncio
 import hmac

@@ -1,4 +1,4 @@
-"""What the scheduler does, sent to all watchers: server-sent events that never delay the engine."""
+"""Scheduler events for all watchers: server-sent events that never delay the engine."""
 
 import asyncio
 from collections import deque

@@ -70,7 +70,7 @@ COUNTERS = {
 
 @dataclass
 class Times:
-    """When things happened to one answer, in seconds."""
+    """Times of one answer in seconds."""
 
     arrived: float
     started: float | None = None
@@ -131,7 +131,7 @@ class EngineMetrics:
         self._made(Gauge, name, says).set_function(value)
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format, whose type is `CONTENT_TYPE_LATEST`."""
+        """All metrics in Prometheus' text format, of type `CONTENT_TYPE_LATEST`."""
         return generate_latest(self._registry)
 
     def __call__(self, event: Any) -> None:

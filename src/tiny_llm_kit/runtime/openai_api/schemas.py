@@ -27,7 +27,7 @@ class StreamOptions(StrictBody):
 
 
 class GenerationBody(StrictBody):
-    """What both kinds of completions take."""
+    """Fields that both kinds of completions share."""
 
     model: str | None = Field(None, description="name of the served model, as in /v1/models")
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default: 1")

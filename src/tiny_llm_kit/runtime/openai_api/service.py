@@ -71,7 +71,7 @@ class ServedEngine:
 
 
 class EngineService:
-    """Opens an engine on a thread of its own, and serves until it is stopped.
+    """Opens an engine on a separate thread, and serves until it is stopped.
 
     Args:
         open_llm: makes the `LLM`; called on the engine's thread, which alone may touch its arrays.

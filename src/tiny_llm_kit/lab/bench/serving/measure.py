@@ -168,9 +168,7 @@ class Bench:
     cast: dict[str, Client]
     progress: Callable[[str], object]
     says: str = ""
-    loads: int = (
-        0  # so many were made: each has its own prompts, so that no prefix of an earlier one is cached
-    )
+    loads: int = 0  # number made so far: each has new prompts, so that no prefix of an earlier one is cached
 
     def load(self, rate: float, num_prompts: int | None = None) -> Load:
         """A new load."""
