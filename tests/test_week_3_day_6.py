@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, run_virtually
+from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, OneSecondExecutor, run_virtually
 from tiny_llm_kit.lab.fake_engine import FakeAnswer, FakeEngine
 
 PATIENCE = 3.0  # real seconds that a step waits for the event loop, where there are threads
@@ -127,6 +127,18 @@ def test_stream_keeps_answers_apart(s):
 
 
 @pytest.mark.task("3.6.1")
+def test_stream_waits_for_no_other_answer(s):
+    """What one answer has gained is read at once; another answer may still wait for its row."""
+
+    async def main(loop):
+        stream = stream_of(s, 2)
+        stream.put([piece(s, "x", 1)])
+        return [(one.index, one.text) for one in await anext(stream)]
+
+    assert run_virtually(main) == [(1, "x")], "answer 1 has a piece, answer 0 has none"
+
+
+@pytest.mark.task("3.6.1")
 def test_stream_ends_after_the_last_piece_of_every_answer(s):
     """Not after the first answer's end, and not before its last piece was read."""
 
@@ -182,11 +194,13 @@ def test_submit_hands_over_and_touches_no_engine(s):
 def test_submit_refuses_when_the_queue_is_full(s):
     """`max_open` answers are open; the next is refused at once, and leaves nothing behind."""
     loop = opened(s, FakeEngine(), max_open=3)
+    loop._ends.extend((100.0, 107.0))
     for letter in "abc":
         loop.submit([FakeAnswer(letter)])
     with pytest.raises(s.QueueFull) as refused:
         loop.submit([FakeAnswer("d")])
-    assert refused.value.retry_after == loop.retry_after(), "the refusal says when to come again"
+    seconds = refused.value.retry_after
+    assert seconds == 7, f"requests end 7 s apart, as `self.retry_after()` says: QueueFull({seconds!r})"
     assert (loop.num_open, len(loop._arrived)) == (3, 3), "a refused request is neither open nor handed over"
 
 
@@ -199,6 +213,7 @@ def test_submit_counts_answers_and_takes_all_or_none(s, opens, count, fits):
     loop = opened(s, FakeEngine(), max_open=3)
     for _ in range(opens):
         loop.submit([FakeAnswer()])
+    loop._arrived.clear()  # they run
     answers = [FakeAnswer() for _ in range(count)]
     if fits:
         loop.submit(answers)
@@ -212,13 +227,21 @@ def test_submit_counts_answers_and_takes_all_or_none(s, opens, count, fits):
 @pytest.mark.task("3.6.2")
 @pytest.mark.parametrize("state", ["starting", "stopping", "stopped", "dead"])
 def test_submit_refuses_when_nobody_serves(s, state):
-    """Only a loop that is ready takes requests; the others say what they are."""
-    loop = opened(s, FakeEngine())
+    """Only a loop that is ready takes requests; the others say what they are, whether they are full or not."""
+    loop = opened(s, FakeEngine(), max_open=1)
     loop.state = state
     with pytest.raises(s.NotServing) as refused:
         loop.submit([FakeAnswer()])
     assert refused.value.state == state, f"the refusal says {refused.value.state!r}"
     assert loop.num_open == 0, "a refused request is open"
+    loop.state = "ready"
+    loop.submit([FakeAnswer()])
+    loop.state = state
+    with pytest.raises((s.NotServing, s.QueueFull)) as refused:
+        loop.submit([FakeAnswer()])
+    assert refused.type is s.NotServing, (
+        f"{state} and full: {refused.type.__name__} sends the client back here"
+    )
 
 
 # One turn of the engine.
@@ -329,8 +352,9 @@ def test_try_step_ends_the_failed_and_serves_the_others(s):
 @pytest.mark.parametrize("most", [1, 3])
 def test_try_step_gives_up_when_nothing_works(s, most):
     """So many failures in a row, and what the last has raised comes out: the device is gone."""
-    errors = [OSError(f"failure {number}") for number in range(most)]
-    loop = opened(s, FakeEngine(fails=dict(enumerate(errors))), max_failures=most)
+    errors, failures = [OSError(f"failure {number}") for number in range(most)], []
+    engine = FakeEngine(fails=dict(enumerate(errors)))
+    loop = opened(s, engine, max_failures=most, on_failure=failures.append)
     raised = []
     for _ in errors:
         try:
@@ -338,6 +362,7 @@ def test_try_step_gives_up_when_nothing_works(s, most):
         except OSError as error:
             raised.append(error)
     assert raised == errors[-1:], f"the last of {most} failures alone comes out: {raised}"
+    assert failures == errors, f"each failure is reported, also the last: {failures}"
 
 
 @pytest.mark.task("3.6.4")
@@ -466,6 +491,45 @@ def test_serve_leaves_no_reader_of_a_dead_engine_waiting(s):
     )
 
 
+@pytest.mark.task("3.6.5")
+def test_serve_leaves_no_reader_waiting_when_it_is_cancelled(s):
+    """It is cancelled during a step that completes an answer. Nobody delivers that, so each reader gets an error."""
+
+    async def main(_):
+        loop = opened(s, FakeEngine())
+        loop._worker = OneSecondExecutor()
+        streams = [loop.submit([FakeAnswer(text)]) for text in ("ab", "xyz")]
+        serving = asyncio.create_task(loop.serve())
+        await asyncio.sleep(1.5)
+        serving.cancel()
+        return [await last_reason(stream) for stream in streams]
+
+    assert run_virtually(main) == ["error", "error"], (
+        "the second step was running, and nobody serves any more"
+    )
+
+
+@pytest.mark.task("3.6.5")
+def test_serve_hands_the_next_turn_over_before_readers_run(s):
+    """A step takes a second. Its letter is read when it has ended, and the next step runs by then."""
+    seen = []
+
+    async def main(clock):
+        loop = opened(s, FakeEngine(during=lambda number: seen.append((clock.now, "step"))))
+        loop._worker = OneSecondExecutor()
+
+        async def reader(stream):
+            async for pieces in everything(stream):
+                seen.extend((clock.now, one.text) for one in pieces)
+
+        await served(loop, reader(loop.submit([FakeAnswer("abc")])))
+
+    run_virtually(main)
+    assert seen == [(0, "step"), (1, "step"), (1, "a"), (2, "step"), (2, "b"), (3, "c")], (
+        f"deliver, start the next step, and then the readers: {seen}"
+    )
+
+
 async def last_reason(stream) -> str | None:
     return [one.finish_reason async for pieces in everything(stream) for one in pieces][-1]
 
@@ -541,6 +605,10 @@ def test_close_twice_or_after_the_end_does_nothing(s):
     stream.put([piece(s, "a", reason="stop")])
     stream.close()
     assert handed == [], "the request has ended: there is nothing to abort"
+    two = s.RequestStream([FakeAnswer(), FakeAnswer()], handed.append)
+    two.put([piece(s, "a", 0, "stop")])
+    two.close()
+    assert handed == [two], "one of its two answers has ended; the other still runs"
     loop = opened(s, FakeEngine())
     left = loop.submit([FakeAnswer()])
     left.close()
@@ -550,16 +618,18 @@ def test_close_twice_or_after_the_end_does_nothing(s):
 
 @pytest.mark.task("3.6.6")
 def test_abandon_touches_no_engine(s):
-    """The engine's thread aborts; the event loop only hands over, and wakes the loop."""
+    """The engine's thread aborts; the event loop only hands over, in the order in which the readers left."""
     engine = FakeEngine()
     loop = opened(s, engine)
-    stream = loop.submit([FakeAnswer("ab")])
-    turn(loop, [stream])
-    loop._wake.clear()
-    stream.close()
-    assert engine.calls == ["add ab", "step"], f"an abort on the event loop's thread: {engine.calls}"
-    assert loop._wake.is_set(), "nobody has woken the loop"
-    assert loop.num_open == 1, "until the abort it is open: its blocks are not free"
+    streams = [loop.submit([FakeAnswer(text)]) for text in ("ab", "xy")]
+    turn(loop, streams)
+    for stream in streams:
+        stream.close()
+    assert engine.calls == ["add ab", "add xy", "step"], (
+        f"an abort on the event loop's thread: {engine.calls}"
+    )
+    assert loop._abandoned == streams, f"two readers have left, {len(loop._abandoned)} are handed over"
+    assert loop.num_open == 2, "until the abort they are open: their blocks are not free"
 
 
 @pytest.mark.task("3.6.6")
@@ -578,12 +648,13 @@ def test_stop_lets_the_open_requests_end(s):
     """They get their whole answers, new ones are refused meanwhile, and the engine is closed at last."""
 
     async def main(clock):
-        engine = FakeEngine(during=lambda number: setattr(clock, "now", clock.now + 1))
+        engine = FakeEngine()
         loop = opened(s, engine)
+        loop._worker = OneSecondExecutor()
         serving = asyncio.create_task(loop.serve())
         stream = loop.submit([FakeAnswer("abcde")])
-        reading = asyncio.create_task(read(stream))
         await anext(stream)
+        reading = asyncio.create_task(read(stream))
         stopping = asyncio.create_task(loop.stop(60))
         await asyncio.sleep(0)
         if stopping.done():
@@ -592,10 +663,13 @@ def test_stop_lets_the_open_requests_end(s):
             loop.submit([FakeAnswer()])
         assert refused.value.state == "stopping", f"a loop that ends says {refused.value.state!r}"
         await stopping
+        seconds = clock.now
         await serving
-        return stream.sequences[0], await reading, engine, loop.state
+        await reading
+        return stream.sequences[0], engine, loop.state, seconds
 
-    answer, _, engine, state = run_virtually(main)
+    answer, engine, state, seconds = run_virtually(main)
+    assert seconds == engine.steps + 1, f"{engine.steps} steps and closing take a second each: {seconds} s"
     assert (answer.text, answer.finish_reason) == ("abcde", "length"), "it had 60 seconds, and needed 5"
     assert engine.is_closed and engine.calls[-1] == "close", f"closed, and nothing after it: {engine.calls}"
     assert state == "stopped", f"the state is {state!r}"
@@ -609,17 +683,19 @@ def test_stop_gives_up_after_its_seconds(s):
         engine = FakeEngine(during=lambda number: setattr(clock, "now", clock.now + 1))
         loop = opened(s, engine)
         serving = asyncio.create_task(loop.serve())
-        stream = loop.submit([FakeAnswer("x" * 100)])
-        reading = asyncio.create_task(read(stream))
+        streams = [loop.submit([FakeAnswer(letter * 100)]) for letter in "xy"]
+        reading = asyncio.gather(*map(last_reason, streams))
         await asyncio.sleep(0)
         begin = clock.now
         await loop.stop(5)
+        seconds = clock.now - begin
         await serving
-        return stream.sequences[0], await reading, clock.now - begin
+        return await reading, engine.calls, seconds
 
-    answer, _, seconds = run_virtually(main)
-    assert answer.finish_reason == "abort", f"it needs 100 s, and has 5: {answer.finish_reason!r}"
-    assert 5 <= seconds <= 10, f"it was aborted after {seconds} s"
+    ends, calls, seconds = run_virtually(main)
+    assert ends == ["abort", "abort"], f"each needs 100 s, and has 5: {ends}"
+    assert 5 <= seconds <= 10, f"they were aborted after {seconds} s"
+    assert calls[-1] == "close", f"the engine is closed when both have ended, not before: {calls[-4:]}"
 
 
 @pytest.mark.task("3.6.7")

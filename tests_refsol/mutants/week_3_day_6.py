@@ -57,8 +57,8 @@ MUTANTS = [
         STREAM,
         survives="a test with one answer per request",
         serving=(
-            "            self._open -= piece.finish_reason is not None\n",
-            "            self._open = 0 if piece.finish_reason else self._open\n",
+            "                self._open.discard(piece.index)\n",
+            "                self._open.clear()\n",
         ),
     ),
     Mutant(
@@ -90,6 +90,13 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "3.6.1",
+        "waits until every open answer has a piece",
+        STREAM,
+        survives="a test whose answers all run from the first step",
+        serving=("while not self._unread:", "while not self._unread or len(self._unread) < len(self._open):"),
+    ),
+    Mutant(
         "3.6.2",
         "no limit: everybody may wait",
         LOOP,
@@ -109,6 +116,27 @@ MUTANTS = [
         LOOP,
         survives="a test of a loop that is ready, and of one that is dead",
         serving=('if self.state != "ready":', 'if self.state == "dead":'),
+    ),
+    Mutant(
+        "3.6.2",
+        "counts those that wait for the next turn, not those that run",
+        LOOP,
+        survives="a test without a turn",
+        serving=("if self.num_open + len", "if len(self._arrived) + len"),
+    ),
+    Mutant(
+        "3.6.2",
+        "a full server that stops asks the client to come back",
+        LOOP,
+        survives="a test of an empty loop that stops",
+        serving=(REFUSALS, "".join(REFUSALS.splitlines(True)[2:] + REFUSALS.splitlines(True)[:2])),
+    ),
+    Mutant(
+        "3.6.2",
+        "always says that a place is free in a second",
+        LOOP,
+        survives="a test of a loop in which nothing has ended yet",
+        serving=("QueueFull(self.retry_after())", "QueueFull(1)"),
     ),
     Mutant(
         "3.6.2",
@@ -207,6 +235,18 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.4",
+        "does not report the failure that it gives up at",
+        LOOP,
+        survives="a test of failures from which it recovers",
+        serving=(
+            "            self.on_failure(error)\n"
+            "            if self._failures >= self.max_failures:\n                raise\n",
+            "            if self._failures >= self.max_failures:\n                raise\n"
+            "            self.on_failure(error)\n",
+        ),
+    ),
+    Mutant(
+        "3.6.4",
         "takes Ctrl-C for a failure of the step",
         LOOP,
         survives="a test of ordinary exceptions",
@@ -264,6 +304,25 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "3.6.5",
+        "a cancelled loop leaves its readers waiting",
+        LOOP,
+        survives="a test of engines that fail: CancelledError is no Exception",
+        serving=("except BaseException as error:", "except Exception as error:"),
+        inside="EngineLoop.serve",
+    ),
+    Mutant(
+        "3.6.5",
+        "lets the readers run before the next step",
+        LOOP,
+        survives="a test of the answers: the device waits for the readers after every step",
+        serving=(
+            "                self._deliver(await self.on_worker(self.turn, arrived, abandoned))\n",
+            "                self._deliver(await self.on_worker(self.turn, arrived, abandoned))\n"
+            "                await asyncio.sleep(0)\n",
+        ),
+    ),
+    Mutant(
         "3.6.6",
         "aborts at once, while a step writes into the blocks",
         LOOP,
@@ -293,6 +352,23 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.6",
+        "of two readers that leave during a step, the first runs on",
+        LOOP,
+        survives="a test of one reader that leaves",
+        serving=("self._abandoned.append(stream)", "self._abandoned = [stream]"),
+    ),
+    Mutant(
+        "3.6.6",
+        "goes on with the other answers when one has ended",
+        STREAM,
+        survives="a test with one answer per request",
+        serving=(
+            "if not self.is_done:\n            self._abandon",
+            "if len(self._open) == len(self.sequences):\n            self._abandon",
+        ),
+    ),
+    Mutant(
+        "3.6.6",
         "its place is free before its blocks are",
         LOOP,
         survives="a test of the aborts: more requests are open than the loop takes",
@@ -316,6 +392,35 @@ MUTANTS = [
         serving=(
             "asyncio.wait_for(self._is_over.wait(), seconds)",
             "asyncio.wait_for(self._is_over.wait(), None)",
+        ),
+    ),
+    Mutant(
+        "3.6.7",
+        "aborts the first of the open requests",
+        LOOP,
+        survives="a test of one request",
+        serving=("list(self._open)", "list(self._open)[:1]"),
+    ),
+    Mutant(
+        "3.6.7",
+        "closes the engine before the aborts",
+        LOOP,
+        survives="a test of the answers: the engine's thread has ended, and a turn follows",
+        serving=(
+            "                self.abandon(stream)\n            await self._is_over.wait()\n",
+            "                self.abandon(stream)\n",
+        ),
+    ),
+    Mutant(
+        "3.6.7",
+        "looks every 30 ms whether the requests have ended",
+        LOOP,
+        survives="a test of the answers",
+        serving=(
+            "            await asyncio.wait_for(self._is_over.wait(), seconds)\n",
+            "            clock = asyncio.get_running_loop()\n            end = clock.time() + seconds\n"
+            "            while self._open:\n                await asyncio.sleep(0.03)\n"
+            "                if clock.time() >= end:\n                    raise asyncio.TimeoutError\n",
         ),
     ),
     Mutant(

@@ -52,13 +52,13 @@ class RequestStream:
         self._told = [(0, 0)] * len(self.sequences)  # characters and tokens in pieces so far
         self._unfinished = set(range(len(self.sequences)))  # answers whose last piece was not produced
         self._unread: dict[int, Piece] = {}  # by answer
-        self._open = len(self.sequences)  # answers whose last piece was not put
+        self._open = set(range(len(self.sequences)))  # answers whose last piece was not put
         self._has_news = asyncio.Event()
 
     @property
     def is_done(self) -> bool:
         """Whether the last piece of every answer is here, read or not."""
-        return self._open == 0
+        return not self._open
 
     @property
     def has_ended(self) -> bool:
@@ -101,6 +101,5 @@ class RequestStream:
         raise NotImplementedError("week 3 day 6 task 6: RequestStream.close")
 
     def fail(self, error: str) -> None:
-        """Ends every answer that has not ended with an error. Given: of an engine that is dead."""
-        self.put([Piece(index, finish_reason="error", error=error) for index in sorted(self._unfinished)])
-        self._unfinished.clear()
+        """Ends every answer whose last piece was not put with an error. Given: of an engine that is dead."""
+        self.put([Piece(index, finish_reason="error", error=error) for index in sorted(self._open)])

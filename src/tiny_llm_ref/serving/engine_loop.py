@@ -258,7 +258,6 @@ class EngineLoop:
         # The engine's thread aborts it. A stream that is not open has nothing to abandon.
         if stream in self._open and stream not in self._abandoned:
             self._abandoned.append(stream)
-            self._wake.set()
 
     async def stop(self, seconds: float) -> None:
         """Takes no more requests and lets the open ones finish, for at most this many seconds.

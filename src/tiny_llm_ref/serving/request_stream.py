@@ -52,13 +52,13 @@ class RequestStream:
         self._told = [(0, 0)] * len(self.sequences)  # characters and tokens in pieces so far
         self._unfinished = set(range(len(self.sequences)))  # answers whose last piece was not produced
         self._unread: dict[int, Piece] = {}  # by answer
-        self._open = len(self.sequences)  # answers whose last piece was not put
+        self._open = set(range(len(self.sequences)))  # answers whose last piece was not put
         self._has_news = asyncio.Event()
 
     @property
     def is_done(self) -> bool:
         """Whether the last piece of every answer is here, read or not."""
-        return self._open == 0
+        return not self._open
 
     @property
     def has_ended(self) -> bool:
@@ -87,7 +87,8 @@ class RequestStream:
         for piece in pieces:
             unread = self._unread.get(piece.index)
             self._unread[piece.index] = piece if unread is None else unread.followed_by(piece)
-            self._open -= piece.finish_reason is not None
+            if piece.finish_reason is not None:
+                self._open.discard(piece.index)
         self._has_news.set()
 
     def __aiter__(self) -> AsyncIterator[list[Piece]]:
@@ -113,6 +114,5 @@ class RequestStream:
             self._abandon(self)
 
     def fail(self, error: str) -> None:
-        """Ends every answer that has not ended with an error. Given: of an engine that is dead."""
-        self.put([Piece(index, finish_reason="error", error=error) for index in sorted(self._unfinished)])
-        self._unfinished.clear()
+        """Ends every answer whose last piece was not put with an error. Given: of an engine that is dead."""
+        self.put([Piece(index, finish_reason="error", error=error) for index in sorted(self._open)])

@@ -43,6 +43,16 @@ class InlineExecutor(Executor):
         return future
 
 
+class OneSecondExecutor(Executor):
+    """Every call takes a virtual second, in which the event loop runs: a worker thread that computes."""
+
+    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
+        future: Future = Future()
+        future.set_running_or_notify_cancel()  # as in a thread: what has begun cannot be cancelled
+        asyncio.get_running_loop().call_later(1, future.set_result, fn(*arguments, **options))
+        return future
+
+
 def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> T:
     """Runs a coroutine in virtual time.
 

@@ -19,7 +19,7 @@ from ...runtime.llm import LLM
 from ...runtime.loading import load_checkpoint
 from ...runtime.port import resolve_serving
 from ...runtime.server import ServerOptions, create_app
-from ..grading.virtual_time import InlineExecutor, VirtualTimeLoop, run_virtually
+from ..grading.virtual_time import OneSecondExecutor, VirtualTimeLoop, run_virtually
 
 MODEL, QUESTION = "tiny-qwen3", "What is a KV cache?"
 ROWS, PLACES = 3, 4  # answers that run, and that are open
@@ -63,11 +63,10 @@ def _readers(s, console: Console) -> None:
 
 
 async def _run(s, clock: VirtualTimeLoop, read: dict[str, dict[int, str]]) -> str:
-    engine = FakeEngine(ROWS, during=lambda number: setattr(clock, "now", clock.now + 1))
     loop = s.EngineLoop(PLACES)
     loop._worker.shutdown()
-    loop._worker = InlineExecutor()
-    await loop.open(lambda: engine)
+    loop._worker = OneSecondExecutor()
+    await loop.open(lambda: FakeEngine(ROWS))
     serving = asyncio.create_task(loop.serve())
     streams = {name: loop.submit([FakeAnswer(text)]) for name, (_, text, _) in READERS.items()}
     readers = [_read(name, stream, clock, read[name]) for name, stream in streams.items()]
