@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
 from tiny_llm_kit.lab.replay_emulator import RecordedGraph
-from tiny_llm_kit.runtime.compilation import rows_of_padding
+from tiny_llm_kit.runtime.compilation import decodes_of_padding, rows_of_padding
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
@@ -145,6 +145,38 @@ def test_a_cpu_has_two_graphs_per_part_for_all_layers_and_all_numbers_of_rows(to
         for chunk in (1, 3, 5, 14):
             runner.run(mixed_batch(chunk))
     assert compiler.count == 2 * parts and not counters["graph_break"]
+
+
+def decodes(*contexts: int) -> PackedBatch:
+    """Decodes of texts in three pages each, whose next tokens have these positions."""
+    tables = [[3 * index, 3 * index + 1, 3 * index + 2] for index in range(len(contexts))]
+    slots = [table[c // PAGE] * PAGE + c % PAGE for table, c in zip(tables, contexts, strict=True)]
+    rows = list(range(len(contexts)))
+    return PackedBatch(
+        rows, list(contexts), slots, [*rows, len(rows)], list(contexts), tables, rows, [SamplingParams()] * len(rows)
+    )  # fmt: skip
+
+
+def test_attention_of_decodes_on_a_cpu_has_two_graphs(torch_port, compiler, graphs):
+    """One for one request, and one for any number of any length: the warm-up has met both."""
+    model = model_of(torch_port, "device")
+    compiled, eager = [], []
+    runner = runner_of(torch_port, torch_port.compile_model(model, "cpu", 3), compiled)
+    each = len(graphs.PARTS["cpu"]) + 1
+    for count, expected in ((1, each), (2, 2 * each)):
+        runner.run(decodes_of_padding(serving, count, BLOCKS, PAGE))
+        assert compiler.count == expected
+    compiled.clear()
+    batches = [decodes(5), decodes(20, 17), decodes(3, 9, 23), decodes(16, 2, 4, 20), decodes(1)]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for batch in batches:
+            runner.run(batch)
+    assert compiler.count == 2 * each and not counters["graph_break"]
+    plain = runner_of(torch_port, model, eager)
+    for batch in batches:
+        plain.run(batch)
+    for one, other in zip(compiled, eager, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler, graphs):
@@ -369,8 +401,7 @@ def test_inductor_compiles_the_parts(dtype, tmp_path, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     port = Port("tiny_llm_ref", "torch", "cpu", dtype)
-    batches = [mixed_batch(1), mixed_batch(9)]
-    batches[0] = rows_of_padding(serving, 1, BLOCKS * PAGE)
+    batches = [decodes_of_padding(serving, 1, BLOCKS, PAGE), mixed_batch(9), decodes(16, 2, 4, 20)]
     model = model_of(port, "device")
     expected = logits_of(port, model, batches)
     actual = logits_of(port, port.compile_model(model, "cpu", 2), batches)

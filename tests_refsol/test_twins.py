@@ -8,7 +8,7 @@ import pytest
 from tiny_llm_kit.course.tree import reference_files
 
 # hpu.py is the one file without a twin: it holds every call into Intel's plug-in.
-WITHOUT_TWIN = {"hpu.py"}
+WITHOUT_TWIN = {"hpu.py", "cpu_attention.py"}
 SPELLINGS = [
     (r"mx\.array", "Array"),
     (r"torch\.Tensor", "Array"),

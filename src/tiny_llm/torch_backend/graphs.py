@@ -8,7 +8,7 @@ differs between layers. What is compiled, and what is captured:
 | HPU | all three, by `hpu_backend` | masks, norm and head | |
 | HPU in lazy mode | | | HPU graphs |
 | CUDA | before and after attention, by Inductor | | CUDA graphs |
-| CPU | before and after attention, by Inductor, with packed weights | | |
+| CPU | before and after attention, by Inductor, with packed weights; attention of decodes | | |
 
 The graphs of an HPU and of CUDA are for fixed shapes, so steps are padded to buckets. Those of a CPU take any number of
 rows. Only the CPU's were run by us.
@@ -29,7 +29,8 @@ import torch
 
 from ..biased_weights import BiasedWeights
 from . import hpu
-from .kernels import pack_weight
+from .cpu_attention import attend_decodes_in_place
+from .kernels import choose_kernels, pack_weight
 from .qwen3_week3 import Qwen3ModelWeek3
 from .window_mask import WindowedLayer
 
@@ -86,6 +87,8 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
         return model  # lazy mode has no torch.compile: `capture_step` captures the whole step
     _allow_graphs(num_buckets)
     parts = {name: _compiled(getattr(model.layer_class, name), kind) for name in PARTS[kind]}
+    if kind == "cpu":
+        parts["decodes"] = _for_any_decodes(torch.compile(attend_decodes_in_place))
     made = copy(model)
     made.layers = [_compiled_layer(layer, parts, kind) for layer in model.layers]
     for name in MODEL_PARTS.get(kind, ()):
@@ -123,6 +126,20 @@ def _for_any_rows(part: Callable) -> Callable:
     return run
 
 
+def _for_any_decodes(attend: Callable) -> Callable:
+    """One graph for any number of requests R and any length S: axis 0 of query, slots and mask, and axis 1 of both."""
+
+    def run(query: torch.Tensor, *others: Any) -> torch.Tensor:
+        *_, slots, mask, _ = others
+        for array in (query, slots, mask):
+            torch._dynamo.maybe_mark_dynamic(array, 0)
+        for array in (slots, mask):
+            torch._dynamo.maybe_mark_dynamic(array, 1)
+        return attend(query, *others)
+
+    return run
+
+
 def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     """A copy of the layer that calls the compiled parts."""
     if isinstance(layer, WindowedLayer):
@@ -130,8 +147,10 @@ def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     if device == "cpu":
         _pack(layer)
     made = copy(layer)
-    for name, part in parts.items():
-        setattr(made, name, partial(part, layer))
+    for name in PARTS[device]:
+        setattr(made, name, partial(parts[name], layer))
+    if device == "cpu" and layer.packed_attention is choose_kernels("device").packed_attention:
+        made.packed_attention = partial(layer.packed_attention, decodes=parts["decodes"])
     return made
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ..serving.packing import PackedInputs
-from ..serving.past_reads import PastReads
 from . import hpu
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
+from .cpu_attention import StepReads, attend_decodes, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .packed_attention import packed_attention, packed_mask
 from .rms_norm import RMSNorm
@@ -60,85 +60,10 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
-@dataclass(frozen=True)
-class _RequestReads:
-    """What the rows of one request read, on a CPU.
-
-    Args:
-        rows: its rows of the step.
-        mask: (L, S) float32, added to the scores; None when the rows need none beside `is_causal`.
-        has_past: whether it reads pages; else its own rows of the step are all its keys.
-    """
-
-    rows: slice
-    mask: torch.Tensor | None
-    has_past: bool
-
-
-@dataclass(frozen=True)
-class _StepReads:
-    """What all rows of a step read, on a CPU; made once, and shared by all layers.
-
-    Args:
-        requests: in the order of the rows.
-        slots: the slots of the requests with a past, one after the other.
-        counts: how many slots each of these requests has.
-    """
-
-    requests: list[_RequestReads]
-    slots: torch.Tensor
-    counts: list[int]
-
-
 def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> object:
-    """Day 3.3's masks; on a CPU, for each request the slots that it reads.
-
-    A CPU has no use for fixed shapes and does not wait for a device when it reads a number. So every request gets
-    attention over exactly its own tokens, without padding and mostly without a mask.
-    """
-    if inputs.segments.device.type != "cpu":
-        return packed_mask(inputs, page_size, window)
-    past = _past_slots(inputs.chunks, page_size)
-    past |= _past_slots(inputs.decodes if window is None else inputs.window_decodes, page_size)
-    requests, slots, start = [], [], 0
-    for size in torch.unique_consecutive(inputs.segments, return_counts=True)[1].tolist():
-        rows, start = slice(start, start + size), start + size
-        read = past.get(rows.start)
-        own = inputs.positions[rows]
-        if read is not None:
-            slots.append(torch.cat([read, inputs.slots[rows]]))
-        requests.append(
-            _RequestReads(rows, _own_mask(own, 0 if read is None else len(read), window), read is not None)
-        )
-    return _StepReads(
-        requests, torch.cat(slots) if slots else inputs.slots[:0], [len(part) for part in slots]
-    )
-
-
-def _past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor]:
-    """For each request with a past its slots, in the order of its text, by the first of its rows."""
-    if past is None:
-        return {}
-    slot = torch.arange(page_size)
-    seen = (slot < past.blocks.block_usage[:, None]) & (slot >= past.blocks.block_starts[:, None])
-    groups, rows = past.groups.tolist(), past.rows.tolist()
-    first = dict(zip(reversed(groups), reversed(rows), strict=True))
-    counts = torch.zeros(max(groups) + 2, dtype=torch.long)
-    counts.index_add_(0, past.blocks.block_groups.clamp(max=len(counts) - 1), seen.sum(dim=1))
-    slots = (past.blocks.block_list[:, None] * page_size + slot)[seen].split(counts.tolist())
-    # Rows and groups of padding, see `padding.py`, read nothing.
-    return {row: slots[group] for group, row in first.items() if group >= 0 and len(slots[group])}
-
-
-def _own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
-    """What L rows at these positions see of `past` tokens and themselves; None when `is_causal` says it, or nothing."""
-    if len(positions) == 1 or (past == 0 and (window is None or len(positions) <= window)):
-        return None
-    keys = torch.cat([torch.arange(past), positions])
-    seen = keys <= positions[:, None]
-    if window is not None:
-        seen &= keys > positions[:, None] - window
-    return torch.where(seen, 0.0, -torch.inf)
+    """Day 3.3's masks; on a CPU, the slots that each request reads."""
+    make = step_reads if inputs.segments.device.type == "cpu" else packed_mask
+    return make(inputs, page_size, window)
 
 
 def _packed_attention_device(
@@ -149,21 +74,13 @@ def _packed_attention_device(
     value_pages: torch.Tensor,
     mask: Any,
     scale: float | None = None,
+    decodes: Callable[..., torch.Tensor] = attend_decodes,
 ) -> torch.Tensor:
-    """Day 3.3's attention; on a CPU one kernel per request. The rows' own keys are in the pages already."""
-    if not isinstance(mask, _StepReads):
-        return packed_attention(query, key, value, key_pages, value_pages, mask, scale)
-    pages = (part.flatten(0, 1).index_select(0, mask.slots) for part in (key_pages, value_pages))
-    gathered = zip(*(part.split(mask.counts) for part in pages), strict=True)
-    scale = query.shape[2] ** -0.5 if scale is None else scale
-    heads = torch.empty_like(query)
-    for request in mask.requests:
-        rows = request.rows
-        keys, values = next(gathered) if request.has_past else (key[rows], value[rows])
-        parts = (part.transpose(0, 1)[None] for part in (query[rows], keys, values))
-        causal = request.mask is None and rows.stop - rows.start > 1
-        heads[rows] = hpu.fused_attention(*parts, scale, request.mask, causal)[0].transpose(0, 1)
-    return heads
+    """Day 3.3's attention; on a CPU one kernel per chunk, and `decodes` for all decodes of similar length."""
+    arrays = query, key, value, key_pages, value_pages
+    if isinstance(mask, StepReads):
+        return attend_packed(*arrays, mask, scale, decodes)
+    return packed_attention(*arrays, mask, scale)
 
 
 KERNELS = {

@@ -8,7 +8,7 @@ from .port import Port
 
 BY_DEFAULT = ("hpu", "cuda")  # on a CPU and in MLX, compiling takes minutes and a C++ compiler
 
-FREE_SHAPES = 3  # at most, of graphs that take any number of rows, see `shapes_without_buckets`
+FREE_SHAPES = 4  # at most, of graphs that take any number of rows, see `shapes_without_buckets`
 
 
 def will_compile(port: Port, enforce_eager: bool | None) -> bool:
@@ -39,18 +39,38 @@ def keep_compiled(port: Port) -> None:
         return
 
 
-def shapes_without_buckets(names: Any, most: int, pad_slot: int) -> list[Any]:
+def shapes_without_buckets(
+    names: Any, most: int, max_num_seqs: int, pad_block: int, block_size: int
+) -> list[Any]:
     """Batches for a warm-up of graphs that take any number of rows: one row, several, and as many as a step has.
 
-    Each is one prompt, whose keys and values go to the pad block. One row has a separate graph, and so have
-    numbers of rows for which the model chooses another product, as it does for quantised weights.
+    Decodes have a past, so that what reads it is compiled as well. One row has a separate graph, and so have numbers of
+    rows for which the model chooses another product, as it does for quantised weights.
 
     Args:
         names: of the solution's `serving`.
         most: tokens of a step.
-        pad_slot: of the allocator.
+        max_num_seqs: requests of a step.
+        pad_block, block_size: of the allocator.
     """
-    return [rows_of_padding(names, count, pad_slot) for count in sorted({1, min(2, most), most})]
+    decodes = [decodes_of_padding(names, count, pad_block, block_size) for count in {1, min(2, max_num_seqs)}]
+    chunks = [rows_of_padding(names, count, pad_block * block_size) for count in {min(2, most), most}]
+    return decodes + chunks
+
+
+def decodes_of_padding(names: Any, count: int, pad_block: int, block_size: int) -> Any:
+    """A batch for a warm-up: `count` decodes that read two tokens of the pad block, and write to it.
+
+    Args:
+        names: of the solution's `serving`.
+        pad_block, block_size: of the allocator.
+    """
+    context = 2  # with the row itself three keys: a compiler takes a size of 1 for a constant
+    table = [pad_block] * -(-(context + 1) // block_size)
+    return names.PackedBatch(
+        [0] * count, [context] * count, [pad_block * block_size] * count, list(range(count + 1)), [context] * count,
+        [table] * count, list(range(count)), [names.SamplingParams()] * count,
+    )  # fmt: skip
 
 
 def rows_of_padding(names: Any, count: int, pad_slot: int) -> Any:

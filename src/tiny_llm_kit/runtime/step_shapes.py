@@ -63,8 +63,8 @@ class StepShapes:
                 runner.warm_up_on(self._free_shapes(), on_progress)
 
     def _free_shapes(self) -> list[Any]:
-        pad_slot = self.num_blocks * self.options.block_size
-        return shapes_without_buckets(self.names, self.limits.max_num_batched_tokens, pad_slot)
+        most, rows = self.limits.max_num_batched_tokens, self.options.max_num_seqs
+        return shapes_without_buckets(self.names, most, rows, self.num_blocks, self.options.block_size)
 
     @property
     def num_shapes(self) -> int:
