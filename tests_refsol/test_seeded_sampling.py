@@ -5,7 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tiny_llm_kit.runtime import candidate_filter
+from tiny_llm_kit.runtime.candidate_filter import CandidateFilter
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_kit.runtime.seeded_sampling import SeededSampler, gumbel_noise
 from tiny_llm_ref.serving import SamplingParams
@@ -134,3 +138,56 @@ def test_one_copy_to_the_device_and_one_back(b, rng, is_random, logprobs):
     sampling = [params, replace(params, top_k=3), None]
     SeededSampler(b.sampler, counted, b.device)(b.array(rng.normal(size=(3, 50))), sampling, [1, 2, 3])
     assert (len(there), len(back)) == (is_random, logprobs is not None), "ids alone come back as a list"
+
+
+BACKENDS = [Port("tiny_llm_ref", name, "cpu") for name in installed_backends()]
+
+
+@pytest.mark.parametrize("port", BACKENDS, ids=lambda port: port.name)
+@given(
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([0.1, 1.0, 3.0, 10.0]),
+    decimals=st.sampled_from([0, 1, 6]),
+    top_k=st.sampled_from([None, 3, 60]),
+)
+@settings(max_examples=60, deadline=None)
+def test_candidates_are_filtered_as_the_whole_vocabulary_is(port, seed, scale, decimals, top_k):
+    """Steep and flat rows, with many equal logits and with none: the same tokens are kept."""
+    rng = np.random.default_rng(seed)
+    logits = port.array(np.round(rng.normal(size=(4, 97)) * scale, decimals))
+    top_p = float(rng.uniform(0.01, 0.999))
+    expected = logits if top_k is None else port.sampler.keep_top_k(logits, top_k)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(candidate_filter, "CANDIDATES", 8)
+        actual = CandidateFilter(port.sampler, port.kit)(logits, top_k, top_p)
+    np.testing.assert_array_equal(port.numpy(actual), port.numpy(port.sampler.keep_top_p(expected, top_p)))
+
+
+def test_only_rows_that_need_it_are_sorted_whole(b, rng, monkeypatch):
+    """A steep row, a flat one, and rows that filter nothing: one row of the whole vocabulary is sorted."""
+    monkeypatch.setattr(candidate_filter, "CANDIDATES", 8)
+    widths = []
+    keep = b.sampler.keep_top_p
+    counted = SimpleNamespace(
+        keep_top_k=b.sampler.keep_top_k,
+        keep_top_p=lambda logits, top_p: widths.append(tuple(logits.shape)) or keep(logits, top_p),
+    )
+    logits = rng.normal(size=(5, 90)) * np.array([[9], [0.1], [1], [1], [9]])
+    nucleus = SamplingParams(1.0, top_p=0.9)
+    sampling = [nucleus, nucleus, None, SamplingParams(1.0), replace(nucleus, top_k=5)]
+    chosen = SeededSampler(counted, b.kit, b.device, CandidateFilter(counted, b.kit))
+    drawn = [token for token, *_ in chosen(b.array(logits), sampling, [3] * 5)]
+    assert sorted(widths) == [(1, 8), (1, 8), (1, 90)]
+    assert drawn == tokens(b, logits, sampling, [3] * 5)
+
+
+def test_an_engine_on_a_cpu_sorts_candidates_and_one_on_an_accelerator_everything(b, monkeypatch):
+    """Choosing rows by their numbers reads them back, and makes shapes that are not known before."""
+    model = SimpleNamespace(
+        num_hidden_layers=1,
+        config=SimpleNamespace(max_position_embeddings=8, vocab_size=8),
+        create_kv_pools=lambda *sizes: [],
+    )
+    assert b.packed_runner(model, 1).sampler.candidates is not None
+    monkeypatch.setattr(b, "device", "cuda")
+    assert b.packed_runner(model, 1).sampler.candidates is None

@@ -89,6 +89,29 @@ def score_tokens(logits: mx.array, ids: mx.array, count: int) -> mx.array:
     return mx.concatenate([part.astype(mx.float32) for part in parts], axis=-1)
 
 
+def most_probable(logits: mx.array, count: int) -> tuple[mx.array, mx.array, mx.array]:
+    """The most probable tokens of each row.
+
+    Args:
+        logits: (R, V) float32.
+        count: C, how many.
+
+    Returns:
+        ids: (R, C), ascending.
+        values: (R, C), their logits.
+        share: (R,), the probability of all of them together.
+    """
+    ids = mx.sort(mx.argpartition(-logits, count - 1, axis=-1)[:, :count], axis=-1)
+    values = mx.take_along_axis(logits, ids, axis=-1)
+    return ids, values, mx.exp(mx.logsumexp(values, axis=-1) - mx.logsumexp(logits, axis=-1))
+
+
+def spread(values: mx.array, ids: mx.array, width: int) -> mx.array:
+    """(R, width): -inf, but for `values` at `ids`, both (R, C)."""
+    empty = mx.full((values.shape[0], width), -mx.inf, values.dtype)
+    return mx.put_along_axis(empty, ids, values, axis=-1)
+
+
 def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
     return mx.where(condition, a, b)
 

@@ -95,6 +95,28 @@ def score_tokens(logits: torch.Tensor, ids: torch.Tensor, count: int) -> torch.T
     return torch.cat([part.float() for part in parts], dim=-1)
 
 
+def most_probable(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The most probable tokens of each row.
+
+    Args:
+        logits: (R, V) float32.
+        count: C, how many.
+
+    Returns:
+        ids: (R, C), ascending.
+        values: (R, C), their logits.
+        share: (R,), the probability of all of them together.
+    """
+    ids = torch.topk(logits, count, dim=-1, sorted=False).indices.sort(dim=-1).values
+    values = torch.gather(logits, -1, ids)
+    return ids, values, torch.exp(torch.logsumexp(values, -1) - torch.logsumexp(logits, -1))
+
+
+def spread(values: torch.Tensor, ids: torch.Tensor, width: int) -> torch.Tensor:
+    """(R, width): -inf, but for `values` at `ids`, both (R, C)."""
+    return values.new_full((values.shape[0], width), -torch.inf).scatter(-1, ids, values)
+
+
 def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(condition, a, b)
 

@@ -199,12 +199,14 @@ class Port:
 
     def packed_runner(self, model, num_blocks: int, block_size: int = 128, **options) -> PackedRunner:
         """A `PackedRunner` for a model of Week 3, with these options."""
+        from .candidate_filter import CandidateFilter
         from .packed_runner import PackedRunner
         from .seeded_sampling import SeededSampler
 
         names = resolve_serving(self.solution.__name__.partition(".")[0])
+        candidates = CandidateFilter(self.sampler, self.kit) if self.device == "cpu" else None
         options = {
-            "sampler": SeededSampler(self.sampler, self.kit, self.device),
+            "sampler": SeededSampler(self.sampler, self.kit, self.device, candidates),
             "sampled": names.Sampled,
             "inputs_of": names.PackedInputs.of,
             **options,

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .candidate_filter import CandidateFilter
+
 Choice = tuple[
     int, float | None, dict[int, float] | None
 ]  # token, its log-probability, the most probable tokens
@@ -38,10 +40,18 @@ class SeededSampler:
         filters: what has the solution's `keep_top_k` and `keep_top_p`: its module `sampler`.
         kit: `backend_mlx` or `backend_torch`.
         device: where the logits are.
+        candidates: filters only the rows that ask for it, and sorts few of their tokens, on a CPU; None filters all
+            rows, so that neither shapes nor the host depend on the numbers.
     """
 
-    def __init__(self, filters: Any, kit: ModuleType, device: str = "cpu"):
-        self.filters, self.kit, self.device = filters, kit, device
+    def __init__(
+        self,
+        filters: Any,
+        kit: ModuleType,
+        device: str = "cpu",
+        candidates: CandidateFilter | None = None,
+    ):
+        self.filters, self.kit, self.device, self.candidates = filters, kit, device, candidates
 
     def __call__(self, logits: Any, sampling: Sequence[Any], positions: Sequence[int]) -> list[Choice]:
         """One choice per entry of `sampling`; rows of logits after those are padding.
@@ -79,8 +89,13 @@ class SeededSampler:
         columns = self.kit.to_array(host, device=self.device)
         logits = logits / columns[:, V : V + 1]
         for number, key in enumerate(keys, V + 1):
-            mine = columns[:, number : number + 1] > 0
-            logits = self.kit.where(mine, self._filtered(logits, *key), logits)
+            if self.candidates is not None:
+                rows = [row for row, params in drawn.items() if filter_key(params) == key]
+                mine = self.kit.to_array(rows, device=self.device)
+                logits[mine] = self.candidates(logits[mine], *key)
+            else:
+                mine = columns[:, number : number + 1] > 0
+                logits = self.kit.where(mine, self._filtered(logits, *key), logits)
         return logits + columns[:, :V]
 
     def _filtered(self, logits: Any, top_k: int | None, top_p: float | None) -> Any:

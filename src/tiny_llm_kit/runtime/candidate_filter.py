@@ -1,0 +1,49 @@
+"""Top-p of Day 1.7 without sorting a whole vocabulary: on the few tokens that hold nearly all of the probability."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+CANDIDATES = 1024  # tokens; most texts are drawn from far fewer
+
+
+class CandidateFilter:
+    """Filters rows of logits by a solution's `keep_top_k` and `keep_top_p`, with equal results. For a CPU.
+
+    It reads numbers from the device to see which rows their candidates suffice for; an accelerator would have to wait
+    for that, and sorts quickly.
+
+    Args:
+        filters: what has `keep_top_k` and `keep_top_p`: the solution's module `sampler`.
+        kit: `backend_mlx` or `backend_torch`.
+    """
+
+    def __init__(self, filters: Any, kit: ModuleType):
+        self.filters, self.kit = filters, kit
+
+    def __call__(self, logits: Any, top_k: int | None, top_p: float | None) -> Any:
+        """(R, V) float32: -inf for tokens that were dropped. None turns a filter off."""
+        if top_k is not None:
+            logits = self.filters.keep_top_k(logits, top_k)
+        return logits if top_p is None else self._keep_top_p(logits, top_p)
+
+    def _keep_top_p(self, logits: Any, top_p: float) -> Any:
+        if logits.shape[1] <= CANDIDATES:
+            return self.filters.keep_top_p(logits, top_p)
+        ids, values, share = self.kit.most_probable(logits, CANDIDATES)
+        rows = []
+        for row, part in enumerate(self.kit.to_numpy(share).tolist()):
+            here = slice(row, row + 1)
+            # Among the candidates alone every probability is larger, by 1 / part.
+            kept = self.filters.keep_top_p(values[here], top_p / part) if part > top_p else None
+            if kept is None or not self._is_inside(kept, values[here]):
+                rows.append(self.filters.keep_top_p(logits[here], top_p))
+            else:
+                rows.append(self.kit.spread(kept, ids[here], logits.shape[1]))
+        return self.kit.concatenate(rows, 0)
+
+    def _is_inside(self, kept: Any, values: Any) -> bool:
+        """Whether the nucleus ends before the last candidate, whose equals may be among the other tokens."""
+        kept, values = self.kit.to_numpy(kept), self.kit.to_numpy(values)
+        return bool(kept[np.isfinite(kept)].min() > values.min())
