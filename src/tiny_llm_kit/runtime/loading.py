@@ -20,6 +20,7 @@ from ..model.config import ModelConfig, read_config
 from ..model.files import CheckpointError, shown
 from ..model.hub import model_folder
 from ..model.quantization import GROUP_SIZES, QUANTIZATIONS, WeightQuantizer, in_a_layer
+from ..model.quantized_head import QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts, parts
 from ..model.safetensors_folder import TensorInfo, read_headers, refused
 from ..model.tokenizer import Tokenizer, load_tokenizer
@@ -115,6 +116,7 @@ def load_network(
     *,
     keep_quantized: bool = True,
     attention: str = "device",
+    head_quantization: str | None = None,
 ) -> tuple[Any, Tokenizer]:
     """Loads a week's model with its weights on the port's device, and its tokenizer.
 
@@ -122,10 +124,11 @@ def load_network(
         quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
         keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
+        head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.
-        ValueError: `quantize` was given for an engine that reads only plain weights.
+        ValueError: `quantize` was given for an engine that reads only plain weights, or the head cannot be quantised.
     """
     week = ENGINES[loader]
     if quantize and not week.has_caches:
@@ -136,6 +139,8 @@ def load_network(
     quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize)) if keeps else None
     tokenizer = load_tokenizer(model)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer)
+    if head_quantization:
+        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
     options = {"attention": attention} if week.has_caches and attention != "simple" else {}
     return getattr(port, week.model)(weights, **options), tokenizer
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ...model.config import read_config
 from ...model.hub import model_folder
 from ...model.quantization import QUANTIZATIONS, WeightQuantizer
+from ...model.quantized_head import QuantizedHead
 from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ...runtime.llm import LLM
 from ...runtime.llm_engine import LLMEngine
@@ -56,6 +57,7 @@ class ThroughputPlan:
     max_num_seqs: int = option(16, "requests that run at a time", **COUNT)
     enable_chunked_prefill: bool = option(True, "else whole prompts first", action=BooleanOptionalAction)
     quantization: str | None = option(None, choices=sorted(QUANTIZATIONS))
+    head_quantization: str | None = option(None, "of the output head alone", choices=sorted(QUANTIZATIONS))
     policy: str = option("hybrid", "one forward per step, or two", choices=["hybrid", "separate"])
     bucketing_strategy: str | None = option(
         None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
@@ -219,7 +221,8 @@ def model_of(plan: ThroughputPlan, port: Port, load_options: Mapping[str, Any]) 
     if plan.config is None and not plan.random_weights:
         if plan.layers:
             raise ValueError("--layers needs random weights: add --config NAME or --random-weights")
-        network, tokenizer = load_network(port, plan.model, "week3", plan.quantization, **load_options)
+        given = {**load_options, "head_quantization": plan.head_quantization}
+        network, tokenizer = load_network(port, plan.model, "week3", plan.quantization, **given)
         return network, tokenizer, None
     config = shape(plan.config, plan.layers) if plan.config else read_config(model_folder(plan.model))
     config = replace(config, num_hidden_layers=plan.layers or config.num_hidden_layers)
@@ -227,6 +230,8 @@ def model_of(plan: ThroughputPlan, port: Port, load_options: Mapping[str, Any]) 
     weights = checkpoint
     if plan.quantization:
         weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[plan.quantization]))
+    if plan.head_quantization:
+        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[plan.head_quantization]))
     return port.Qwen3ModelWeek3(weights, attention="device"), EndlessTokenizer(), checkpoint
 
 

@@ -96,6 +96,7 @@ def model_name(plan: Mapping[str, Any]) -> str:
     layers = f", {plan['layers']} layers" if plan["layers"] else ""
     is_random = plan["config"] or plan["random_weights"]
     bits = f", layers in {plan['quantization']}" if plan["quantization"] else ""
+    bits += f", head in {plan['head_quantization']}" if plan.get("head_quantization") else ""
     return f"{plan['config'] or plan['model']}{layers}{', random weights' if is_random else ''}, {plan['dtype']}{bits}"
 
 
