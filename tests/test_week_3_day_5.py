@@ -127,6 +127,16 @@ def test_profile_steps_finds_both_lines(s):
 
 
 @pytest.mark.task("3.5.1")
+def test_profile_steps_has_sizes_of_their_own_for_decodes(s):
+    """Fewer requests run than a step has tokens: each kind is measured at its own sizes."""
+    calls = []
+    s.profile_steps(lambda *step: calls.append(step) or 0.01 + 0.001 * step[0], (64, 512), line, (1, 8))
+    assert sorted(calls) == [(1, 1), (8, 8), (64, 0), (512, 0)], (
+        f"(tokens, decodes) that were measured: {calls}"
+    )
+
+
+@pytest.mark.task("3.5.1")
 def test_profile_steps_uses_the_fit_that_is_passed_in(s):
     """`fit` gets (tokens, 0, seconds) of one kind, and what it returns is the line."""
     seen = []
@@ -213,6 +223,23 @@ def test_token_budget_keeps_what_was_predicted_if_it_holds(s):
 
 
 @pytest.mark.task("3.5.2")
+def test_token_budget_predicts_with_the_decodes(s):
+    """The same target allows nothing, not even a measurement, when the decodes alone take longer."""
+    made, ran = profile(s, memory=(0.010, 0.002)), []
+    with pytest.raises(ValueError, match="higher target"):
+        made.token_budget(0.049, 64, decodes=20, measure=lambda *step: ran.append(step) or 0.001)
+    assert ran == [], f"20 decodes take 50 ms, so nothing is left to run: {ran}"
+    assert made.token_budget(0.051, 64, decodes=20) == 384, "they take 50 ms, and so do 400 tokens"
+
+
+@pytest.mark.task("3.5.2")
+def test_token_budget_takes_a_step_exactly_at_the_target(s):
+    """ "At most the target" holds for a measured step as well."""
+    found = profile(s).token_budget(0.062, 64, measure=lambda tokens, decodes: 0.062 / 512 * tokens)
+    assert found == 512, f"512 tokens take exactly 62 ms: {found}"
+
+
+@pytest.mark.task("3.5.2")
 def test_token_budget_says_when_no_step_is_fast_enough(s):
     """A target below one tile, predicted or measured, is an error that names the way out."""
     with pytest.raises(ValueError, match="higher target"):
@@ -250,6 +277,15 @@ def test_orca_lets_requests_join_and_leave_at_every_step(s):
     assert "m" in run.kinds() and "p" not in run.kinds()[1:], (
         f"prompts share the steps of decodes: {run.kinds()}"
     )
+
+
+@pytest.mark.task("3.5.3")
+def test_orca_plans_the_decodes_before_the_prompts(s):
+    """Decodes take their tokens of the budget first; a prompt that does not fit beside them waits for an end."""
+    requests = [(0, 16, 12), (0, 16, 6), (0.05, 1023, 1)]
+    run = Steps(s, "orca", requests, max_num_batched_tokens=1024, max_model_len=1024).run()
+    sizes = [sum(chunks.values()) + len(decodes) for chunks, decodes in run.calls]
+    assert max(sizes) == 1024, f"the budget of a step is 1,024 tokens: {max(sizes)}"
 
 
 @pytest.mark.task("3.5.4")
@@ -416,6 +452,31 @@ def test_slack_in_steps_of_one_kind_counts_the_decodes_after_the_chunk(s):
     ):  # two chunks fit, and then the decodes do not; and a chunk that has to be cut
         run = slack_run(s, [(0, 16, 100), (0.05, 4096, 1)], target, policy="separate").run()
         assert max(run.gaps(0)) <= target, f"{max(run.gaps(0)):.4f} s, the target is {target}"
+
+
+@pytest.mark.task("3.5.6")
+@pytest.mark.parametrize(
+    ("policy", "budget", "decodes", "target", "tokens"),
+    [
+        ("hybrid", 500, 0, 0.062, 500),  # nobody waits: no whole tiles either
+        ("hybrid", 512, 20, 0.0501, 364),  # 384 tokens in time, 20 of them decodes
+        ("hybrid", 512, 20, 0.0499, 64),  # the decodes alone are late: a tile all the same
+        ("hybrid", 60, 20, 0.0499, 40),  # but no more than the budget has beside them
+        ("separate", 512, 20, 0.110, 448),  # the decodes need 50 ms after the chunk
+    ],
+)
+def test_prompt_budget_counts_what_the_decodes_cost(s, policy, budget, decodes, target, tokens):
+    """20 decodes read memory for 50 ms, with 12 ms of arithmetic: prompts get what that leaves of the target."""
+    made = profile(s, memory=(STEP, 0.002))
+    options = {"max_num_batched_tokens": budget, "max_num_seqs": 20, "policy": policy, "tile": 16}
+    scheduler = Steps(s, "slack", [], profile=made, latency_target=1.0, **options).simulation.scheduler
+    scheduler.latency_target, scheduler.tile, scheduler._now = target, 64, 0.0
+    scheduler.running = [SimpleNamespace(is_decoding=True, token_time=0.0) for _ in range(decodes)]
+    plan = list(scheduler.running) if policy == "hybrid" else []
+    found = scheduler.prompt_budget(plan)
+    assert found == tokens, (
+        f"{policy}, {decodes} decodes, {target} s: {found} tokens of prompts, not {tokens}"
+    )
 
 
 @pytest.mark.task("3.5.6")

@@ -76,6 +76,13 @@ MUTANTS = [
         serving=(DECODES, DECODES.replace("measure(size, size)", "size * measure(1, 1)")),
     ),
     Mutant(
+        "3.5.1",
+        "measures decodes at the sizes of the prompts",
+        PROFILE,
+        survives="a test with the same sizes for both kinds",
+        serving=(DECODES, DECODES.replace("in decode_sizes", "in sizes")),
+    ),
+    Mutant(
         "3.5.2",
         "rounds up to the next tile",
         PROFILE,
@@ -118,6 +125,20 @@ MUTANTS = [
     ),
     Mutant(
         "3.5.2",
+        "predicts a step without its decodes",
+        PROFILE,
+        survives="a test in which decodes read no memory",
+        serving=("self.tokens_within(slo, decodes, tile, most)", "self.tokens_within(slo, 0, tile, most)"),
+    ),
+    Mutant(
+        "3.5.2",
+        "a measured step exactly at the target is too slow",
+        PROFILE,
+        survives="a test whose machine is faster or slower than the target",
+        serving=(CHECKED, CHECKED.replace("> slo", ">= slo")),
+    ),
+    Mutant(
+        "3.5.2",
         "checks once and goes down by one tile",
         PROFILE,
         survives="a test whose machine is a little slower than its profile",
@@ -139,6 +160,13 @@ MUTANTS = [
             BOTH,
             BOTH.replace("        self.plan_prompts", "        if not plan:\n            self.plan_prompts"),
         ),
+    ),
+    Mutant(
+        "3.5.3",
+        "plans the prompts before the decodes",
+        ORCA,
+        survives="a test whose budget has room for everything: decodes go beyond it",
+        serving=(BOTH, "".join(reversed(BOTH.splitlines(True)))),
     ),
     Mutant(
         "3.5.3",
@@ -296,6 +324,37 @@ MUTANTS = [
         SLACK,
         survives="a test of steps with both kinds",
         serving=(AFTER, ""),
+    ),
+    Mutant(
+        "3.5.6",
+        "forgets the memory that the decodes after the chunk read",
+        SLACK,
+        survives="a test in which a decode costs no more than its arithmetic",
+        serving=(
+            "self.profile.seconds(ready, ready)\n        tokens",
+            "self.profile.seconds(ready)\n        tokens",
+        ),
+    ),
+    Mutant(
+        "3.5.6",
+        "forgets the memory that the decodes beside the chunk read",
+        SLACK,
+        survives="a test in which a decode costs no more than its arithmetic",
+        serving=("tokens_within(slack, len(plan),", "tokens_within(slack, 0,"),
+    ),
+    Mutant(
+        "3.5.6",
+        "a tile for prompts, also above the budget",
+        SLACK,
+        survives="a test whose budget has room for the decodes and a tile",
+        serving=(LEFT, "return max(tokens - len(plan), self.tile)"),
+    ),
+    Mutant(
+        "3.5.6",
+        "whole tiles also when nobody decodes",
+        SLACK,
+        survives="a test whose budget is a multiple of the tile",
+        serving=("        if not ready:\n            return most\n", ""),
     ),
     Mutant(
         "3.5.7",

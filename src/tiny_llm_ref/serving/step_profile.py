@@ -87,7 +87,7 @@ class StepProfile:
             tokens -= tile
         if not tokens:
             raise ValueError(
-                f"no step of {tile} tokens takes less than {slo} seconds here: give a higher target or a smaller tile"
+                f"no step of {tile} tokens takes at most {slo} seconds here: give a higher target or a smaller tile"
             )
         return tokens
 
