@@ -49,7 +49,9 @@ def mask64(segments, positions, window=None) -> np.ndarray:
 @pytest.mark.task("3.3.6")
 def test_segment_mask_of_a_chunk_and_two_decodes(b):
     """Two decodes see themselves; a chunk from position 4 on is a triangle, wherever its rows are."""
-    found = b.numpy(b.segment_mask(b.array([0, 1, 2, 2, 2]), b.array([7, 3, 4, 5, 6])))
+    made = b.segment_mask(b.array([0, 1, 2, 2, 2]), b.array([7, 3, 4, 5, 6]))
+    assert made.dtype == b.dtype("float32"), f"it is added to scores in float32, and is {made.dtype}"
+    found = b.numpy(made)
     expected = mask64([0, 1, 2, 2, 2], [7, 3, 4, 5, 6])
     assert found.shape == (5, 5), f"(T, T) is (5, 5), not {found.shape}"
     leaks = np.argwhere((found == 0) & (expected != 0)).tolist()
@@ -66,23 +68,26 @@ def test_segment_mask_of_a_chunk_and_two_decodes(b):
         ([0, 0, 1, 1, 1], [0, 1, 0, 1, 2]),
         ([0, 1, 1, 2, 3, 3], [0, 255, 256, 257, 2048, 2049]),
         ([0, 0, 1, 2, 2], [5, 6, 5, 5, 6]),
+        ([0, 255, 256, 257, 2048, 2049], [3, 3, 3, 3, 3, 3]),
     ],
 )
 @pytest.mark.parametrize("window", [None, 1, 2])
 def test_segment_mask_compares_requests_and_positions(b, segments, positions, window):
-    """The same position in two requests is nothing in common; positions are compared as integers."""
+    """The same position in two requests is nothing in common; requests and positions are compared as integers."""
     found = b.numpy(b.segment_mask(b.array(segments), b.array(positions), window))
     idea = f"segments {segments}, positions {positions}, window {window}"
     assert_close(found, mask64(segments, positions, window), atol=0, idea=idea)
 
 
 @pytest.mark.task("3.3.6")
-def test_segment_mask_does_not_depend_on_the_order_of_the_rows(b, rng):
+@pytest.mark.parametrize("window", [None, 2])
+def test_segment_mask_does_not_depend_on_the_order_of_the_rows(b, rng, window):
     """A permutation of the rows permutes rows and columns of the mask."""
     segments, positions = [0, 1, 1, 1, 2, 2], [9, 3, 4, 5, 0, 1]
     order = rng.permutation(6)
-    found = b.numpy(b.segment_mask(b.array(np.array(segments)[order]), b.array(np.array(positions)[order])))
-    expected = mask64(segments, positions)[np.ix_(order, order)]
+    shuffled = [b.array(np.array(part)[order]) for part in (segments, positions)]
+    found = b.numpy(b.segment_mask(*shuffled, window))
+    expected = mask64(segments, positions, window)[np.ix_(order, order)]
     assert_close(found, expected, atol=0, idea="positions say who comes first, and not the place in the row")
 
 

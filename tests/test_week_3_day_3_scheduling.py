@@ -174,6 +174,7 @@ def test_take_ends_at_a_stop_string(s, stop, tokens, text):
     assert made.tokens == [*tokens], (
         f"its tokens are of the answer, only the text ends before it: {made.tokens}"
     )
+    assert made.known_tokens == [*b"ab", *tokens], f"they are known, too: {made.known_tokens}"
 
 
 @pytest.mark.task("3.3.1")
@@ -181,6 +182,37 @@ def test_take_delivers_what_was_held_back(s):
     """ "en" might become "end": it is shown when the text ends for another reason."""
     assert taken(s, b"the en", stop="end").text == "the ", "'en' may be the beginning of 'end'"
     assert taken(s, b"the en", stop="end", max_tokens=6).text == "the en", "`finish` delivers the rest"
+
+
+@pytest.mark.task("3.3.1")
+@pytest.mark.parametrize(("last", "reason"), [(END, "stop"), (ord("!"), "stop"), (ord("x"), "length")])
+def test_take_ends_with_finish(s, last, reason):
+    """An end token, a stop string and the limit each end the request by `finish`: its blocks are free, and what was
+    held back of its text is delivered."""
+    allocator = s.BlockAllocator(4, 4)
+    made = prepared(s, allocator, "ab", "the en", stop=["end", "!"], max_tokens=7)
+    made.take(last)
+    assert made.finish_reason == reason, f"token {last} ends it: {made.finish_reason!r}"
+    assert allocator.num_free == 4, (
+        f"it has ended and holds {made.block_table.blocks}: `finish` frees the blocks"
+    )
+    expected = "the enx" if reason == "length" else "the en"
+    assert made.text == expected, f"'en' can no longer become 'end': {made.text!r}"
+
+
+class LetterEnds(ByteTokenizer):
+    """A tokenizer whose end token has a text."""
+
+    eos_token_ids = frozenset({ord("$")})
+
+
+@pytest.mark.task("3.3.1")
+def test_take_shows_no_text_of_an_end_token(s):
+    """An end token may have a text, such as "<|im_end|>": a reader never sees it."""
+    made = s.Sequence([*b"ab"], LetterEnds(), max_seq_len=64)
+    for token in b"ok$":
+        made.take(token)
+    assert (made.text, made.finish_reason) == ("ok", "stop"), f"{made.text!r}, {made.finish_reason!r}"
 
 
 @pytest.mark.task("3.3.1")
@@ -259,6 +291,15 @@ def test_pack_samples_only_where_all_known_tokens_are_computed(s):
 
 
 @pytest.mark.task("3.3.2")
+def test_pack_takes_a_chunk_of_one_token_from_its_position(s):
+    """One token in the middle of a prompt is no decode: it is the token at its position, and no token is needed."""
+    long, short, _ = scattered(s)
+    batch = s.pack([s.Scheduled(long, 4, 1), s.Scheduled(short, 5, 1)])
+    assert bytes(batch.token_ids) == b"ex", f"position 4 of the prompt is 'e': {bytes(batch.token_ids)}"
+    assert (batch.positions, batch.sample_rows) == ([4, 5], [1]), f"{batch.positions}, {batch.sample_rows}"
+
+
+@pytest.mark.task("3.3.2")
 def test_pack_computes_an_answer_again(s):
     """After a preemption the answer so far is known text like the prompt: chunks of both, sampled at the very end."""
     _, short, _ = scattered(s, answer="uvw")
@@ -310,6 +351,76 @@ def test_pack_changes_nothing(s):
 
 
 # Decodes first.
+
+
+def placed(s, *texts, free=4, caching=False, **options):
+    """An engine with requests that run, put there by hand: nothing was planned yet.
+
+    Args:
+        texts: for each request its prompt and how many tokens of that are computed; when all of them are, the request
+            has the first token of its answer and is ready to decode.
+        free: blocks that are not theirs.
+    """
+    blocks = sum(-(-len(prompt) // 4) for prompt, _ in texts)
+    engine = Engine(s, blocks + free, caching=caching, **options)
+    for request_id, (prompt, computed) in enumerate(texts):
+        made = prepared(s, engine.allocator, prompt, request_id=request_id, max_tokens=9)
+        made.num_computed = computed
+        if computed == len(prompt):
+            made.take(ord("x"))
+        engine.sequences.append(made)
+        engine.scheduler.running.append(made)
+    return engine
+
+
+def described(plan) -> list[tuple[int, int, int]]:
+    return [(entry.sequence.request_id, entry.start, entry.size) for entry in plan]
+
+
+def plan_decodes(engine, make_room) -> tuple[list, list]:
+    """What `plan_decodes` plans, and for whom it asks for room, with another `make_room`."""
+    asked, plan = [], []
+
+    def ask(sequence):
+        asked.append(sequence.request_id)
+        return make_room(sequence)
+
+    engine.scheduler.make_room = ask
+    engine.scheduler.plan_decodes(plan)
+    return described(plan), asked
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_asks_for_room_for_decodes_alone(s):
+    """Each request that is ready to decode asks `make_room`; a prompt in computation has its blocks."""
+    engine = placed(s, ("abc", 3), ("defgh", 4), ("ij", 2))
+    plan, asked = plan_decodes(engine, lambda sequence: True)
+    assert plan == [(0, 3, 1), (2, 2, 1)], f"request 1 has a prompt token left: {plan}"
+    assert asked == [0, 2], f"`make_room` was asked for the requests {asked}"
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_leaves_out_who_has_no_room(s):
+    """`make_room` returns False for one of them: it is in no plan, and the others are served."""
+    engine = placed(s, ("abc", 3), ("de", 2), ("fg", 2))
+    plan, _ = plan_decodes(engine, lambda sequence: sequence.request_id != 1)
+    assert plan == [(0, 3, 1), (2, 2, 1)], f"request 1 has no block for its token: {plan}"
+
+
+@pytest.mark.task("3.3.3")
+def test_plan_decodes_forgets_who_was_preempted_meanwhile(s):
+    """Making room for request 0 preempts request 2, which was ready before: nobody asks for room for it any more."""
+    engine = placed(s, ("abc", 3), ("de", 2), ("fg", 2))
+
+    def make_room(sequence):
+        if sequence.request_id == 0:
+            victim = engine.scheduler.running.pop()
+            victim.num_computed = 0
+        return True
+
+    plan, asked = plan_decodes(engine, make_room)
+    assert plan == [(0, 3, 1), (1, 2, 1)], f"request 2 was preempted: {plan}"
+    assert asked == [0, 1], f"`make_room` was asked for the requests {asked}"
 
 
 def running(s, *prompts, answers=8, **options):
@@ -398,6 +509,78 @@ def shortage(s, **options):
         engine.add(prompt, max_tokens=5)
     engine.plan()
     return engine
+
+
+@pytest.mark.task("3.3.4")
+def test_preempt_drops_the_blocks_and_nothing_else(s):
+    """All blocks are free and nothing is computed; what is known, what was read and what is counted stay."""
+    engine = placed(s, ("abcdefgh", 8), caching=True)
+    made, kept = (
+        engine.sequences[0],
+        ("prompt_tokens", "known_tokens", "tokens", "text", "sampled", "token_time"),
+    )
+    made.num_cached, made.token_time = 4, 5.0
+    made.take_sampled(s.Sampled(ord("y"), logprob=-0.5))
+    before = {name: getattr(made, name) for name in kept}
+    before = {name: list(value) if isinstance(value, list) else value for name, value in before.items()}
+    for times in (1, 2):
+        made.num_computed = 8
+        made.block_table.reserve(8)
+        made.preempt()
+        assert engine.allocator.num_free == engine.allocator.num_blocks, "its blocks are not free"
+        assert made.num_computed == 0, f"without blocks nothing is computed: {made.num_computed}"
+        assert made.num_preemptions == times, f"{made.num_preemptions} preemptions, not {times}"
+        assert made.num_cached == 4, f"the cached prefix of the first admission stays: {made.num_cached}"
+        for name, value in before.items():
+            assert getattr(made, name) == value, f"{name} was {value!r}, and is {getattr(made, name)!r}"
+
+
+@pytest.mark.task("3.3.4")
+def test_make_room_takes_free_blocks_first(s):
+    """A missing block is free, or none is missing: nobody is preempted."""
+    engine = placed(s, ("abcd", 4), ("efg", 3), free=1)
+    old, young = engine.sequences
+    assert engine.scheduler.make_room(old) and len(old.block_table.blocks) == 2, "it has its second block"
+    assert engine.scheduler.make_room(young), "its token goes into the block that it has"
+    assert engine.scheduler.running == [old, young], f"nobody is preempted: {engine.kinds('preempt')}"
+
+
+@pytest.mark.task("3.3.4")
+def test_make_room_takes_as_many_victims_as_blocks_are_missing(s):
+    """Three blocks are missing, and each younger request has one: three of them go, the youngest first."""
+    engine = placed(s, ("abcd", 4), ("e", 1), ("f", 1), ("g", 1), ("h", 1), free=0, max_num_seqs=5)
+    oldest = engine.sequences[0]
+    oldest.known_tokens += [*b"x" * 8]
+    assert engine.scheduler.make_room(oldest), "it goes on"
+    left = [one.request_id for one in engine.scheduler.running]
+    assert left == [0, 1], f"13 tokens are known, 1 block is there: 3 victims, and 0 and 1 run on, not {left}"
+    assert len(oldest.block_table.blocks) == 4, f"13 tokens are 4 blocks: {oldest.block_table.blocks}"
+
+
+@pytest.mark.task("3.3.4")
+def test_make_room_takes_the_last_that_was_admitted(s):
+    """Also when that one is a prompt in computation, and when it has arrived before the others."""
+    engine = placed(s, ("abcd", 4), ("ef", 2), ("ghijk", 2), free=0)
+    first, second, _ = engine.sequences
+    assert engine.scheduler.make_room(first)
+    assert engine.scheduler.running == [first, second], (
+        "a prompt in computation is preempted like any other request"
+    )
+    engine = placed(s, ("ab", 2), ("cdef", 4), ("gh", 2), free=0)
+    early, needy, late = engine.sequences
+    engine.scheduler.running[:] = [needy, late, early]
+    assert engine.scheduler.make_room(needy)
+    assert engine.scheduler.running == [needy, late], "`running` is in the order of admission, not of arrival"
+
+
+@pytest.mark.task("3.3.4")
+def test_make_room_preempts_the_request_itself_if_it_is_the_youngest(s):
+    """Older requests keep their blocks; it gives its own back, and has no place any more."""
+    engine = placed(s, ("abc", 3), ("defg", 4), free=0)
+    old, young = engine.sequences
+    assert engine.scheduler.make_room(young) is False, "it has lost its place"
+    assert engine.scheduler.running == [old], f"the older one runs on: {len(engine.scheduler.running)} run"
+    assert (young.block_table.blocks, engine.allocator.num_free) == ([], 1), "its block is free"
 
 
 @pytest.mark.task("3.3.4")
@@ -633,6 +816,61 @@ def test_a_lone_prompt_of_many_chunks_is_served(s):
     plans = engine.finish()
     assert plans == [[(0, 0, 8)], [(0, 8, 8)], [(0, 16, 8)], [(0, 24, 1)], [(0, 25, 1)]], f"{plans}"
     engine.check_answers()
+
+
+@pytest.mark.task("3.3.5")
+def test_prompts_that_have_begun_share_what_is_left_in_order(s):
+    """Two prompts have begun: the older one takes what it needs, the other one the rest, and no chunk is empty."""
+    for left, expected in ((6, [(0, 1, 4), (1, 2, 2)]), (3, [(0, 1, 3)]), (0, [])):
+        engine = placed(s, ("abcde", 1), ("fghijk", 2))
+        engine.scheduler.prompt_budget = lambda plan, left=left: left
+        plan = []
+        engine.scheduler.plan_prompts(plan)
+        assert described(plan) == expected, f"{left} tokens are left for 4 and 4: {described(plan)}"
+
+
+WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 64, "max_num_seqs": 2}
+
+
+@pytest.mark.task("3.3.5")
+def test_without_chunks_a_prompt_shares_no_step_with_decodes(s):
+    """`enable_chunked_prefill=False` plans prompts first: whoever decodes is in no such plan, and waits."""
+    engine = Engine(s, **WHOLE)
+    engine.add("a", max_tokens=4)
+    engine.plan()
+    engine.add("b" * 9, max_tokens=2)
+    assert engine.plan() == [(1, 0, 9)], f"a prompt, and no decode with it: {engine.plans[-1]}"
+
+
+@pytest.mark.task("3.3.5")
+def test_without_chunks_those_that_wait_for_their_decode_have_places(s):
+    """Two requests run, and neither is in the plan of prompts: the third one has no place yet."""
+    engine = Engine(s, **WHOLE)
+    for prompt in ("ab", "cde", "fg"):
+        engine.add(prompt, max_tokens=2)
+    plans = engine.finish()
+    expected = [[(0, 0, 2), (1, 0, 3)], [(0, 2, 1), (1, 3, 1)], [(2, 0, 2)], [(2, 2, 1)]]
+    assert plans == expected, f"two places, and prompts apart from decodes: {plans}"
+
+
+@pytest.mark.task("3.3.5")
+def test_without_chunks_nobody_is_alone_beside_a_decode(s):
+    """A request runs that is not in the plan: one that waits keeps the watermark."""
+    engine = Engine(s, num_blocks=10, watermark=0.2, **WHOLE)
+    engine.add("abcde", max_tokens=3)
+    engine.plan()
+    engine.add("f" * 28, max_tokens=3)
+    assert engine.plan() == [(0, 5, 1)], f"8 blocks are free, 2 of them kept, 7 needed: {engine.plans[-1]}"
+
+
+@pytest.mark.task("3.3.5")
+def test_without_chunks_a_prompt_that_does_not_fit_waits_for_the_next_step(s):
+    """`admit` needs to know what is left of the budget, and not the whole budget."""
+    engine = Engine(s, **WHOLE)
+    engine.add("c" * 40, max_tokens=1)
+    engine.add("d" * 30, max_tokens=1)
+    plans = engine.finish()
+    assert plans == [[(0, 0, 40)], [(1, 0, 30)]], f"24 of 64 tokens are left, and 30 do not fit: {plans}"
 
 
 @pytest.mark.task("3.3.5")

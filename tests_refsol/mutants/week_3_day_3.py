@@ -20,6 +20,7 @@ LAST = """        if self.answer.stopped:
 SAMPLED = """        if entry.needs_token:
             batch.sample_rows.append(len(batch.token_ids) - 1)
 """
+WALK = "        for sequence in list(self.running):\n"
 DECODES = """            if sequence.is_decoding and self.make_room(sequence):
                 plan.append(Scheduled(sequence, sequence.num_computed, 1))
 """
@@ -127,6 +128,45 @@ MUTANTS = [
         serving=("len(self.tokens) >= self.max_new_tokens", "len(self.tokens) > self.max_new_tokens"),
     ),
     Mutant(
+        "3.3.1",
+        "sets the reason of an end token without `finish`, and keeps the blocks",
+        SEQUENCE,
+        survives="a test of reason and text",
+        serving=(END, END.replace('self.finish("stop")', 'self.finish_reason = "stop"')),
+    ),
+    Mutant(
+        "3.3.1",
+        "sets the reason of a stop string without `finish`, and keeps the blocks",
+        SEQUENCE,
+        survives="a test of reason and text",
+        serving=(LAST, LAST.replace('self.finish("stop")', 'self.finish_reason = "stop"')),
+    ),
+    Mutant(
+        "3.3.1",
+        "shows the text of an end token",
+        SEQUENCE,
+        survives="a test whose end tokens have no text",
+        serving=(
+            END,
+            END.replace(
+                "            self.finish", "            self.answer.add(token)\n            self.finish"
+            ),
+        ),
+    ),
+    Mutant(
+        "3.3.1",
+        "drops the token that completes a stop string",
+        SEQUENCE,
+        survives="a test of reason and text",
+        serving=(
+            LAST,
+            LAST.replace(
+                '            self.finish("stop")',
+                '            self.known_tokens.pop()\n            self.finish("stop")',
+            ),
+        ),
+    ),
+    Mutant(
         "3.3.2",
         "samples after every chunk",
         PACKING,
@@ -228,6 +268,31 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "3.3.2",
+        "a chunk of one token is the last known token",
+        PACKING,
+        survives="a test in which only decodes have one token",
+        serving=(
+            "entry.sequence.known_tokens[entry.start : entry.stop]",
+            "entry.sequence.known_tokens[-1:] if entry.size == 1"
+            " else entry.sequence.known_tokens[entry.start : entry.stop]",
+        ),
+    ),
+    Mutant(
+        "3.3.2",
+        "samples every entry that ends behind the prompt",
+        PACKING,
+        survives="a test without preemption: the answer is computed again in chunks",
+        serving=("if entry.needs_token:", "if entry.stop >= entry.sequence.num_prompt_tokens:"),
+    ),
+    Mutant(
+        "3.3.2",
+        "samples the first row of an entry",
+        PACKING,
+        survives="a test of decodes",
+        serving=("append(len(batch.token_ids) - 1)", "append(batch.query_start[-2])"),
+    ),
+    Mutant(
         "3.3.3",
         "prompts first: decodes get what is left",
         SCHEDULER,
@@ -291,6 +356,75 @@ MUTANTS = [
         serving=(
             DECODES,
             DECODES + "                sequence.block_table.reserve(sequence.num_computed + 2)\n",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "lists the decodes first, and does not look again who was preempted",
+        SCHEDULER,
+        survives="a test without preemption",
+        serving=(
+            WALK + DECODES,
+            "        for sequence in [one for one in self.running if one.is_decoding]:\n"
+            + DECODES.replace("sequence.is_decoding and ", ""),
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "plans whoever has no room too",
+        SCHEDULER,
+        survives="a test with free blocks",
+        serving=(
+            DECODES,
+            DECODES.replace("and self.make_room(sequence):", "and (self.make_room(sequence) or True):"),
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "makes room for everybody who runs, also for the preempted",
+        SCHEDULER,
+        survives="a test without preemption",
+        serving=(
+            "if sequence.is_decoding and self.make_room(sequence):",
+            "if self.make_room(sequence) and sequence.is_decoding:",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "stops at the first request without room",
+        SCHEDULER,
+        survives="a test in which the youngest has none",
+        serving=(
+            DECODES,
+            DECODES.replace(
+                "and self.make_room(sequence):", "and not self.make_room(sequence):\n                return"
+            ).replace(
+                "                plan.append",
+                "            if sequence.is_decoding:\n                plan.append",
+            ),
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "reserves the block itself, and never preempts",
+        SCHEDULER,
+        survives="a test with free blocks",
+        serving=(
+            DECODES,
+            DECODES.replace(" and self.make_room(sequence)", "")
+            + "                sequence.block_table.reserve(len(sequence.known_tokens))\n",
+        ),
+    ),
+    Mutant(
+        "3.3.3",
+        "plans all decodes and makes room later: victims stay in the plan",
+        SCHEDULER,
+        survives="a test without preemption",
+        serving=(
+            WALK + DECODES,
+            WALK
+            + DECODES.replace(" and self.make_room(sequence)", "")
+            + "        plan[:] = [entry for entry in plan if self.make_room(entry.sequence)]\n",
         ),
     ),
     Mutant(
@@ -364,6 +498,83 @@ MUTANTS = [
             '        """\n        self.returned.appendleft(sequence)\n',
             '        """\n        self.queue.add(sequence)\n',
         ),
+    ),
+    Mutant(
+        "3.3.4",
+        "spares prompts in computation",
+        SCHEDULER,
+        survives="a test in which everybody decodes",
+        serving=(
+            "youngest = self.running[-1]",
+            "youngest = next((one for one in self.running[::-1] if one.is_decoding), sequence)",
+        ),
+    ),
+    Mutant(
+        "3.3.4",
+        "preempts the last that arrived, and not the last that was admitted",
+        SCHEDULER,
+        survives="a test with a first-come queue",
+        serving=(
+            "youngest = self.running[-1]",
+            "youngest = max(self.running, key=lambda one: one.request_id)",
+        ),
+    ),
+    Mutant(
+        "3.3.4",
+        "wants a free block also when the last one has room",
+        SCHEDULER,
+        survives="a test with free blocks",
+        serving=(
+            "missing = sequence.block_table.missing(len(sequence.known_tokens))",
+            "missing = max(1, sequence.block_table.missing(len(sequence.known_tokens)))",
+        ),
+    ),
+    Mutant(
+        "3.3.4",
+        "whoever is short gives up its own place",
+        SCHEDULER,
+        survives="a test in which the youngest is short",
+        serving=("youngest = self.running[-1]", "youngest = sequence"),
+    ),
+    Mutant(
+        "3.3.4",
+        "the cached prefix counts as computed after a preemption",
+        SEQUENCE,
+        survives="a test without the prefix cache",
+        serving=("self.num_computed = 0", "self.num_computed = self.num_cached"),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a preemption forgets what came from the prefix cache",
+        SEQUENCE,
+        survives="a test without the prefix cache",
+        serving=("self.num_computed = 0", "self.num_computed = self.num_cached = 0"),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a preemption forgets the log-probabilities of the answer",
+        SEQUENCE,
+        survives="a test of tokens and text",
+        serving=("self.num_computed = 0", "self.num_computed, self.sampled = 0, []"),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a second preemption is not counted",
+        SEQUENCE,
+        survives="a test with one preemption",
+        serving=("self.num_preemptions += 1", "self.num_preemptions = 1"),
+        inside="Sequence.preempt",
+    ),
+    Mutant(
+        "3.3.4",
+        "a preemption forgets when the last token came",
+        SEQUENCE,
+        survives="a test of tokens and text",
+        serving=("self.num_computed = 0", "self.num_computed, self.token_time = 0, 0.0"),
+        inside="Sequence.preempt",
     ),
     Mutant(
         "3.3.5",
@@ -455,6 +666,51 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "3.3.5",
+        "empty chunks for prompts that have begun",
+        SCHEDULER,
+        survives="a test in which one prompt at most has begun",
+        serving=("if left and not sequence.is_decoding:", "if not sequence.is_decoding:"),
+    ),
+    Mutant(
+        "3.3.5",
+        "of prompts that have begun the youngest first",
+        SCHEDULER,
+        survives="a test in which one prompt at most has begun",
+        serving=(BEGUN, BEGUN.replace("in self.running:", "in self.running[::-1]:")),
+    ),
+    Mutant(
+        "3.3.5",
+        "skips who is in the plan, and not who decodes",
+        SCHEDULER,
+        survives="a test with chunks: there they are the same",
+        serving=(
+            BEGUN,
+            BEGUN.replace("not sequence.is_decoding", "sequence not in [entry.sequence for entry in plan]"),
+        ),
+    ),
+    Mutant(
+        "3.3.5",
+        "counts places in the plan, and not in `running`",
+        SCHEDULER,
+        survives="a test with chunks: there they are the same",
+        serving=("len(self.running) < self.max_num_seqs", "len(plan) < self.max_num_seqs"),
+    ),
+    Mutant(
+        "3.3.5",
+        "a request is alone when the plan is empty",
+        SCHEDULER,
+        survives="a test with chunks: there it is the same",
+        serving=("admit(not self.running, left)", "admit(not plan, left)"),
+    ),
+    Mutant(
+        "3.3.5",
+        "tells `admit` the whole budget",
+        SCHEDULER,
+        survives="a test with chunks: only whole prompts need to fit",
+        serving=("admit(not self.running, left)", "admit(not self.running, self.max_num_batched_tokens)"),
+    ),
+    Mutant(
         "3.3.6",
         "the causal mask over the whole row: earlier requests are seen",
         ATTENTION,
@@ -511,6 +767,60 @@ MUTANTS = [
         inside="segment_mask",
         torch=("    seen = (segments", "    positions = positions.half()\n    seen = (segments"),
         mlx=("    seen = (segments", "    positions = positions.astype(mx.float16)\n    seen = (segments"),
+    ),
+    Mutant(
+        "3.3.6",
+        "a mask in half precision",
+        ATTENTION,
+        survives="a test of the values",
+        torch=(
+            "return torch.where(seen, 0.0, -torch.inf)",
+            "return torch.where(seen, 0.0, -torch.inf).half()",
+        ),
+        mlx=("return mx.where(seen, 0.0, -mx.inf)", "return mx.where(seen, 0.0, -mx.inf).astype(mx.float16)"),
+        inside="segment_mask",
+    ),
+    Mutant(
+        "3.3.6",
+        "requests in eight bits: the 257th is the first",
+        ATTENTION,
+        survives="a test with few requests",
+        torch=("    seen = (segments", "    segments = segments.to(torch.int8)\n    seen = (segments"),
+        mlx=("    seen = (segments", "    segments = segments.astype(mx.int8)\n    seen = (segments"),
+        inside="segment_mask",
+    ),
+    Mutant(
+        "3.3.6",
+        "requests in half precision, where 2,049 does not exist",
+        ATTENTION,
+        survives="a test with few requests",
+        torch=("    seen = (segments", "    segments = segments.half()\n    seen = (segments"),
+        mlx=("    seen = (segments", "    segments = segments.astype(mx.float16)\n    seen = (segments"),
+        inside="segment_mask",
+    ),
+    Mutant(
+        "3.3.6",
+        "counts the window in rows, and not in positions",
+        ATTENTION,
+        survives="a test whose rows are in order",
+        torch=(
+            "(positions > positions[:, None] - window)",
+            "(torch.arange(len(positions)) > torch.arange(len(positions))[:, None] - window)",
+        ),
+        mlx=(
+            "(positions > positions[:, None] - window)",
+            "(mx.arange(len(positions)) > mx.arange(len(positions))[:, None] - window)",
+        ),
+    ),
+    Mutant(
+        "3.3.6",
+        "a window without a limit in front: a row sees its own future",
+        ATTENTION,
+        survives="a test without a window",
+        both=(
+            "seen = seen & (positions > positions[:, None] - window)",
+            "seen = (segments[:, None] == segments) & (positions > positions[:, None] - window)",
+        ),
     ),
     Mutant(
         "3.3.7",

@@ -49,8 +49,8 @@ class Admission:
     def put_back(self, sequence: Sequence) -> None:
         """Lets a preempted request wait before all others.
 
-        It will not be admitted before a running one has left: it needs more blocks than it gave back, and others have
-        taken some of those.
+        It will not be admitted before a running one has left: it needs at least as many blocks as it gave back, and
+        others have taken some of those.
         """
         self.returned.appendleft(sequence)
 
