@@ -130,7 +130,7 @@ def test_a_name_that_is_no_file_is_refused_before_anything_is_measured(name, mon
     with pytest.raises(SystemExit) as end:
         bench_decode.main(["--config", "tiny-qwen3", "--save", name])
     assert end.value.code == 2
-    assert f"argument --save: {name!r} is no name" in capsys.readouterr().err.splitlines()[-1]
+    assert f"argument --save: {name!r} is not a name" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_result_that_cannot_be_written_is_refused_before_anything_is_measured(

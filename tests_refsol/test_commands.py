@@ -166,7 +166,7 @@ def test_see_without_the_device_is_one_line():
 
 def test_see_counts_graphs_of_one_day_and_on_one_port():
     done = run("see", "2.6", "--graphs", "--solution", "ref")
-    assert done.returncode == 1 and done.stderr.strip() == "day 2.6 has no screen of its graphs"
+    assert done.returncode == 2 and done.stderr.strip() == "day 2.6 has no screen of its graphs"
     done = run("see", "2.7", "--graphs", "--solution", "ref", "--backend", "mlx")
     assert done.returncode == 2 and "compilers for fixed shapes take no other" in done.stderr
 

@@ -43,20 +43,27 @@ def array_library(b):
     return import_module({"mlx": "mlx.core", "torch": "torch"}[b.name])
 
 
+def in_a_batch(model, b) -> list:
+    """Caches of a batch whose only request has four tokens."""
+    own, shared = model.create_kv_cache(16), model.create_batch_cache(2, 16)
+    model(b.array([TEXT[:4]]), 0, own)
+    for request, batch in zip(own, shared, strict=True):
+        batch.add_request(request, 0)
+    return shared
+
+
 @pytest.mark.parametrize("layers", [1, 3])
 def test_device_attention_of_a_model_reads_no_mask(b, monkeypatch, layers):
-    """Three tokens after four: the cache makes a mask in which each token sees itself, so no row can be empty."""
-    model = b.Qwen3ModelWeek2(checkpoint_of(b, layers), attention="device")
-    plain = b.Qwen3ModelWeek2(checkpoint_of(b, layers), attention="simple")
-    caches, others = model.create_kv_cache(16), plain.create_kv_cache(16)
-    model(b.array([TEXT[:4]]), 0, caches)
-    plain(b.array([TEXT[:4]]), 0, others)
-    with counted(monkeypatch, array_library(b), "any") as calls:
-        logits = model(b.array([TEXT[4:]]), 4, caches)
-    assert not calls, f"{layers} layers read their mask {len(calls)} times to look for empty rows"
-    assert_close(
-        b.numpy(logits), b.numpy(plain(b.array([TEXT[4:]]), 4, others)), atol=1e-4, idea="same logits"
+    """A decode step of a batch: its mask is an array in which each token sees itself, so no row is empty."""
+    model, plain = (
+        b.Qwen3ModelWeek2(checkpoint_of(b, layers), attention=name) for name in ("device", "simple")
     )
+    token, caches = b.array([[TEXT[4]], [0]]), in_a_batch(model, b)
+    with counted(monkeypatch, array_library(b), "any") as calls:
+        logits = model(token, [4, 0], caches)
+    assert not calls, f"{layers} layers read their mask {len(calls)} times to look for empty rows"
+    expected = b.numpy(plain(token, [4, 0], in_a_batch(plain, b)))
+    assert_close(b.numpy(logits)[:1], expected[:1], atol=1e-4, idea="the same logits as by simple attention")
 
 
 def chunk_with_a_past() -> PackedBatch:
@@ -99,18 +106,23 @@ def test_caches_of_one_request_list_their_slots_once_per_step(b, monkeypatch):
 
 
 def test_slots_follow_a_table_that_was_emptied(b):
-    """The same positions in other blocks are other slots."""
+    """The same positions in other blocks are other slots: the last token must find the keys of the second prompt."""
     allocator = BlockAllocator(8, PAGE)
     model, table = b.Qwen3ModelWeek2(checkpoint_of(b, 3)), BlockTable(allocator)
     pools = model.create_kv_pools(8, PAGE)
     caches = b.TinyKvPagedCache.of_layers(pools, table)
-    first = b.numpy(model(b.array([TEXT]), 0, caches))
-    caches[0].release()
+    model(b.array([TEXT[:6]]), 0, caches)
+    expected = b.numpy(model(b.array([TEXT[6:]]), 6, caches))
+    _rewind(caches, 7)
+    model(b.array([TEXT[:6]]), 0, caches)
+    _rewind(caches, 6)
+    table.release()
     allocator.allocate(1)  # so that the next text starts in another block
+    model(b.array([TEXT[:6]]), 0, caches)
+    again = b.numpy(model(b.array([TEXT[6:]]), 6, caches))
+    assert_close(again, expected, atol=1e-4, idea="the last token after the table was emptied")
+
+
+def _rewind(caches, n: int) -> None:
     for cache in caches:
-        cache.rewind(cache.offset)
-    for start in range(len(TEXT)):
-        again = b.numpy(model(b.array([TEXT[start : start + 1]]), start, caches))
-        assert_close(
-            again[:, 0], first[:, start], atol=1e-4, idea=f"token {start} after the table was emptied"
-        )
+        cache.rewind(n)

@@ -159,7 +159,7 @@ MUTANTS = [
         survives="a test with L = S, and every test on a kernel that ignores one of them",
         inside="flash_attention_device",
         torch=(
-            "device=query.device)\n    return fused_attention(query, key, value, scale, mask)",
+            "device=query.device)\n    return fused_attention(query, key, value, scale, mask, may_hide_all=False)",
             "device=query.device)\n"
             "    return fused_attention(query, key, value, scale, mask, is_causal=mask is not None)",
         ),
@@ -205,11 +205,12 @@ MUTANTS = [
         survives="a test whose masks are causal themselves",
         inside="flash_attention_device",
         mlx=(
-            "return fused_attention(query, key, value, scale, mask)",
-            "return fused_attention(query, key, value, scale, mask, is_causal=mask is not None and query.shape[2] > 1)",
+            "scale, mask, may_hide_all=may_hide_all)",
+            "scale, mask, is_causal=mask is not None and query.shape[2] > 1)",
         ),
         torch=(
-            "    if not isinstance(mask, str):\n        return fused_attention(query, key, value, scale, mask)",
+            "    if not isinstance(mask, str):\n"
+            "        return fused_attention(query, key, value, scale, mask, may_hide_all=may_hide_all)",
             "    if not isinstance(mask, str):\n"
             "        causal = mask is not None and query.shape[2] > 1\n"
             "        return fused_attention(query, key, value, scale, mask, is_causal=causal)",

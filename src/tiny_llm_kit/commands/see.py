@@ -21,7 +21,7 @@ def screen(day: Day, part: str = ""):
     try:
         return import_module(f"tiny_llm_kit.course.see.week_{day.week}_day_{day.day}{part}")
     except ModuleNotFoundError:
-        raise SystemExit(f"day {day} has no {'screen of its graphs' if part else 'screen'}") from None
+        fail(f"day {day} has no {'screen of its graphs' if part else 'screen'}")
 
 
 @command

@@ -69,7 +69,7 @@ def check_peer(name: str, port: Port) -> None:
         ValueError: it runs on the other port, or is not installed; the message says what to do.
     """
     if PEERS[name] != port.name:
-        raise ValueError(f"--compare {name} runs beside {PEERS[name]}: choose --backend {PEERS[name]}")
+        raise ValueError(f"--compare {name} needs the {PEERS[name]} port: choose --backend {PEERS[name]}")
     if find_spec(name.replace("-", "_")) is None:
         raise ValueError(f"--compare {name}: not installed; {INSTALLING[name]}")
 

@@ -52,7 +52,9 @@ def bench_parser(
 def result_argument(text: str) -> str:
     """The name of a sealed result, whose file can be written."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name: use letters, digits, and . _ - between them")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name: use letters, digits, and . _ - between them"
+        )
     provenance.RESULTS.mkdir(exist_ok=True)
     output_argument(str(provenance.RESULTS / f"{text}.json"))
     return text
