@@ -235,7 +235,7 @@ def test_the_schedulers_of_the_paper_serve_everybody():
 def test_a_million_is_labelled_as_extrapolated():
     clock = iter([0.0, 12.0])
     study = scale.run(PLAN, lambda: next(clock))
-    assert column(study, "seconds") == [12.0, pytest.approx(12.0 * 1e6 / 24)]
+    assert column(study, "processor s") == [12.0, pytest.approx(12.0 * 1e6 / 24)]
     assert "extrapolated" in study.rows[1][0] and study.rows[1][2:4] == [None, None]
 
 

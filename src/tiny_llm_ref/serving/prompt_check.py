@@ -11,11 +11,20 @@ def prompt_error(tokens: Sequence[int], vocab_size: int, max_seq_len: int) -> st
         vocab_size: token ids are below it.
         max_seq_len: tokens of prompt and answer together, at most.
     """
-    strange = [t for t in tokens if not (isinstance(t, int) and 0 <= t < vocab_size)]
     if not tokens:
         return "the prompt is empty: give the model at least one token to continue"
+    strange = [] if _all_known(tokens, vocab_size) else _strange(tokens, vocab_size)
     if strange:
         return f"token id {strange[0]} is not one of 0 to {vocab_size - 1}: the prompt is not of this model"
     if len(tokens) >= max_seq_len:
         return f"the prompt has {len(tokens)} tokens, but max_seq_len is {max_seq_len} with the answer: shorten it"
     return None
+
+
+def _all_known(tokens: Sequence[int], vocab_size: int) -> bool:
+    """Whether all ids are in the vocabulary, for prompts of thousands of them: no Python code runs per token."""
+    return set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < vocab_size
+
+
+def _strange(tokens: Sequence[int], vocab_size: int) -> list[int]:
+    return [t for t in tokens if not (isinstance(t, int) and 0 <= t < vocab_size)]

@@ -25,6 +25,8 @@ class StopStrings:
         """Adds a piece, and returns the text that is safe to emit: nothing after a stop string was found."""
         if self.found:
             return ""
+        if not self.stop:
+            return piece
         text = self._held + piece
         starts = [text.find(word) for word in self.stop if word in text]
         if starts:
