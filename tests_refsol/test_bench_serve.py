@@ -21,6 +21,8 @@ from tiny_llm_kit.lab.bench.serving.load import Load, Texts, figures, goodput_of
 from tiny_llm_kit.lab.bench.serving.measure import ServingPlan
 from tiny_llm_kit.lab.bench.serving.processes import Place, Server, free_port, our_server, running
 from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_kit.runtime.arguments import engine_options
+from tiny_llm_kit.runtime.port import installed_backends
 
 PIECE = 0.002  # seconds per piece of the stand-in server
 
@@ -250,6 +252,8 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--attainment 1.5 --goodput ttft:3", "--attainment"),
         ("--goodput fast:3", "NAME:MILLISECONDS"),
         ("--base-url http://127.0.0.1:1", "give --model"),
+        ("--layers 2", "--layers needs random weights"),
+        ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),
     ],
 )
 def test_what_cannot_be_measured_ends_with_one_line(options, says, capsys):
@@ -272,8 +276,22 @@ def test_the_command_line_of_our_server_has_every_option_that_is_set():
 
 
 def test_our_server_takes_every_option_of_the_plan():
-    plan = ServingPlan(num_blocks=9, max_num_batched_tokens=32)
+    plan = ServingPlan(
+        num_blocks=9, policy="slack", latency_target=0.5, config="qwen3-0.6b", random_weights=True, layers=2
+    )
     options = {name: getattr(plan, name) for name in measure.OPTIONS}
     command = our_server(Place("ref", "torch", "cpu"), "tiny-qwen3", options).command
     taken = serve.parser().parse_args([*command[command.index("--solution") :], "--host", "h", "--port", "1"])
     assert {name: getattr(taken, name) for name in options} == options
+
+
+def test_a_server_of_random_weights_reads_texts_and_answers_blanks():
+    """In this process: what a command line makes, without HTTP."""
+    line = "--config tiny-qwen3 --layers 1 --policy slack --max-num-seqs 2 --max-num-batched-tokens 32"
+    options = serve.parser().parse_args([*line.split(), "--num-blocks", "8", "--enforce-eager"])
+    llm = serve.open_llm(options, installed_backends()[0], engine_options(options))
+    assert len(llm.engine.network.layers) == 1 and llm.engine.profile is not None
+    params = llm.engine.names.SamplingParams(max_tokens=5)
+    assert [llm.generate([text], params, use_tqdm=False)[0].outputs[0].text for text in ("Hello", "a b")] == [
+        " " * 5
+    ] * 2

@@ -457,14 +457,15 @@ def test_policies_by_name_change_no_answer(make, policy):
     assert llm.engine.allocator.num_free == llm.engine.allocator.num_blocks, "measuring takes no block"
 
 
-def test_the_slack_scheduler_with_padded_steps(make):
-    """Any number of prompts may be in progress: the shapes allow for it, and no answer changes."""
+@pytest.mark.parametrize(("seqs", "budget"), [(4, 48), (1, 48), (1, 16)])
+def test_the_slack_scheduler_with_padded_steps(make, seqs, budget):
+    """The shapes allow for any number of prompts in progress, and for each step of the profile; no answer changes."""
     padded = {
         "bucketing_strategy": "exponential",
-        "max_num_batched_tokens": 48,
+        "max_num_batched_tokens": budget,
         "enable_prefix_caching": False,
     }
-    llm = make(policy="slack", latency_target=60.0, **padded)
+    llm = make(policy="slack", latency_target=60.0, max_num_seqs=seqs, **padded)
     assert texts(llm.generate(PROMPTS, SIX)) == texts(make().generate(PROMPTS, SIX))
 
 

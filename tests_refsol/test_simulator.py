@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_llm_kit.lab.cost_model import Cost, pairs
 from tiny_llm_kit.lab.latency_recorder import LatencyRecorder, weighted_percentile
 from tiny_llm_kit.lab.packed_cost import INCIDENTS, AdditiveCost, RooflineCost, StepWork
-from tiny_llm_kit.lab.packed_profile import StepSamples, WallClock, fitted
+from tiny_llm_kit.lab.packed_profile import EngineClock, StepSamples, fitted
 from tiny_llm_kit.lab.recorder import Recorder
 from tiny_llm_kit.lab.simulator import Simulation, StuckScheduler
 from tiny_llm_kit.lab.trace import percentile
@@ -237,7 +237,7 @@ def test_a_profile_finds_the_costs_of_the_steps_it_has_seen():
     assert vars(found) == pytest.approx(vars(SUM), rel=1e-6)
 
 
-def test_a_step_counts_from_the_end_of_the_last_one_or_of_a_sleep():
+def test_a_step_counts_from_the_end_of_the_last_one_or_of_a_wait():
     clock = SimpleNamespace(woke=0.0)
     samples = StepSamples(clock)
     chunk = SimpleNamespace(kind="chunk", tokens=4, context=2, requests=())
@@ -250,10 +250,15 @@ def test_a_step_counts_from_the_end_of_the_last_one_or_of_a_sleep():
     assert samples.samples[0][0] == StepWork(4, pairs(4, 2), 2)
 
 
-def test_a_wall_clock_sleeps_until_a_moment_and_not_for_one_that_is_over():
-    clock = WallClock()
-    clock.wait_until(0.01)
-    assert clock() >= 0.01 and clock.woke >= 0.01
-    before = clock()
-    clock.wait_until(0.0)
-    assert clock() - before < 5
+def test_an_engines_clock_counts_its_own_work_and_jumps_where_it_would_wait():
+    seconds = iter([10.0, 11.5, 20.0, 20.25, 20.5, 21.0])
+    clock = EngineClock(lambda: next(seconds))
+    with clock:
+        pass
+    assert clock() == 1.5, "what happens in between is not its work"
+    with clock:
+        clock.wait_until(7.0)
+        assert clock.woke == 7.25
+    assert clock() == 7.75
+    clock.wait_until(3.0)
+    assert clock() == clock.woke == 7.75, "a moment that is over is not waited for"

@@ -2,17 +2,23 @@
 
 import argparse
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class
+from ..lab.bench.shapes import SHAPES, BlankAnswers, check_layers, random_network
+from ..model.tokenizer import load_tokenizer
 from ..runtime.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
-from ..runtime.port import SOLUTIONS
+from ..runtime.port import SOLUTIONS, Port
 from ..terminal import command, fail
 
 API_KEY = "TINY_LLM_API_KEY"
+# The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
+# the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
+SWITCH_SECONDS = 0.0005
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,14 +38,30 @@ def parser() -> argparse.ArgumentParser:
     add("--max-body-bytes", type=whole_number(1), default=4 * 2**20, metavar="N", help=says)
     add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
     add_model_arguments(top, solution="ref")
+    add_shape_arguments(top)
     add_engine_arguments(top, scheduling_policy="priority")
     return top
+
+
+def add_shape_arguments(top: argparse.ArgumentParser) -> None:
+    """Adds the options of random weights: speed does not depend on what a model knows."""
+    add = top.add_argument_group(
+        "random weights", "to measure; texts are read as --model reads them"
+    ).add_argument
+    add("--config", choices=sorted(SHAPES), help="this shape instead of that of --model")
+    add("--random-weights", action="store_true", default=None, help="the shape of --model")
+    add("--layers", type=whole_number(1), metavar="N", help="fewer layers than the shape has")
 
 
 def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) -> Any:
     """The `LLM` that was asked for; runs on the engine's thread."""
     where = {"backend": backend, "device": options.device, "dtype": options.dtype}
     cls = llm_class(SOLUTIONS[options.solution])
+    if check_layers(options.config, bool(options.random_weights), options.layers):
+        port = Port(SOLUTIONS[options.solution], **where)
+        network, _ = random_network(port, options.model, options.config, options.layers, options.quantize)
+        tokenizer = BlankAnswers(load_tokenizer(options.model))
+        return cls.of(port, network, tokenizer, **{**cls.engine_options(backend), **engine})
     return cls(options.model, quantization=options.quantize, **where, **engine)
 
 
@@ -54,6 +76,7 @@ def server_of(options: argparse.Namespace) -> Any:
     from ..runtime.openai_api.service import ServerOptions
     from ..runtime.server import create_app
 
+    check_layers(options.config, bool(options.random_weights), options.layers)
     backend = choose_backend(options.solution, options.backend)
     opens = partial(open_llm, options, backend, engine_options(options))
     name = options.served_model_name or Path(options.model).name
@@ -73,6 +96,7 @@ def main(argv: list[str] | None = None) -> None:
     with ends_at_a_blank(needs=Day(3, 6)):
         try:
             server = server_of(options)
+            sys.setswitchinterval(SWITCH_SECONDS)
         except (ImportError, ValueError) as error:
             fail(error)
         print(

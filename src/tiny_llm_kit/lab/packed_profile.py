@@ -1,34 +1,49 @@
 """What the steps of a running engine cost: samples from its own events, and the sum nearest to them."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .cost_model import nearest_sum, pairs
 from .packed_cost import AdditiveCost, StepWork
 
 
-class WallClock:
-    """Seconds that pass by themselves, since it was made. What waits for a time sleeps."""
+class EngineClock:
+    """The time that one engine has worked: it passes inside `with clock:` alone, and a wait is a jump.
 
-    def __init__(self):
-        self._start = time.perf_counter()
-        self.woke = 0.0  # when the last sleep ended
+    So a run takes no longer than its work, and engines that work in turns do not count each other's steps.
+
+    Args:
+        source: seconds. A thread that only computes needs as much processor time (`time.process_time`) on a busy
+            machine as on a quiet one; `time.perf_counter` also counts what other processes take.
+    """
+
+    def __init__(self, source: Callable[[], float] = time.process_time):
+        self._source, self._start, self._before = source, None, 0.0
+        self.woke = 0.0  # when the last wait ended
+
+    def __enter__(self) -> "EngineClock":
+        self._start = self._source()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._before, self._start = self(), None
 
     def __call__(self) -> float:
-        return time.perf_counter() - self._start
+        return self._before + (0.0 if self._start is None else self._source() - self._start)
 
     def wait_until(self, moment: float) -> None:
-        time.sleep(max(0.0, moment - self()))
+        self._before += max(0.0, moment - self())
         self.woke = self()
 
 
 class StepSamples:
     """Listens to a scheduler, and notes what each step computed and how long it took.
 
-    A step counts from the end of the one before it, or from the end of a sleep: planning and packing belong to it.
+    A step counts from the end of the one before it, or from the end of a wait: planning and packing belong to it.
 
     Args:
-        clock: of the scheduler; one without `woke` never sleeps.
+        clock: of the scheduler; one without `woke` never waits.
     """
 
     def __init__(self, clock: Any):

@@ -1,7 +1,7 @@
 """Discrete events around a scheduler: requests arrive in seconds, steps follow, and only the model takes time.
 
 The scheduler is that of the solution, with its own plan, pack and commit. With a simulated model a run is the same on
-every machine. A real model and a wall clock make the same loop send requests to an engine in real time.
+every machine. A real model and a clock of its work make the same loop send requests to an engine.
 """
 
 import heapq
@@ -51,7 +51,7 @@ class Simulation:
         names: the module `serving` of a solution.
         cost: seconds of a step, for a simulated model.
         model: runs the steps instead of a simulated model.
-        clock: of that model, as `WallClock` for a real one; its own when None.
+        clock: of that model, as `EngineClock` for a real one; its own when None.
         scheduler: makes it, as `HybridScheduler` is made; that one when None.
         recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
             `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.

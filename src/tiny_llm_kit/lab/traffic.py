@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .arrivals import arrival_gaps
 from .workload import SHORT, RequestSpec
 
 PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
@@ -84,8 +85,7 @@ def traffic(
 ) -> Iterator[RequestSpec]:
     """Requests in the order of their arrival.
 
-    The gaps between arrivals have a gamma distribution, as in vLLM's benchmarks. With the same seed, a higher rate
-    sends the same requests in less time.
+    With the same seed, a higher rate sends the same requests in less time.
 
     Args:
         trace: one of `TRACES`.
@@ -98,12 +98,10 @@ def traffic(
     Raises:
         ValueError: a number is not positive.
     """
-    if not (rate > 0 and variation > 0):
-        raise ValueError(f"rate {rate} and variation {variation}: give numbers above 0")
-    rng, shape, time = np.random.default_rng(seed), 1 / variation**2, 0.0
+    rng, burstiness, time = np.random.default_rng(seed), 1 / variation**2 if variation > 0 else 0.0, 0.0
     for start in range(0, count, GROUP):
         lengths = TRACES[trace].draw(rng, GROUP)
-        gaps = rng.gamma(shape, 1 / shape, GROUP) / rate
+        gaps = arrival_gaps(GROUP, rate, burstiness, rng=rng)
         for (tokens, answer), gap in zip(lengths[: count - start].tolist(), gaps.tolist(), strict=False):
             time += gap
             yield RequestSpec(SHORT, tokens, answer, time=time)

@@ -68,5 +68,11 @@ def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, l
     context = min(limits.max_model_len // 2, runner.num_blocks * options.block_size // seqs) - 1
     timer = StepTimer(names, runner, options.block_size, max(context, 1))
     most = min(limits.max_num_batched_tokens, limits.max_model_len)
-    sizes = [size for size in SIZES if size < most] + [most]
-    return names.profile_steps(timer.seconds, sizes, fit_line, [1, seqs])
+    sizes = sorted({*(size for size in SIZES if size < most), -(-most // 2), most})
+
+    def seconds(tokens: int, decodes: int) -> float:
+        """More decodes than run at a time, which a line of one request needs, cost as much as those."""
+        at_most = options.max_num_seqs
+        return timer.seconds(*((at_most, at_most) if decodes > at_most else (tokens, decodes)))
+
+    return names.profile_steps(seconds, sizes, fit_line, [1, seqs])

@@ -5,8 +5,11 @@ from types import ModuleType
 from typing import Any
 
 from ...model.config import ModelConfig, read_config
-from ...model.quantization import WeightQuantizer
+from ...model.hub import model_folder
+from ...model.quantization import QUANTIZATIONS, WeightQuantizer
+from ...model.quantized_head import QuantizedHead
 from ...repo import MODELS
+from ..serve import EndlessTokenizer
 
 # As its config.json on the hub says.
 QWEN3_06B = ModelConfig(
@@ -80,6 +83,61 @@ class QuantizedCheckpoint:
             if self.quantizer.applies_to(name, shape)
             else array
         )
+
+
+class BlankAnswers(EndlessTokenizer):
+    """Reads texts as a model's tokenizer does; every token of an answer is a blank, and none ends it.
+
+    For random weights, whose tokens mean nothing, and may not be in the vocabulary of that tokenizer.
+
+    Args:
+        tokenizer: of prompts.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def random_network(
+    port: Any,
+    model: str,
+    config: str | None,
+    layers: int | None,
+    quantization: str | None,
+    head_quantization: str | None = None,
+) -> tuple[Any, RandomCheckpoint]:
+    """Week 3's network with random weights, and where they come from.
+
+    Args:
+        port: of the solution.
+        model: whose shape, without `config`: a shipped name, a folder or a hub id.
+        config: one of `SHAPES`.
+        layers: fewer than the shape has; None is all.
+        quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
+    """
+    chosen = shape(config, layers) if config else read_config(model_folder(model))
+    chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
+    checkpoint = RandomCheckpoint(chosen, port.kit, port.float_dtype, port.device)
+    weights: Any = checkpoint
+    if quantization:
+        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[quantization]))
+    if head_quantization:
+        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
+    return port.Qwen3ModelWeek3(weights, attention="device"), checkpoint
+
+
+def check_layers(config: str | None, random_weights: bool, layers: int | None) -> bool:
+    """Whether random weights were asked for.
+
+    Raises:
+        ValueError: `layers` were, without these.
+    """
+    if layers and not (config or random_weights):
+        raise ValueError("--layers needs random weights: add --config NAME or --random-weights")
+    return bool(config or random_weights)
 
 
 def random_runner(port: Any, name: str, layers: int | None = None) -> Any:

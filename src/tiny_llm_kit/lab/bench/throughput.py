@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from ...model.config import read_config
-from ...model.hub import model_folder
-from ...model.quantization import QUANTIZATIONS, WeightQuantizer
-from ...model.quantized_head import QuantizedHead
+from ...model.quantization import QUANTIZATIONS
 from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ...runtime.llm import LLM
 from ...runtime.llm_engine import LLMEngine
 from ...runtime.loading import load_network
-from ...runtime.port import Port
+from ...runtime.port import Port, resolve_serving
 from ..datasets import DATASETS, DatasetSize, dataset
 from ..recorder import Recorder
 from ..serve import EndlessTokenizer
@@ -25,7 +22,7 @@ from ..workload import Workload
 from .contest import OURS, PEERS, check_peer
 from .options import COUNT, check_context, option
 from .provenance import provenance
-from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
+from .shapes import SHAPES, RandomCheckpoint, check_layers, random_network
 
 # Other ways to run our own engine, as options of it.
 VARIANTS = {
@@ -38,6 +35,11 @@ ENGINE = (
     "bucketing_strategy",
 )  # fmt: skip
 FLAG = {"action": "store_true"}
+
+
+def policies() -> list[str]:
+    """The names of all policies of the scheduler."""
+    return ["hybrid", "separate", *resolve_serving("ref").POLICIES]
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class ThroughputPlan:
     enable_chunked_prefill: bool = option(True, "else whole prompts first", action=BooleanOptionalAction)
     quantization: str | None = option(None, choices=sorted(QUANTIZATIONS))
     head_quantization: str | None = option(None, "of the output head alone", choices=sorted(QUANTIZATIONS))
-    policy: str = option("hybrid", "one forward per step, or two", choices=["hybrid", "separate"])
+    policy: str = option("hybrid", "one forward per step, or two; or of Day 3.5", choices=policies())
     bucketing_strategy: str | None = option(
         None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
     )
@@ -218,21 +220,13 @@ def timed(contestant: Generates, workload: Workload) -> dict[str, Any]:
 
 def model_of(plan: ThroughputPlan, port: Port, load_options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """The network, its tokenizer, and the checkpoint if its weights are random."""
-    if plan.config is None and not plan.random_weights:
-        if plan.layers:
-            raise ValueError("--layers needs random weights: add --config NAME or --random-weights")
+    if not check_layers(plan.config, plan.random_weights, plan.layers):
         given = {**load_options, "head_quantization": plan.head_quantization}
         network, tokenizer = load_network(port, plan.model, "week3", plan.quantization, **given)
         return network, tokenizer, None
-    config = shape(plan.config, plan.layers) if plan.config else read_config(model_folder(plan.model))
-    config = replace(config, num_hidden_layers=plan.layers or config.num_hidden_layers)
-    checkpoint = RandomCheckpoint(config, port.kit, port.float_dtype, port.device)
-    weights = checkpoint
-    if plan.quantization:
-        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[plan.quantization]))
-    if plan.head_quantization:
-        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[plan.head_quantization]))
-    return port.Qwen3ModelWeek3(weights, attention="device"), EndlessTokenizer(), checkpoint
+    shape = plan.model, plan.config, plan.layers
+    network, checkpoint = random_network(port, *shape, plan.quantization, plan.head_quantization)
+    return network, EndlessTokenizer(), checkpoint
 
 
 def contestants(

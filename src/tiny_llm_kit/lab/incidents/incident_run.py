@@ -16,7 +16,7 @@ from .incident import Bound, Incident, IncidentCase, Sent
 BUDGET, SEQS = 512, 8  # tokens of a step, requests that run
 UNTIL = 120.0  # seconds: a request that has not ended by then never does
 LATE = 0.010  # seconds until freed blocks come back, where they come late
-TURNS = ("chunks-only", "paced")  # policies that count their steps: none may be skipped
+COUNTS_STEPS = "paced"  # the policy of which no step may be skipped
 SIZES = (64, 128, 256, 512, 1024)
 
 
@@ -44,7 +44,7 @@ class IncidentRun:
             cost,
             scheduler=self._scheduler,
             recorder=self,
-            jump=policy not in TURNS and case.options.get("policy") != "separate",
+            jump=policy != COUNTS_STEPS and case.options.get("policy") != "separate",
             num_blocks=case.blocks,
             watermark=case.watermark,
             max_model_len=max(sent.prompt + sent.answer for sent in case.requests),

@@ -1,9 +1,11 @@
 """Compares the simulator with the engine: the same requests, at the same times.
 
-The engine is the shipped model in real time. Its steps are profiled on other requests of the same kind, and the
-simulator charges what that profile says.
+The engine is the shipped model on one thread. Its steps are profiled on other requests of the same kind, and the
+simulator charges what that profile says. The engine that is profiled and the one that is compared take their steps in
+turns: what slows the machine down for a while slows both down.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -12,7 +14,7 @@ from typing import Any
 from ...runtime.loading import load_network
 from ...runtime.port import Port, resolve_serving
 from ..latency_recorder import Latencies, LatencyRecorder
-from ..packed_profile import StepSamples, WallClock, fitted
+from ..packed_profile import EngineClock, StepSamples, fitted
 from ..simulator import Simulation
 from ..text import counted
 from ..traffic import traffic
@@ -21,9 +23,11 @@ from .study import Study
 
 MODEL, TRACE = "tiny-qwen3", "azure-conversation"
 SHRINK = 4  # the model reads 4,096 tokens: prompts and answers have a quarter of the trace's
+CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
 LOAD = 0.5  # share of the rate that the engine reaches when all requests are there at the start
 OPTIONS = {"max_num_batched_tokens": 256, "max_num_seqs": 16}
 BLOCKS, BLOCK = 1024, 32
+WARM_UP = 8  # requests
 FIGURES = {  # name -> what it is of a run, and how far the simulator may be off
     "TTFT p50": (lambda run: run.ttft(50), 0.15),
     "TTFT p99": (lambda run: run.ttft(99), 0.30),
@@ -42,43 +46,48 @@ class AgreementPlan:
         port: on which it runs.
         requests: of a run.
         rounds: of which the medians count; each has new requests and a new profile.
+        clock: one of `CLOCKS`: of the engine's steps.
     """
 
     solution: str
     port: Port
     requests: int = 100
     rounds: int = 5
+    clock: str = "processor"
 
 
 class RealEngine:
-    """The shipped model, ready to serve in real time.
+    """The shipped model, ready to serve on one thread.
 
     Args:
         plan: see `AgreementPlan`.
+        network: `Qwen3ModelWeek3` of its port.
     """
 
-    def __init__(self, plan: AgreementPlan):
-        self.names = resolve_serving(plan.solution)
-        network, _ = load_network(plan.port, MODEL, "week3")
-        self.runner = plan.port.packed_runner(network, BLOCKS, BLOCK)
+    def __init__(self, plan: AgreementPlan, network: Any):
+        self.names, self._source = resolve_serving(plan.solution), CLOCKS[plan.clock]
+        self._runner = plan.port.packed_runner(network, BLOCKS, BLOCK)
 
-    def serve(self, specs: Iterator[RequestSpec]) -> tuple[Latencies, StepSamples]:
-        """Serves requests at their times."""
-        clock, recorder = WallClock(), LatencyRecorder()
-        samples = StepSamples(clock)
+    def begin(self, specs: Iterator[RequestSpec]) -> None:
+        """Sends requests at their times."""
+        self._clock, self.recorder = EngineClock(self._source), LatencyRecorder()
+        self.samples, engine = StepSamples(self._clock), {"model": self._runner, "clock": self._clock}
+        listeners = {"recorder": self.recorder, "on_event": self.samples}
         blocks = {"num_blocks": BLOCKS, "block_size": BLOCK}
-        run = Simulation(
-            self.names,
-            model=self.runner,
-            clock=clock,
-            recorder=recorder,
-            on_event=samples,
-            **blocks,
-            **OPTIONS,
-        )
-        run.send_all(specs)
-        run.run()
-        return recorder.latencies(), samples
+        self._run = Simulation(self.names, **engine, **listeners, **blocks, **OPTIONS)
+        self._run.send_all(specs)
+
+    def advance(self) -> bool:
+        """A step. Returns whether there was anything to do."""
+        with self._clock:
+            return self._run.advance()
+
+    def serve(self, specs: Iterator[RequestSpec]) -> Latencies:
+        """Serves requests from the first to the last."""
+        self.begin(specs)
+        while self.advance():
+            pass
+        return self.recorder.latencies()
 
 
 def simulated(names: Any, cost: Any, specs: Iterator[RequestSpec]) -> Latencies:
@@ -100,17 +109,23 @@ def compare(
     plan: AgreementPlan, progress: Callable[[str], object] = lambda now: None
 ) -> list[tuple[Latencies, Latencies]]:
     """Engine and simulator of each round."""
-    engine = RealEngine(plan)
+    plan.port.kit.set_threads(1)
+    network, _ = load_network(plan.port, MODEL, "week3")
+    engine, profiled = RealEngine(plan, network), RealEngine(plan, network)
     progress("how many requests per second the engine serves")
+    engine.serve(requests(WARM_UP, 1.0, seed=plan.rounds))
     at_once = (replace(spec, time=0.0) for spec in requests(plan.requests, 1.0, seed=plan.rounds))
-    rate = LOAD * plan.requests / engine.serve(at_once)[0].end
+    rate = LOAD * plan.requests / engine.serve(at_once).end
     found = []
     for number in range(plan.rounds):
         progress(f"round {number + 1} of {plan.rounds}, {rate:.1f} requests per second")
-        _, samples = engine.serve(requests(plan.requests, rate, seed=plan.rounds + 1 + number))
-        measured, _ = engine.serve(requests(plan.requests, rate, seed=number))
-        told = simulated(engine.names, fitted(samples.samples), requests(plan.requests, rate, seed=number))
-        found.append((measured, told))
+        profiled.begin(requests(plan.requests, rate, seed=plan.rounds + 1 + number))
+        engine.begin(requests(plan.requests, rate, seed=number))
+        while any([profiled.advance(), engine.advance()]):
+            pass
+        cost = fitted(profiled.samples.samples)
+        told = simulated(engine.names, cost, requests(plan.requests, rate, seed=number))
+        found.append((engine.recorder.latencies(), told))
     return found
 
 
@@ -128,6 +143,7 @@ def study_of(plan: AgreementPlan, rounds: list[tuple[Latencies, Latencies]]) -> 
     )
     says = (
         f"Lengths of {TRACE}, divided by {SHRINK}; at {LOAD:.0%} of the rate that the engine reaches.",
-        "The profile is a sum of five terms, fitted in each round to the steps of other requests.",
+        "The profile is a sum of five terms, fitted in each round to the steps of other requests, taken in turns.",
+        f"Times of the engine are {plan.clock} time on one thread; while nothing is left to do, its clock jumps.",
     )
     return Study("agreement", title, COLUMNS, rows, says)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ....model.tokenizer import load_tokenizer
-from ....runtime.arguments import DTYPES, whole_number
+from ....runtime.arguments import DTYPES, positive_number, whole_number
 from ...datasets import DATASETS
 from ..contest import OURS
 from ..options import COUNT, option
 from ..provenance import provenance
-from ..throughput import ENGINE, VARIANTS
+from ..shapes import SHAPES, check_layers
+from ..throughput import ENGINE, VARIANTS, policies
 from .capacity import capacity
 from .client import ENDPOINTS, Client
 from .load import Load, Texts, figures, goodput_of, send
@@ -21,7 +22,8 @@ from .processes import Place, our_server, running, transformers_server
 
 TRANSFORMERS = "transformers serve"
 WARM_UP = 8  # requests, at most, that are sent before anything counts
-OPTIONS = (*ENGINE, "enforce_eager", "dtype")  # of a plan, that our server takes
+# Fields of a plan that are options of our server.
+OPTIONS = (*ENGINE, "enforce_eager", "dtype", "latency_target", "config", "random_weights", "layers")
 NEVER_KEPT = ("api_key", "base_url")  # of a plan in a result
 
 
@@ -57,7 +59,11 @@ class ServingPlan:
     max_num_batched_tokens: int | None = option(None, "tokens of a step of our server", **COUNT)
     max_num_seqs: int = option(16, "requests that our server runs at a time", **COUNT)
     enable_chunked_prefill: bool = option(True, "else whole prompts first", action=BooleanOptionalAction)
-    policy: str = option("hybrid", "one forward per step, or two", choices=["hybrid", "separate"])
+    policy: str = option("hybrid", "one forward per step, or two; or of Day 3.5", choices=policies())
+    latency_target: float | None = option(None, "of the policy slack, in seconds", type=positive_number)
+    config: str | None = option(None, "our server: a shape with random weights", choices=sorted(SHAPES))
+    random_weights: bool | None = option(None, "our server: of --model the shape alone", action="store_true")
+    layers: int | None = option(None, "with random weights: fewer than the shape has", **COUNT)
     block_size: int = option(128, "tokens of a KV block", **COUNT)
     num_blocks: int | None = option(None, "KV blocks; default: what fits", **COUNT)
     enforce_eager: bool | None = option(
@@ -70,6 +76,11 @@ class ServingPlan:
         goodput_of(self.goodput)
         if self.base_url and self.compare:
             raise ValueError("--compare starts servers of its own: leave --base-url out")
+        is_random = check_layers(self.config, bool(self.random_weights), self.layers)
+        if is_random and (self.base_url or "transformers" in self.compare):
+            raise ValueError(
+                "random weights are our server's alone: no --base-url, no --compare transformers"
+            )
         if self.capacity and not self.goodput:
             raise ValueError("--capacity needs a target: add --goodput, for example ttft:1000 tbt:100")
         if not 0 < self.attainment <= 1:
