@@ -153,6 +153,13 @@ def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
     assert os.environ["PYTEST_ADDOPTS"] == "-k nothing --maxfail=1"
 
 
+def test_a_mutant_of_a_port_leaves_the_policy_loaded_and_one_of_shared_code_does_not():
+    ours = mutants.REFERENCE / "mlx_backend" / "attention.py"
+    assert mutants._package_of(ours, "mlx") == "tiny_llm_ref.mlx_backend"
+    for shared, part in (("serving/packing.py", "serving"), ("layer_weights.py", "mlx")):
+        assert mutants._package_of(mutants.REFERENCE / shared, part) == "tiny_llm_ref"
+
+
 def test_a_surviving_mutant_fails_the_report(monkeypatch):
     survivor = Mutant("1.1.2", "harmless", "basics.py", "any", both=("out = x @ w.T", "out = x @ w.T * 1.0"))
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [survivor] * 5)

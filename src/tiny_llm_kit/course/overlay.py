@@ -36,7 +36,7 @@ class _Finder(MetaPathFinder):
         self.package, self.texts = package, texts
 
     def find_spec(self, fullname: str, path=None, target=None):
-        if fullname.split(".")[0] != self.package:
+        if not _is_of(self.package, fullname):
             return None
         base = SOURCES.joinpath(*fullname.split("."))
         for file, packages in ((base / "__init__.py", [str(base)]), (base.with_suffix(".py"), None)):
@@ -54,15 +54,24 @@ class _Finder(MetaPathFinder):
         return file.read_text(encoding="utf-8") if file.exists() else None
 
 
+def _is_of(package: str, name: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
 def forget(package: str) -> None:
     """Removes `package` from the loaded modules, so that the next import loads it again."""
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+    for name in [name for name in sys.modules if _is_of(package, name)]:
         del sys.modules[name]
 
 
 @contextmanager
 def overlay(package: str, texts: Mapping[Path, str]) -> Iterator[None]:
-    """Inside, `import package` sees `texts` (by absolute path) instead of the files; outside, the files again."""
+    """Inside, `import package` sees `texts` (by absolute path) instead of the files; outside, the files again.
+
+    Args:
+        package: with its dots, as "tiny_llm_ref.mlx_backend". What imports it from outside keeps what it has imported.
+        texts: of files of this package.
+    """
     finder = _Finder(package, texts)
     forget(package)
     sys.meta_path.insert(0, finder)
