@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tiny_llm_kit.commands import soak as command
-from tiny_llm_kit.lab import soak
+from tiny_llm_kit.lab import memory_soak, soak
 from tiny_llm_kit.lab.soak import Soak, SoakError, first_difference
 from tiny_llm_kit.runtime.port import Port, installed_backends
 
@@ -94,3 +94,23 @@ def test_a_failure_ends_it_with_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         command.main(["--minutes", "0.0001", "--device", "cpu"])
     assert end.value.code == 2 and "request 3: wrong\n" in capsys.readouterr().err
+
+
+def test_memory_is_reported_after_each_thousand_requests(port, monkeypatch, capsys):
+    """Here after each six, and at the end; what was allocated in between shows."""
+    monkeypatch.setattr(memory_soak, "WAVE", 3)
+    monkeypatch.setattr(memory_soak, "REPORT", 6)
+    command.main(["--requests", "8", "--backend", port.name, "--device", "cpu"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" after ")[1] for line in lines] == ["0 requests", "6 requests", "8 requests"]
+    before = memory_soak.resident_bytes()
+    held = bytearray(b"x" * 2**26)
+    assert memory_soak.resident_bytes() - before > 2**25 and len(held) == 2**26
+
+
+def test_where_the_system_does_not_tell_its_memory_it_is_one_line(port, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(memory_soak, "STATM", tmp_path / "statm")
+    with pytest.raises(SystemExit):
+        command.main(["--requests", "8", "--backend", port.name, "--device", "cpu"])
+    said = capsys.readouterr().err
+    assert "only Linux has: run it there" in said and said.count("\n") == 1

@@ -268,7 +268,7 @@ class HybridScheduler:
         for entry in plan:
             entry.sequence.num_computed = entry.stop
             entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
-            if entry.stop == entry.sequence.num_prompt_tokens:
+            if entry.sequence.siblings and entry.needs_token:
                 self._begin_siblings(entry.sequence)
             entry.sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
         # A sibling without room has not begun: it draws the same token again.

@@ -1,6 +1,7 @@
 """`pdm run soak`: random requests with cancellations and preemptions, each compared with the same request served alone.
 
-With --server they come over HTTP, from hundreds of clients at once, some of which go away or read slowly.
+With --server they come over HTTP, from hundreds of clients at once, some of which go away or read slowly. With
+--requests so many short ones are served, in bf16, and the memory of the process is reported after each thousand.
 """
 
 import argparse
@@ -27,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     add("--backend", default="all", choices=["all", *PORTS])
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
+    add("--requests", type=whole_number(1), metavar="N", help="instead: memory over so many short requests")
     add("--server", action="store_true", help="clients of a server, in two shapes of arrival each")
     add("--clients", type=whole_number(1), default=500, help="with --server; default: 500")
     return top
@@ -36,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console(highlight=False)
     ports = installed_backends() if options.backend == "all" else [options.backend]
+    if options.requests:
+        soak_memory(ports, options, console)
+        return
     if options.server:
         soak_servers(ports, options, console)
         return
@@ -53,6 +58,22 @@ def show(console: Console, case: str, counts: Any) -> None:
     console.print(f"{case}: {counts}", soft_wrap=True)
     for line in counts.near_ties:
         console.print(f"  {line}", soft_wrap=True)
+
+
+def soak_memory(ports: list[str], options: argparse.Namespace, console: Console) -> None:
+    """The memory of this process while each port serves short requests."""
+    from ..lab.memory_soak import MemorySoak
+
+    for name in ports:
+        try:
+            made = MemorySoak(Port("tiny_llm_ref", name, options.device, "bfloat16"), options.seed)
+            made.run(options.requests, lambda count, size: console.print(memory_line(name, count, size)))  # noqa: B023
+        except ValueError as error:
+            fail(f"{name}: {error}")
+
+
+def memory_line(name: str, count: int, size: int) -> str:
+    return f"{name}: {size / 2**20:,.0f} MiB after {count:,} requests"
 
 
 def soak_servers(ports: list[str], options: argparse.Namespace, console: Console) -> None:

@@ -32,14 +32,16 @@ class PromptForks:
             most: how many siblings can begin, at most.
         """
         self.sampled = []
+        batch.copies.extend(self._copies)
+        self._copies = []
+        if not any(entry.sequence.siblings for entry in call):
+            return
         for entry, (_, stop) in zip(call, batch.spans, strict=True):
             siblings = entry.sequence.siblings if entry.needs_token else []
             for sibling in siblings[: max(0, most - len(self.sampled))]:
                 self.sampled.append(sibling)
                 batch.sample_rows.append(stop - 1)
                 batch.sampling.append(sibling.sampling)
-        batch.copies.extend(self._copies)
-        self._copies = []
 
     def begin(self, sibling: Sequence, leader: Sequence) -> bool:
         """Gives a sibling the blocks of the prompt that its leader has computed; False when it cannot have them now."""
