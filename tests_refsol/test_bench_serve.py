@@ -295,3 +295,15 @@ def test_a_server_of_random_weights_reads_texts_and_answers_blanks():
     assert [llm.generate([text], params, use_tqdm=False)[0].outputs[0].text for text in ("Hello", "a b")] == [
         " " * 5
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "tiny-qwen3"),
+        ({"random_weights": True, "model": "qwen"}, "qwen, random weights"),
+        ({"config": "qwen3-0.6b", "layers": 2}, "qwen3-0.6b, 2 layers, random weights"),
+    ],
+)
+def test_a_result_says_which_shape_was_served(options, says):
+    assert report.served(ServingPlan(**options).__dict__) == says

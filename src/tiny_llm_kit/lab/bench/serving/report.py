@@ -25,7 +25,7 @@ LATE = 10.0  # milliseconds: a client that sends later than this measures itself
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """What was sent, from where, and what came back."""
     plan, machine = result["plan"], result["provenance"]["machine"]
-    what = f"{plan['model'] or 'tiny-qwen3'}, {plan['dtype']}"
+    what = f"{served(plan)}, {plan['dtype']}"
     origin(console, result, what, f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}")
     arrivals = "Poisson" if plan["burstiness"] == 1 else f"burstiness {plan['burstiness']:g}"
     console.print(f"\n{result['dataset']}; arrivals: {arrivals}; the clients share the machine")
@@ -38,6 +38,13 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         console.print(f"one request in a hundred was sent {late:.0f} ms late: the clients were busy, too")
     for line in failures(result):
         console.print(line, soft_wrap=True)
+
+
+def served(plan: Mapping[str, Any]) -> str:
+    """The model, or the shape of its random weights; older results have no such fields."""
+    name = plan.get("config") or plan["model"] or "tiny-qwen3"
+    layers = f", {counted(plan['layers'], 'layer')}" if plan.get("layers") else ""
+    return f"{name}{layers}" + ", random weights" * bool(plan.get("config") or plan.get("random_weights"))
 
 
 def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[str, Any]]]]:
