@@ -241,6 +241,21 @@ def test_requests_that_were_aborted_while_they_waited_take_no_step():
     assert engine.is_alone(first) and engine.is_alone(last) and engine.is_as_new()
 
 
+def test_the_step_that_ends_the_last_lets_go_those_that_were_aborted_behind_a_full_pool():
+    """A server takes no step while nobody is open: it would count them as waiting until somebody comes."""
+    engine = Engine(num_blocks=3, max_num_seqs=4)
+    first = engine.add("abcdefgh", max_tokens=3)
+    engine.scheduler.step()
+    waiting = [engine.add("ijklmnop", max_tokens=3) for _ in range(3)]
+    engine.scheduler.step()
+    assert not first.is_done and engine.scheduler.waiting.is_full
+    for sequence in waiting:
+        sequence.abort()
+    engine.scheduler.step()
+    assert first.is_done and not engine.scheduler.has_work_remaining()
+    assert all(engine.story(i).count("finish") == 1 for i in range(4)), [engine.story(i) for i in range(4)]
+
+
 # ---- failures
 
 

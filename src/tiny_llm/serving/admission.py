@@ -69,6 +69,12 @@ class Admission:
         self.returned.appendleft(sequence)
         return None
 
+    def drop_ended(self) -> None:
+        """Lets requests leave that ended while they waited, up to the first that has not. For when nothing runs."""
+        sequence = self._take_next()
+        if sequence is not None:
+            self.returned.appendleft(sequence)
+
     def _take_next(self) -> Sequence | None:
         """Takes the next request out; those that ended while they waited leave."""
         while len(self):

@@ -314,6 +314,8 @@ class HybridScheduler:
             self.waiting.is_full = False
         for sequence in ended:
             self._tell("finish", sequence)
+        if ended and not self.running:  # there may be no further step
+            self.waiting.drop_ended()
 
     def _begin_siblings(self, leader: Sequence) -> None:
         """Lets the other answers to a prompt run that is computed now. Those without room wait as others do."""

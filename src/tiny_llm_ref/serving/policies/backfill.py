@@ -95,6 +95,16 @@ class Backfill(Admission):
                 self.returned.append(shortest)
         return None
 
+    def drop_ended(self) -> None:
+        """See `Admission.drop_ended`; the others keep their places."""
+        ended = [sequence for sequence in self.returned if sequence.is_done]
+        for sequence in ended:
+            self.returned.remove(sequence)
+        while (first := self.queue.first()) is not None and first.is_done:
+            ended.append(self.queue.schedule_next())
+        for sequence in ended:
+            self.tell("finish", sequence)
+
     def _retry(self) -> None:
         """Lets everybody who was passed over be tried again."""
         while self.returned:
