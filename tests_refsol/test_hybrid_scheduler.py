@@ -256,6 +256,20 @@ def test_the_step_that_ends_the_last_lets_go_those_that_were_aborted_behind_a_fu
     assert all(engine.story(i).count("finish") == 1 for i in range(4)), [engine.story(i) for i in range(4)]
 
 
+def test_a_step_that_ends_the_last_takes_nobody_out_of_the_queue_who_waits_on():
+    """Somebody more urgent who comes before the next step goes first."""
+    engine = Engine(num_blocks=3, max_num_seqs=4, queue=PriorityScheduler())
+    engine.add("abcdefgh", max_tokens=1)
+    later = engine.add("ijklmnop", max_tokens=1, priority="batch")
+    engine.scheduler.step()
+    assert engine.sequences[0].is_done and not engine.scheduler.running
+    urgent = engine.add("qrstuvwx", max_tokens=1)
+    engine.scheduler.step()
+    assert urgent.is_done and not later.is_done
+    engine.finish()
+    assert later.is_done and engine.is_as_new()
+
+
 # ---- failures
 
 

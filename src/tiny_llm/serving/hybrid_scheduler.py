@@ -314,7 +314,7 @@ class HybridScheduler:
             self.waiting.is_full = False
         for sequence in ended:
             self._tell("finish", sequence)
-        if ended and not self.running:  # there may be no further step
+        if ended and all(sequence.is_done for sequence in self._sequences):  # there may be no further step
             self.waiting.drop_ended()
 
     def _begin_siblings(self, leader: Sequence) -> None:

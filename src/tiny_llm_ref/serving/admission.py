@@ -70,10 +70,8 @@ class Admission:
         return None
 
     def drop_ended(self) -> None:
-        """Lets requests leave that ended while they waited, up to the first that has not. For when nothing runs."""
-        sequence = self._take_next()
-        if sequence is not None:
-            self.returned.appendleft(sequence)
+        """Lets those leave that ended while they waited. Only for when that is true of all."""
+        self._take_next()
 
     def _take_next(self) -> Sequence | None:
         """Takes the next request out; those that ended while they waited leave."""

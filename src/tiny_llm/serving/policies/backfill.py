@@ -96,14 +96,9 @@ class Backfill(Admission):
         return None
 
     def drop_ended(self) -> None:
-        """See `Admission.drop_ended`; the others keep their places."""
-        ended = [sequence for sequence in self.returned if sequence.is_done]
-        for sequence in ended:
-            self.returned.remove(sequence)
-        while (first := self.queue.first()) is not None and first.is_done:
-            ended.append(self.queue.schedule_next())
-        for sequence in ended:
-            self.tell("finish", sequence)
+        """See `Admission.drop_ended`."""
+        self._retry()
+        super().drop_ended()
 
     def _retry(self) -> None:
         """Lets everybody who was passed over be tried again."""
