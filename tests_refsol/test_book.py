@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tiny_llm_kit.course.book import screens
+from tiny_llm_kit.course.book import command_screens, day_screens, screen_files
 from tiny_llm_kit.course.book.length import CEILING, check_length, words
 from tiny_llm_kit.course.book.links import check_site
 from tiny_llm_kit.course.book.mdbook import find_mdbook
@@ -322,15 +322,15 @@ def fake_day(text):
 
 def test_a_changed_screen_is_detected(tmp_path):
     backend = installed_backends()[0]
-    (written,) = screens.capture(screens.day_screens(backend, [fake_day("one")]), tmp_path)
+    (written,) = screen_files.capture(day_screens.day_screens(backend, [fake_day("one")]), tmp_path)
     kept = written.read_text()
     assert written.name == "week1-09.html"
     assert kept.startswith('<pre class="screen"')
     assert "pdm run see 1.9" in kept
     assert "&lt;&amp;&gt;" in kept
 
-    assert list(screens.differences(screens.day_screens(backend, [fake_day("one")]), tmp_path)) == []
-    (difference,) = screens.differences(screens.day_screens(backend, [fake_day("two")]), tmp_path)
+    assert list(screen_files.differences(day_screens.day_screens(backend, [fake_day("one")]), tmp_path)) == []
+    (difference,) = screen_files.differences(day_screens.day_screens(backend, [fake_day("two")]), tmp_path)
     assert "-one, <&> on cpu" in difference
     assert "+two, <&> on cpu" in difference
 
@@ -344,12 +344,18 @@ def test_what_was_measured_is_shown_and_not_compared(tmp_path):
         module.MEASURED = (r" *\d+\.\d(?= ms)", r" *█+")
         return module
 
-    (written,) = screens.capture(screens.day_screens(backend, [day("7 keys   9.8 ms   ██")]), tmp_path)
+    (written,) = screen_files.capture(
+        day_screens.day_screens(backend, [day("7 keys   9.8 ms   ██")]), tmp_path
+    )
     assert '<span class="measured">   9.8</span> ms' in written.read_text()
     again = [day("7 keys  12.3 ms █████")]
-    assert list(screens.differences(screens.day_screens(backend, again), tmp_path)) == []
-    assert list(screens.capture(screens.day_screens(backend, again), tmp_path)) == [], "a file is not touched"
-    (difference,) = screens.differences(screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path)
+    assert list(screen_files.differences(day_screens.day_screens(backend, again), tmp_path)) == []
+    assert list(screen_files.capture(day_screens.day_screens(backend, again), tmp_path)) == [], (
+        "a file is not touched"
+    )
+    (difference,) = screen_files.differences(
+        day_screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path
+    )
     assert "+8 keys… ms…" in difference
 
 
@@ -358,7 +364,7 @@ def test_what_one_port_has_to_show_is_a_screen_of_its_own():
     day = fake_day("both")
     setattr(day, f"show_{backend}", lambda b, console: console.print("one alone"))
     day.show_nowhere = day.show
-    ((name, fragment),) = screens.port_screens(backend, [fake_day("none"), day])
+    ((name, fragment),) = day_screens.port_screens(backend, [fake_day("none"), day])
     assert name == f"week1-09-{backend}"
     assert "one alone" in fragment
     assert f"pdm run see 1.9 --backend {backend}" in fragment
@@ -367,42 +373,42 @@ def test_what_one_port_has_to_show_is_a_screen_of_its_own():
 def test_each_sitting_of_a_day_is_a_screen_of_its_own():
     day = fake_day("all of it")
     day.SITTINGS = tuple(fake_day(word).show for word in ("first", "second"))
-    found = dict(screens.day_screens(installed_backends()[0], [day]))
+    found = dict(day_screens.day_screens(installed_backends()[0], [day]))
     assert list(found) == ["week1-09a", "week1-09b"]
     assert "second" in found["week1-09b"] and "pdm run see 1.9 --sitting 2" in found["week1-09b"]
 
 
 def test_every_see_fits_eighty_columns():
     """A wider line would be broken by the terminal, and a drawing with it."""
-    for file in sorted(screens.FOLDER.glob("week*.html")):
+    for file in sorted(screen_files.FOLDER.glob("week*.html")):
         page = file.read_text(encoding="utf-8")
         lines = html.unescape(re.sub(r"<[^>]*>", "", page)).splitlines() if page.startswith("<pre") else []
-        assert not [line for line in lines if len(line) > screens.SEE_COLUMNS], file.name
+        assert not [line for line in lines if len(line) > day_screens.SEE_COLUMNS], file.name
 
 
 def test_a_missing_screen_is_detected(tmp_path):
-    fresh = screens.day_screens(installed_backends()[0], [fake_day("one")])
-    assert "+one" in next(screens.differences(fresh, tmp_path))
+    fresh = day_screens.day_screens(installed_backends()[0], [fake_day("one")])
+    assert "+one" in next(screen_files.differences(fresh, tmp_path))
 
 
 def test_a_day_can_name_the_port_whose_measurements_the_book_shows():
     module = fake_day("one")
-    assert screens.shown_on(module) == installed_backends()[0]
+    assert day_screens.shown_on(module) == installed_backends()[0]
     module.SHOWN_ON = installed_backends()[-1]
-    assert screens.shown_on(module) == installed_backends()[-1]
+    assert day_screens.shown_on(module) == installed_backends()[-1]
     module.SHOWN_ON = "a port that is not installed"
-    assert screens.shown_on(module) == installed_backends()[0]
+    assert day_screens.shown_on(module) == installed_backends()[0]
 
 
 def test_a_command_that_fails_is_not_captured():
-    command = screens.Command(name="x", shown="pdm run book nonsense", args=("book", "nonsense"))
+    command = command_screens.Command(name="x", shown="pdm run book nonsense", args=("book", "nonsense"))
     with pytest.raises(RuntimeError, match="ended with 2"):
-        screens.output(command)
+        command_screens.output(command)
 
 
 def test_what_differs_from_run_to_run_is_masked():
-    command = screens.Command(name="x", shown="", args=("book", "--help"), mask=(r"\d{4}",))
-    output = screens.output(command)
+    command = command_screens.Command(name="x", shown="", args=("book", "--help"), mask=(r"\d{4}",))
+    output = command_screens.output(command)
     assert "localhost:…" in output
     assert "3000" not in output
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+from tiny_llm_kit.lab.recorded_operations import record
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.runtime.port import Port, installed_backends
@@ -133,14 +134,14 @@ class Recorded:
             sample_rows = PackedInputs.of(arrays).sample_rows
             return self.port.array(np.zeros((len(sample_rows), CASE.config.vocab_size)))
         out = []
-        recording = self.port.kit.record(lambda: out.append(self._step(*arrays)))
+        recording = record(lambda: out.append(self._step(*arrays)))
         self.host_reads += len(recording.host_reads)
         assert self.operations.setdefault(key, recording.signature) == recording.signature
         return out[0]
 
     def sample(self, *arguments):
         out = []
-        self.samplers.add(self.port.kit.record(lambda: out.append(self.sampler(*arguments))).signature)
+        self.samplers.add(record(lambda: out.append(self.sampler(*arguments))).signature)
         return out[0]
 
     @property

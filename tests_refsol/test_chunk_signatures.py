@@ -17,7 +17,7 @@ from tiny_llm_kit.course.see.week_2_day_7_graphs import (
     whole_steps,
 )
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.runtime.backend_torch import record
+from tiny_llm_kit.lab.recorded_operations import record
 from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams, Turns
 

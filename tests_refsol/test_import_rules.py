@@ -21,6 +21,8 @@ WITH_ARRAYS = {
     "transformers_peer.py": {"torch"},
     # What a GPU does with captured steps, imported by tests and screens of Day 3.4.
     "replay_emulator.py": {"torch"},
+    # What a compiler would see of a run of torch, imported in the same way.
+    "recorded_operations.py": {"torch"},
     "mlx_lm_peer.py": {"mlx"},
 }
 

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.course.book.screens import COLUMNS
+from tiny_llm_kit.course.book.console import COLUMNS
 from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.see import chunk_costs
 from tiny_llm_kit.runtime.port import Port

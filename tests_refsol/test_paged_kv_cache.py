@@ -114,6 +114,7 @@ def test_torch_writes_where_the_memory_is():
 @pytest.mark.port("torch")
 def test_torch_asks_for_one_program_per_number_of_blocks():
     """32 tokens, one by one, in blocks of 4: a compiler for fixed shapes sees 8 programs. No step reads a number."""
+    from tiny_llm_kit.lab.recorded_operations import record
     from tiny_llm_kit.runtime.port import Port, resolve_serving
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
@@ -121,7 +122,7 @@ def test_torch_asks_for_one_program_per_number_of_blocks():
     caches, found = caches_of(b, model.create_kv_pools(8, SIZE), table), []
     for position in range(32):
         inputs = b.array([[position]]), b.array([position]), caches
-        recording = b.kit.record(partial(model, *inputs, logits_to_keep=1))
+        recording = record(partial(model, *inputs, logits_to_keep=1))
         assert not recording.host_reads
         found.append(recording.signature)
     assert [len({*found[start : start + SIZE]}) for start in range(0, 32, SIZE)] == [1] * 8

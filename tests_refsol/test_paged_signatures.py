@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading.pages import random_pages
-from tiny_llm_kit.runtime.backend_torch import record
+from tiny_llm_kit.lab.recorded_operations import record
 from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import flat_blocks
 

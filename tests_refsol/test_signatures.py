@@ -7,9 +7,9 @@ import torch
 
 from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
+from tiny_llm_kit.lab.recorded_operations import record
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.backend_torch import record
 from tiny_llm_kit.runtime.port import Port
 
 CASE = SmallModel(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.book import screens, widget
+from tiny_llm_kit.course.book import screen_files, screens, widget
 from tiny_llm_kit.lab import cost_model
 from tiny_llm_kit.lab.bench import provenance, step_cost
 from tiny_llm_kit.lab.cost_model import Cost, Costs, sealed
@@ -363,7 +363,7 @@ def test_measuring_gives_lines_and_every_sample():
 
 def test_the_picture_in_the_page_is_what_the_scripts_draw():
     for name, fragment in screens.widget_screens():
-        assert (screens.FOLDER / f"{name}.html").read_text() == fragment
+        assert (screen_files.FOLDER / f"{name}.html").read_text() == fragment
 
 
 def test_the_page_and_the_picture_show_the_same_scene():

@@ -63,11 +63,14 @@ def check() -> int:
 
 def capture(check_only: bool) -> int:
     """Draws the screens again, or only compares them with those in the book."""
-    from ..course.book import screens  # runs the reference, which building the book does not need
+    from ..course.book import (
+        screen_files,
+        screens,
+    )  # they run the reference
 
     try:
         if not check_only:
-            for file in screens.capture(screens.capture_all()):
+            for file in screen_files.capture(screens.capture_all()):
                 print(f"book: new screen {file.relative_to(ROOT)}")
             return 0
         differences = list(screens.check_all())
@@ -83,11 +86,11 @@ def capture(check_only: bool) -> int:
 
 def measure() -> int:
     """Measures the cost of a step on this machine, for the widget and its picture."""
-    from ..course.book import screens, widget  # runs the reference
+    from ..course.book import screen_files, screens, widget  # they run the reference
 
     try:
         widget.measure(installed_backends()[-1], ROUNDS, lambda rounds: track(rounds, "rounds"))
-        for file in screens.capture(screens.widget_screens()):
+        for file in screen_files.capture(screens.widget_screens()):
             print(f"book: new screen {file.relative_to(ROOT)}")
     except (RuntimeError, ValueError) as error:
         print(f"book: {error}", file=sys.stderr)

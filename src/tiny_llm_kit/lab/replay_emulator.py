@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..runtime.backend_torch import HOST_READS
+from .recorded_operations import HOST_READS
 
 
 class RecordedGraph(TorchDispatchMode):

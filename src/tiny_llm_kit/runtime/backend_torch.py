@@ -1,8 +1,7 @@
-"""PyTorch under the names that both ports share. In the kit, only this file and a benchmark's peer import torch.
+"""PyTorch under the names that both ports share. Only few other files of the kit import torch.
 
 Twin of `backend_mlx.py`.
 
-`record` has no twin: it shows what a graph compiler would see, and MLX compiles nothing unless it is asked to.
 On a Gaudi the solution's `hpu.py` has loaded Intel's plug-in before this module asks for `torch.hpu`.
 """
 
@@ -12,7 +11,6 @@ import platform
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,6 @@ from safetensors import safe_open
 # Otherwise torch's profiler, which measures memory for the screens, writes its own notes between their lines.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -258,52 +255,3 @@ def dequantize(
     numbers = ((words >> shifts) & (2**bits - 1)).view(*scales.shape, group_size)
     scales, biases = (part.to(device=device, dtype=torch.float32).unsqueeze(-1) for part in (scales, biases))
     return (numbers * scales + biases).flatten(-2)
-
-
-@dataclass(frozen=True)
-class Recording:
-    """The operations of torch in one run.
-
-    Args:
-        signature: each operation in order, with the shapes, strides and types of its arrays and with the numbers that
-            Python passed to it. A compiler for fixed shapes makes one graph per signature.
-        host_reads: the operations that copied a number to Python; each makes the host wait for the device. `.cpu()` and
-            `.tolist()` are not among them; on the `meta` device they raise.
-    """
-
-    signature: tuple
-    host_reads: tuple[str, ...]
-
-
-# The operations that .item(), int(t), bool(t) and `if t:` call.
-HOST_READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"}
-
-
-class _Recorder(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.calls: list[tuple] = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.calls.append((operation.name(), _described(args), _described(kwargs or {})))
-        return operation(*args, **(kwargs or {}))
-
-
-def _described(part):
-    """An argument of an operation as a compiler sees it: shape and type of an array, the value of anything else."""
-    if isinstance(part, torch.Tensor):
-        return ("array", tuple(part.shape), part.stride(), str(part.dtype))
-    if isinstance(part, list | tuple):
-        return tuple(map(_described, part))
-    if isinstance(part, dict):
-        return tuple((name, _described(value)) for name, value in sorted(part.items()))
-    return repr(part)  # 1, 1.0 and True are three different things
-
-
-def record(run: Callable[[], object]) -> Recording:
-    """Runs `run()` and records every operation of torch in it."""
-    with _Recorder() as recorder:
-        run()
-    operations = (name for name, *_ in recorder.calls)
-    reads = tuple(name for name in operations if name.split(".")[0] in HOST_READS)
-    return Recording(tuple(recorder.calls), reads)

@@ -132,12 +132,14 @@ def signatures(b, model, caches, tokens: int) -> tuple[int, int]:
 
     Positions are numbers in an array, as a Gaudi wants them: as Python's numbers they would be part of the program.
     """
+    from ...lab.recorded_operations import record  # imports torch, which this screen alone needs
+
     prompt = b.array(np.arange(PROMPT))
     model(prompt[None], prompt, caches, logits_to_keep=0)
     found, reads = set(), 0
     for position in range(PROMPT, PROMPT + tokens):
         step = partial(model, b.array([[position % 7]]), b.array([position]), caches, logits_to_keep=1)
-        recording = b.kit.record(step)
+        recording = record(step)
         found.add(recording.signature)
         reads += len(recording.host_reads)
     return len(found), reads

@@ -138,8 +138,10 @@ def started(b, chunking: Chunking):
 
 def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
     """Runs (context, tokens) chunks. What stands before a chunk is only counted, and was never computed."""
+    from ...lab.recorded_operations import record  # imports torch
+
     model, runner, cache = started(b, chunking)
-    [layer] = model.layers = [RecordedLayer(layer, b.kit.record) for layer in model.layers]
+    [layer] = model.layers = [RecordedLayer(layer, record) for layer in model.layers]
     for context, tokens in chunks:
         cache.offset = context
         runner.prefill([1] * tokens, context, [cache], sample=True)
@@ -148,13 +150,15 @@ def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLay
 
 def whole_steps(b, chunking: Chunking) -> int:
     """Programs of steps from the ids to the token; a chunk that ends no prompt skips the head, which is one more."""
+    from ...lab.recorded_operations import record  # imports torch
+
     _, runner, cache = started(b, chunking)
     found = set()
     for context, tokens in chunking.chunks():
         for sample in (True, False)[: 1 + (context + chunking.sizes[-1] < LIMIT)]:
             cache.offset = context
             step = partial(runner.prefill, [1] * tokens, context, [cache], sample=sample)
-            found.add(b.kit.record(step).signature)
+            found.add(record(step).signature)
     return len(found)
 
 
