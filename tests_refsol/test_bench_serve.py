@@ -253,6 +253,7 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--goodput fast:3", "NAME:MILLISECONDS"),
         ("--base-url http://127.0.0.1:1", "give --model"),
         ("--layers 2", "--layers needs random weights"),
+        ("--dataset decode-heavy", "arrive among our engine's steps; use bench-throughput"),
         ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),
     ],
 )

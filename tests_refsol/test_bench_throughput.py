@@ -12,11 +12,16 @@ from rich.console import Console
 from tiny_llm_kit.commands import bench_throughput as command
 from tiny_llm_kit.course.book import screens
 from tiny_llm_kit.lab.bench import provenance, reports
-from tiny_llm_kit.lab.bench.throughput import ThroughputPlan, latencies
+from tiny_llm_kit.lab.bench.shapes import random_network
+from tiny_llm_kit.lab.bench.throughput import VARIANTS, ThroughputPlan, latencies
 from tiny_llm_kit.lab.bench.throughput_report import graphs
+from tiny_llm_kit.lab.engine_load import EngineLoad
+from tiny_llm_kit.lab.serve import EndlessTokenizer
 from tiny_llm_kit.lab.trace import Lane, Trace
+from tiny_llm_kit.lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.runtime.llm import LLM
+from tiny_llm_kit.runtime.port import Port, installed_backends
 
 # The command of the chunked-prefill README, at a size that fits here.
 ORIGINAL = (
@@ -82,6 +87,44 @@ def test_our_engine_runs_in_other_ways_beside_itself(bench):
     assert "random weights" in out and "shared-prefix: 3 requests, 144 tokens" in out
 
 
+def test_the_prefix_cache_can_be_compared_with_none(bench):
+    arguments = [RANDOM, "--dataset", "shared-prefix", "--input-len", "64", "--max-num-seqs", "1"]
+    _, result = bench(*arguments, "--compare", "uncached", "--backend", installed_backends()[-1])
+    ours, uncached = (runs[0] for runs in result["runs"].values())
+    assert (ours["cached_tokens"], uncached["cached_tokens"]) == (2 * (64 - 32), 0)
+    assert uncached["scheduled_tokens"] - ours["scheduled_tokens"] == 2 * (64 - 32)
+
+
+@pytest.mark.parametrize("variant", [{}, VARIANTS["unchunked"], VARIANTS["separate"]], ids=str)
+def test_a_late_prompt_meets_the_same_batch_under_every_policy(variant):
+    """`arrives` counts decode steps: the first request has a token of its prompt, and one of each of the four."""
+    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
+    network, _ = random_network(port, "tiny-qwen3", "tiny-qwen3", 1, None)
+    options = {
+        "max_num_batched_tokens": 8,
+        "max_num_seqs": 4,
+        "block_size": 8,
+        "max_model_len": 64,
+        **variant,
+    }
+    engine = LLM.of(port, network, EndlessTokenizer(), **options).engine
+    specs = (RUNNING, 3, 9, None), (LONG, 20, 2, 4), (SHORT, 3, 2, 99), (SHORT, 3, 2, 4)
+    load = EngineLoad(engine, Workload("", "", tuple(RequestSpec(*spec) for spec in specs)))
+    met = {}
+
+    def on_event(event):
+        if event.kind == "arrive":
+            met[event.request.request_id] = [request.num_tokens for request in load.requests]
+
+    engine.listeners.append(on_event)
+    load.run()
+    assert met == {0: [0, 0, 0, 0], 1: [5, 0, 0, 0], 3: [5, 0, 0, 0], 2: [9, 2, 0, 2]}, (
+        "the last waits for no step"
+    )
+    assert [request.num_tokens for request in load.requests] == [9, 2, 2, 2]
+    assert engine.listeners == [on_event]
+
+
 @pytest.mark.port("torch")
 def test_transformers_answers_the_same_requests(bench):
     _, result = bench(RANDOM, "--backend", "torch", "--compare", "transformers", "--dataset", "sharegpt-like")
@@ -109,6 +152,19 @@ def test_a_preemption_is_counted(bench):
         (["--compare", "transformers", "--backend", "torch"], "--compare transformers shares random weights"),
         (["--compare", "transformers", "--backend", "mlx", "--random-weights"], "choose --backend torch"),
         (["--dataset", "no-file.txt"], "no-file.txt: cannot be read"),
+        (["--dataset", "decode-heavy", "--num-prompts", "8"], "needs more than its 8 streams"),
+        (
+            [
+                "--dataset",
+                "decode-heavy",
+                "--compare",
+                "transformers",
+                "--random-weights",
+                "--backend",
+                "torch",
+            ],
+            "--compare transformers: prompts of --dataset decode-heavy arrive among our engine's steps",
+        ),
         (["--max-num-batched-tokens", "3"], "max_num_batched_tokens is 3"),
         (["--model", "no-such-model"], "model 'no-such-model'"),
     ],

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tiny_llm_kit.lab.datasets import OWN, DatasetSize, dataset
+from tiny_llm_kit.lab.datasets import BY_STEPS, DATASETS, OWN, STREAMS, DatasetSize, dataset
 from tiny_llm_kit.lab.fake_model import ByteTokenizer
 
 SIZE = DatasetSize(num_prompts=40, input_len=50, output_len=7, vocab_size=99)
@@ -37,7 +37,20 @@ def test_lengths_of_chats_have_the_mean_and_a_long_tail():
         assert np.median(lengths) < 0.85 * mean and min(lengths) >= 1 and 3 * mean < max(lengths) <= 4 * mean
 
 
-@pytest.mark.parametrize("name", ["random", "sharegpt-like", "shared-prefix"])
+def test_decode_heavy_keeps_eight_requests_decoding_while_prompts_arrive():
+    work = dataset("decode-heavy", DatasetSize(11, 50, 7, 99), 0, 16)
+    streams, late = work.requests[:STREAMS], work.requests[STREAMS:]
+    assert [(spec.tokens, spec.answer, spec.arrives) for spec in late] == [(50, 7, n) for n in (40, 80, 120)]
+    assert {(spec.answer, spec.arrives) for spec in streams} == {(160, None)}
+    assert len({spec.prompt for spec in work.requests}) == 11
+    for name in DATASETS:
+        arrivals = {spec.arrives for spec in specs(name)}
+        assert (arrivals != {None}) == (name in BY_STEPS)
+    with pytest.raises(ValueError, match="more than its 8 streams"):
+        specs("decode-heavy", DatasetSize(8, 50, 7, 99))
+
+
+@pytest.mark.parametrize("name", ["random", "sharegpt-like", "shared-prefix", "decode-heavy"])
 def test_a_seed_is_a_workload(name):
     assert specs(name) == specs(name) != specs(name, seed=1)
     assert f"{name}: 40 requests" in dataset(name, SIZE, 0, 4).says

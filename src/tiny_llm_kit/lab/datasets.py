@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .prompts import read_prompts
-from .workload import SHORT, RequestSpec, Workload
+from .workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 
 OWN = 32  # tokens of a prompt after the shared prefix
+# Of "decode-heavy": requests that decode all the time, tokens of their prompts, and decode steps between two arrivals.
+STREAMS, STREAM_PROMPT, EVERY = 8, 16, 40
 SPREAD, LONGEST = (
     0.8,
     4,
@@ -56,15 +58,30 @@ def shared_prefix(size: DatasetSize, rng: np.random.Generator) -> Iterator[Reque
         yield _spec(shared + _ids(rng, OWN, size), size.output_len)
 
 
+def decode_heavy(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
+    """`STREAMS` requests decode from the first step to the last; a prompt arrives every `EVERY` decode steps."""
+    if size.num_prompts <= STREAMS:
+        raise ValueError(
+            f"--num-prompts {size.num_prompts}: decode-heavy needs more than its {STREAMS} streams"
+        )
+    arrivals = [EVERY * (number + 1) for number in range(size.num_prompts - STREAMS)]
+    for _ in range(STREAMS):
+        yield _spec(_ids(rng, STREAM_PROMPT, size), arrivals[-1] + EVERY, RUNNING)
+    for arrives in arrivals:
+        yield replace(_spec(_ids(rng, size.input_len, size), size.output_len, LONG), arrives=arrives)
+
+
 DATASETS: dict[str, Callable[[DatasetSize, np.random.Generator], Iterator[RequestSpec]]] = {
     "random": random_prompts,
     "sharegpt-like": sharegpt_like,
     "shared-prefix": shared_prefix,
+    "decode-heavy": decode_heavy,
 }
+BY_STEPS = ("decode-heavy",)  # those with prompts that arrive among the steps of our engine
 
 
 def dataset(name: str, size: DatasetSize, seed: int, batch_size: int, tokenizer: Any = None) -> Workload:
-    """Requests that all arrive at the start.
+    """Requests that arrive at the start, or among the decode steps of the engine.
 
     Args:
         name: one of `DATASETS`, or a file, see `from_file`.
@@ -128,5 +145,5 @@ def _lengths(rng: np.random.Generator, mean: int, count: int) -> list[int]:
     return np.clip(np.rint(drawn), 1, LONGEST * mean).astype(int).tolist()
 
 
-def _spec(ids: list[int], answer: int) -> RequestSpec:
-    return RequestSpec(SHORT, len(ids), answer, prompt=tuple(ids))
+def _spec(ids: list[int], answer: int, kind: str = SHORT) -> RequestSpec:
+    return RequestSpec(kind, len(ids), answer, prompt=tuple(ids))

@@ -1,4 +1,4 @@
-"""The throughput benchmark: requests that are all there at the start, answered by `LLM.generate` and by peers."""
+"""The throughput benchmark: many requests, answered by our engine as `LLM.generate` runs it, and by peers."""
 
 import os
 import time
@@ -14,7 +14,8 @@ from ...runtime.llm import LLM
 from ...runtime.llm_engine import LLMEngine
 from ...runtime.loading import load_network
 from ...runtime.port import Port, resolve_serving
-from ..datasets import DATASETS, DatasetSize, dataset
+from ..datasets import BY_STEPS, DATASETS, DatasetSize, dataset
+from ..engine_load import EngineLoad
 from ..recorder import Recorder
 from ..serve import EndlessTokenizer
 from ..trace import Trace, percentile
@@ -28,6 +29,7 @@ from .shapes import SHAPES, RandomCheckpoint, check_layers, random_network
 VARIANTS = {
     "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
     "separate": {"policy": "separate"},
+    "uncached": {"enable_prefix_caching": False},
 }
 # Fields of a plan that are options of the engine.
 ENGINE = (
@@ -77,6 +79,14 @@ class ThroughputPlan:
     rounds: int = option(3, "runs of each, taken in turns, after one that is not counted", **COUNT)
     seed: int = option(0, "of the prompts", type=whole_number(0))
 
+    def __post_init__(self):
+        peers = [name for name in self.compare if name in PEERS]
+        if peers and self.dataset in BY_STEPS:
+            raise ValueError(
+                f"--compare {peers[0]}: prompts of --dataset {self.dataset} arrive among our engine's steps; compare "
+                f"it with {', '.join(VARIANTS)}"
+            )
+
 
 class Generates(Protocol):
     """What is timed: returns when the host has every token."""
@@ -85,7 +95,7 @@ class Generates(Protocol):
 
 
 class OurGenerator:
-    """`LLM.generate` as a contestant, with figures of its last run.
+    """Our engine as a contestant, run as `LLM.generate` runs it, with figures of its last run.
 
     Args:
         llm: of this course.
@@ -101,14 +111,10 @@ class OurGenerator:
         engine.reset_prefix_cache()
         counts, recorder = Counts(engine), Recorder(engine.max_num_batched_tokens)
         engine.listeners[:], engine.scheduler.model = [recorder, counts], counts
-        names = engine.names
-        params = [names.SamplingParams(max_tokens=spec.answer, ignore_eos=True) for spec in workload.requests]
-        outputs = self.llm.generate([list(spec.prompt) for spec in workload.requests], params, use_tqdm=False)
+        load = EngineLoad(engine, workload)
+        load.run()
         engine.listeners.clear()
-        for output in outputs:
-            if output.error is not None:
-                raise ValueError(f"request {output.request_id}: {output.error}")
-        cached = sum(output.num_cached_tokens for output in outputs)
+        cached = sum(request.output().num_cached_tokens for request in load.requests)
         self.figures = {**latencies(recorder.trace()), **counts.figures(), "cached_tokens": cached}
 
 

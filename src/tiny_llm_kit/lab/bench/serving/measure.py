@@ -9,7 +9,7 @@ from typing import Any
 
 from ....model.tokenizer import load_tokenizer
 from ....runtime.arguments import DTYPES, positive_number, whole_number
-from ...datasets import DATASETS
+from ...datasets import BY_STEPS, DATASETS
 from ..contest import OURS
 from ..options import COUNT, option
 from ..provenance import provenance
@@ -45,7 +45,9 @@ class ServingPlan:
     num_prompts: int = option(64, "requests of a run", **COUNT)
     input_len: int = option(128, "tokens of a prompt", **COUNT)
     output_len: int = option(32, "tokens of an answer", **COUNT)
-    dataset: str = option("random", f"{', '.join(DATASETS)}, or a file", metavar="NAME")
+    dataset: str = option(
+        "random", f"{', '.join(name for name in DATASETS if name not in BY_STEPS)}, or a file", metavar="NAME"
+    )
     goodput: tuple[str, ...] = option(
         (), "most milliseconds of ttft, tbt (every gap), tpot or e2el", nargs="+", metavar="NAME:MS"
     )
@@ -74,6 +76,10 @@ class ServingPlan:
 
     def __post_init__(self):
         goodput_of(self.goodput)
+        if self.dataset in BY_STEPS:
+            raise ValueError(
+                f"--dataset {self.dataset}: its prompts arrive among our engine's steps; use bench-throughput"
+            )
         if self.base_url and self.compare:
             raise ValueError("--compare starts servers of its own: leave --base-url out")
         is_random = check_layers(self.config, bool(self.random_weights), self.layers)
