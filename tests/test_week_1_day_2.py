@@ -66,7 +66,9 @@ def test_tables_are_float32_at_long_positions(b):
 def test_positions_of_no_offset(b):
     """None means 0 … L - 1 in every row."""
     actual = positions_of(b, b.RoPE(4, 9), None, 2, 5)
-    assert_close(actual, [[0, 1, 2, 3, 4]] * 2, idea="without an offset the tokens stand at 0 … L - 1")
+    assert_close(
+        actual, [[0, 1, 2, 3, 4]] * 2, idea="without an offset the tokens are at positions 0 … L - 1"
+    )
 
 
 @pytest.mark.task("1.2.2")
@@ -228,7 +230,7 @@ def test_rope_with_an_offset_continues_a_long_run(b, rng, start):
     rope = b.RoPE(6, 40)
     whole = b.numpy(rope(b.array(x)))
     part = b.numpy(rope(b.array(x[:, start : start + 4]), slice(start, start + 4)))
-    idea = f"token k of a part that starts at {start} stands at position {start} + k"
+    idea = f"token k of a part that starts at {start} is at position {start} + k"
     assert_close(part, whole[:, start : start + 4], idea=idea)
     assert_close(part, rope64(x, np.arange(40))[:, start : start + 4], atol=1e-4, idea=idea)
 

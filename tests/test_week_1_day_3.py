@@ -33,7 +33,7 @@ def assert_mask(actual: np.ndarray, L: int, S: int) -> None:
     assert not others.size, (
         f"the mask holds {others[0]:g}: visible is 0, and only -inf hides from every score"
     )
-    idea = "query i stands at position S - L + i and sees the keys up to there, its own included"
+    idea = "query i is at position S - L + i and sees the keys up to there, its own included"
     assert_close(actual, causal64(L, S), idea=idea)
 
 
@@ -84,7 +84,7 @@ def test_causal_mask_is_no_loop(b):
 @pytest.mark.parametrize(("L", "S"), [(4, 3), (2, 1), (0, 3), (0, 0), (-1, 2)])
 def test_causal_mask_refuses_what_has_no_meaning(b, L, S):
     """More queries than keys would leave queries that see nothing; no queries have no mask: name L and S."""
-    why = f"{L} queries cannot stand among {S} keys" if L > S else "there is at least one query"
+    why = f"{L} queries need at least {L} keys, not {S}" if L > S else "there is at least one query"
     idea = f"causal_mask({L}, {S}) must raise ValueError: {why}"
     assert_refuses(lambda: b.causal_mask(L, S, b.dtype("float32")), idea, L, S)
 
@@ -162,7 +162,7 @@ def test_grouped_attention_knows_the_causal_mask_by_name(b, rng, L, S):
 def test_grouped_attention_refuses_causal_with_more_queries_than_keys(b, rng):
     """mask="causal" with L > S raises ValueError, as `causal_mask(L, S)` does."""
     query, key = rng.normal(size=(2, 4, 8)), rng.normal(size=(1, 3, 8))
-    idea = 'mask="causal" must raise ValueError: 4 queries cannot stand among 3 keys'
+    idea = 'mask="causal" must raise ValueError: 4 queries need at least 4 keys, not 3'
     assert_refuses(lambda: grouped(b, query, key, key, "causal"), idea)
 
 

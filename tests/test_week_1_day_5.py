@@ -225,7 +225,7 @@ def test_model_equals_transformers(b, name):
     """Logits (B, L, V) equal transformers' Qwen3: 1, 3 and 8 query heads per key head, tied and untied head."""
     stored = golden(name)
     actual = logits_of(b, model_of(b, name), stored["inputs"])
-    idea = "all layers in order, each on what the one before it left, each behind the causal mask"
+    idea = "all layers in order, each on what the one before it left, each with the causal mask"
     assert_close(actual, stored["logits"], atol=1e-4, idea=idea)
 
 

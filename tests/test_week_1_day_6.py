@@ -149,7 +149,7 @@ def test_generate_never_splits_a_character(b, text):
         f"{actual!r}: an id alone may be half a character; the detokenizer puts them together"
     )
     expected = [piece for c in text for piece in [""] * (len(c.encode()) - 1) + [c]]
-    assert pieces == expected, f"one piece a token, empty while a character is unfinished: {pieces}"
+    assert pieces == expected, f"one piece per token, empty while a character is unfinished: {pieces}"
 
 
 @pytest.mark.task("1.6.2")

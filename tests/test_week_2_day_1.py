@@ -51,7 +51,7 @@ def assert_holds(b, cache, result, pair, start: int, stop: int) -> None:
         f"{stop} tokens were given: length is {length}, offset is {cache.offset}; count the L new tokens once"
     )
     S = key.shape[2]
-    assert stop <= S, f"{S} keys came back of {stop}: all tokens so far are handed out, not only the new ones"
+    assert stop <= S, f"{S} keys came back of {stop}: all tokens so far are returned, not only the new ones"
     for name, actual, expected in zip(("keys", "values"), (key, value), pair, strict=True):
         idea = f"the {name} of tokens 0 … {stop - 1} come back as they were given, in order"
         assert_close(b.numpy(actual)[:, :, :stop], expected[:, :, :stop], atol=0, rtol=1e-6, idea=idea)
@@ -60,7 +60,7 @@ def assert_holds(b, cache, result, pair, start: int, stop: int) -> None:
     idea = (
         f"with tokens {start} … {stop - 1} new and {S} keys, each token sees the keys up to its own position"
     )
-    assert_close(shown, expected, idea=f"{idea}, and nothing behind the last token")
+    assert_close(shown, expected, idea=f"{idea}, and nothing after the last token")
 
 
 @pytest.mark.task("2.1.1")
@@ -122,7 +122,7 @@ def test_the_caches_mask_is_exact_far_into_a_text(b, start, dtype):
     shown = visible(b, mask, MANY, key.shape[2])
     expected = visible_keys(np.arange(start, start + MANY), key.shape[2])
     idea = (
-        f"{MANY} {dtype} tokens behind {start}: positions are integers, and only the finished mask is {dtype}"
+        f"{MANY} {dtype} tokens after {start}: positions are integers, and only the finished mask is {dtype}"
     )
     assert_close(shown, expected, idea=idea)
 
@@ -368,9 +368,7 @@ def test_attention_takes_the_mask_that_the_cache_returns(b, rng):
         positions = b.array(np.arange(start, stop))
         step = b.Step(positions, model.rope.rows(positions), None)
         actual = b.numpy(model.layers[0].attention(b.array(x[:, start:stop]), step, cache))
-        idea = (
-            "the cache returns (key, value, length, mask); attention needs that mask, for it fits those keys"
-        )
+        idea = "the cache returns (key, value, length, mask); attention needs that mask, because it fits those keys"
         assert_close(actual, expected[:, start:stop], atol=1e-4, idea=idea)
 
 
@@ -674,9 +672,7 @@ def test_model_takes_a_mask_of_the_callers_own(b, rng):
     one, two = (
         b.numpy(model(b.array(text), 0, model.create_kv_cache(5), mask=mask)) for text in (ids, other)
     )
-    idea = (
-        "token 1 is hidden from the tokens behind it: another one in its place must change nothing for them"
-    )
+    idea = "token 1 is hidden from the tokens after it: another one in its place must change nothing for them"
     assert_close(two[:, 2:], one[:, 2:], idea=idea)
     assert np.abs(two[:, 1] - one[:, 1]).max() > 1e-2, "token 1 sees itself"
 
@@ -728,7 +724,7 @@ def test_masks_of_a_step_are_exact_far_into_a_text(b, start, dtype):
     positions = np.arange(start, start + MANY)
     mask, window = masks_of_step(b, dtype, positions, fill, start)
     S = window.shape[-1]
-    idea = f"{MANY} {dtype} tokens behind {start}"
+    idea = f"{MANY} {dtype} tokens after {start}"
     assert_close(visible(b, mask, MANY, S), visible_keys(positions, S), idea=idea)
     assert_shows(b.numpy(window), positions, f"{idea}, through a window of 7", window=7)
 
@@ -837,7 +833,7 @@ class ScriptedModel:
         for layer in cache:
             assert not layer.released, "the caches were released before the text had ended"
             assert offset == layer.offset, (
-                f"the caches hold {layer.offset} tokens, and the new ones were said to stand at {offset}"
+                f"the caches hold {layer.offset} tokens, and the call puts the new ones at {offset}"
             )
             layer.offset += L
             assert layer.max_seq_len is None or layer.offset <= layer.max_seq_len, (

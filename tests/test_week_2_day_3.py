@@ -183,7 +183,7 @@ def test_quantized_linear_transposes_a_square_matrix(b, rng):
     parts, w = parts_of(b, rng, 64, 2, 32, 8)
     x = rng.normal(size=(2, 64))
     actual = b.numpy(b.quantized_linear(b.array(x), b.QuantizedWeights(*parts, 32, 8)))
-    assert_near(actual, x @ w.T, "W has one row an output: multiply by its transpose" + OR_EARLIER)
+    assert_near(actual, x @ w.T, "W has one row per output: multiply by its transpose" + OR_EARLIER)
 
 
 @pytest.mark.task("2.3.3")

@@ -290,11 +290,11 @@ def mask_tile(b, mask, L, S, rows, columns) -> np.ndarray:
 @pytest.mark.parametrize(("L", "S"), [(7, 7), (4, 9), (1, 6)])
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
 def test_causal_tiles_make_up_the_causal_mask(b, L, S, size):
-    """Each tile is its part of causal_mask(L, S): query i stands at position S - L + i."""
+    """Each tile is its part of causal_mask(L, S): query i is at position S - L + i."""
     for top in range(0, L, size):
         for left in range(0, S, size):
             rows, columns = (top, min(top + size, L)), (left, min(left + size, S))
-            idea = f"queries {rows}, keys {columns} of L={L}, S={S}: query i stands at position S - L + i of the text"
+            idea = f"queries {rows}, keys {columns} of L={L}, S={S}: query i is at position S - L + i of the text"
             expected = causal64(L, S)[slice(*rows), slice(*columns)]
             assert_close(mask_tile(b, "causal", L, S, rows, columns), expected, idea=idea)
 
@@ -486,7 +486,7 @@ def test_tiled_attention_refuses_causal_with_more_queries_than_keys(b, rng):
         assert isinstance(error, ValueError), f"{idea}; now the walk itself fails, with {error!r}"
         assert "9" in str(error) and "4" in str(error), f"{idea}: {error}"
     else:
-        pytest.fail('mask="causal" must raise ValueError: 9 queries cannot stand among 4 keys')
+        pytest.fail('mask="causal" must raise ValueError: 9 queries need at least 9 keys, not 4')
 
 
 @pytest.mark.task("2.4.5")
@@ -499,7 +499,7 @@ def test_tiled_attention_skips_tiles_that_causality_hides(b, rng):
     key[..., 8:, :], value[..., 8:, :] = np.nan, np.nan
     actual = tiled(b, query, key, value, "causal", tile_size=4)[..., :8, :]
     first = (array[..., :8, :] for array in (query, key, value))
-    idea = "tiles of keys behind the last query of a tile are hidden wholly: end the walk before them"
+    idea = "tiles of keys after the last query of a tile are hidden completely: end the loop before them"
     assert_tiled(actual, flash64(*first, mask=causal64(8, 8)), idea + OR_EARLIER)
 
 

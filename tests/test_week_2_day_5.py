@@ -119,7 +119,7 @@ def test_device_attention_is_causal_from_the_last_key(b, rng, H, Hkv, L, S):
     query, key, value = inputs(rng, H, Hkv, L, S)
     actual = call(b, b.flash_attention_device, query, key, value, "causal")
     expected = flash64(query, key, value, mask=causal64(L, S))
-    idea = f"L={L}, S={S}: query i stands at position S - L + i"
+    idea = f"L={L}, S={S}: query i is at position S - L + i"
     upper_left = np.where(np.arange(S) <= np.arange(L)[:, None], 0.0, -np.inf)
     if L < S and np.allclose(actual, flash64(query, key, value, mask=upper_left), atol=1e-4):
         idea += ". Your diagonal starts in the upper left corner: query i saw keys 0 … i"
@@ -148,7 +148,7 @@ def test_device_attention_refuses_causal_with_more_queries_than_keys(b, rng, L, 
     except ValueError as error:
         assert str(L) in str(error) and str(S) in str(error), f"the message must name {L} and {S}: {error}"
     else:
-        pytest.fail(f'mask="causal" must raise ValueError: {L} queries cannot stand among {S} keys')
+        pytest.fail(f'mask="causal" must raise ValueError: {L} queries need at least {L} keys, not {S}')
 
 
 @pytest.mark.task("2.5.2")

@@ -173,7 +173,7 @@ def test_update_takes_positions_and_a_mask(b, rng):
     key, _, _, returned = rows.update(3, mask=b.array(mask), positions=positions)
     for slot, (keys, _) in rows.held.items():
         assert_close(
-            key[slot, :, : keys.shape[1]], keys, idea=f"slot {slot}: `positions` say where tokens stand"
+            key[slot, :, : keys.shape[1]], keys, idea=f"slot {slot}: `positions` say where tokens go"
         )
     assert_close(returned, mask, atol=1e-6, idea="a mask that is given passes through")
 
@@ -206,7 +206,7 @@ def test_add_copies_keys_and_values_into_the_slot(b, rng):
         for slot, held in rows.held.items():
             n = held.shape[2]
             assert_close(array[slot, :, :n], held[index], atol=0, rtol=0, idea=f"the {name} of slot {slot}")
-            assert not array[slot, :, n:].any(), f"{name} of slot {slot}: behind its tokens are zeros"
+            assert not array[slot, :, n:].any(), f"{name} of slot {slot}: after its tokens are zeros"
         assert not array[1].any(), f"slot 1 is free: its {name} are zeros until something is written"
 
 
@@ -314,10 +314,10 @@ def test_remove_makes_a_slot_idle(b, rng):
     """The slot stands at 0 and is not active. The other slots stay as they are, and the longest one decides."""
     rows = Rows(b, rng, 3).in_mid_life(slot0=3, slot1=270, slot2=5)
     rows.remove(1)
-    assert rows.cache.offsets == [3, 0, 5], f"a free slot stands at position 0: {rows.cache.offsets}"
+    assert rows.cache.offsets == [3, 0, 5], f"a free slot is at position 0: {rows.cache.offsets}"
     assert rows.cache.active == [True, False, True], f"slot 1 is free: {rows.cache.active}"
     assert rows.cache.num_keys(1) == b.BatchingKvCache(1).num_keys(6), (
-        "the keys handed out shrink with the longest row"
+        "the keys returned shrink with the longest row"
     )
     rows.check("after its neighbour was removed", 3)
     assert rows.cache.offsets == [4, 0, 6], f"an idle slot is not counted: {rows.cache.offsets}"
@@ -712,7 +712,7 @@ def test_prefill_and_place_takes_the_lowest_free_slot(s):
     for number, layer in enumerate(model.batch_caches):
         held = [bytes(row.tokens) if row else None for row in layer.rows]
         assert held == [b"Hi", b"Hello", None], f"layer {number} must hold both prompts: {held}"
-    assert all(cache.is_released for cache in model.caches), "its own cache is given back when it was copied"
+    assert all(cache.is_released for cache in model.caches), "its own cache is released after the copy"
     expected = [
         ("prefill", 0, 0, None),
         ("step", 2, [0], "chunk"),
@@ -727,7 +727,7 @@ def test_prefill_and_place_takes_the_lowest_free_slot(s):
 @pytest.mark.task("2.6.7")
 @pytest.mark.parametrize(("script", "options"), [("", {}), ([97], {"max_tokens": 1})])
 def test_prefill_and_place_gives_no_slot_to_what_ended_with_its_first_token(s, script, options):
-    """An end token at once, or a limit of one: told as finished, no slot, nothing in the batch's caches."""
+    """An end token at once, or a limit of one: reported as finished, no slot, nothing in the batch's caches."""
     batch, model, [only], events = batch_of(s, {"Hi": script})
     only.sampling = s.SamplingParams(**options)
     batch.prefill_and_place(only)
@@ -735,13 +735,13 @@ def test_prefill_and_place_gives_no_slot_to_what_ended_with_its_first_token(s, s
     assert all(row is None for layer in model.batch_caches for row in layer.rows), "and no row of a cache"
     kinds = [event[0] for event in events]
     assert kinds == ["prefill", "step", "token", "finish"], f"{events}"
-    assert events[-1] == ("finish", 2, 0, None), f"told as finished, without a slot: {events[-1]}"
-    assert all(cache.is_released for cache in model.caches), "its own cache is given back"
+    assert events[-1] == ("finish", 2, 0, None), f"reported as finished, without a slot: {events[-1]}"
+    assert all(cache.is_released for cache in model.caches), "its own cache is released"
 
 
 @pytest.mark.task("2.6.7")
 def test_prefill_and_place_does_not_run_what_has_ended_before(s):
-    """A prompt that was refused, and one that was aborted while it waited: no step, no slot, told as finished."""
+    """A prompt that was refused, and one that was aborted while it waited: no step, no slot, reported as finished."""
     batch, model, (refused, aborted), events = batch_of(s, {"": "a", "Hi": "b"})
     aborted.finish("abort")
     batch.prefill_and_place(refused)
@@ -764,7 +764,7 @@ def test_prefill_and_place_hears_an_abort_from_its_listener(s, kind, trace):
     batch.prefill_and_place(only)
     assert model.trace == trace, f"aborted at {kind!r}: {model.trace}"
     assert batch.running == [], "an aborted request takes no slot"
-    assert events[-1] == ("finish", 2.0 * len(trace), 0, None), f"told as finished: {events}"
+    assert events[-1] == ("finish", 2.0 * len(trace), 0, None), f"reported as finished: {events}"
 
 
 @pytest.mark.task("2.6.7")
@@ -828,7 +828,7 @@ def test_decode_goes_on_from_its_own_tokens(s):
 
 @pytest.mark.task("2.6.8")
 def test_decode_emits_no_token_of_a_request_that_was_aborted_a_moment_ago(s):
-    """Whoever hears of slot 0's token aborts slot 1: its text so far stays, and no token of it is told any more."""
+    """Whoever hears of slot 0's token aborts slot 1: its text so far stays, and no token of it is emitted any more."""
     requests = []
 
     def heard(event):
@@ -867,7 +867,9 @@ def test_abort_while_a_decode_step_runs(s, thread):
     assert seen == [False], "while the call runs it is not done"
     found = [(r.text, r.finish_reason) for r in requests]
     assert found == [("ab", None), ("x", "abort")], f"aborted while the step ran: {found}"
-    assert [event[2] for event in events if event[0] == "token"] == [0], f"no token of it is told: {events}"
+    assert [event[2] for event in events if event[0] == "token"] == [0], (
+        f"no token of it is emitted: {events}"
+    )
     batch.remove_ended()
     assert batch.running == [0] and model.batch_caches[0].rows[1] is None, "its slot is free again"
 

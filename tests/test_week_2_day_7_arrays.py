@@ -54,7 +54,7 @@ def test_chunked_prefill_mask_is_rows_of_the_causal_mask(b, start, size):
     mask = b.numpy(b.chunked_attention_mask(start, size))
     assert mask.shape == (size, start + size), f"(L, S) is ({size}, {start + size}), not {mask.shape}"
     assert_close(
-        mask, causal_rows(start, size, start + size), atol=0, idea=f"a chunk of {size} behind {start}"
+        mask, causal_rows(start, size, start + size), atol=0, idea=f"a chunk of {size} after {start}"
     )
 
 
@@ -116,7 +116,7 @@ def test_chunked_prefill_mask_is_exact_far_into_a_prompt(b, start, dtype, form):
     """Chunks behind 250 tokens and more, in bf16 and float16, which have no 257 and no 2,049."""
     start_given = start if form is int else b.array(form(start))
     mask = b.numpy(b.chunked_attention_mask(start_given, MANY, start + MANY + 4, b.dtype(dtype)))
-    idea = f"a chunk of {MANY} behind {start} in {dtype}: each token sees the keys up to its own position"
+    idea = f"a chunk of {MANY} after {start} in {dtype}: each token sees the keys up to its own position"
     assert_shows(mask, np.arange(start, start + MANY), idea)
 
 

@@ -126,7 +126,7 @@ def test_chunked_prefill_feeds_each_piece_once(s):
         f"each call takes the next tokens of the prompt: {model.trace}"
     )
     offsets = [call.offset for call in model.calls]
-    assert offsets == [0, 3, 6], f"a chunk stands behind the tokens before it: {offsets}"
+    assert offsets == [0, 3, 6], f"a chunk starts after the tokens before it: {offsets}"
     assert counts == [3, 3, 2], f"try_prefill returns the number of tokens of its chunk: {counts}"
 
 
@@ -385,7 +385,7 @@ class ChunkedRun:
         own = [cache for cache in self.model.caches if not cache.is_released]
         assert not own, f"{len(own)} caches of requests were not released"
         rows = [row for layer in self.model.batch_caches for row in layer.rows if row is not None]
-        assert not rows, f"{len(rows)} rows of the batch's caches were not given back"
+        assert not rows, f"{len(rows)} rows of the batch's caches were not released"
         self.scheduler.close()
         assert not self.model.unreleased(), f"close() has not released {self.model.unreleased()}"
 
@@ -706,7 +706,7 @@ def test_chunked_prefill_frees_a_slot_with_the_last_token(s):
     assert not run.scheduler.has_work_remaining(), (
         "it got its end token: its slot is free, and there is no work"
     )
-    assert run.times("finish", 0) == [3], f"its end is told with its last step: {run.times('finish', 0)}"
+    assert run.times("finish", 0) == [3], f"its end is emitted with its last step: {run.times('finish', 0)}"
 
 
 @pytest.mark.task("2.7.3")
@@ -809,7 +809,7 @@ def test_chunked_prefill_hears_of_an_abort_at_every_event(s, victim, slots):
         _check_others(run, {victim}, f"aborted at event {at}, {run.events[at - 1].kind!r}")
         if run.requests[victim].finish_reason == "abort":
             late = {event.kind for event in run.events[at:] if event.request is run.requests[victim]}
-            assert late <= {"finish"}, f"aborted at event {at}, and told of it later: {late}"
+            assert late <= {"finish"}, f"aborted at event {at}, and it has events later: {late}"
         run.check_end()
 
 

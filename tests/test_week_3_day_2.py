@@ -215,9 +215,7 @@ def test_gather_writes_nothing_into_the_pool(b, rng):
     numbers = rng.normal(size=(3, 4, 1, 2))
     pages = b.array(numbers)
     b.numpy(b.gather_pages(pages, b.array([0, 1, 2]), b.array(np.full((3, 4), -np.inf))))
-    assert_close(
-        b.numpy(pages), numbers, atol=0, idea="gather_pages wrote into the pool: give back new pages"
-    )
+    assert_close(b.numpy(pages), numbers, atol=0, idea="gather_pages wrote into the pool: return new pages")
 
 
 # 3.2.3: many pages, few requests
@@ -529,9 +527,7 @@ def assert_masks(b, s, pages, rows, positions, idea: str, **options) -> None:
 @pytest.mark.parametrize("start", BORDERS)
 def test_past_mask_of_a_chunk_shows_its_past(b, s, rng, start):
     """A chunk of 3 tokens at the border of a page: all tokens before it, and no slot behind them."""
-    idea = (
-        f"a chunk behind {start} tokens in pages of 4 sees these {start}, and not the rest of the last page"
-    )
+    idea = f"a chunk after {start} tokens in pages of 4 sees these {start}, and not the rest of the last page"
     assert_masks(b, s, random_pages(rng, [start]), [0] * 3, range(start, start + 3), idea)
 
 
@@ -554,7 +550,7 @@ def test_past_mask_of_tokens_without_pages(b, s, rng):
 def test_past_mask_is_causal_where_the_tokens_own_keys_are_in_pages(b, s, rng):
     """All 9 tokens are written already: token i of the text sees the keys up to its own."""
     pages = random_pages(rng, [9, 7])
-    idea = "a key is seen by tokens at its own position or behind it: compare positions in the text"
+    idea = "a key is seen by tokens at its own position or after it: compare positions in the text"
     assert_masks(b, s, pages, [0] * 9 + [1] * 2, [*range(9), 5, 6], idea)
 
 
@@ -624,7 +620,7 @@ def test_prompt_equals_its_past_in_numpy(b, s, rng, start, H, Hkv):
     pages, query = random_pages(rng, [start], Hkv=Hkv), rng.normal(size=(3, H, 8))
     positions = range(start, start + 3)
     actual = tuple(map(b.numpy, prompt(b, s, query, pages, [0] * 3, positions)))
-    idea = f"3 tokens behind {start}, {H} heads over {Hkv}: each token sees all {start}, with few K/V heads as they are"
+    idea = f"3 tokens after {start}, {H} heads over {Hkv}: each token sees all {start}, with few K/V heads as they are"
     assert_merges(actual, prompt64(query, pages, 0, positions), idea + OR_EARLIER)
 
 
@@ -643,7 +639,7 @@ def test_prompt_past_and_own_chunk_are_one_softmax(b, s, rng, start):
     mask = np.concatenate([np.zeros((T, start)), own], axis=1)
     expected = flash64(query.swapaxes(0, 1), *text, mask=mask).swapaxes(0, 1)
     assert_close(
-        actual, expected, idea=f"a chunk behind {start} tokens: past and chunk are parts of one softmax"
+        actual, expected, idea=f"a chunk after {start} tokens: past and chunk are parts of one softmax"
     )
 
 

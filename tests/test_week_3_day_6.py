@@ -271,7 +271,7 @@ def test_turn_adds_steps_and_tells_what_is_new(s):
         {"ab": ("a", None), "uvw": ("u", None), "x": ("x", "length")},
         {"ab": ("b", "length"), "uvw": ("v", None)},
         {"uvw": ("w", "length")},
-    ], f"a letter per answer and turn, each told once: {found}"
+    ], f"a letter per answer and turn, each reported once: {found}"
     assert [call for call in engine.calls if call != "collect"] == [
         "add ab", "add uvw", "add x", "step", "step", "step",
     ], f"every answer is added once, and a turn is one step: {engine.calls}"  # fmt: skip

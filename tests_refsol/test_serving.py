@@ -69,7 +69,7 @@ class Mix:
                 assert owners.setdefault(event.slot, event.request) is event.request
                 if event.kind == "finish":
                     del owners[event.slot]
-        assert not owners, "who has a slot is told as finished"
+        assert not owners, "who has a slot is reported as finished"
 
     def check_finished_once(self) -> None:
         ended = [event.request.prompt_idx for event in self.events if event.kind == "finish"]

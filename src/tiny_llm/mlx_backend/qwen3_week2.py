@@ -186,7 +186,7 @@ class Qwen3ModelWeek2:
         """Raises ValueError for caches of another model, or an offset that is not the number of tokens held."""
         if len(cache) != len(self.layers):
             raise ValueError(
-                f"{len(cache)} caches for {len(self.layers)} layers: give one a layer, as create_kv_cache does"
+                f"{len(cache)} caches for {len(self.layers)} layers: give one per layer, as create_kv_cache does"
             )
         if isinstance(offset, mx.array):
             return  # to read it, the host would wait for the device

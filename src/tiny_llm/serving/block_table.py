@@ -59,7 +59,7 @@ class BlockTable:
         raise NotImplementedError("week 3 day 1 task 4: BlockTable.slots")
 
     def register(self, tokens: Sequence[int], num_computed: int) -> None:
-        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
+        """Registers the full blocks of computed tokens in the prefix cache. Called again, it goes on where it stopped.
 
         Args:
             tokens: ids of the text so far, from its beginning.
@@ -98,7 +98,7 @@ class BlockTable:
         if not self.allocator.enable_prefix_caching:
             return 0
         # TASK 3.1.8: from the front, block by block, until a digest is not found; then one reference to each block.
-        # The digests are remembered: the next full block hangs on the last of them.
+        # The digests are kept: the last of them is the parent of the next full block.
         raise NotImplementedError("week 3 day 1 task 8: BlockTable.share")
 
     def fork(self, other: "BlockTable", num_tokens: int) -> tuple[int, int] | None:

@@ -48,7 +48,7 @@ class RoPE:
             return offset
         if isinstance(offset, list):
             if len(offset) != B:
-                raise ValueError(f"{len(offset)} slices for {B} rows: give one slice a row")
+                raise ValueError(f"{len(offset)} slices for {B} rows: give one slice per row")
             return mx.array([list(self._span(row, L)) for row in offset])
         span = self._span(slice(0, L) if offset is None else offset, L)
         return mx.arange(span.start, span.stop)

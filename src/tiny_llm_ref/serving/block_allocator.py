@@ -18,7 +18,7 @@ class OutOfBlocks(Exception):
 
 
 class BlockAllocator:
-    """Hands out the blocks of a KV pool and counts the references to each (Kwon et al., 2023, section 4.2).
+    """Hands out the blocks of a KV pool and counts references to them (Kwon et al., 2023, section 4.2).
 
     A block is memory for `block_size` consecutive tokens of one text, the same block in the pool of every layer. It is
     free when it has no references. A free block whose text can still be found is cached; any other one is blank. The
@@ -70,7 +70,7 @@ class BlockAllocator:
 
     @property
     def num_returning(self) -> int:
-        """Blocks that were freed and cannot be handed out yet: none, for `free` is called when the device is done."""
+        """Blocks that were freed and cannot be handed out yet: none, as `free` is called when the device is done."""
         return 0
 
     def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool:
@@ -118,7 +118,7 @@ class BlockAllocator:
             self.reference_counts[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Takes one reference from each block, the last block first. One without references is free again.
+        """Removes one reference from each block, the last block first. A block without references is free again.
 
         A cached block keeps its text. The end of a text is evicted before its beginning, which more texts share.
 

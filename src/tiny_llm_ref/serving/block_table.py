@@ -60,7 +60,7 @@ class BlockTable:
         return [self.blocks[p // size] * size + p % size for p in range(start, stop)]
 
     def register(self, tokens: Sequence[int], num_computed: int) -> None:
-        """Makes the full blocks of what was computed findable. Called again, it goes on where it stopped.
+        """Registers the full blocks of computed tokens in the prefix cache. Called again, it goes on where it stopped.
 
         Args:
             tokens: ids of the text so far, from its beginning.
@@ -104,7 +104,7 @@ class BlockTable:
         if not self.allocator.enable_prefix_caching:
             return 0
         # TASK 3.1.8: from the front, block by block, until a digest is not found; then one reference to each block.
-        # The digests are remembered: the next full block hangs on the last of them.
+        # The digests are kept: the last of them is the parent of the next full block.
         size, found, digests, parent = self.allocator.block_size, [], [], None
         for start in range(0, len(tokens) - size, size):
             parent = block_hash(parent, tokens[start : start + size])

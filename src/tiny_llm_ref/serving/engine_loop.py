@@ -22,7 +22,7 @@ class Engine(Protocol):
     """What the loop drives. `HybridScheduler` is one; every call comes from one thread."""
 
     def add(self, sequence: Sequence) -> None:
-        """Lets a request wait. One that can never be served has ended afterwards."""
+        """Queues a request. One that can never be served has ended afterwards."""
 
     def step(self) -> Any:
         """Computes one step. If it raises, the requests in the failed call have ended, and no others."""
@@ -116,7 +116,7 @@ class EngineLoop:
         return sum(len(stream.sequences) for stream in self._open)
 
     def submit(self, sequences: abc.Sequence[Sequence]) -> RequestStream:
-        """Lets a request wait for its turn: all of its answers, or none.
+        """Accepts a request for the next turn: all of its answers, or none.
 
         Args:
             sequences: one for each answer.
@@ -151,7 +151,7 @@ class EngineLoop:
     def turn(
         self, arrived: abc.Sequence[RequestStream], abandoned: abc.Sequence[RequestStream]
     ) -> list[tuple[RequestStream, list[Piece]]]:
-        """Everything that happens to the engine from one hand-over to the next, with one step in it.
+        """All calls of the engine from one hand-over to the next: aborts, additions, and one step.
 
         Args:
             arrived: streams of new requests.
@@ -203,10 +203,10 @@ class EngineLoop:
     async def serve(self) -> None:
         """Runs turns while requests are open, and waits while none is.
 
-        Returns after `stop`, when every reader has its end.
+        Returns after `stop`, when every stream has ended.
 
         Raises:
-            Whatever has killed the engine; every reader has its end then too.
+            Whatever has killed the engine; every stream has ended then too.
         """
         # TASK 3.6.5: hand over what has come, run a turn on the worker, deliver the news; again.
         # While the worker computes, the event loop serves its readers: nothing here may block, and nothing may poll.
@@ -262,7 +262,7 @@ class EngineLoop:
     async def stop(self, seconds: float) -> None:
         """Takes no more requests and lets the open ones finish, for at most this many seconds.
 
-        Those that are open then end with "abort". Returns when every reader has its end, and the engine is closed.
+        Those that are open then end with "abort". Returns when every stream has ended and the engine is closed.
         """
         # TASK 3.6.7: the state first, and wake the loop, which may be waiting. `_is_over` is set by `serve`.
         # `asyncio.wait_for` gives up after some seconds; then abandon what is open, and wait again.

@@ -14,7 +14,7 @@ from .sampling import SamplingParams
 class Sequence:
     """A prompt and the answer that follows it, as one text that is computed piece by piece.
 
-    Whatever is known and not computed is work. There are no phases: a prompt in the middle of its prefill, a decode,
+    Tokens that are known and not computed are its work. There are no phases: a prompt in mid-prefill, a decode,
     a preempted request and a prefix hit differ in `num_computed` alone.
 
     Args:
@@ -118,7 +118,7 @@ class Sequence:
             token: its id. It is known now, and not computed: that is the work of a later step.
         """
         # TASK 3.3.1: an end token ends it and is no part of it; then append; then stop strings; then the limit.
-        # The order is that of Task 2.6.5. Nothing is counted here: `num_computed` changes when a step was computed.
+        # The order is that of Task 2.6.5. `num_computed` does not change here: `commit` changes it.
         # A request that has ended while its step ran takes no token.
         if self.is_done:
             return

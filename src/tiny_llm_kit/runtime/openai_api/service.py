@@ -48,7 +48,9 @@ class ServerOptions:
         if self.request_timeout <= 0:
             raise ValueError(f"request_timeout is {self.request_timeout}: give more than 0 seconds")
         if self.api_key == "":
-            raise ValueError("api_key is empty: everybody has that one; leave it out, or give a longer one")
+            raise ValueError(
+                "api_key is empty: an empty key protects nothing; leave it out, or give a longer one"
+            )
 
 
 class ServedEngine:
