@@ -34,12 +34,16 @@ class StandIn:
         self.bodies: list[dict] = []
         self.keys: list[str | None] = []
         self.open = self.most_open = 0
+        self.models: list[str] | None = ["stand-in"]  # None: nobody says
         self.app = FastAPI()
         self.app.post("/v1/completions")(self.complete)
         self.app.post("/v1/chat/completions")(self.complete)
-        self.app.get("/v1/models")(
-            lambda: {"object": "list", "data": [{"id": "stand-in", "object": "model"}]}
-        )
+        self.app.get("/v1/models")(self.list_models)
+
+    async def list_models(self):
+        if self.models is None:
+            return JSONResponse({"detail": "Not Found"}, status_code=404)
+        return {"object": "list", "data": [{"id": each, "object": "model"} for each in self.models]}
 
     async def complete(self, request: Request):
         body = await request.json()
@@ -206,6 +210,38 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
     assert "100%" in said and "capacity" in said
 
 
+@pytest.mark.parametrize(
+    ("wanted", "listed", "name"),
+    [
+        (None, ["one"], "one"),
+        ("b", ["a", "b"], "b"),
+        ("models/tiny-qwen3/", ["tiny-qwen3"], "tiny-qwen3"),  # our server has the last part of a path
+        ("Qwen/Qwen3-0.6B", ["Qwen/Qwen3-0.6B", "Qwen3-0.6B"], "Qwen/Qwen3-0.6B"),
+        ("any", [], "any"),
+        ("any", None, "any"),
+    ],
+)
+def test_requests_carry_the_name_that_the_server_has(stand_in, wanted, listed, name):
+    stand_in.models = listed
+    assert measure.served_model(wanted, stand_in.url, None) == name
+
+
+@pytest.mark.parametrize(
+    ("options", "listed", "says"),
+    [
+        ("", ["a", "b"], "lists a, b; give --model"),
+        ("", [], "lists no models; give --model"),
+        ("--model models/c", ["a", "b"], "--model models/c: the server has a, b"),
+    ],
+)
+def test_a_model_that_is_not_clear_ends_with_the_names_there_are(stand_in, options, listed, says, capsys):
+    stand_in.models = listed
+    with pytest.raises(SystemExit) as ended:
+        bench_serve.main(["--base-url", stand_in.url, *options.split()])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err and not stand_in.bodies
+
+
 def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_path, monkeypatch, capsys):
     started = []
 
@@ -251,7 +287,7 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--base-url http://127.0.0.1:1 --compare unchunked", "--base-url"),
         ("--attainment 1.5 --goodput ttft:3", "--attainment"),
         ("--goodput fast:3", "NAME:MILLISECONDS"),
-        ("--base-url http://127.0.0.1:1", "give --model"),
+        ("--base-url http://127.0.0.1:1", "no server answers there"),
         ("--layers 2", "--layers needs random weights"),
         ("--dataset decode-heavy", "arrive among our engine's steps; use bench-throughput"),
         ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),
@@ -273,7 +309,14 @@ def test_a_server_that_does_not_start_is_shown_with_what_it_said():
 def test_the_command_line_of_our_server_has_every_option_that_is_set():
     options = {"enable_chunked_prefill": False, "max_num_batched_tokens": None, "max_num_seqs": 4}
     line = " ".join(our_server(Place("ref", "torch", "cpu"), "tiny-qwen3", options).command)
-    assert line.endswith("--model tiny-qwen3 --no-enable-chunked-prefill --max-num-seqs 4")
+    assert line.endswith("--no-enable-chunked-prefill --max-num-seqs 4")
+
+
+def test_our_server_has_the_name_that_requests_carry():
+    """Also where `--model` is a path."""
+    server = our_server(Place("ref", "torch", "cpu"), "models/tiny-qwen3", {})
+    taken = serve.parser().parse_args(list(server.command[server.command.index("--solution") :]))
+    assert taken.model == taken.served_model_name == server.model == "models/tiny-qwen3"
 
 
 def test_our_server_takes_every_option_of_the_plan():

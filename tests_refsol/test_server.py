@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import openai
 import pytest
 
+from tiny_llm_kit.commands import serve
 from tiny_llm_kit.lab.background_server import BackgroundServer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime.llm import LLM
@@ -697,8 +698,41 @@ def test_a_signal_ends_a_server_at_once_that_loads_or_drains_already(monkeypatch
 )
 def test_a_server_without_an_engine_ends_and_one_whose_engine_died_does_not(failure, has_opened, ends):
     server = draining_server.DrainingServer(create_app(lambda: None), "127.0.0.1", 0)
-    server._app.state.service = SimpleNamespace(failure=failure, has_opened=has_opened)
+    server._app.state.service = standing(failure=failure, has_opened=has_opened)
     assert asyncio.run(server.on_tick(1)) is ends
+
+
+def standing(state="ready", failure=None, has_opened=True):
+    """What a server's ticks look at."""
+    return SimpleNamespace(loop=SimpleNamespace(state=state), failure=failure, has_opened=has_opened)
+
+
+def test_it_says_once_that_it_is_ready():
+    said = []
+    app = create_app(lambda: None)
+    server = draining_server.DrainingServer(app, "127.0.0.1", 0, on_ready=lambda: said.append(app))
+    counts = []
+    for state in ("starting", "starting", "ready", "ready", "stopping", "ready"):
+        app.state.service = standing(state)
+        assert asyncio.run(server.on_tick(1)) is False
+        counts.append(len(said))
+    assert counts == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [([], "is taken: stop the server there, or choose another --port"), (["--host", "192.0.2.1"], "--host")],
+)
+def test_an_address_that_cannot_be_had_ends_with_one_line_before_anything_is_loaded(arguments, says, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as ended:
+        serve.main(["--port", str(taken.getsockname()[1]), *arguments])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
+    assert says in err
+
+
+def test_an_address_of_ipv6_is_told_in_brackets():
+    assert serve.url_of("::1", 80) == "http://[::1]:80" and serve.url_of("h", 80) == "http://h:80"
 
 
 def answers(port) -> bool:
@@ -745,4 +779,5 @@ def test_the_command_serves_and_ends_at_sigterm():
         assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
-    assert "Traceback" not in process.stdout.read()
+    loading, ready = process.stdout.read().splitlines()
+    assert loading.startswith("loading tiny-qwen3") and ready.startswith(f"ready on http://127.0.0.1:{port} ")

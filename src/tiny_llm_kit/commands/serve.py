@@ -1,8 +1,11 @@
 """`pdm run serve`: an OpenAI-compatible server around Week 3's engine."""
 
 import argparse
+import errno
 import os
+import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +22,26 @@ API_KEY = "TINY_LLM_API_KEY"
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
 SWITCH_SECONDS = 0.0005
+EXAMPLE = """when it is ready, in another terminal:
+
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "What is chunked prefill?"}], "max_tokens": 64}'
+"""
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="pdm run serve", description=__doc__, allow_abbrev=False)
+    top = argparse.ArgumentParser(
+        prog="pdm run serve",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add = top.add_argument
     add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
     add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
-    add("--served-model-name", metavar="NAME", help="what clients call the model; default: as in --model")
+    says = "what clients call the model; default: the last part of --model"
+    add("--served-model-name", metavar="NAME", help=says)
     add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
     says = "answers that wait beyond those that run; default: 256"
     add("--max-queue", type=whole_number(0), default=256, metavar="N", help=says)
@@ -65,8 +80,34 @@ def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) 
     return cls(options.model, quantization=options.quantize, **where, **engine)
 
 
-def server_of(options: argparse.Namespace) -> Any:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections there; where it cannot be, the command ends with one line.
+
+    Before the model is loaded: the address may be taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            fail(f"port {port} is taken: stop the server there, or choose another --port", 1)
+        fail(f"check --host and --port: {error.strerror}", 1)
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def say_ready(url: str, name: str) -> None:
+    """The line for those who wait for the model."""
+    print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
+
+
+def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = lambda name: None) -> Any:
     """The server, not started yet.
+
+    Args:
+        on_ready: called with the name of the model when requests are taken.
 
     Raises:
         ValueError: an option is out of range.
@@ -79,7 +120,7 @@ def server_of(options: argparse.Namespace) -> Any:
     check_layers(options.config, bool(options.random_weights), options.layers)
     backend = choose_backend(options.solution, options.backend)
     opens = partial(open_llm, options, backend, engine_options(options))
-    name = options.served_model_name or Path(options.model).name
+    name = options.served_model_name or Path(options.model).resolve().name
     limits = {
         each: getattr(options, each)
         for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
@@ -87,22 +128,21 @@ def server_of(options: argparse.Namespace) -> Any:
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
     served = ServerOptions(name, options.solution, api_key=key, **limits)
     app = create_app(opens, served, LiveTimeline(name))
-    return DrainingServer(app, options.host, options.port, options.access_log)
+    return DrainingServer(app, options.host, options.port, options.access_log, partial(on_ready, name))
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
-    with ends_at_a_blank(needs=Day(3, 6)):
+    with ends_at_a_blank(needs=Day(3, 6)), listen(options.host, options.port) as listener:
+        url = url_of(options.host, listener.getsockname()[1])
         try:
-            server = server_of(options)
+            server = server_of(options, partial(say_ready, url))
             sys.setswitchinterval(SWITCH_SECONDS)
         except (ImportError, ValueError) as error:
             fail(error)
-        print(
-            f"loading {options.model}; then http://{options.host}:{options.port} takes requests", flush=True
-        )
-        server.run()
+        print(f"loading {options.model}; then {url} takes requests", flush=True)
+        server.run(sockets=[listener])
         failure = server.service.failure
         if isinstance(failure, NotImplementedError):
             raise failure

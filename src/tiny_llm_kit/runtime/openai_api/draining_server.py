@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -24,9 +25,17 @@ class DrainingServer(uvicorn.Server):
         app: see `create_app`.
         host, port: where it listens.
         access_log: a line per request, on standard output; without headers and bodies.
+        on_ready: called once, when requests are taken.
     """
 
-    def __init__(self, app: FastAPI, host: str, port: int, access_log: bool = False):
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str,
+        port: int,
+        access_log: bool = False,
+        on_ready: Callable[[], object] = lambda: None,
+    ):
         config = uvicorn.Config(
             app,
             host=host,
@@ -38,9 +47,10 @@ class DrainingServer(uvicorn.Server):
             timeout_graceful_shutdown=LAST_SECONDS,
         )
         super().__init__(config)
-        self._app = app
+        self._app, self._on_ready = app, on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task | None = None
+        self._was_ready = False
 
     @property
     def service(self) -> EngineService:
@@ -78,11 +88,15 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """An engine that could not be opened, or a task that is blank, ends the server.
+        """Says once that the engine is ready, and ends a server that never will be.
 
-        An engine that has died later only fails its health check.
+        That is one whose engine could not be opened, or with a blank task. An engine that has died later only fails
+        its health check.
         """
         failure = self.service.failure
         if failure is not None and (not self.service.has_opened or isinstance(failure, NotImplementedError)):
             return True
+        if not self._was_ready and self.service.loop.state == "ready":
+            self._was_ready = True
+            self._on_ready()
         return await super().on_tick(counter)

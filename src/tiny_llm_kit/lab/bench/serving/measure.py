@@ -5,6 +5,7 @@ from argparse import BooleanOptionalAction
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from ....model.tokenizer import load_tokenizer
@@ -32,7 +33,7 @@ class ServingPlan:
     """What to measure. Names are those of vLLM's `bench serve` where they mean the same."""
 
     base_url: str | None = option(None, "a server that runs already, without /v1; default: starts ours")
-    model: str | None = option(None, "default: tiny-qwen3, or the first model that --base-url lists")
+    model: str | None = option(None, "default: tiny-qwen3, or the one that --base-url lists")
     tokenizer: str = option("tiny-qwen3", "whose words prompts are made of", metavar="MODEL")
     api_key: str | None = option(None, "default: the variable OPENAI_API_KEY")
     endpoint: str = option(ENDPOINTS[0], choices=ENDPOINTS)
@@ -127,7 +128,7 @@ def contestants(plan: ServingPlan, place: Place, stack: ExitStack) -> dict[str, 
     """A client for each server; those that have to be started end with `stack`."""
     if plan.base_url:
         extra = {"ignore_eos": True} if plan.ignore_eos else {}
-        model = plan.model or first_model(plan.base_url, plan.api_key)
+        model = served_model(plan.model, plan.base_url, plan.api_key)
         return {"server": Client(plan.base_url, model, plan.api_key, plan.endpoint, extra)}
     model = plan.model or "tiny-qwen3"
     options = {name: getattr(plan, name) for name in OPTIONS}
@@ -150,21 +151,45 @@ def contestants(plan: ServingPlan, place: Place, stack: ExitStack) -> dict[str, 
     }
 
 
-def first_model(base_url: str, api_key: str | None) -> str:
-    """The first model that a server lists.
+def served_model(wanted: str | None, base_url: str, api_key: str | None) -> str:
+    """What a server calls the model that was asked for.
+
+    Args:
+        wanted: its name, or a path whose last part is its name, as our server has it; None for a server of one model.
 
     Raises:
-        ValueError: it cannot be asked, or lists none.
+        ValueError: the server lists models, and not this one or several; or none was asked for, and it lists none.
     """
-    from openai import OpenAI, OpenAIError
+    names = listed_models(base_url, api_key)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None:
+        raise ValueError(f"--base-url {base_url}: lists {', '.join(names) or 'no models'}; give --model")
+    if not names or wanted in names:
+        return wanted
+    if (name := Path(wanted).resolve().name) in names:
+        return name
+    raise ValueError(f"--model {wanted}: the server has {', '.join(names)}")
 
+
+def listed_models(base_url: str, api_key: str | None) -> list[str]:
+    """The names of a server's models; empty where it does not say.
+
+    Raises:
+        ValueError: it cannot be reached, or refuses the key.
+    """
+    from openai import APIConnectionError, AuthenticationError, OpenAI, OpenAIError
+
+    url = f"{base_url.rstrip('/')}/v1"
     try:
-        with OpenAI(
-            base_url=f"{base_url.rstrip('/')}/v1", api_key=api_key or "none", max_retries=1
-        ) as client:
-            return client.models.list().data[0].id
-    except (OpenAIError, IndexError) as error:
-        raise ValueError(f"--base-url {base_url}: lists no models ({error}); give --model") from None
+        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=1) as client:
+            return [model.id for model in client.models.list().data]
+    except APIConnectionError as error:
+        raise ValueError(f"--base-url {base_url}: no server answers there ({error})") from None
+    except AuthenticationError:
+        raise ValueError(f"--base-url {base_url}: give its key, as --api-key or OPENAI_API_KEY") from None
+    except OpenAIError:
+        return []
 
 
 @dataclass

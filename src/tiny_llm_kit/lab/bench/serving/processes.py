@@ -50,7 +50,7 @@ class Place:
 
 
 def our_server(place: Place, model: str, options: Mapping[str, Any]) -> Server:
-    """`pdm run serve`; `options` are those of `LLM`, None for its defaults."""
+    """`pdm run serve`; `options` are those of `LLM`, None for its defaults. `model` may be a path."""
     flags = [
         text
         for name, value in options.items()
@@ -58,7 +58,8 @@ def our_server(place: Place, model: str, options: Mapping[str, Any]) -> Server:
         for text in flag(name.replace("_", "-"), value)
     ]
     command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--solution", place.solution]
-    command += ["--backend", place.backend, "--device", place.device, "--model", model, *flags]
+    command += ["--backend", place.backend, "--device", place.device]
+    command += ["--model", model, "--served-model-name", model, *flags]
     return Server(tuple(command), model, "/ready", {"ignore_eos": True})
 
 
