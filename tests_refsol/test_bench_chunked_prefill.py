@@ -41,6 +41,7 @@ from tiny_llm_kit.lab.workload import decode_heavy as heavy
 from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
 
 NAMES = resolve_serving("ref")
+ENGINES = "Week 2, chunks of 16", "Week 3, budget of 16"
 
 
 def paced() -> Serving:
@@ -150,11 +151,30 @@ def test_progress_in_a_pipe_is_a_line_now_and_then_with_the_time_that_is_left(ca
     ]
 
 
-def test_every_run_is_counted_before_it_begins():
+@pytest.mark.parametrize("hybrid", [(), (64, 128)])
+def test_every_run_is_counted_before_it_begins(hybrid, monkeypatch):
+    """Week 3's engine is played by Week 2's with chunks of its budget."""
     told = []
-    plan = SweepPlan("paced", (128, ADAPTIVE, None), mixed_tokens=300, long_tokens=600, rounds=2)
-    measure(plan, paced(), "none", "cpu", told.append)
+    monkeypatch.setattr(
+        chunked_prefill, "engine_trace", lambda budget, workload: serve(paced(), workload, budget).trace()
+    )
+    plan = SweepPlan(
+        "paced", (128, ADAPTIVE, None), mixed_tokens=300, long_tokens=600, rounds=2, hybrid=hybrid
+    )
+    found = measure(plan, paced(), "none", "cpu", told.append, lambda budget, workload: budget)
     assert len(told) == number_of_runs(plan)
+    assert [case["name"] for case in found["engines"]] == ["mixed", "decode-heavy", "queued"][
+        : 2 * len(hybrid)
+    ]
+    for case in found["engines"][1:2]:
+        gaps = {name: [run["longest_gap"] for run in runs] for name, runs in case["runs"].items()}
+        assert gaps == {
+            "Week 2, whole prompts": [601, 601],
+            "Week 2, chunks of 64": [65, 65],
+            "Week 2, chunks of 128": [129, 129],
+            "Week 3, budget of 64": [65, 65],
+            "Week 3, budget of 128": [129, 129],
+        }
 
 
 # ---- the table
@@ -287,6 +307,7 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     monkeypatch.setattr(chunked_prefill, "mixed", lambda tokens: mixed(tokens, answer=2))
     options = ["--backend", backend, "--device", "cpu", "--threads", "1", "--rounds", "1", "--steps", "32"]
     options += ["--mixed-tokens", "40", "--long-tokens", "64", "--config", "tiny-qwen3", "--layers", "1"]
+    options += ["--hybrid", "16"]
     command.main([*options, "--save", "x"])
     out = capsys.readouterr().out
     assert "kept: x.json" in out and out.count("chunked, with pausing") == 2, out
@@ -294,6 +315,10 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     kept = json.loads((tmp_path / "x.json").read_text())
     assert provenance.is_sealed(kept) and kept["options"] == " ".join(options)
     assert list(kept["sweeps"][0]["runs"]) == ["32", NONE], "what all are compared with was not measured"
+    assert out.count("Week 3, budget of 16") == 3, out
+    week2, week3 = (kept["engines"][1]["runs"][name][0] for name in ENGINES)
+    assert week3["stall_steps"] == week2["stall_steps"] == 0 and len(week3["ttft_long"]) == 1
+    assert 0 < week3["tbt_p50"] <= week3["longest_gap"] < week3["total"]
     monkeypatch.setattr(screens, "SHIPPED", "another")
     [(name, page)] = screens.benchmark_screens()
     assert name == "benchmark-x" and "pdm run bench-chunked-prefill --backend" in page and "longest" in page

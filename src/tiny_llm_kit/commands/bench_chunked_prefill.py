@@ -1,4 +1,7 @@
-"""`pdm run bench-chunked-prefill`: chunks of every size and none: what each size wins and costs."""
+"""`pdm run bench-chunked-prefill`: chunks of every size and none: what each size wins and costs.
+
+With `--hybrid` Week 3's engine serves the same requests beside Week 2's.
+"""
 
 import argparse
 from typing import Any
@@ -6,14 +9,18 @@ from typing import Any
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.capabilities import choose_backend, ends_at_a_blank, load
-from ..lab.bench.chunked_prefill import SweepPlan, measure, number_of_runs
+from ..course.capabilities import choose_backend, ends_at_a_blank, load, network_options
+from ..lab.bench.chunked_prefill import EngineOf, SweepPlan, measure, number_of_runs
 from ..lab.bench.options import bench_parser, plan_of
 from ..lab.bench.progress import Progress
 from ..lab.bench.reports import show_and_keep
-from ..lab.bench.shapes import SHAPES, random_runner
-from ..lab.serve import NoEnd, Serving
+from ..lab.bench.shapes import SHAPES, random_network, random_runner
+from ..lab.serve import EndlessTokenizer, NoEnd, Serving
+from ..lab.workload import Workload
 from ..runtime.arguments import whole_number
+from ..runtime.engine_options import EngineOptions
+from ..runtime.llm_engine import LLMEngine
+from ..runtime.loading import load_network
 from ..runtime.port import SOLUTIONS, Port, resolve_serving
 from ..terminal import command, fail
 
@@ -37,6 +44,23 @@ def load_model(options: argparse.Namespace, backend: str) -> tuple[Any, str]:
     return random_runner(port, options.config, options.layers), f"{options.config}{layers}, random weights"
 
 
+def engine_maker(options: argparse.Namespace, backend: str) -> EngineOf:
+    """Week 3's engine on the same model, or on random weights of the same shape."""
+    port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
+    if options.config is None:
+        loading = network_options(options.solution, backend)
+        network, _ = load_network(port, options.model, "week3", **loading)
+    else:
+        network, _ = random_network(port, options.model, options.config, options.layers, None)
+
+    def engine_of(budget: int, workload: Workload) -> LLMEngine:
+        places = {"max_num_seqs": workload.batch_size, "max_model_len": workload.max_seq_len}
+        chosen = EngineOptions(max_num_batched_tokens=budget, **places, enforce_eager=True)
+        return LLMEngine(port, network, EndlessTokenizer(), chosen)
+
+    return engine_of
+
+
 def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     backend = choose_backend(options.solution, options.backend)
     model, name = load_model(options, backend)
@@ -45,14 +69,15 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     steps = dict.fromkeys([*options.steps, None])  # with none, which all are compared with
     plan = plan_of(SweepPlan, options, model=name, dtype=dtype, steps=list(steps))
     serving = Serving(resolve_serving(options.solution), model)
+    engine_of = engine_maker(options, backend) if plan.hybrid else None
     with Progress(console, number_of_runs(plan)) as progress:
-        return measure(plan, serving, backend, model.device, progress)
+        return measure(plan, serving, backend, model.device, progress, engine_of)
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console()
-    with ends_at_a_blank(needs=Day(2, 7)):
+    with ends_at_a_blank(needs=Day(3, 3) if options.hybrid else Day(2, 7)):
         try:
             result = run(options, console)
         except (ValueError, NoEnd) as error:

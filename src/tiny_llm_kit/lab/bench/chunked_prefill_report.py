@@ -163,6 +163,10 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         console.print(sweep_table(case["runs"], "policy", "unchunked"))
         _print_targets(console, policy_targets(case))
 
+    for case in result.get("engines", ()):
+        _title(console, case)
+        console.print(sweep_table(case["runs"], "engine", next(iter(case["runs"]))))
+
 
 def _title(console: Console, case: Mapping[str, Any], chunk: int | None = None) -> None:
     console.print()
