@@ -110,7 +110,8 @@ def test_a_peer_that_is_not_installed_is_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         bench_decode.main(options)
     assert end.value.code == 2
-    line = "--compare mlx-lm: not installed; the book's appendix on benchmarks makes an environment for it\n"
+    install = "run `python -m pip install --no-deps mlx-lm` in this project's environment"
+    line = f"--compare mlx-lm: not installed; {install}\n"
     assert capsys.readouterr().err == line
 
 

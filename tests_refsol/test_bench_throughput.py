@@ -197,7 +197,8 @@ def scripted() -> dict:
         "backend": "torch",
         "plan": plan,
         "dataset": "random: 4 requests",
-        "left_out": [],
+        "notes": ["peer: alone"],
+        "left_out": ["another"],
     }
     return {**result, "provenance": provenance.provenance("cpu"), "budget": 512, "runs": runs}
 
@@ -206,6 +207,7 @@ def test_the_tables_have_medians_and_quotients():
     console = Console(width=100, file=io.StringIO())
     reports.show(console, scripted())
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert lines.index("Left out: another") == lines.index("peer: alone") + 1
     assert "tiny-llm 2.00 40.0 10.0 ±38 %" in lines
     assert "peer 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
     assert "tiny-llm 100.0 200.0 10.0 20.0 500.0" in lines

@@ -18,7 +18,7 @@ OURS = "tiny-llm"
 PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
 INSTALLING = {
     "transformers": "run `pdm install`",
-    "mlx-lm": "the book's appendix on benchmarks makes an environment for it",
+    "mlx-lm": "run `python -m pip install --no-deps mlx-lm` in this project's environment",
 }
 
 

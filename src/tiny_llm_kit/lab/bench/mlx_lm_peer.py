@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm import batch_generate
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
+from ...model.config import ModelConfig
+from ...runtime import backend_mlx as kit
 from ..workload import Workload
 from .shapes import RandomCheckpoint
 
@@ -29,6 +32,8 @@ class MlxLm:
             "rope_theta",
         )  # fmt: skip
         self.model = Model(ModelArgs(model_type="qwen3", **{name: getattr(config, name) for name in names}))
+        for name, array in tree_flatten(self.model.parameters()):
+            self.checkpoint.weight(name, *array.shape)  # drawn here, if our engine did not ask for it before
         self.model.load_weights(list(self.checkpoint.weights.items()), strict=True)
 
     def prefill(self, tokens: list[int]) -> None:
@@ -90,3 +95,9 @@ class MlxLmBatch:
         prompts, answers = zip(*((list(spec.prompt), spec.answer) for spec in workload.requests), strict=True)
         limits = {"completion_batch_size": self.rows, "prefill_batch_size": min(8, self.rows)}
         batch_generate(self.model, NoText(), list(prompts), max_tokens=list(answers), **limits)
+
+
+def own_mlx_lm(config: ModelConfig, dtype: str, device: str, rows: int) -> MlxLmBatch:
+    """With weights of its own: for a process of its own."""
+    kit.pick_device(device)
+    return MlxLmBatch(RandomCheckpoint(config, kit, dtype, device), rows)

@@ -1,6 +1,7 @@
 """The throughput benchmark: many requests, answered by our engine as `LLM.generate` runs it, and by peers."""
 
 import os
+import sys
 import time
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ...model.quantization import QUANTIZATIONS
+from ...runtime import blas
 from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ...runtime.llm import LLM
 from ...runtime.llm_engine import LLMEngine
@@ -22,6 +24,7 @@ from ..trace import Trace, percentile
 from ..workload import Workload
 from .contest import OURS, PEERS, check_peer
 from .options import COUNT, check_context, option
+from .own_process import OwnProcess
 from .provenance import provenance
 from .shapes import SHAPES, RandomCheckpoint, check_layers, random_network
 
@@ -205,6 +208,7 @@ def measure(
         "plan": {**plan.__dict__, "dtype": port.float_dtype, "compare": list(plan.compare)},
         "provenance": before,
         "dataset": workloads[-1].says,
+        "notes": [f"{name}: {each.notes}" for name, each in cast.items() if getattr(each, "notes", "")],
         "left_out": left_out(plan, port),
         "budget": next(iter(cast.values())).llm.engine.max_num_batched_tokens,
         "runs": {name: kept[1:] for name, kept in runs.items()},
@@ -267,9 +271,21 @@ def peers(
     if checkpoint is None:
         raise ValueError(f"--compare {name} shares random weights: add --random-weights, or --config NAME")
     if name == "mlx-lm":
-        from .mlx_lm_peer import MlxLmBatch
+        from .mlx_lm_peer import MlxLmBatch, own_mlx_lm
 
-        return {"mlx-lm": MlxLmBatch(checkpoint, rows)}
+        shared = {"mlx-lm": MlxLmBatch(checkpoint, rows)}
+        if not sys.platform.startswith("linux"):
+            return shared
+        own = OwnProcess(
+            own_mlx_lm,
+            checkpoint.config,
+            checkpoint.dtype,
+            port.device,
+            rows,
+            environment={blas.SWITCH: "0"},
+            notes="in a process of its own, with the BLAS of MLX's wheel",
+        )
+        return {**shared, "mlx-lm, as pip installs it": own}
     from .transformers_peer import TransformersBatch, TransformersContinuous, shared_model
 
     model = shared_model(checkpoint)

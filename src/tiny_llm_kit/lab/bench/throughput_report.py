@@ -111,8 +111,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     console.print(
         f"{chunking}, {plan['policy']}; at most {plan['max_num_seqs']} requests and {result['budget']:,} tokens a step"
     )
-    for line in result["left_out"]:
-        console.print(f"Left out: {line}")
+    for line in (*result.get("notes", ()), *(f"Left out: {each}" for each in result["left_out"])):
+        console.print(line)
     for table in (speeds(result), latencies(result), counts(result)):
         console.print()
         console.print(table)
