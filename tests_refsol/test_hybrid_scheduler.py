@@ -666,3 +666,23 @@ def test_a_failed_call_of_a_prompt_ends_one_answer():
     engine.finish()
     assert [one.finish_reason for one in made] == ["error", "length", "length"]
     assert all(engine.is_alone(one) for one in made[1:]) and engine.is_as_new()
+
+
+def test_a_call_that_fails_before_its_copies_leaves_nobody_with_the_past_of_another(monkeypatch):
+    """With two calls per step the answers are not in the call that copies their blocks, so it would not end them."""
+    engine = Engine(policy="separate")
+    made = answers(engine, PROMPT, 3, max_tokens=5)
+    while not made[1].num_computed:
+        engine.scheduler.step()
+    other, waiting = engine.add("x" * 7, max_tokens=2), engine.add("y", max_tokens=2)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(engine.model, "run", fails_at_once)
+        engine.scheduler.step()
+    engine.finish()
+    assert [one.finish_reason for one in made] == ["length", "error", "error"]
+    assert other.error == "no memory for the inputs"
+    assert engine.is_alone(made[0]) and engine.is_alone(waiting) and engine.is_as_new()
+
+
+def fails_at_once(batch):
+    raise MemoryError("no memory for the inputs")

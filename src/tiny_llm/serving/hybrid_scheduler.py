@@ -3,7 +3,6 @@
 import time
 from collections import abc, deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from .admission import Admission
@@ -12,14 +11,15 @@ from .block_table import BlockTable
 from .buckets import Buckets
 from .chunk_size import Chunker
 from .completion import Completion
-from .events import Event, Listener, Part
+from .events import Event, Listener
 from .hybrid_options import check_options, least_budget
 from .model import PackedModel, Sampled
-from .packing import PackedBatch, Scheduled, pack
-from .padded_budget import room_for_prompts, tokens_to_delay
+from .packing import Scheduled
+from .padded_budget import delay_padding, room_for_prompts
 from .prompt_forks import PromptForks
 from .request_queue import RequestQueue
 from .sequence import Sequence
+from .step_parts import step_parts
 
 
 class HybridScheduler:
@@ -47,7 +47,7 @@ class HybridScheduler:
         on_event: called with each event. It may call `abort` of any request.
 
     What the model or `on_event` raises is raised by `step`. A call of the model that fails ends the requests in it, and
-    no others: the next step serves them.
+    those for which it had a block to copy. The next step serves all others.
 
     Raises:
         ValueError: a number is out of range, or two options exclude each other.
@@ -77,14 +77,11 @@ class HybridScheduler:
         self.enable_chunked_prefill, self.policy = enable_chunked_prefill, policy
         self.clock, self.chunker, self.metrics, self.on_event = clock, chunker, metrics, on_event
         self.buckets, self.can_join = buckets, can_join
-        self.waiting = Admission(
-            allocator,
-            queue,
-            whole_prompts=not enable_chunked_prefill,
-            tell=self._tell,
-            may_join=self.may_join,
+        rules = {"whole_prompts": not enable_chunked_prefill, "may_join": self.may_join}
+        self.waiting = Admission(allocator, queue, tell=self._note, **rules)
+        self.forks = PromptForks(
+            allocator, max_num_seqs, note=self._note, put_back=lambda one: self.waiting.put_back(one)
         )
-        self.forks = PromptForks(allocator)
         self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
         self.is_closed = False
         self._now = 0.0  # when the step, or its last call of the model, began
@@ -132,17 +129,11 @@ class HybridScheduler:
 
     def _run(self, call: list[Scheduled]) -> None:
         try:
-            sampled = self.model.run(self._pack(call))
+            sampled = self.model.run(self.forks.pack(call, self.running))
         except BaseException as error:
             self.cancel(call, error)
             raise
         self.commit(call, sampled)
-
-    def _pack(self, call: list[Scheduled]) -> PackedBatch:
-        """The batch of a call, with the samples of other answers to its prompts, as far as there are places."""
-        batch = pack(call)
-        self.forks.add_to(batch, call, self.max_num_seqs - len(self.running))
-        return batch
 
     # First: what runs. Integers alone; only here are blocks reserved and requests preempted.
 
@@ -159,7 +150,8 @@ class HybridScheduler:
         self.remove_ended()
         plan: list[Scheduled] = []
         self.plan_step(plan)
-        self.delay_padding(plan)
+        if self.buckets is not None and self.enable_chunked_prefill:
+            delay_padding(plan, self.calls(plan), self.buckets)
         for entry in plan:
             entry.sequence.begin_call()
         self._emit_noted()
@@ -208,32 +200,16 @@ class HybridScheduler:
         left = self.max_num_batched_tokens - len(plan)
         if self.buckets is not None:
             budget = max(self.max_num_batched_tokens, least_budget(self.buckets, self.policy))
-            separate = self.policy == "separate"
-            left = room_for_prompts(budget, len(plan), self.buckets, separate=separate)
+            left = room_for_prompts(budget, len(plan), self.buckets, separate=self.policy == "separate")
         has_prompts = len(plan) < len(self.running) or len(self.waiting)
         if self.chunker is None or not plan or not has_prompts:
             return left
         return min(left, self.chunker.select_chunk_size(left, len(plan) / self.max_num_seqs))
 
-    def delay_padding(self, plan: list[Scheduled]) -> None:
-        """Cuts the last chunk back to a rung where that saves more padding than it delays. Given."""
-        if (
-            self.buckets is None
-            or not self.enable_chunked_prefill
-            or not any(entry.size > 1 for entry in plan)
-        ):
-            return
-        padded = self.calls(plan)[0]  # the call with the chunks
-        delayed = tokens_to_delay(sum(entry.size for entry in padded), self.buckets.chunk_tokens)
-        if 0 < delayed < plan[-1].size:
-            plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)
-
     def may_join(self, sequence: Sequence) -> bool:
         """Whether a request that waits may run beside all that run, and the answers that are to come of them. Given."""
-        to_come = sum(len(other.siblings) for other in self.running)
-        if to_come and len(self.running) + to_come >= self.max_num_seqs:
-            return False
-        return self.can_join is None or all(self.can_join(sequence, other) for other in self.running)
+        fits = self.can_join is None or all(self.can_join(sequence, other) for other in self.running)
+        return fits and not self.forks.keep_places(self.running)
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running request's place and blocks away, until another one has left. Given."""
@@ -263,13 +239,13 @@ class HybridScheduler:
         Raises:
             ValueError: there are more of them, or fewer.
         """
-        parts, chosen = self._parts(plan), [entry.sequence for entry in plan if entry.needs_token]
-        chosen += self.forks.sampled
+        parts = step_parts(plan, self.running)
+        chosen = [entry.sequence for entry in plan if entry.needs_token] + self.forks.end_call()
         for entry in plan:
             entry.sequence.num_computed = entry.stop
             entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
-            if entry.sequence.siblings and entry.needs_token:
-                self._begin_siblings(entry.sequence)
+            if entry.needs_token:
+                self.forks.begin(entry.sequence, self.running)  # other answers to this prompt
             entry.sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
         # A sibling without room has not begun: it draws the same token again.
         drawn = [pair for pair in zip(chosen, sampled, strict=True) if pair[0].num_computed]
@@ -286,9 +262,9 @@ class HybridScheduler:
         self._emit_noted()
 
     def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
-        """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
-        for entry in plan:
-            entry.sequence.end_call(error)
+        """Ends the requests of a failed call, whose writes and copies are unknown, and frees their blocks."""
+        for sequence in [entry.sequence for entry in plan] + self.forks.fail_call():
+            sequence.end_call(error)
         self.remove_ended()
         self._emit_noted()
 
@@ -313,51 +289,14 @@ class HybridScheduler:
             self.running = [sequence for sequence in self.running if not sequence.is_done]
             self.waiting.is_full = False
         for sequence in ended:
-            self._tell("finish", sequence)
+            self._note("finish", sequence)
         if ended and all(sequence.is_done for sequence in self._sequences):  # there may be no further step
             self.waiting.drop_ended()
 
-    def _begin_siblings(self, leader: Sequence) -> None:
-        """Lets the other answers to a prompt run that is computed now. Those without room wait as others do."""
-        siblings, leader.siblings = leader.siblings, []
-        for sibling in siblings:
-            if sibling.is_done or len(self.running) >= self.max_num_seqs:
-                continue
-            if self.forks.begin(sibling, leader):
-                self.running.append(sibling)
-                self._note("prefill", sibling)
-        leader.siblings = [sibling for sibling in siblings if not sibling.num_computed]
-        self._pass_on(leader)
-
-    def _pass_on(self, leader: Sequence) -> None:
-        """Lets the first of the answers that wait for this one lead the others: it computes the prompt itself."""
-        siblings, leader.siblings = leader.siblings, []
-        waiting = [sibling for sibling in siblings if not sibling.is_done]
-        for sibling in siblings:
-            if sibling.is_done:
-                self._note("finish", sibling)
-        if waiting:
-            waiting[0].siblings = waiting[1:]
-            self.waiting.put_back(waiting[0])
-
-    def _tell(self, kind: str, sequence: Sequence) -> None:
-        self._note(kind, sequence)
-        if kind == "finish":
-            self._pass_on(sequence)
-
-    def _parts(self, plan: abc.Sequence[Scheduled]) -> tuple[Part, ...]:
-        """The chunks of a call, then its decodes: those have waited for the chunks, also in the same call."""
-        decodes = tuple(entry.sequence for entry in plan if entry.is_decode)
-        served = (Part("decode", decodes, len(decodes)),) if decodes else ()
-        if len(decodes) == len(plan):
-            return served
-        ready = sum(sequence.is_decoding for sequence in self.running)
-        chunks = [entry for entry in plan if not entry.is_decode]
-        parts = (Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks)
-        return (*parts, *served)
-
     def _note(self, kind: str, sequence: Sequence) -> None:
         self._noted.append(Event(kind, self._now, sequence))
+        if kind == "finish":
+            self.forks.pass_on(sequence)
 
     def _emit_noted(self) -> None:
         while self._noted:

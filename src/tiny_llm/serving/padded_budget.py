@@ -1,9 +1,11 @@
 """The token budget of a step, in the tokens that the model computes: those of padding cost as much as any other."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .buckets import Buckets
 from .ladders import bucketize
+from .packing import Scheduled
 
 
 def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: bool = False) -> int:
@@ -35,3 +37,18 @@ def tokens_to_delay(tokens: int, ladder: Sequence[int]) -> int:
     """
     # TASK 3.4.10: compare what is above the rung below with what is missing to the rung above. Below the first: 0.
     raise NotImplementedError("week 3 day 4 task 10: tokens_to_delay")
+
+
+def delay_padding(plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]], buckets: Buckets) -> None:
+    """Cuts the last chunk of a plan back to a rung where that saves more padding than it delays. Given.
+
+    Args:
+        plan: entries, chunks last.
+        calls: of the plan; the first has the chunks, if there are any.
+        buckets: their ladders pad the calls.
+    """
+    if not any(entry.size > 1 for entry in plan):
+        return
+    delayed = tokens_to_delay(sum(entry.size for entry in calls[0]), buckets.chunk_tokens)
+    if 0 < delayed < plan[-1].size:
+        plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)

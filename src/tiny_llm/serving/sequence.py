@@ -56,9 +56,7 @@ class Sequence:
         self.token_time = 0.0  # when its last token came
         self.block_table: BlockTable | None = None  # the scheduler's `add` gives it one
         self.leader = leader
-        self.siblings: list[
-            Sequence
-        ] = []  # other answers, which begin when this one has computed their prompt
+        self.siblings: list[Sequence] = []  # other answers: they begin when this one has computed the prompt
         self.sampled: list[Sampled] = []  # what the model said about each token of the answer
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"

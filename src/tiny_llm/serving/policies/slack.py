@@ -69,7 +69,7 @@ class SlackScheduler(PreemptingScheduler):
             step_tokens=self.max_num_batched_tokens,
             may_begin=self.may_begin,
             can_join=self.can_join or (lambda one, other: True),
-            tell=self._tell,
+            tell=self._note,
         )
         self._decoded_last = True  # with steps of one kind: what the last one was
         check_slack_options(self)
