@@ -151,6 +151,25 @@ def test_a_batch_request_makes_way_when_all_free_places_are_kept_for_answers():
     )
 
 
+@pytest.mark.parametrize("wrong", ["plan_decodes", "plan_prompts"])
+def test_a_request_that_is_planned_twice_is_named(wrong):
+    """Without this check its second entry fails later, with a message about blocks or rows."""
+    loop = Loop("sarathi", max_num_batched_tokens=8)
+
+    def plan_step(plan):
+        for _ in range(2):
+            getattr(loop.scheduler, wrong)(plan)
+
+    loop.add(b"ab" * 20)
+    for _ in range(6 if wrong == "plan_decodes" else 1):
+        loop.scheduler.step()
+    loop.scheduler.plan_step = plan_step
+    with pytest.raises(
+        ValueError, match="request 0 is planned twice in one step: `plan_step` adds one entry"
+    ):
+        loop.scheduler.step()
+
+
 @pytest.mark.parametrize("policy", ["slack", "sarathi"])
 def test_close_frees_whoever_waits_and_runs(policy):
     loop = Loop(policy)

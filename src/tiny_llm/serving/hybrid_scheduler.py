@@ -14,7 +14,7 @@ from .completion import Completion
 from .events import Event, Listener
 from .hybrid_options import check_options, least_budget
 from .model import PackedModel, Sampled
-from .packing import Scheduled
+from .packing import Scheduled, check_plan
 from .padded_budget import delay_padding, room_for_prompts
 from .prompt_forks import PromptForks
 from .request_queue import RequestQueue
@@ -145,11 +145,15 @@ class HybridScheduler:
 
         Returns:
             Entries of different requests, decodes first; empty when no work remains.
+
+        Raises:
+            ValueError: `plan_step` has planned a request twice.
         """
         self._now = now
         self.remove_ended()
         plan: list[Scheduled] = []
         self.plan_step(plan)
+        check_plan(plan)
         if self.buckets is not None and self.enable_chunked_prefill:
             delay_padding(plan, self.calls(plan), self.buckets)
         for entry in plan:
@@ -158,7 +162,7 @@ class HybridScheduler:
         return plan
 
     def plan_step(self, plan: list[Scheduled]) -> None:
-        """Fills an empty plan. The policies of Day 3.5 differ in this method. Given."""
+        """Fills an empty plan, with one entry per request at most. The policies of Day 3.5 differ here. Given."""
         if self.enable_chunked_prefill:
             self.plan_decodes(plan)
         self.plan_prompts(plan)

@@ -49,6 +49,18 @@ class Scheduled:
         return self.size == 1 and self.needs_token and self.start >= self.sequence.num_prompt_tokens
 
 
+def check_plan(plan: abc.Sequence[Scheduled]) -> None:
+    """Raises a ValueError when one request has two entries. Given."""
+    planned: set[Sequence] = set()
+    for entry in plan:
+        if entry.sequence in planned:
+            raise ValueError(
+                f"request {entry.sequence.request_id} is planned twice in one step: `plan_step` adds one entry for a"
+                " request, so call `plan_decodes` and `plan_prompts` at most once each"
+            )
+        planned.add(entry.sequence)
+
+
 @dataclass(frozen=True)
 class PackedBatch:
     """R requests in T rows; the rows of a request stand together, in the order of its text.
