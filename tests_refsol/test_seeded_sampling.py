@@ -191,3 +191,9 @@ def test_an_engine_on_a_cpu_sorts_candidates_and_one_on_an_accelerator_everythin
     assert b.packed_runner(model, 1).sampler.candidates is not None
     monkeypatch.setattr(b, "device", "cuda")
     assert b.packed_runner(model, 1).sampler.candidates is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_of_equal_logits_the_first_is_the_largest_and_nan_before_any_number(b, dtype):
+    rows = [[1.0, 3, 3, 0], [-1, np.nan, 9, np.nan], [-np.inf] * 4, [0, 0, 0, 5]]
+    assert b.kit.argmax(b.array(np.array(rows), dtype)).tolist() == [1, 1, 0, 3]
