@@ -28,9 +28,12 @@ from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime.llm import LLM
 from tiny_llm_kit.runtime.loading import load_network
 from tiny_llm_kit.runtime.openai_api import draining_server
+from tiny_llm_kit.runtime.openai_api.event_stream import event
+from tiny_llm_kit.runtime.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
 from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_kit.runtime.server import ServerOptions, create_app
 from tiny_llm_ref import SamplingParams
+from tiny_llm_ref.serving.request_stream import Piece
 
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
 SMALL = {
@@ -267,6 +270,19 @@ def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
     chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(**asked, stream=True)]
     for name in ("tokens", "token_logprobs", "text_offset"):
         assert [x for each in chunks for x in getattr(each, name)] == getattr(whole.logprobs, name), name
+
+
+@pytest.mark.parametrize("kind", [ChatFormat, CompletionFormat])
+@pytest.mark.parametrize("extra", [{}, {"usage": None}])
+def test_an_event_of_a_stream_is_its_chunk_as_json(kind, extra):
+    """Whatever the text: what surrounds it is written once per answer, and used again."""
+    form = kind('name of "quotes"', None, False)
+    written = ChunkEvents(form, extra)
+    texts = ["a", 'say "x"', "\\", "\0", "é\ud800\n", "", "b"]
+    pieces = [Piece(index, text) for text in texts for index in (0, 1)] + [Piece(1, "end", [], "stop")]
+    assert [written(piece) for piece in pieces] == [
+        event({**form.chunk([piece]), **extra}) for piece in pieces
+    ]
 
 
 def test_models_and_tokenize(server, client, loaded):

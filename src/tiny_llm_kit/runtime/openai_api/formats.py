@@ -1,9 +1,15 @@
 """Answers as the two completion endpoints write them: whole, or a chunk for each piece of a stream."""
 
+import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from .event_stream import event
+
+MARK = "\0"  # stands for a text, where the JSON around it is written
 
 
 class AnswerFormat:
@@ -118,3 +124,30 @@ class ChatFormat(AnswerFormat):
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._text(token)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+class ChunkEvents:
+    """The pieces of one stream as server-sent events.
+
+    All but the text is the same in nearly every event of an answer, and is written as JSON once.
+
+    Args:
+        format: of the endpoint.
+        extra: further fields of every chunk.
+    """
+
+    def __init__(self, format: AnswerFormat, extra: Mapping[str, Any]):
+        self._format, self._extra = format, extra
+        self._around: dict[int, list[str]] = {}  # by answer: what comes before its text, and after it
+
+    def __call__(self, piece: Any) -> str:
+        if piece.finish_reason is not None or self._format.with_logprobs:
+            return self._event(piece)
+        if piece.index not in self._around:
+            marked = self._event(replace(piece, text=MARK))
+            self._around[piece.index] = marked.split(json.dumps(MARK))
+        before, after = self._around[piece.index]
+        return f"{before}{json.dumps(piece.text)}{after}"
+
+    def _event(self, piece: Any) -> str:
+        return event({**self._format.chunk([piece]), **self._extra})

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from .errors import INTERNAL, ApiError, json_response, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
-from .formats import AnswerFormat
+from .formats import AnswerFormat, ChunkEvents
 from .schemas import GenerationBody
 from .service import EngineService
 
@@ -100,6 +100,7 @@ class Generation:
 
     async def _events(self, with_usage: bool) -> AsyncGenerator[str, None]:
         extra = {"usage": None} if with_usage else {}
+        chunk_event = ChunkEvents(self.format, extra)
         for chunk in self.format.first_chunks(len(self.stream.sequences)):
             yield event({**chunk, **extra})
         try:
@@ -107,7 +108,7 @@ class Generation:
                 check_pieces(pieces)
                 for piece in pieces:
                     if piece.text or piece.finish_reason or self.format.with_logprobs:
-                        yield event({**self.format.chunk([piece]), **extra})
+                        yield chunk_event(piece)
         except ApiError as error:  # the status was sent long ago
             yield event(error.body())
         else:
