@@ -16,7 +16,7 @@ from tiny_llm_kit.commands import bench_serve, serve
 from tiny_llm_kit.lab.bench.serving import capacity as capacity_module
 from tiny_llm_kit.lab.bench.serving import measure, processes, report
 from tiny_llm_kit.lab.bench.serving.capacity import RESOLUTION, capacity
-from tiny_llm_kit.lab.bench.serving.client import Client, ServedRequest
+from tiny_llm_kit.lab.bench.serving.client import Client, ServedRequest, api_url
 from tiny_llm_kit.lab.bench.serving.load import Load, Texts, figures, goodput_of, send
 from tiny_llm_kit.lab.bench.serving.measure import ServingPlan
 from tiny_llm_kit.lab.bench.serving.processes import Place, Server, free_port, our_server, running
@@ -40,7 +40,11 @@ class StandIn:
         self.app.post("/v1/chat/completions")(self.complete)
         self.app.get("/v1/models")(self.list_models)
 
-    async def list_models(self):
+    async def list_models(self, request: Request):
+        if request.headers["authorization"] == "Bearer wrong":
+            return JSONResponse({"error": {"message": "a key is needed"}}, status_code=401)
+        if self.models == ["starting"]:
+            return JSONResponse({"error": {"message": "the server is starting"}}, status_code=503)
         if self.models is None:
             return JSONResponse({"detail": "Not Found"}, status_code=404)
         return {"object": "list", "data": [{"id": each, "object": "model"} for each in self.models]}
@@ -169,6 +173,11 @@ def test_each_piece_has_its_time_and_tokens_are_those_that_the_server_counts(sta
     assert body["stream"] is True and body["stream_options"] == {"include_usage": True}
 
 
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
+def test_an_address_may_have_the_path_that_clients_want(url):
+    assert api_url(url) == "http://h:1/v1"
+
+
 def test_chat_completions_key_and_further_fields(stand_in):
     client = Client(stand_in.url, "m", "secret", "/v1/chat/completions", {"ignore_eos": True})
     [one] = asyncio.run(send(client, load_of(1)))
@@ -232,14 +241,17 @@ def test_requests_carry_the_name_that_the_server_has(stand_in, wanted, listed, n
         ("", ["a", "b"], "lists a, b; give --model"),
         ("", [], "lists no models; give --model"),
         ("--model models/c", ["a", "b"], "--model models/c: the server has a, b"),
+        ("--api-key wrong", ["a"], "give its key, as --api-key"),
+        ("", ["starting"], "the server is starting"),
     ],
 )
-def test_a_model_that_is_not_clear_ends_with_the_names_there_are(stand_in, options, listed, says, capsys):
+def test_a_server_that_cannot_be_asked_ends_with_one_line(stand_in, options, listed, says, capsys):
     stand_in.models = listed
     with pytest.raises(SystemExit) as ended:
         bench_serve.main(["--base-url", stand_in.url, *options.split()])
     assert ended.value.code == 2
-    assert says in capsys.readouterr().err and not stand_in.bodies
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not stand_in.bodies
 
 
 def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_path, monkeypatch, capsys):
@@ -287,7 +299,7 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--base-url http://127.0.0.1:1 --compare unchunked", "--base-url"),
         ("--attainment 1.5 --goodput ttft:3", "--attainment"),
         ("--goodput fast:3", "NAME:MILLISECONDS"),
-        ("--base-url http://127.0.0.1:1", "no server answers there"),
+        ("--base-url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1/v1"),
         ("--layers 2", "--layers needs random weights"),
         ("--dataset decode-heavy", "arrive among our engine's steps; use bench-throughput"),
         ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),

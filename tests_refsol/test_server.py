@@ -683,7 +683,15 @@ def test_the_page_sees_every_step_and_turns_one_knob(serving):
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_queue": -1}, {"api_key": ""}, {"request_timeout": 0}, {"max_body_bytes": 0}]
+    "options",
+    [
+        {"max_queue": -1},
+        {"api_key": ""},
+        {"request_timeout": 0},
+        {"request_timeout": float("nan")},
+        {"drain_timeout": float("nan")},
+        {"max_body_bytes": 0},
+    ],
 )
 def test_options_out_of_range_name_the_fix(options):
     with pytest.raises(ValueError, match=r"give|leave it out"):
@@ -721,6 +729,32 @@ def test_a_server_without_an_engine_ends_and_one_whose_engine_died_does_not(fail
 def standing(state="ready", failure=None, has_opened=True):
     """What a server's ticks look at."""
     return SimpleNamespace(loop=SimpleNamespace(state=state), failure=failure, has_opened=has_opened)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
+        (["--max-model-len", "100000"], "100000"),
+    ],
+)
+def test_an_engine_that_cannot_be_opened_ends_with_one_line(arguments, says, capsys, caplog):
+    """In this process: it ends before any client comes."""
+    with pytest.raises(SystemExit) as ended, switch_interval_kept():
+        serve.main(["--port", "0", "--backend", installed_backends()[0], "--device", "cpu", *arguments])
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n"), caplog.records) == (2, 1, [])
+    assert says in err and "Traceback" not in err
+
+
+@contextmanager
+def switch_interval_kept():
+    """`serve` sets it for its process."""
+    before = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_it_says_once_that_it_is_ready():

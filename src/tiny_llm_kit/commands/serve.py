@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(failure, NotImplementedError):
             raise failure
         if failure is not None:
-            fail(f"the engine is dead: {failure}")
+            fail(failure if server.service.is_known(failure) else f"the engine is dead: {failure}")
 
 
 if __name__ == "__main__":

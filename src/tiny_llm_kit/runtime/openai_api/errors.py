@@ -96,7 +96,10 @@ def of_validation(error: RequestValidationError) -> ApiError:
 def of_framework(error: HTTPException) -> ApiError:
     """404, 405 and the other errors of the framework itself."""
     code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}.get(error.status_code)
-    return ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)
+    says = (
+        "there is no such path: /openapi.json lists them" if error.status_code == 404 else str(error.detail)
+    )
+    return ApiError(error.status_code, says, code=code, headers=error.headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -43,9 +43,9 @@ class ServerOptions:
 
     def __post_init__(self):
         for name, least in (("max_queue", 0), ("drain_timeout", 0), ("max_body_bytes", 1)):
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:  # neither is NaN
                 raise ValueError(f"{name} is {getattr(self, name)}: give at least {least}")
-        if self.request_timeout <= 0:
+        if not self.request_timeout > 0:
             raise ValueError(f"request_timeout is {self.request_timeout}: give more than 0 seconds")
         if self.api_key == "":
             raise ValueError(
@@ -102,7 +102,14 @@ class EngineService:
             await self.loop.serve()
         except Exception as error:
             self.failure = error
-            LOG.critical("the engine is dead", exc_info=error)
+            if not self.is_known(error):
+                LOG.critical("the engine is dead", exc_info=error)
+
+    def is_known(self, error: Exception) -> bool:
+        """Whether one line says it all: of a blank task, or of options with which no engine can be opened."""
+        return isinstance(error, NotImplementedError) or (
+            not self.has_opened and isinstance(error, (ImportError, ValueError))
+        )
 
     def _open(self) -> ServedEngine:
         self.llm = self._open_llm()

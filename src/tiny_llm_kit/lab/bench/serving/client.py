@@ -10,6 +10,11 @@ from typing import Any
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
 
+def api_url(base_url: str) -> str:
+    """Where a server's API is; `/v1` may be there already, as OpenAI's clients want it."""
+    return f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
+
+
 @dataclass
 class ServedRequest:
     """What a client has seen of one request.
@@ -61,7 +66,7 @@ class Client:
     """Sends requests to one server.
 
     Args:
-        base_url: of the server, without `/v1`.
+        base_url: of the server.
         model: the name that requests carry.
         api_key: None for a server that wants none.
         endpoint: one of `ENDPOINTS`.
@@ -80,8 +85,7 @@ class Client:
         """The official client, an asynchronous context manager. Nothing is tried twice: a failure is a result."""
         from openai import AsyncOpenAI
 
-        url = f"{self.base_url.rstrip('/')}/v1"
-        return AsyncOpenAI(base_url=url, api_key=self.api_key or "none", max_retries=0)
+        return AsyncOpenAI(base_url=api_url(self.base_url), api_key=self.api_key or "none", max_retries=0)
 
     async def ask(self, connection: Any, prompt: str, max_tokens: int, due: float) -> ServedRequest:
         """Sends one prompt, and reads its answer to the end. What goes wrong is in the result.

@@ -17,7 +17,7 @@ from ..provenance import provenance
 from ..shapes import SHAPES, check_layers
 from ..throughput import ENGINE, VARIANTS, policies
 from .capacity import capacity
-from .client import ENDPOINTS, Client
+from .client import ENDPOINTS, Client, api_url
 from .load import Load, Texts, figures, goodput_of, send
 from .processes import Place, our_server, running, transformers_server
 
@@ -32,7 +32,7 @@ NEVER_KEPT = ("api_key", "base_url")  # of a plan in a result
 class ServingPlan:
     """What to measure. Names are those of vLLM's `bench serve` where they mean the same."""
 
-    base_url: str | None = option(None, "a server that runs already, without /v1; default: starts ours")
+    base_url: str | None = option(None, "a server that runs already; default: starts ours")
     model: str | None = option(None, "default: tiny-qwen3, or the one that --base-url lists")
     tokenizer: str = option("tiny-qwen3", "whose words prompts are made of", metavar="MODEL")
     api_key: str | None = option(None, "default: the variable OPENAI_API_KEY")
@@ -176,20 +176,22 @@ def listed_models(base_url: str, api_key: str | None) -> list[str]:
     """The names of a server's models; empty where it does not say.
 
     Raises:
-        ValueError: it cannot be reached, or refuses the key.
+        ValueError: it cannot be reached, is not ready, or refuses the key.
     """
-    from openai import APIConnectionError, AuthenticationError, OpenAI, OpenAIError
+    from openai import APIConnectionError, AuthenticationError, NotFoundError, OpenAI, OpenAIError
 
-    url = f"{base_url.rstrip('/')}/v1"
+    url = api_url(base_url)
     try:
-        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=1) as client:
+        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=0) as client:
             return [model.id for model in client.models.list().data]
-    except APIConnectionError as error:
-        raise ValueError(f"--base-url {base_url}: no server answers there ({error})") from None
+    except NotFoundError:
+        return []
+    except APIConnectionError:
+        raise ValueError(f"--base-url {base_url}: no server answers at {url}; is it running?") from None
     except AuthenticationError:
         raise ValueError(f"--base-url {base_url}: give its key, as --api-key or OPENAI_API_KEY") from None
-    except OpenAIError:
-        return []
+    except OpenAIError as error:
+        raise ValueError(f"--base-url {base_url}: {error}") from None
 
 
 @dataclass
