@@ -99,13 +99,13 @@ class Buckets:
     def warm_up_list(self) -> list[Bucket]:
         """All buckets that a batch can have, and no others; the largest first.
 
-        The largest first, because it fails first where memory is short, and the others use its memory again.
+        The largest comes first: it fails at once where memory is short, and the others reuse its memory.
         """
         if self.chunk_pages is None:
             return self._without_pages()
         # TASK 3.4.6: steps of decodes with the pages that this many requests can read; then steps with chunks.
         # In a step of decodes a rung of rows reads at least a page each, and `pages_per_request` each at most. In a
-        # step with chunks 0 pages are a shape as well. No bucket twice, and sorted by `size`.
+        # step with chunks 0 pages are a shape as well. No duplicates, and sorted by `size`.
         raise NotImplementedError("week 3 day 4 task 6: Buckets.warm_up_list")
 
     # GIVEN: a limit that is no part of the lesson.

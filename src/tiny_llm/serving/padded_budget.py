@@ -1,4 +1,4 @@
-"""The token budget of a step, in the tokens that the model computes: those of padding cost as much as any other."""
+"""The token budget of a step, in tokens that the model computes: padding costs as much as any other token."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -81,7 +81,7 @@ class RequestStream:
         return pieces
 
     def put(self, pieces: abc.Sequence[Piece]) -> None:
-        """Hands pieces to the reader. Never blocks: its caller serves all other readers too."""
+        """Gives pieces to the reader. Never blocks, because its caller serves all other readers too."""
         # TASK 3.6.1: one unread piece per answer, whatever the reader does: a new one joins the one that waits.
         # The last piece of an answer closes it (`_open`). Then wake the reader.
         raise NotImplementedError("week 3 day 6 task 1: RequestStream.put")

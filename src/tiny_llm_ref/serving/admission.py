@@ -9,7 +9,7 @@ from .sequence import Sequence
 
 
 class Admission:
-    """Lets a request run when there are blocks for all that is known of it, and the watermark stays free.
+    """Admits a request when there are blocks for all its known tokens and the watermark stays free.
 
     So a prompt is never begun that might have to be given up halfway, and running requests have blocks to grow into.
     When there is no room for the next request, no later one is admitted before it.
@@ -47,7 +47,7 @@ class Admission:
         return len(self.queue) + len(self.returned)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Lets a preempted request wait before all others.
+        """Queues a preempted request before all others.
 
         It will not be admitted before a running one has left: it needs at least as many blocks as it gave back, and
         others have taken some of those.

@@ -116,13 +116,13 @@ class Buckets:
     def warm_up_list(self) -> list[Bucket]:
         """All buckets that a batch can have, and no others; the largest first.
 
-        The largest first, because it fails first where memory is short, and the others use its memory again.
+        The largest comes first: it fails at once where memory is short, and the others reuse its memory.
         """
         if self.chunk_pages is None:
             return self._without_pages()
         # TASK 3.4.6: steps of decodes with the pages that this many requests can read; then steps with chunks.
         # In a step of decodes a rung of rows reads at least a page each, and `pages_per_request` each at most. In a
-        # step with chunks 0 pages are a shape as well. No bucket twice, and sorted by `size`.
+        # step with chunks 0 pages are a shape as well. No duplicates, and sorted by `size`.
         found = set()
         for rows in self.decode_tokens:
             fewest = bucketize(rows, self.decode_pages)

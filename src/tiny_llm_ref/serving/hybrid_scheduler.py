@@ -23,12 +23,12 @@ from .step_parts import step_parts
 
 
 class HybridScheduler:
-    """Serves requests by steps: a plan in integers, one call of the model, and what came of it.
+    """Serves requests in steps: a plan in integers, one call of the model, and its results.
 
-    Each step has one budget of tokens for all requests together. Every running request that is ready to decode gets
-    one token of it; the rest goes to chunks of prompts, in the order in which they were admitted. A request is admitted
-    when there are blocks for all that is known of it. A decode that finds no block preempts the youngest request, which
-    is computed again later.
+    Each step has one budget of tokens for all requests together. Every running request that is ready to decode gets one
+    token of it; the rest goes to chunks of prompts, in the order in which they were admitted. A request is admitted
+    when there are blocks for all its known tokens. A decode that finds no block preempts the youngest request, which is
+    computed again later.
 
     Args:
         model: what computes a packed batch.
@@ -89,7 +89,7 @@ class HybridScheduler:
         self._noted: deque[Event] = deque()  # emitted when nothing is half done: a listener may abort anybody
 
     def add(self, sequence: Sequence) -> None:
-        """Lets a request wait. One that can never be served ends here, with its reason.
+        """Queues a request. One that can never be served ends here, with its reason.
 
         Another answer to a prompt that is not computed yet waits for that.
 
@@ -113,7 +113,7 @@ class HybridScheduler:
         return bool(self.running or len(self.waiting))
 
     def step(self) -> bool:
-        """Plans, runs the model, and takes the results in.
+        """Plans a step, runs the model, and records the results.
 
         Returns:
             Whether anything was computed; when not, no work remains.
@@ -251,7 +251,7 @@ class HybridScheduler:
     # Third: what came of it.
 
     def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
-        """Takes in what a call has computed: keys and values, tokens, ends. Then the events are emitted.
+        """Records what a call has computed: keys and values, tokens, ends. Then emits the events.
 
         Args:
             plan: what was computed.

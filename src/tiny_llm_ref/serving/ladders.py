@@ -36,7 +36,7 @@ def linear_ladder(least: int, step: int, most: int) -> tuple[int, ...]:
         least, step, most: at least 1, and `least` at most `most`.
 
     Returns:
-        Rungs in ascending order, none of them twice.
+        Rungs in ascending order, without duplicates.
     """
     rungs, value = [], least
     while value < min(step, most):
@@ -53,7 +53,7 @@ def exponential_ladder(least: int, most: int, count: int, step: int = 1) -> tupl
 
     Args:
         least, most, step: at least 1, and `least` at most `most`.
-        count: rungs, at least 2; rungs that become equal are one, so there may be fewer.
+        count: rungs, at least 2; duplicates are removed, so there may be fewer.
 
     Returns:
         Rungs in ascending order; none is above `most`, which is the last.

@@ -140,7 +140,7 @@ class PackedInputs:
     Args:
         token_ids, positions, slots: (T,), see `PackedBatch`.
         segments: (T,) the request of each row.
-        sample_rows: (K,) rows that reach the head; None when there is none.
+        sample_rows: (K,) rows that reach the head; None when no row is sampled.
         chunks: what the rows of chunks read; None when no chunk has a past.
         decodes: what requests of one row read; None when none has a past.
         window_decodes: the same in layers with a sliding window; None if the model has no such layers.
@@ -168,7 +168,7 @@ class PackedInputs:
     def padded(
         self, bucket: "Bucket", page_size: int, pad_block: int, has_window: bool = False
     ) -> "PackedInputs":
-        """The same with every list at the length that the bucket says. Results of rows that were there do not change.
+        """A copy with every list padded to the length in the bucket. Results of the real rows do not change.
 
         Args:
             bucket: at least as large as the batch, see `Buckets.of`.
@@ -176,7 +176,7 @@ class PackedInputs:
             has_window: whether the model has layers with a sliding window.
         """
         tokens, rows, pages = bucket.tokens, bucket.rows, bucket.decode_pages
-        # TASK 3.4.8: rows of padding are a request of their own: they see only themselves, and no other row sees them.
+        # TASK 3.4.8: rows of padding have a segment of their own: they see only themselves, and no other row sees them.
         # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
         decodes = pad_decode_reads(self.decodes, tokens, rows, pages, pad_block)
         windowed = pad_decode_reads(self.window_decodes, tokens, rows, pages, pad_block)

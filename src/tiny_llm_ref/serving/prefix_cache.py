@@ -1,4 +1,4 @@
-"""Prefix caching: which block holds which text, and which block is evicted first. Knows no reference counts."""
+"""Prefix caching: which block holds which text, and which block is evicted first. It keeps no reference counts."""
 
 import hashlib
 import struct
@@ -39,7 +39,7 @@ class PrefixCache:
         self.idle: dict[int, None] = {}  # a dict keeps the order of insertion: the first one is the oldest
 
     def add(self, digest: bytes, block: int) -> None:
-        """Makes a block findable. If two requests computed the same text, the first block stays."""
+        """Registers a block under its digest. If two requests computed the same text, the first block stays."""
         if digest not in self.block_of:
             self.block_of[digest], self.digest_of[block] = block, digest
 

@@ -5,7 +5,7 @@ from ..packing import Scheduled
 
 
 class ChunksOnly(HybridScheduler):
-    """Alternates: after a step of chunks everybody who is ready decodes.
+    """Alternates: after a step of chunks, every request that is ready decodes.
 
     No answer waits longer than one chunk. The weights are read once for the chunk and once for the decodes.
     """

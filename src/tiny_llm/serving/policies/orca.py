@@ -7,7 +7,7 @@ from .whole_prompts import WholePrompts
 class Orca(WholePrompts):
     """Decodes in every step, and prompts beside them, each as a whole.
 
-    Nobody waits for a batch to end. A decode waits for the whole of a prompt that shares its step.
+    No request waits for a batch to end. A decode waits for the whole of a prompt that shares its step.
     """
 
     def plan_step(self, plan: list[Scheduled]) -> None:

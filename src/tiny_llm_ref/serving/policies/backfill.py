@@ -14,7 +14,7 @@ LOOK = 32  # requests that are tried past one without room, until somebody leave
 class Backfill(Admission):
     """Admits requests in the order of an `AgedQueue`.
 
-    Behind a request without room others may go, but only those that will have ended by the time at which it gets its
+    Other requests may pass one without room, but only those that will have ended by the time at which it gets its
     room. So no room is left idle, and nobody waits for ever: the limits on the answers (`max_tokens`) say when running
     requests leave at the latest.
 
@@ -101,7 +101,7 @@ class Backfill(Admission):
         super().drop_ended()
 
     def _retry(self) -> None:
-        """Lets everybody who was passed over be tried again."""
+        """Makes all requests that were passed over candidates again."""
         while self.returned:
             self.queue.add(self.returned.popleft())
         self.is_full, self.blocked = False, None
@@ -119,17 +119,17 @@ class Backfill(Admission):
         return None
 
     def _block(self, sequence: Sequence) -> None:
-        """Remembers who has no room, if nobody before it has none."""
+        """Remembers the first request without room."""
         self.is_full, self._free = True, self.allocator.num_free
         if self._is_first(sequence):
             self.blocked = sequence
 
     def _is_first(self, sequence: Sequence) -> bool:
-        """Whether nobody without room goes before a request."""
+        """Whether no request without room comes before this one."""
         return self.blocked is None or self.queue.key(sequence) < self.queue.key(self.blocked)
 
     def _may_pass(self, sequence: Sequence) -> bool:
-        """Whether a request delays nobody who waits for room."""
+        """Whether a request delays none that waits for room."""
         return self._is_first(sequence) or self.steps_left(sequence) <= self.steps_until_room(self.blocked)
 
     def steps_left(self, sequence: Sequence) -> int:

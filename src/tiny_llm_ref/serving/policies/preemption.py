@@ -33,7 +33,7 @@ class PreemptingScheduler(HybridScheduler):
         return True
 
     def make_way(self) -> None:
-        """Preempts batch requests for interactive ones that wait and have no place, and nobody in vain."""
+        """Preempts batch requests for interactive ones that wait without a place, if that gives them one."""
         if not any(map(self.may_preempt, self.running)):
             return
         victims = self.victims()

@@ -6,7 +6,7 @@ from .whole_prompts import WholePrompts
 
 
 class StaticBatching(WholePrompts):
-    """Computes the prompts of a batch, then decodes until everybody in it has ended. Nobody joins meanwhile.
+    """Computes the prompts of a batch, then decodes until all its requests have ended. None joins meanwhile.
 
     A request that ends early keeps its place and is delivered with the last one, as in servers that take and return
     whole batches.
