@@ -1,7 +1,9 @@
 """`pdm run soak`: it sees what it is for, and it finds an engine that is wrong."""
 
+import os
 import re
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -114,3 +116,11 @@ def test_where_the_system_does_not_tell_its_memory_it_is_one_line(port, monkeypa
         command.main(["--requests", "8", "--backend", port.name, "--device", "cpu"])
     said = capsys.readouterr().err
     assert "only Linux has: run it there" in said and said.count("\n") == 1
+
+
+@pytest.mark.port("torch")
+def test_onednn_keeps_few_products():
+    """Each number of rows is a product of its own; by default a thousand are kept, half a MiB each."""
+    import_module("tiny_llm_kit.runtime.backend_torch")
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        assert int(os.environ[name]) <= 64
