@@ -3,10 +3,11 @@
 import importlib
 import os
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tiny_llm_kit.lab.bench import contest
 from tiny_llm_kit.lab.bench.own_process import OwnProcess
 from tiny_llm_kit.lab.workload import SHORT, RequestSpec, Workload
 from tiny_llm_kit.runtime import blas
@@ -64,6 +65,13 @@ def test_a_process_that_dies_is_one_line(peer):
 def test_a_peer_that_cannot_be_made_is_one_line():
     with pytest.raises(ValueError, match="a peer's own process: ValueError: invalid literal"):
         OwnProcess(int, "no number", environment={})
+
+
+@pytest.mark.parametrize("name", ["mlx-lm", "mlx-lm-own-blas"])
+def test_a_missing_package_is_named_with_the_line_that_installs_it(name, monkeypatch):
+    monkeypatch.setattr(contest, "find_spec", lambda module: {}[module] if module != "mlx_lm" else None)
+    with pytest.raises(ValueError, match=f"--compare {name}: not installed; .*install --no-deps mlx-lm`"):
+        contest.check_peer(name, SimpleNamespace(name="mlx"))
 
 
 @pytest.fixture

@@ -151,6 +151,10 @@ def test_a_preemption_is_counted(bench):
         (["--layers", "2"], "--layers needs random weights"),
         (["--compare", "transformers", "--backend", "torch"], "--compare transformers shares random weights"),
         (["--compare", "transformers", "--backend", "mlx", "--random-weights"], "choose --backend torch"),
+        (
+            ["--compare", "mlx-lm-own-blas", "--backend", "torch", "--random-weights"],
+            "--compare mlx-lm-own-blas needs the mlx port",
+        ),
         (["--dataset", "no-file.txt"], "no-file.txt: cannot be read"),
         (["--dataset", "decode-heavy", "--num-prompts", "8"], "needs more than its 8 streams"),
         (

@@ -15,7 +15,8 @@ from .samples import interleave
 from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 
 OURS = "tiny-llm"
-PEERS = {"transformers": "torch", "mlx-lm": "mlx"}
+PEERS = {"transformers": "torch", "mlx-lm": "mlx", "mlx-lm-own-blas": "mlx"}
+PACKAGES = {"mlx-lm-own-blas": "mlx-lm"}  # of the peers that have another name
 INSTALLING = {
     "transformers": "run `pdm install`",
     "mlx-lm": "run `python -m pip install --no-deps mlx-lm` in this project's environment",
@@ -70,8 +71,9 @@ def check_peer(name: str, port: Port) -> None:
     """
     if PEERS[name] != port.name:
         raise ValueError(f"--compare {name} needs the {PEERS[name]} port: choose --backend {PEERS[name]}")
-    if find_spec(name.replace("-", "_")) is None:
-        raise ValueError(f"--compare {name}: not installed; {INSTALLING[name]}")
+    package = PACKAGES.get(name, name)
+    if find_spec(package.replace("-", "_")) is None:
+        raise ValueError(f"--compare {name}: not installed; {INSTALLING[package]}")
 
 
 def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:

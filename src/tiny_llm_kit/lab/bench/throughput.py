@@ -1,7 +1,6 @@
 """The throughput benchmark: many requests, answered by our engine as `LLM.generate` runs it, and by peers."""
 
 import os
-import sys
 import time
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
@@ -271,21 +270,15 @@ def peers(
     if checkpoint is None:
         raise ValueError(f"--compare {name} shares random weights: add --random-weights, or --config NAME")
     if name == "mlx-lm":
-        from .mlx_lm_peer import MlxLmBatch, own_mlx_lm
+        from .mlx_lm_peer import MlxLmBatch
 
-        shared = {"mlx-lm": MlxLmBatch(checkpoint, rows)}
-        if not sys.platform.startswith("linux"):
-            return shared
-        own = OwnProcess(
-            own_mlx_lm,
-            checkpoint.config,
-            checkpoint.dtype,
-            port.device,
-            rows,
-            environment={blas.SWITCH: "0"},
-            notes="in a process of its own, with the BLAS of MLX's wheel",
-        )
-        return {**shared, "mlx-lm, as pip installs it": own}
+        return {name: MlxLmBatch(checkpoint, rows)}
+    if name == "mlx-lm-own-blas":
+        from .mlx_lm_peer import own_mlx_lm
+
+        shape = checkpoint.config, checkpoint.dtype, port.device, rows
+        notes = "as pip installs it: in a process of its own, with the BLAS of MLX's wheel"
+        return {name: OwnProcess(own_mlx_lm, *shape, environment={blas.SWITCH: "0"}, notes=notes)}
     from .transformers_peer import TransformersBatch, TransformersContinuous, shared_model
 
     model = shared_model(checkpoint)
