@@ -62,7 +62,7 @@ def show_choices(names, console: Console) -> None:
         sizes = [names.select_optimal_chunk_size(tokens, 10**6, n, SLOTS) for n in RUNNING_SLOTS]
         console.print(f"prompt of {tokens:,} tokens  " + "".join(f"{size:>10}" for size in sizes))
     long = decode_heavy(LONG_PROMPT)
-    console.print(f"\nadaptive, at most {TARGET} s a chunk, measured step times:", style="bold")
+    console.print(f"\nadaptive, at most {TARGET} s per chunk, measured step times:", style="bold")
     console.print(f"{long.says}; its chunks:")
     console.print("  ".join(_runs(_chosen(names, long))))
 

@@ -82,7 +82,7 @@ def _memory(config) -> str:
     numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return (
         f"The price is memory: {config.num_hidden_layers} layers × {config.num_key_value_heads} K/V heads × "
-        f"{config.head_dim} × 2 (key and value)\n= {numbers:,} numbers a token."
+        f"{config.head_dim} × 2 (key and value)\n= {numbers:,} numbers per token."
     )
 
 

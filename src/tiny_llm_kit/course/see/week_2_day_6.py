@@ -98,7 +98,7 @@ def _static(s, model, tokenizer, requests: list, on_event) -> None:
 
 
 def _grid(run: Served) -> list[list[str]]:
-    """A row a slot, a letter a step."""
+    """One row per slot, one letter per step."""
     grid = [["·"] * run.steps for _ in range(SLOTS)]
     for request in run.requests:
         mine = [event for event in run.events if event.request is request and event.kind == "token"]

@@ -53,7 +53,7 @@ def show(b, console: Console) -> None:
 def _readers(s, console: Console) -> None:
     read: dict[str, dict[int, str]] = {name: {} for name in READERS}
     refused = run_virtually(lambda clock: _run(s, clock, read))
-    console.print(f"{ROWS} rows, {PLACES} places; a step a second, a column a second, a letter a token\n")
+    console.print(f"{ROWS} rows, {PLACES} places; a step and a column per second, a letter per token\n")
     for name, (colour, _, says) in READERS.items():
         line = "".join(f"{read[name].get(second, '·'):<{WIDTH}}" for second in range(2, SECONDS + 1))
         console.print(Text.assemble(f"{name:<8}", (line, colour)))
