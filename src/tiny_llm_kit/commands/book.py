@@ -63,10 +63,8 @@ def check() -> int:
 
 def capture(check_only: bool) -> int:
     """Draws the screens again, or only compares them with those in the book."""
-    from ..course.book import (
-        screen_files,
-        screens,
-    )  # they run the reference
+    # They run the reference, which building the book does not need.
+    from ..course.book import screen_files, screens
 
     try:
         if not check_only:

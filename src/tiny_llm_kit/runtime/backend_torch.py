@@ -1,4 +1,4 @@
-"""PyTorch under the names that both ports share. Only few other files of the kit import torch.
+"""PyTorch under the names that both ports share. Few other files of the kit may import torch.
 
 Twin of `backend_mlx.py`.
 
