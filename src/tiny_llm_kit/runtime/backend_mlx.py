@@ -189,6 +189,7 @@ def peak_bytes(run: Callable[[], mx.array], device: str) -> int:
 
 def _peak_bytes_once(run: Callable[[], mx.array]) -> int:
     mx.synchronize()
+    mx.clear_cache()  # MLX would reuse a freed buffer of up to twice the size, and count it whole
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     mx.eval(run())
