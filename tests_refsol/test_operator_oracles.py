@@ -125,11 +125,7 @@ def test_layers_can_share_one_rope(b):
 def test_peak_bytes_counts_what_lives_at_once(b):
     """The ruler of the memory tests: a result of 4,000 bytes, and a sum that needs its input's size once more."""
     x = b.array(np.ones(1000))
-<<<<<<< Updated upstream
     # What came before may leave a buffer that a port takes for a smaller array.
-=======
-    # Leaves a buffer that a port may take for a smaller array.
->>>>>>> Stashed changes
     b.peak_bytes(lambda: b.array(np.ones(1530)) + 1)
     assert 4000 <= b.peak_bytes(lambda: x + 1) < 5000
     assert 8000 <= b.peak_bytes(lambda: (x + 1) * (x + 2)) < 14000

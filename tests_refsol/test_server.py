@@ -785,13 +785,28 @@ def test_an_address_of_ipv6_is_told_in_brackets():
     assert serve.url_of("::1", 80) == "http://[::1]:80" and serve.url_of("h", 80) == "http://h:80"
 
 
+def answers(port) -> bool:
+    """Whether a server is ready there."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
 def test_the_command_serves_and_ends_at_sigterm():
     """A process of its own: signals and exit codes are what this is about."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
     arguments = [
         "--solution",
         "ref",
         "--port",
-        "0",
+        str(port),
         "--max-num-seqs",
         "2",
         "--num-blocks",
@@ -803,10 +818,8 @@ def test_the_command_serves_and_ends_at_sigterm():
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     try:
-        loading, ready = process.stdout.readline(), process.stdout.readline()
-        [url] = re.findall(r"^ready on (http://127\.0\.0\.1:\d+) ", ready) or [ready]
-        assert loading.startswith("loading tiny-qwen3") and url in loading
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        until(lambda: answers(port) or process.poll() is not None, patience=120)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
         stream = client.completions.create(
             model="tiny-qwen3", prompt="Hello", max_tokens=30, stream=True, extra_body={"ignore_eos": True}
         )
@@ -816,4 +829,5 @@ def test_the_command_serves_and_ends_at_sigterm():
         assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
-    assert process.stdout.read() == "", "it says nothing else"
+    loading, ready = process.stdout.read().splitlines()
+    assert loading.startswith("loading tiny-qwen3") and ready.startswith(f"ready on http://127.0.0.1:{port} ")

@@ -29,9 +29,7 @@ COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
     ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
 ]
-NOT_INHERITED = (
-    "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
-)  # fmt: skip
+NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTHONDONTWRITEBYTECODE")
 SOAK: Check = (
     "the soak: every answer under pressure is that of the request alone",
     [f"{COMMANDS}.soak", "--minutes", "2"],

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from . import blas
-from .garbage import collector_paused
 
 blas.preload()  # before mlx: on Linux its wheel would otherwise bind the slow reference BLAS
 
@@ -185,8 +184,7 @@ def peak_bytes(run: Callable[[], mx.array], device: str) -> int:
     """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
     mx.eval(run())  # inputs that were still lazy are counted here
     # On a busy machine arrays may be freed late: a run may show more memory than it needs, but never less.
-    with collector_paused():
-        return min(_peak_bytes_once(run) for _ in range(3))
+    return min(_peak_bytes_once(run) for _ in range(3))
 
 
 def _peak_bytes_once(run: Callable[[], mx.array]) -> int:

@@ -25,8 +25,6 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 import torch
 
-from .garbage import collector_paused
-
 Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -200,14 +198,13 @@ def synchronize(device: str) -> None:
 
 def peak_bytes(run: Callable[[], torch.Tensor], device: str) -> int:
     """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
-    with collector_paused():
-        if device == "cpu":
-            return _peak_bytes_cpu(run)
-        statistics = getattr(torch, device)
-        before = statistics.memory_allocated()
-        statistics.reset_peak_memory_stats()
-        run()
-        return statistics.max_memory_allocated() - before
+    if device == "cpu":
+        return _peak_bytes_cpu(run)
+    statistics = getattr(torch, device)
+    before = statistics.memory_allocated()
+    statistics.reset_peak_memory_stats()
+    run()
+    return statistics.max_memory_allocated() - before
 
 
 def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
