@@ -1,6 +1,7 @@
 """`{{#signature FILE NAME}}`: a name's signature and docstring, out of the reference and without its body.
 
-FILE is a path below `src/tiny_llm_ref`; NAME is a function, a class (with its methods) or `Class.method`.
+FILE is a path below `src/tiny_llm_ref`; NAME is a function, a class (with its methods) or `Class.method`. Of a file of
+one port, the signature of the other port is shown too if it differs: `theme/ports.js` makes tabs of the two.
 The chapters state contracts this way: they cannot drift from the code, and they cannot give a solution away.
 """
 
@@ -13,21 +14,43 @@ from formulas import ROOT, problem
 COLUMNS = 84  # of a block that a page shows without scrolling
 ITEM = re.compile(r"\w+(, \w+)*: ")  # how an argument or an error begins
 
+PORTS = {"mlx_backend": "MLX", "torch_backend": "PyTorch"}
 SOURCE = ROOT / "src" / "tiny_llm_ref"
 DIRECTIVE = re.compile(r"^\{\{#signature +(?P<file>\S+) +(?P<name>[\w.]+) *\}\}", re.MULTILINE)
 
 
 def expand(text):
-    """`text` with every directive replaced by a fenced block."""
-    return DIRECTIVE.sub(lambda match: block(match["file"], match["name"]), text)
+    """`text` with every directive replaced by a fenced block, or by one for each port."""
+    return DIRECTIVE.sub(lambda match: shown(match["file"], match["name"]), text)
+
+
+def shown(file, name):
+    """What a directive becomes."""
+    try:
+        own = block(file, name)
+    except (OSError, LookupError) as error:
+        return problem(f"no signature of {name} in {file} ({type(error).__name__})")
+    folder, _, path = file.partition("/")
+    try:
+        blocks = [block(f"{port}/{path}", name) for port in PORTS] if folder in PORTS else [own]
+    except (OSError, LookupError):  # of one port only
+        return own
+    return tabs(blocks) if len({*blocks}) > 1 else own
+
+
+def tabs(blocks):
+    """A block for each port, labelled: without a script they stand one below the other."""
+    parts = (
+        f'<div data-port="{label}">\n\n{each}\n\n</div>'
+        for label, each in zip(PORTS.values(), blocks, strict=True)
+    )
+    return "\n".join(['<div class="port-tabs">', *parts, "</div>"])
 
 
 def block(file, name):
-    try:
-        source = (SOURCE / file).read_text(encoding="utf-8")
-        return f"```python\n{contract(source, name)}\n```"
-    except (OSError, LookupError) as error:
-        return problem(f"no signature of {name} in {file} ({type(error).__name__})")
+    """A fenced block. Raises OSError or LookupError when there is no such name."""
+    source = (SOURCE / file).read_text(encoding="utf-8")
+    return f"```python\n{contract(source, name)}\n```"
 
 
 def contract(source, name):

@@ -225,12 +225,29 @@ def test_a_signature_fits_on_a_page():
 def test_no_signature_in_the_book_is_wider_than_a_page():
     for chapter in (BOOK / "src").glob("*.md"):
         for found in signatures.DIRECTIVE.finditer(chapter.read_text(encoding="utf-8")):
-            lines = signatures.block(found["file"], found["name"]).splitlines()
+            lines = signatures.shown(found["file"], found["name"]).splitlines()
             assert max(map(len, lines)) <= signatures.COLUMNS, f"{chapter.name}: {found['name']}"
 
 
 def test_missing_name_shows_as_an_error():
     assert "book-error" in signatures.expand("{{#signature mlx_backend/nowhere.py nothing}}")
+
+
+@pytest.mark.parametrize("asked", ["mlx_backend", "torch_backend"])
+def test_a_signature_is_shown_for_both_ports_if_they_differ(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(signatures, "SOURCE", tmp_path)
+    for port, kind in (("mlx", "mx.array"), ("torch", "torch.Tensor")):
+        (tmp_path / f"{port}_backend").mkdir()
+        heads = f"def typed(x: {kind}):", "def same(x: int):", f"def {port}_only():"
+        (tmp_path / f"{port}_backend" / "a.py").write_text("".join(f"{head}\n    pass\n" for head in heads))
+    names = "typed", "same", f"{asked.partition('_')[0]}_only"
+    typed, same, only = (signatures.expand(f"{{{{#signature {asked}/a.py {name}}}}}") for name in names)
+    labels_and_types = r'data-port="(\w+)">\n\n```python\ndef typed\(x: ([\w.]+)\):\n    ...\n```\n\n</div>'
+    assert re.findall(labels_and_types, typed) == [("MLX", "mx.array"), ("PyTorch", "torch.Tensor")]
+    assert typed.count("<div") == typed.count("</div>") == 3
+    assert same == "```python\ndef same(x: int):\n    ...\n```" and "<div" not in only
+    other = {"mlx_backend": "torch_only", "torch_backend": "mlx_only"}[asked]
+    assert "book-error" in signatures.expand(f"{{{{#signature {asked}/a.py {other}}}}}")
 
 
 # ---- the link check
