@@ -14,8 +14,17 @@ import pytest
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.runtime.port import installed_backends
 
-# What a user asks of their own pytest runs is nothing for those that the tests start.
-os.environ.pop("PYTEST_ADDOPTS", None)
+# What people have set for themselves is nothing for what the tests run: options of pytest and Python, their terminal,
+# a proxy, keys and choices, the repository of a Git hook.
+THEIRS = re.compile(
+    r"PYTEST_(ADDOPTS|PLUGINS|DISABLE_PLUGIN_AUTOLOAD)$"
+    r"|PYTHON(DEVMODE|DONTWRITEBYTECODE|IOENCODING|OPTIMIZE|VERBOSE|WARNINGS)$"
+    r"|(COLUMNS|LINES|FORCE_COLOR|NO_COLOR|PY_COLORS|TTY_COMPATIBLE|TTY_INTERACTIVE)$"
+    r"|(ALL|HTTP|HTTPS|NO)_PROXY$|OPENAI_|TINY_LLM_|GIT_",
+    re.IGNORECASE,
+)
+for name in filter(THEIRS.match, [*os.environ]):
+    del os.environ[name]
 
 # Tests of one port alone import its library at the top; where that port is missing they cannot even be collected.
 # test_hpu.py imports torch inside the processes that it starts.
@@ -95,7 +104,10 @@ class Clone:
     def git(self, *arguments: str) -> str:
         identity = ["-c", "user.name=a learner", "-c", "user.email=learner@example.org"]
         command = ["git", *identity, *arguments]
-        return subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True).stdout
+        # Somebody's own settings may sign every commit, or run hooks.
+        env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        done = subprocess.run(command, cwd=self.root, env=env, check=True, capture_output=True, text=True)
+        return done.stdout
 
     def environment(self, **more: str) -> dict[str, str]:
         return {"PYTHONPATH": str(self.root / "src"), "COLUMNS": "120"} | more

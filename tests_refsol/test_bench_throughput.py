@@ -235,9 +235,10 @@ def test_latencies_are_those_of_the_trace():
 def test_a_kept_result_is_sealed_and_has_its_screen(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(provenance, "RESULTS", tmp_path)
     monkeypatch.setattr(screens, "RESULTS", tmp_path)
+    monkeypatch.setattr(provenance, "_git", lambda *arguments: "0123456789ab")
     command.main(words(RANDOM, QUICK, "--save t"))
     assert "kept: t.json" in capsys.readouterr().out
     kept = json.loads((tmp_path / "t.json").read_text())
-    assert provenance.is_sealed(kept) and kept["provenance"]["commit"]
+    assert provenance.is_sealed(kept) and kept["provenance"]["commit"] == "0123456789ab"
     [(name, page)] = screens.benchmark_screens()
     assert name == "benchmark-t" and "bench-throughput --config tiny-qwen3" in page

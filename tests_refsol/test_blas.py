@@ -274,9 +274,14 @@ def products(*backends: str, **environment: str) -> dict:
 if "mlx" in installed_backends():
 
     @pytest.fixture(scope="module")
-    def with_it() -> dict:
+    def cache(tmp_path_factory) -> str:
+        """Where the copy is made: not everybody has a home that can be written."""
+        return str(tmp_path_factory.mktemp("cache"))
+
+    @pytest.fixture(scope="module")
+    def with_it(cache) -> dict:
         """MLX first, and torch after it where there is one."""
-        return products(*installed_backends())
+        return products(*installed_backends(), XDG_CACHE_HOME=cache)
 
     def test_mlx_multiplies_with_it_when_it_is_loaded(with_it):
         """Two libraries add in different orders: the last bits tell which one was called."""
@@ -300,8 +305,8 @@ if "mlx" in installed_backends():
 
     if "torch" in installed_backends():
 
-        def test_both_libraries_work_in_one_process_each_with_its_own_products(with_it):
+        def test_both_libraries_work_in_one_process_each_with_its_own_products(with_it, cache):
             """With torch first, its product is made before anything is lent to MLX."""
-            torch_first = products("torch", "mlx")
+            torch_first = products("torch", "mlx", XDG_CACHE_HOME=cache)
             assert (with_it["mlx"], with_it["torch"]) == (torch_first["mlx"], torch_first["torch"])
             assert max(torch_first["mlx error"], torch_first["torch error"]) < 1e-4
