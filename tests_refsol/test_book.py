@@ -430,6 +430,16 @@ def test_what_differs_from_run_to_run_is_masked():
     assert "3000" not in output
 
 
+def test_a_screen_is_the_same_whatever_a_terminal_is_set_to(tmp_path, monkeypatch):
+    backend, command = installed_backends()[0], command_screens.Command("x", "", ("book", "--help"))
+    expected = command_screens.output(command)
+    list(screen_files.capture(day_screens.day_screens(backend, [fake_day("one")]), tmp_path))
+    for name in command_screens.THEIRS:
+        monkeypatch.setenv(name, "1")
+    assert command_screens.output(command) == expected
+    assert list(screen_files.differences(day_screens.day_screens(backend, [fake_day("one")]), tmp_path)) == []
+
+
 # ---- the book itself
 
 

@@ -12,6 +12,9 @@ from rich.text import Text
 from ...repo import ROOT
 from .console import COLUMNS, fragment, recording_console
 
+# What people set for themselves, and readers of the book have not.
+THEIRS = ("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PYTEST_ADDOPTS", "TTY_COMPATIBLE")
+
 
 @dataclass(frozen=True)
 class Command:
@@ -64,7 +67,8 @@ def command_screens(commands: Iterable[Command] = COMMANDS) -> Iterator[tuple[st
 
 def output(command: Command) -> str:
     module, *args = command.args
-    environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {name: value for name, value in os.environ.items() if name not in THEIRS}
+    environment |= {"COLUMNS": str(COLUMNS), "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}
     run = subprocess.run(
         [sys.executable, "-m", f"tiny_llm_kit.commands.{module}", *args],
         cwd=ROOT,
