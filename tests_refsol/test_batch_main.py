@@ -28,6 +28,8 @@ PORT = installed_backends()[-1]
 # Where it is about a process: the port whose library starts faster.
 QUICK = installed_backends()[0]
 ENDLESS = ["--temperature", "9", "--max-tokens", "400", "--prompt", "Go", "--prompt", "on"]
+# Seconds, so that a signal comes before the end on a busy machine as well.
+LONGER = [*ENDLESS, "--max-tokens", "3500", "--max-seq-len", "4000"]
 SUMMARY = re.compile(
     r"(?P<counts>\d+ prompts.*) · (mlx|torch) · cpu\n"
     r"TTFT p50 \d+\.\d ms, p99 \d+\.\d ms · TBT p50 \d+\.\d ms, p99 \d+\.\d ms · \d+\.\d tokens/s\n$"
@@ -291,7 +293,7 @@ def test_an_option_out_of_range_is_a_usage_error(batch, arguments):
 
 
 def test_ctrl_c_prints_what_is_finished(tmp_path):
-    process = start("--prompt", "1 " * 600, *ENDLESS)
+    process = start("--prompt", "1 " * 4000, *LONGER)
     while "3 started" not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGINT)
@@ -392,7 +394,7 @@ def test_a_terminal_shows_a_table_that_goes_and_the_answers_that_stay(columns):
 
 
 def test_ctrl_c_leaves_the_terminal_clean():
-    terminal = Terminal(80, *ENDLESS)
+    terminal = Terminal(80, *LONGER)
     terminal.process.expect_exact("decode")
     terminal.process.kill(signal.SIGINT)
     code, out = terminal.read_all()

@@ -5,7 +5,6 @@ import inspect
 import io
 import re
 import sys
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tiny_llm_kit.commands import demo as command
+from tiny_llm_kit.course.grading.virtual_time import run_virtually
 from tiny_llm_kit.lab.demo import knobs, prompts, report, session
 from tiny_llm_kit.lab.demo.runs import POLICIES, Demo, Knobs
 from tiny_llm_kit.lab.demo.stream import serve_async
@@ -200,16 +200,20 @@ def test_requests_are_heard_between_steps_and_wait_from_the_moment_they_were_sen
             return super().decode(*arguments, **options)
 
         def note(self, tokens: int) -> None:
-            time.sleep(0.3 if tokens == 8 and 8 not in self.calls else 0.0)
+            self.loop.now += 0.3 if tokens == 8 and 8 not in self.calls else 0.0
             self.calls += (tokens,)
 
     model, pieces = Slow(), {}
-    demo = demo_of(model, 32, 3, 4, clock=time.perf_counter)
 
     def on_piece(index: int, piece: str) -> None:
         pieces.setdefault(index, []).append(piece)
 
-    outcome = asyncio.run(serve_async(demo, PAUSING, lambda e: None, lambda: None, 0.1, on_piece))
+    def run(loop):
+        model.loop = loop
+        demo = demo_of(model, 32, 3, 4, clock=loop.time)
+        return serve_async(demo, PAUSING, lambda e: None, lambda: None, 0.1, on_piece)
+
+    outcome = run_virtually(run)
     assert model.calls[2:6] == (8, 3, 1, 4), "the short ones were not heard after the first chunk"
     assert outcome.ttft(1) > 0.15, "its waiting began when it was heard, not when it was sent"
     assert all("".join(pieces[i]) == request.text == "ha " * 6 for i, request in enumerate(outcome.requests))

@@ -21,9 +21,12 @@ def soak(seed: int, **options) -> ServerSoak:
 
 @pytest.mark.parametrize("burstiness", server_soak.SHAPES.values())
 def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(burstiness):
-    counts = soak(seed=5, max_queue=6).run(24, burstiness, seconds=0.2)
+    """All come at once, so that a fast machine has too many of them as well. Two leave whatever the machine: on a busy
+    one pieces are joined, and who wanted to leave after some of them has had the whole answer.
+    """
+    counts = soak(seed=5, max_queue=3).run(24, burstiness, seconds=0.02)
     assert counts.completed + counts.left == 24
-    assert counts.completed > 8 and counts.left > 3 and counts.slow > 0
+    assert counts.completed > 8 and counts.left >= 2 and counts.slow > 0
     assert counts.refused > 0 and counts.preemptions > 0  # the queue was full, and so was the pool
     assert counts.near_ties == []
 
