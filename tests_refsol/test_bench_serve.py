@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from tiny_llm_kit.lab.bench.serving.capacity import RESOLUTION, capacity
 from tiny_llm_kit.lab.bench.serving.client import Client, ServedRequest, api_url
 from tiny_llm_kit.lab.bench.serving.load import Load, Texts, figures, goodput_of, send
 from tiny_llm_kit.lab.bench.serving.measure import ServingPlan
-from tiny_llm_kit.lab.bench.serving.processes import Place, Server, free_port, our_server, running
+from tiny_llm_kit.lab.bench.serving.processes import Place, Server, our_server, running
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.runtime.arguments import engine_options
 from tiny_llm_kit.runtime.port import installed_backends
@@ -80,16 +82,16 @@ class StandIn:
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
     made = StandIn()
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(made.app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    made.url = f"http://127.0.0.1:{port}"
-    yield made
-    server.should_exit = True
-    thread.join()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(made.app, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        made.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield made
+        server.should_exit = True
+        thread.join()
 
 
 def load_of(count: int, answer: int = 4, gap: float = 0.0) -> Load:
@@ -312,9 +314,19 @@ def test_what_cannot_be_measured_ends_with_one_line(options, says, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_start_is_shown_with_what_it_said():
-    server = Server(("python", "-c", "import sys; sys.exit('no such model')"), "m", "/ready")
-    with pytest.raises(ValueError, match="no such model"), running(server):
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("print('loading'); import sys; sys.exit('no such model')", "^no such model$"),
+        ("raise RuntimeError('a defect')", "(?s): not ready\nTraceback .*RuntimeError: a defect\n$"),
+    ],
+)
+def test_a_server_that_does_not_start_is_shown_with_what_it_said(program, says):
+    """One that refuses, with its last line; one that has a defect, with all of it."""
+    with (
+        pytest.raises(ValueError, match=says),
+        running(Server((sys.executable, "-c", program), "m", "/ready")),
+    ):
         pass
 
 

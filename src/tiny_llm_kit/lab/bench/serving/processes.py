@@ -102,7 +102,7 @@ def running(server: Server) -> Iterator[str]:
     """Starts a server, waits until it is ready, yields its base URL, and ends it.
 
     Raises:
-        ValueError: it ends before it is ready, or is not ready in time; with the last lines that it has written.
+        ValueError: it ends before it is ready, or is not ready in time; see `_why_not`.
     """
     url = f"http://{HOST}:{free_port()}"
     command = [*server.command, "--host", HOST, "--port", url.rpartition(":")[2]]
@@ -113,10 +113,17 @@ def running(server: Server) -> Iterator[str]:
         try:
             if not _becomes_ready(process, url + server.ready):
                 log.seek(0)
-                raise ValueError(f"{' '.join(server.command)}: not ready\n{log.read()[-2000:]}")
+                raise ValueError(_why_not(server, log.read(), process.returncode))
             yield url
         finally:
             _end(process)
+
+
+def _why_not(server: Server, log: str, code: int | None) -> str:
+    """The line with which a server has refused to start; of one that has crashed or hangs, the end of its log."""
+    if code and log.strip() and "Traceback" not in log:
+        return log.strip().splitlines()[-1]
+    return f"{' '.join(server.command)}: not ready\n{log[-2000:]}"
 
 
 def _becomes_ready(process: subprocess.Popen, url: str) -> bool:
