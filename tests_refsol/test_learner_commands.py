@@ -322,6 +322,20 @@ def test_a_file_that_ends_python_fails(clone):
         assert done.stderr.startswith(f"src/tiny_llm/{BASICS}, line ") and "SystemExit: 0" in done.stderr
 
 
+@pytest.mark.parametrize("error", ["IndexError('pop from an empty deque')", "ValueError('two\\nlines')"])
+def test_see_names_the_line_of_a_scheduler_that_raises(clone, error):
+    """The last one of the learner's: what they have written, or where it calls what does not like it."""
+    clone.run("course", "skip", "--through", "3.3", "--backend", PORT)
+    path = clone.learner / "serving" / "hybrid_scheduler.py"
+    solved = "for sequence in list(self.running):"
+    path.write_text(path.read_text().replace(solved, f"raise {error}\n        {solved}", 1))
+    line = path.read_text().partition(f"raise {error}")[0].count("\n") + 1
+    done = clone.run("see", "3.3", "--backend", PORT)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    says = f"src/tiny_llm/serving/hybrid_scheduler.py, line {line}: {error.partition('(')[0]}: "
+    assert done.stderr.startswith(says) and "`pdm run test --week 3 --day 3`" in done.stderr
+
+
 def test_an_emptied_file_is_blank_and_is_filled_again(clone):
     path = clone.learner / BASICS
     path.write_text("\n")

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from importlib import import_module
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -12,7 +13,7 @@ from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
 from ..lab.bench.provenance import warn_if_busy
 from ..lab.serve import NoEnd
 from ..runtime.arguments import DEVICES, whole_number
-from ..runtime.port import SOLUTIONS, Port
+from ..runtime.port import SOLUTIONS, Port, learners_line
 from ..terminal import command, fail
 
 
@@ -53,6 +54,16 @@ def main(argv: list[str] | None = None) -> None:
                 show(port, console)
         except NoEnd as problem:
             fail(f"see: {problem}")
+        except Exception as error:
+            end_in_learners_file(error, options.day)
+
+
+def end_in_learners_file(error: Exception, day: Day) -> NoReturn:
+    """Ends the command with the line of a learner's file that raised. A blank, and any other error, is raised."""
+    line = learners_line(error)
+    if line is None or isinstance(error, NotImplementedError):
+        raise error
+    fail(f"{line}; `pdm run test --week {day.week} --day {day.day}` says what is expected", 1)
 
 
 def shown(module, options: argparse.Namespace, backend: str) -> list[Callable]:

@@ -137,6 +137,18 @@ def _where(error: BaseException) -> tuple[str, int]:
     return _short(frames[-1].filename), frames[-1].lineno or 0
 
 
+def learners_line(error: BaseException) -> str | None:
+    """The last line of a learner's file that an error went through, and the error; None if it went through none."""
+    learners = SOURCES / "tiny_llm"
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(learners)
+    ]
+    if not frames:
+        return None
+    message = str(error).partition("\n")[0]
+    return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}: {type(error).__name__}: {message}"
+
+
 def _short(file: str) -> str:
     path = Path(file)
     return str(path.relative_to(SOURCES.parent)) if path.is_relative_to(SOURCES) else file
