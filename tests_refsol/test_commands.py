@@ -207,7 +207,7 @@ CHECKS = [test_all.INSTALLATION, test_all.TESTS, *test_all.COURSE]
 @pytest.mark.parametrize("broken", [title for title, _ in CHECKS])
 def test_whatever_fails_fails_test_all(broken, monkeypatch, capsys):
     monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx"])
-    monkeypatch.setattr(test_all, "call", lambda title, arguments, capture: title == broken)
+    monkeypatch.setattr(test_all, "call", lambda title, arguments, *_: title == broken)
     with pytest.raises(SystemExit) as end:
         test_all.main([])
     assert end.value.code == 1
@@ -215,22 +215,27 @@ def test_whatever_fails_fails_test_all(broken, monkeypatch, capsys):
 
 
 def test_long_tests_are_named_and_run_only_when_asked_for(monkeypatch, capsys):
-    calls = []
+    calls, with_two = [], [arguments for _, arguments in test_all.TWO_THREADS]
     monkeypatch.setattr(test_all, "installed_backends", lambda: ["mlx", "torch"])
-    monkeypatch.setattr(test_all, "call", lambda title, arguments, capture: calls.append(arguments))
+    monkeypatch.setattr(
+        test_all, "call", lambda title, arguments, capture, threads: calls.append((arguments, threads))
+    )
     for options, told in (([], True), (["--long"], False)):
         calls.clear()
         with pytest.raises(SystemExit):
             test_all.main(options)
-        assert [arguments for arguments in calls if arguments[-1] == "--long"] == [
+        assert [arguments for arguments, _ in calls if arguments[-1] == "--long"] == [
             [*test_all.TESTS[1], "--long"] for _ in options
         ]
+        assert [arguments for arguments, threads in calls if threads == 2] == with_two * len(options)
         assert (f"not run: {test_all.LONG_ADDS}" in capsys.readouterr().out) == told
 
 
 def test_what_a_user_asks_of_their_own_pytest_does_not_reach_the_checks(monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-x -k nothing")
-    assert "PYTEST_ADDOPTS" not in test_all._environment()
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    environment = test_all._environment(1)
+    assert "PYTEST_ADDOPTS" not in environment and environment["OMP_NUM_THREADS"] == "1"
 
 
 @pytest.mark.parametrize("capture", [False, True])

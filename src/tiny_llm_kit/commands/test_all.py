@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from ..course.tree import days
 from ..repo import ROOT
 from ..runtime.port import installed_backends
 from ..terminal import command
@@ -23,17 +24,25 @@ TESTS: Check = (
 )
 LONG = "--long"
 LONG_ADDS = (
-    "two real trainings of three steps, whose weights must be equal to the byte: 20 s; two minutes of soaking"
+    "two real trainings of three steps, whose weights must be equal to the byte: 20 s; two minutes of soaking; "
+    "the day tests with two threads"
 )
 COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
     ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
 ]
-NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTHONDONTWRITEBYTECODE")
+NOT_INHERITED = (
+    "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
+)  # fmt: skip
 SOAK: Check = (
     "the soak: every answer under pressure is that of the request alone",
     [f"{COMMANDS}.soak", "--minutes", "2"],
 )
+# A learner's tests run with as many threads as the libraries take; all others here have one.
+TWO_THREADS: list[Check] = [
+    (f"the day tests of week {week} with two threads", [f"{COMMANDS}.test_refsol", "--week", str(week)])
+    for week in sorted({day.week for day in days()})
+]
 
 
 @command
@@ -56,15 +65,15 @@ def run_all(long: bool = False) -> list[str]:
     with ThreadPoolExecutor() as pool:
         course = pool.submit(run, COURSE, capture=True)
         failed = run([(title, arguments + [LONG] * long)]) + course.result()
-    return failed + run([SOAK] * long)
+    return failed + run([SOAK] * long) + run(TWO_THREADS * long, threads=2)
 
 
-def run(checks: list[Check], capture: bool = False) -> list[str]:
+def run(checks: list[Check], capture: bool = False, threads: int = 1) -> list[str]:
     """Runs checks one after the other; returns the titles of those that failed."""
-    return [title for title, arguments in checks if call(title, arguments, capture)]
+    return [title for title, arguments in checks if call(title, arguments, capture, threads)]
 
 
-def call(title: str, arguments: list[str], capture: bool = False) -> int:
+def call(title: str, arguments: list[str], capture: bool = False, threads: int = 1) -> int:
     """Runs one module of the kit in a separate process and prints how long it took; captured output comes last."""
     started = time.monotonic()
     if not capture:
@@ -72,7 +81,7 @@ def call(title: str, arguments: list[str], capture: bool = False) -> int:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
-        env=_environment(),
+        env=_environment(threads),
         stdout=subprocess.PIPE if capture else None,
         stderr=subprocess.STDOUT if capture else None,
         encoding="utf-8",
@@ -85,14 +94,14 @@ def call(title: str, arguments: list[str], capture: bool = False) -> int:
     return done.returncode
 
 
-def _environment() -> dict[str, str]:
-    """Environment of a check. The processes share the cores, and more threads than cores slow each other down.
+def _environment(threads: int) -> dict[str, str]:
+    """Environment of a check. Processes that run side by side have one thread each: more would slow each other down.
 
     What a user sets for their own pytest runs, such as `-x` or `-k`, is not part of the proof. Bytecode is kept, also
     where the machine's setting is not to: without it each of more than a hundred processes compiles the libraries.
     """
     mine = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-    return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **mine}
+    return mine | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
 
 
 if __name__ == "__main__":
