@@ -315,7 +315,7 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     kept = json.loads((tmp_path / "x.json").read_text())
     assert provenance.is_sealed(kept) and kept["options"] == " ".join(options)
     assert list(kept["sweeps"][0]["runs"]) == ["32", NONE], "what all are compared with was not measured"
-    assert out.count("Week 3, budget of 16") == 3, out
+    assert out.count("Week 3, budget of 16") == 3 and out.count("arrival is counted in calls") == 1, out
     week2, week3 = (kept["engines"][1]["runs"][name][0] for name in ENGINES)
     assert week3["stall_steps"] == week2["stall_steps"] == 0 and len(week3["ttft_long"]) == 1
     assert 0 < week3["tbt_p50"] <= week3["longest_gap"] < week3["total"]

@@ -28,6 +28,11 @@ WITHOUT_A_FUSED_KERNEL = (
     "If chunks shorten the total: without a fused kernel (MLX on a CPU) attention\n"
     "computes the hidden half of a whole prompt's scores; chunks skip most of it."
 )
+# Of a prompt that arrives while others decode.
+ARRIVALS = (
+    "Its arrival is counted in calls of Week 2's model, some of which compute prompts, and in\n"
+    "decode steps of Week 3's engine: there it comes a few decode steps later."
+)
 NEAR = 0.05  # a change that is smaller is neither won nor lost
 
 
@@ -165,6 +170,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
 
     for case in result.get("engines", ()):
         _title(console, case)
+        if case["name"] == "decode-heavy":
+            console.print(ARRIVALS)
         console.print(sweep_table(case["runs"], "engine", next(iter(case["runs"]))))
 
 
