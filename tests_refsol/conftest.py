@@ -33,7 +33,9 @@ ONE_PORT = re.compile(r"^(?:import|from) (mlx|torch)\b", re.MULTILINE)
 
 def ports_of_file(path: Path) -> set[str]:
     """The ports without which a test file cannot run."""
-    return {"torch"} if path.name == "test_hpu.py" else set(ONE_PORT.findall(path.read_text()))
+    return (
+        {"torch"} if path.name == "test_hpu.py" else set(ONE_PORT.findall(path.read_text(encoding="utf-8")))
+    )
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

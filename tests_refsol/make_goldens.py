@@ -79,7 +79,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, case in CASES.items():
         np.savez_compressed(FOLDER / f"{name}.npz", **compute(case))
-    (FOLDER / "provenance.json").write_text(json.dumps(provenance(), indent=2) + "\n")
+    (FOLDER / "provenance.json").write_text(json.dumps(provenance(), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,9 @@ def test_a_trace_for_the_browser(batch, tmp_path):
     file = tmp_path / "trace.json"
     code, out, _ = batch("--backend", PORT, *prompts, "--max-tokens", "3", "--trace", str(file))
     assert code == 0 and out.endswith(f"written: {file}\n")
-    spans = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    spans = [
+        event for event in json.loads(file.read_text(encoding="utf-8"))["traceEvents"] if event["ph"] == "X"
+    ]
     assert [span["cat"] for span in spans if span["tid"] == 1] == [
         "queued",
         "chunk",

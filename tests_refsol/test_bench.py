@@ -165,11 +165,11 @@ def test_the_commands_print_their_table_and_keep_a_sealed_result(backend, monkey
     bench_prefill.main([*common, "--context", "6"])
     out = capsys.readouterr().out
     assert "kept: x.json" in out and out.count("tiny-llm") >= 3
-    kept = json.loads((tmp_path / "x.json").read_text())
+    kept = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert provenance.is_sealed(kept) and "--save" not in kept["options"]
     [(name, page)] = screens.benchmark_screens()
     assert name == "benchmark-x" and "tokens/s" in page and "load before" in page
-    (tmp_path / "x.json").write_text(json.dumps(kept | {"cases": []}))
+    (tmp_path / "x.json").write_text(json.dumps(kept | {"cases": []}), encoding="utf-8")
     with pytest.raises(RuntimeError, match="changed after it was sealed"):
         list(screens.benchmark_screens())
 

@@ -312,7 +312,7 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     out = capsys.readouterr().out
     assert "kept: x.json" in out and out.count("chunked, with pausing") == 2, out
     assert re.search(r"tiny-qwen3, 1 layers, random weights, float32, (mlx|torch) on ", out)
-    kept = json.loads((tmp_path / "x.json").read_text())
+    kept = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert provenance.is_sealed(kept) and kept["options"] == " ".join(options)
     assert list(kept["sweeps"][0]["runs"]) == ["32", NONE], "what all are compared with was not measured"
     assert out.count("Week 3, budget of 16") == 3 and out.count("arrival is counted in calls") == 1, out

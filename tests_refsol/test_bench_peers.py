@@ -36,7 +36,7 @@ def peer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(blas.SWITCH, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "a_peer.py").write_text(PEER)
+    (tmp_path / "a_peer.py").write_text(PEER, encoding="utf-8")
     return OwnProcess(importlib.import_module, "a_peer", environment={blas.SWITCH: "0"}, notes="alone")
 
 
@@ -48,7 +48,7 @@ def test_a_process_of_its_own_has_its_variables_and_outlives_its_workloads(peer,
     seen = []
     for answers in ((5, 3), (4,)):
         peer.generate(asking(*answers))
-        seen.append((tmp_path / "seen").read_text().rsplit(" ", 2))
+        seen.append((tmp_path / "seen").read_text(encoding="utf-8").rsplit(" ", 2))
     assert [text for text, *_ in seen] == ["[5, 3]", "[4]"]
     assert {switch for _, switch, _ in seen} == {"0"} and blas.SWITCH not in os.environ
     [process] = {int(number) for *_, number in seen}

@@ -148,7 +148,7 @@ def test_the_command_keeps_a_sealed_result_for_the_table_and_the_drawing(monkeyp
         **plan.__dict__, "tokens": [1, 64], "threads": [1, 2]}})  # fmt: skip
     command.main(["--config", "tiny-qwen3", "--layers", "2", "--save", "r"])
     assert "kept: r.json" in capsys.readouterr().out
-    assert provenance.is_sealed(json.loads((tmp_path / "r.json").read_text()))
+    assert provenance.is_sealed(json.loads((tmp_path / "r.json").read_text(encoding="utf-8")))
     (table, page), (drawing, svg) = screens.benchmark_screens()
     assert (table, drawing) == ("benchmark-r", "r")
     assert "bench-roofline --config tiny-qwen3 --layers 2" in page and svg.startswith("<svg")

@@ -91,7 +91,7 @@ def test_the_command_prints_its_table_and_keeps_a_sealed_result(monkeypatch, cap
     command.main(["--waiting", "20", "5", "--steps", "3", "--rounds", "1", "--save", "s"])
     out = capsys.readouterr().out
     assert "PriorityScheduler, pausing" in out and "kept: s.json" in out
-    kept = json.loads((tmp_path / "s.json").read_text())
+    kept = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert provenance.is_sealed(kept) and kept["plan"]["waiting"] == [5, 20]
     [(name, page)] = screens.benchmark_screens()
     assert name == "benchmark-s" and "bench-scheduler --waiting 20 5" in page

@@ -110,7 +110,7 @@ def test_prompts_are_texts_of_as_many_tokens_as_were_asked_for(name):
 
 
 def test_prompts_of_a_file_are_sent_as_they_are(tmp_path):
-    (tmp_path / "prompts.txt").write_text("What is RoPE?\nWhat is a KV cache?\n")
+    (tmp_path / "prompts.txt").write_text("What is RoPE?\nWhat is a KV cache?\n", encoding="utf-8")
     load = Texts(load_tokenizer("tiny-qwen3")).load(str(tmp_path / "prompts.txt"), (2, 1, 7), 1.0, 1.0, 0)
     assert load.prompts == ("What is RoPE?", "What is a KV cache?")
     assert load.answers == (7, 7)
@@ -211,13 +211,13 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
     bench_serve.main(
         [*line.split(), "200", "inf", "--goodput", "ttft:5000", "--capacity", "--json", str(file)]
     )
-    result, said = json.loads(file.read_text()), capsys.readouterr().out
+    result, said = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert [run["rate"] for run in result["runs"]["server"]] == [200, float("inf")]
     assert all(run["completed"] == 6 and run["attainment"] == 1 for run in result["runs"]["server"])
     assert result["capacity"] == {"server": [400]}
     assert {body["model"] for body in stand_in.bodies} == {"stand-in"}
     assert len({body["prompt"] for body in stand_in.bodies}) == len(stand_in.bodies)  # nothing is cached
-    assert "secret" not in file.read_text() + said
+    assert "secret" not in file.read_text(encoding="utf-8") + said
     assert "100%" in said and "capacity" in said
 
 
@@ -271,7 +271,7 @@ def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_p
         "--num-prompts 2 --output-len 2 --request-rate inf --rounds 2 --compare unchunked transformers --json"
     )
     bench_serve.main([*line.split(), str(file)])
-    result = json.loads(file.read_text())
+    result = json.loads(file.read_text(encoding="utf-8"))
     assert list(result["runs"]) == ["tiny-llm", "tiny-llm unchunked", "transformers serve"]
     assert all(len(runs) == 2 for runs in result["runs"].values())
     assert "--no-enable-chunked-prefill" in started[1].command and "serve" in started[2].command

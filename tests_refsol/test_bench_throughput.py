@@ -44,7 +44,7 @@ def bench(capsys, tmp_path):
     def run(*arguments: str) -> tuple[str, dict]:
         file = tmp_path / "result.json"
         command.main(words(*arguments, QUICK, "--json", str(file)))
-        return capsys.readouterr().out, json.loads(file.read_text())
+        return capsys.readouterr().out, json.loads(file.read_text(encoding="utf-8"))
 
     return run
 
@@ -238,7 +238,7 @@ def test_a_kept_result_is_sealed_and_has_its_screen(monkeypatch, capsys, tmp_pat
     monkeypatch.setattr(provenance, "_git", lambda *arguments: "0123456789ab")
     command.main(words(RANDOM, QUICK, "--save t"))
     assert "kept: t.json" in capsys.readouterr().out
-    kept = json.loads((tmp_path / "t.json").read_text())
+    kept = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     assert provenance.is_sealed(kept) and kept["provenance"]["commit"] == "0123456789ab"
     [(name, page)] = screens.benchmark_screens()
     assert name == "benchmark-t" and "bench-throughput --config tiny-qwen3" in page

@@ -48,8 +48,8 @@ def wheel(on_linux, tmp_path):
     """A wheel whose library is a text, a patchelf that appends the names to it, and an empty cache: the cache."""
     package = tmp_path / "site" / "scipy_openblas32"
     (package / "lib").mkdir(parents=True)
-    (package / "__init__.py").write_text("raise AssertionError('importing it would load it as it is')")
-    (package / "lib" / "libscipy_openblas.so").write_text("library\n")
+    (package / "__init__.py").write_bytes(b"raise AssertionError('importing it would load it as it is')")
+    (package / "lib" / "libscipy_openblas.so").write_text("library\n", encoding="utf-8")
     version(package.parent, "1.2.3")
     patchelf(on_linux, tmp_path, 'cat "$5" "$2" > "$4"')
     on_linux.syspath_prepend(package.parent)
@@ -67,7 +67,7 @@ def patchelf(monkeypatch, folder: Path, line: str) -> None:
     """The program beside this Python is now a shell script of this line."""
     (folder / "bin").mkdir(exist_ok=True)
     program = folder / "bin" / "patchelf"
-    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder / "bin"))
 
@@ -99,7 +99,7 @@ def test_the_copy_has_the_names_that_mlx_asks_for_and_is_loaded_globally(wheel, 
     (copy,) = copies(wheel)
     assert loaded == [str(copy)] and copy.name.startswith(f"openblas-1.2.3-{os.uname().machine}-")
     names = "".join(f"scipy_cblas_{letter}gemm cblas_{letter}gemm\n" for letter in "sdc")
-    assert copy.read_text() == "library\n" + names
+    assert copy.read_text(encoding="utf-8") == "library\n" + names
 
 
 def test_the_copy_is_made_once(on_linux, wheel, loaded, tmp_path):
@@ -112,10 +112,12 @@ def test_the_copy_is_made_once(on_linux, wheel, loaded, tmp_path):
 def test_another_version_has_a_copy_of_its_own(wheel, loaded, tmp_path):
     blas.load_copy()
     version(tmp_path / "site", "1.2.4")
-    (tmp_path / "site" / "scipy_openblas32" / "lib" / "libscipy_openblas.so").write_text("newer\n")
+    (tmp_path / "site" / "scipy_openblas32" / "lib" / "libscipy_openblas.so").write_text(
+        "newer\n", encoding="utf-8"
+    )
     blas.load_copy()
     old, new = copies(wheel)
-    assert "-1.2.3-" in old.name and loaded == [str(old), str(new)] and new.read_text().startswith("newer")
+    assert "-1.2.3-" in old.name and loaded == [str(old), str(new)] and new.read_bytes().startswith(b"newer")
 
 
 @pytest.mark.parametrize("damage", ["", "librarY\n", "library\nscipy_cblas_sgemm"])
@@ -131,21 +133,21 @@ def test_a_damaged_copy_is_made_again_and_not_loaded(wheel, loaded, damage):
 
 def test_nobody_sees_half_a_copy(on_linux, wheel, loaded, tmp_path):
     """A process that is stopped while patchelf writes leaves nothing under the name that others load."""
-    patchelf(on_linux, tmp_path, f'echo half > "$4"; echo "$4" > {tmp_path}/where; exit 1')
+    patchelf(on_linux, tmp_path, f'echo half > "$4"; echo "$4" > "{tmp_path}/where"; exit 1')
     with pytest.raises(blas.NoCopyError, match="patchelf failed"):
         blas.load_copy()
     assert copies(wheel) == [] and not loaded
-    where = Path((tmp_path / "where").read_text().strip())
+    where = Path((tmp_path / "where").read_text(encoding="utf-8").strip())
     assert wheel in where.parents, "another disk's file cannot be renamed into the cache in one step"
 
 
 def test_two_processes_that_make_it_at_once_are_both_served(on_linux, wheel, loaded, tmp_path):
     """The second is served while patchelf works for the first."""
-    line = f'cat "$5" "$2" > "$4"; cp "$4" "{wheel}/$(cat {tmp_path}/name)"'
+    line = f'cat "$5" "$2" > "$4"; cp "$4" "{wheel}/$(cat "{tmp_path}/name")"'
     blas.load_copy()
     (copy,) = copies(wheel)
     whole = copy.read_bytes()
-    (tmp_path / "name").write_text(copy.name)
+    (tmp_path / "name").write_text(copy.name, encoding="utf-8")
     copy.unlink()
     patchelf(on_linux, tmp_path, line)
     blas.load_copy()
@@ -166,7 +168,8 @@ def full_disk(monkeypatch, tmp_path):
 
 def cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "cache").write_text(
-        "a file where the folder should be: nobody, not even root, writes into it"
+        "a file where the folder should be: nobody, not even root, writes into it",
+        encoding="utf-8",
     )
 
 
@@ -298,7 +301,9 @@ if "mlx" in installed_backends():
             assert with_it["threads"] == [1, 2]
 
         def test_where_the_cache_cannot_be_written_mlx_works_with_another_library(with_it, tmp_path):
-            (tmp_path / "cache").write_text("a file, so that not even root can make the folder")
+            (tmp_path / "cache").write_text(
+                "a file, so that not even root can make the folder", encoding="utf-8"
+            )
             report = products("mlx", XDG_CACHE_HOME=str(tmp_path / "cache"))
             assert report["outcome"] in ("distribution", "absent") and report["mlx"] != with_it["mlx"]
             assert report["mlx error"] < 1e-4

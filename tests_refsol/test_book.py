@@ -239,7 +239,9 @@ def test_a_signature_is_shown_for_both_ports_if_they_differ(asked, tmp_path, mon
     for port, kind in (("mlx", "mx.array"), ("torch", "torch.Tensor")):
         (tmp_path / f"{port}_backend").mkdir()
         heads = f"def typed(x: {kind}):", "def same(x: int):", f"def {port}_only():"
-        (tmp_path / f"{port}_backend" / "a.py").write_text("".join(f"{head}\n    pass\n" for head in heads))
+        (tmp_path / f"{port}_backend" / "a.py").write_text(
+            "".join(f"{head}\n    pass\n" for head in heads), encoding="utf-8"
+        )
     names = "typed", "same", f"{asked.partition('_')[0]}_only"
     typed, same, only = (signatures.expand(f"{{{{#signature {asked}/a.py {name}}}}}") for name in names)
     labels_and_types = r'data-port="(\w+)">\n\n```python\ndef typed\(x: ([\w.]+)\):\n    ...\n```\n\n</div>'
@@ -264,7 +266,7 @@ def site(folder, **changes):
     for name, text in {**GOOD, **changes}.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     return check_site(folder)
 
 
@@ -318,8 +320,8 @@ def test_words_are_counted_outside_code_and_tags():
 
 
 def test_a_page_above_the_ceiling_is_named_with_its_words(tmp_path):
-    (tmp_path / "short.md").write_text("word " * CEILING)
-    (tmp_path / "long.md").write_text("word " * (CEILING + 20))
+    (tmp_path / "short.md").write_text("word " * CEILING, encoding="utf-8")
+    (tmp_path / "long.md").write_text("word " * (CEILING + 20), encoding="utf-8")
     [problem] = check_length(tmp_path)
     assert problem.startswith("long.md: 3,520 words, 20 too many")
 
@@ -340,7 +342,7 @@ def fake_day(text):
 def test_a_changed_screen_is_detected(tmp_path):
     backend = installed_backends()[0]
     (written,) = screen_files.capture(day_screens.day_screens(backend, [fake_day("one")]), tmp_path)
-    kept = written.read_text()
+    kept = written.read_text(encoding="utf-8")
     assert written.name == "week1-09.html"
     assert kept.startswith('<pre class="screen"')
     assert "pdm run see 1.9" in kept
@@ -364,7 +366,7 @@ def test_what_was_measured_is_shown_and_not_compared(tmp_path):
     (written,) = screen_files.capture(
         day_screens.day_screens(backend, [day("7 keys   9.8 ms   ██")]), tmp_path
     )
-    assert '<span class="measured">   9.8</span> ms' in written.read_text()
+    assert '<span class="measured">   9.8</span> ms' in written.read_text(encoding="utf-8")
     again = [day("7 keys  12.3 ms █████")]
     assert list(screen_files.differences(day_screens.day_screens(backend, again), tmp_path)) == []
     assert list(screen_files.capture(day_screens.day_screens(backend, again), tmp_path)) == [], (
@@ -444,7 +446,7 @@ def test_a_screen_is_the_same_whatever_a_terminal_is_set_to(tmp_path, monkeypatc
 
 
 def test_every_entry_of_the_summary_exists_and_every_page_has_an_entry():
-    entries = re.findall(r"\]\(([^)]+)\)", (BOOK / "src" / "SUMMARY.md").read_text())
+    entries = re.findall(r"\]\(([^)]+)\)", (BOOK / "src" / "SUMMARY.md").read_text(encoding="utf-8"))
     pages = {path.name for path in (BOOK / "src").glob("*.md")} - {"SUMMARY.md"}
     assert len(entries) == len(set(entries))
     assert set(entries) == pages
@@ -459,13 +461,15 @@ def test_plain_mdbook_builds_the_book(tmp_path):
         encoding="utf-8",
     )
     assert run.returncode == 0, run.stderr
-    assert "<math " in (tmp_path / "site" / "notation.html").read_text()
+    assert "<math " in (tmp_path / "site" / "notation.html").read_text(encoding="utf-8")
     assert check_site(tmp_path / "site") == []
 
 
 def test_the_readme_has_the_two_commands_first():
     """CI takes them from here, by position."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     assert [block.splitlines() for block in blocks[:2]] == [
         ['pip install "pdm[locked]" && pdm install && pdm run main --solution ref'],
         ["pdm run test-all"],

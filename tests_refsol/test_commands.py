@@ -113,7 +113,7 @@ def test_an_output_that_cannot_be_written_is_one_line(monkeypatch, capsys, error
 
 def test_whatever_the_system_refuses_is_one_line_with_its_file(monkeypatch, capsys, tmp_path):
     absent = tmp_path / "absent"
-    code, _, errors = end_of(lambda argv: absent.read_text(), monkeypatch, capsys)
+    code, _, errors = end_of(lambda argv: absent.read_text(encoding="utf-8"), monkeypatch, capsys)
     assert (code, errors) == (1, f"{absent}: No such file or directory\n")
 
 

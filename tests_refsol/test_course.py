@@ -12,7 +12,7 @@ from tiny_llm_kit.course.tree import day_tests, days, holes_of_part, tasks
 
 
 def text_of_tests(day) -> str:
-    return "\n".join(file.read_text() for file in day_tests(day))
+    return "\n".join(file.read_text(encoding="utf-8") for file in day_tests(day))
 
 
 def test_the_stubs_are_generated_and_leak_nothing():

@@ -58,9 +58,9 @@ def test_a_seed_is_a_workload(name):
 
 def test_a_file_has_a_prompt_a_line_or_is_sharegpts(tmp_path):
     lines, chats = tmp_path / "prompts.txt", tmp_path / "chats.json"
-    lines.write_text("Hello\n\nGood day\n")
+    lines.write_text("Hello\n\nGood day\n", encoding="utf-8")
     turns = [{"value": "Hi"}, {"value": "Hello you"}, {"value": "more"}]
-    chats.write_text(json.dumps([{"conversations": turns[:1]}, {"conversations": turns}]))
+    chats.write_text(json.dumps([{"conversations": turns[:1]}, {"conversations": turns}]), encoding="utf-8")
     two, one = DatasetSize(2, 50, 7, 300), DatasetSize(1, 50, 7, 300)
     plain = specs(str(lines), two, tokenizer=ByteTokenizer())
     assert [(bytes(spec.prompt), spec.answer) for spec in plain] == [(b"Hello", 7), (b"Good day", 7)]
@@ -82,7 +82,7 @@ def test_a_file_has_a_prompt_a_line_or_is_sharegpts(tmp_path):
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, tokenizer, says):
     file = tmp_path / "chats.json"
     if text is not None:
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=says) as refused:
         specs(str(file), tokenizer=tokenizer)
     assert "\n" not in str(refused.value)

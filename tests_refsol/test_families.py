@@ -306,7 +306,7 @@ def test_a_file_means_what_it_means_to_transformers(tmp_path, name, fields):
     """Files by hand, with fields left out: windows of layers, heads, theta, the kind of RoPE."""
     data = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()} | SIZES | fields
     text = json.dumps({key: value for key, value in data.items() if value is not ...})
-    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
     theirs, found = transformers.AutoConfig.from_pretrained(tmp_path), read_config(tmp_path)
     types = (
         getattr(theirs, "layer_types", None)
@@ -356,7 +356,7 @@ def small_tokenizer(folder) -> None:
     bpe.save(str(folder / "tokenizer.json"))
     template = "{{ bos_token }}{% for message in messages %}({{ message.content }}){% endfor %}"
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["qwen2-window", "llama3-gqa-tied", "mistral-window"])

@@ -30,7 +30,7 @@ def test_stored_goldens_are_what_transformers_computes(name):
 
 
 def test_goldens_have_a_provenance():
-    provenance = json.loads((FOLDER / "provenance.json").read_text())
+    provenance = json.loads((FOLDER / "provenance.json").read_text(encoding="utf-8"))
     assert provenance.keys() == make_goldens["provenance"]().keys()
     assert provenance["versions"].keys() == {"transformers", "torch", "numpy"}
     assert provenance["cases"] == make_goldens["provenance"]()["cases"], "the cases have changed since"

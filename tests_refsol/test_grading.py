@@ -29,7 +29,7 @@ def grade(forks, tmp_path):
     """Runs one test file under the plugin, in a fork."""
 
     def run(test: str, *arguments: str) -> subprocess.CompletedProcess:
-        (tmp_path / "test_it.py").write_text("import pytest\n" + test)
+        (tmp_path / "test_it.py").write_text("import pytest\n" + test, encoding="utf-8")
         # A fork has imported hypothesis before pytest could prepare it.
         plugin = (
             "-p",

@@ -30,7 +30,7 @@ WITH_ARRAYS = {
 def imports(path) -> set[str]:
     """The top-level packages that a file imports, also inside its functions; relative imports are left out."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -93,7 +93,7 @@ print(b.numpy(b.softmax(b.array([[0.0, 0.0]]), -1)))
 
 def test_no_file_outside_kit_asks_which_backend_it_is():
     for path in [*python_files("tiny_llm_ref"), *SOURCES.parent.joinpath("tests").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare):
                 assert not any(
                     isinstance(part, ast.Constant) and part.value in PORTS for part in ast.walk(node)

@@ -292,7 +292,7 @@ def test_the_command_prints_writes_and_keeps(tmp_path, monkeypatch, capsys):
     command.main(argv)
     shown = capsys.readouterr().out
     assert "Tile quantisation\n" in shown and "chunked-prefills-only" in shown
-    assert [each["name"] for each in json.loads(file.read_text())] == ["tiles", "ablation"]
+    assert [each["name"] for each in json.loads(file.read_text(encoding="utf-8"))] == ["tiles", "ablation"]
     found = dict(screens.benchmark_screens())
     assert set(found) == {"benchmark-lab-tiles", "lab-tiles", "benchmark-lab-ablation"}
     assert "pdm run lab tiles --requests 6 --seeds 1" in found["benchmark-lab-tiles"]

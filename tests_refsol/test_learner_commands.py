@@ -25,7 +25,7 @@ def test_blank_tasks_are_red_and_each_is_named_once(clone):
 
 def test_skip_makes_the_day_green_and_reset_leaves_git_clean(clone):
     assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
-    assert TASK not in (clone.learner / BASICS).read_text()
+    assert TASK not in (clone.learner / BASICS).read_text(encoding="utf-8")
     assert clone.run("test", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
     assert "green" in clone.run("course", "status", "--backend", PORT).stdout
     assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
@@ -39,105 +39,112 @@ def test_one_port_never_shows_red_from_the_other(clone):
     assert done.returncode == 0, done.stdout
     assert f"ports: {PORT}," in done.stdout
     other = clone.learner / f"{OTHER}_backend" / "basics.py"
-    assert TASK in other.read_text(), "skip must leave the other port alone"
+    assert TASK in other.read_text(encoding="utf-8"), "skip must leave the other port alone"
 
 
 def test_skip_leaves_work_alone(clone):
     path = clone.learner / BASICS
-    path.write_text(path.read_text().replace(TASK, "return x  # my attempt"))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt"), encoding="utf-8"
+    )
     clone.run("course", "skip", "--through", "1.1", "--backend", PORT)
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert "return x  # my attempt" in text
     assert "out = x @ w.T" in text, "the blank task beside it is filled"
 
 
 def test_reset_keeps_a_backup_and_touches_nothing_else(clone):
     path = clone.learner / BASICS
-    mine = path.read_text().replace(TASK, "return x  # my attempt") + "\n\ndef my_helper():\n    return 1\n"
-    path.write_text(mine)
+    mine = (
+        path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
+        + "\n\ndef my_helper():\n    return 1\n"
+    )
+    path.write_text(mine, encoding="utf-8")
     done = clone.run("course", "reset", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
-    assert TASK in path.read_text() and "my_helper" in path.read_text()
+    assert TASK in path.read_text(encoding="utf-8") and "my_helper" in path.read_text(encoding="utf-8")
     kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
-    assert kept.read_text() == mine
+    assert kept.read_text(encoding="utf-8") == mine
 
 
 def test_reset_of_a_function_that_is_gone_says_what_to_do(clone):
     path = clone.learner / BASICS
-    path.write_text("# everything deleted\n")
+    path.write_text("# everything deleted\n", encoding="utf-8")
     done = clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT)
     assert done.returncode == 1
     assert "no function softmax to put back" in done.stderr and "--whole-files" in done.stderr
-    assert path.read_text() == "# everything deleted\n"
+    assert path.read_text(encoding="utf-8") == "# everything deleted\n"
 
 
 def test_sync_refuses_to_overwrite_work_and_writes_nothing(clone):
     path = clone.learner / BASICS
-    mine = path.read_text().replace(TASK, "return x  # my attempt")
-    path.write_text(mine)
+    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
+    path.write_text(mine, encoding="utf-8")
     done = clone.run("course", "sync")
     assert done.returncode == 1
     assert f"src/tiny_llm/{BASICS}" in done.stderr and "--backup" in done.stderr
-    assert path.read_text() == mine
+    assert path.read_text(encoding="utf-8") == mine
 
 
 def test_sync_writes_a_deleted_file_again_and_leaves_work_alone(clone):
     path, package = clone.learner / BASICS, clone.learner / f"{PORT}_backend" / "__init__.py"
-    mine = path.read_text().replace(TASK, "return x  # my attempt")
-    path.write_text(mine)
-    whole = package.read_text()
+    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
+    path.write_text(mine, encoding="utf-8")
+    whole = package.read_text(encoding="utf-8")
     for file in (package, clone.learner / "serving" / "__init__.py"):
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         file.unlink()
         done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
         line = f"src/tiny_llm/{file.relative_to(clone.learner)}: missing; `pdm run course sync` writes it again\n"
         assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
         done = clone.run("course", "sync")
         assert done.returncode == 0 and "written again: src/tiny_llm/" in done.stdout
-        assert file.read_text() == text
-    assert (path.read_text(), package.read_text()) == (mine, whole)
+        assert file.read_text(encoding="utf-8") == text
+    assert (path.read_text(encoding="utf-8"), package.read_text(encoding="utf-8")) == (mine, whole)
 
 
 def test_sync_refuses_committed_work_too(clone):
     path = clone.learner / BASICS
-    mine = path.read_text().replace(TASK, "return x  # my attempt")
-    path.write_text(mine)
+    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
+    path.write_text(mine, encoding="utf-8")
     clone.git("commit", "-qam", "my day one")
     assert clone.run("course", "sync").returncode == 1
-    assert path.read_text() == mine
+    assert path.read_text(encoding="utf-8") == mine
 
 
 def test_sync_with_backup_says_where_the_work_is(clone):
     path = clone.learner / BASICS
-    mine = path.read_text().replace(TASK, "return x  # my attempt")
-    path.write_text(mine)
+    mine = path.read_text(encoding="utf-8").replace(TASK, "return x  # my attempt")
+    path.write_text(mine, encoding="utf-8")
     done = clone.run("course", "sync", "--backup")
     kept = clone.root / done.stdout.split("kept in ")[1].strip() / BASICS
-    assert kept.read_text() == mine
-    assert TASK in path.read_text()
+    assert kept.read_text(encoding="utf-8") == mine
+    assert TASK in path.read_text(encoding="utf-8")
 
 
 def test_sync_renews_an_older_stub_without_asking(clone):
     reference = clone.root / "src/tiny_llm_ref" / BASICS
-    reference.write_text(reference.read_text().replace('"""', '"""Renewed: ', 1))
+    reference.write_text(
+        reference.read_text(encoding="utf-8").replace('"""', '"""Renewed: ', 1), encoding="utf-8"
+    )
     assert "stale" in clone.run("course", "sync", "--check").stdout
     assert clone.run("course", "sync").returncode == 0
-    assert (clone.learner / BASICS).read_text().startswith('"""Renewed: ')
+    assert (clone.learner / BASICS).read_text(encoding="utf-8").startswith('"""Renewed: ')
 
 
 def test_status_forgets_green_when_a_file_changes(clone):
     clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
     clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
     path = clone.learner / BASICS
-    path.write_text(path.read_text() + "\n# a thought\n")
+    path.write_text(path.read_text(encoding="utf-8") + "\n# a thought\n", encoding="utf-8")
     first_day = clone.run("course", "status", "--backend", PORT).stdout.split("1.2.1")[0]
     assert "green" not in first_day and "filled" in first_day
 
 
 def test_port_is_remembered_and_a_broken_setting_is_named(clone):
     clone.run("course", "port", "mlx")
-    assert json.loads((clone.root / ".tiny-llm/settings.json").read_text()) == {"port": "mlx"}
+    assert json.loads((clone.root / ".tiny-llm/settings.json").read_text(encoding="utf-8")) == {"port": "mlx"}
     assert "you work on: mlx" in clone.run("course", "port").stdout
-    (clone.root / ".tiny-llm/settings.json").write_text("{")
+    (clone.root / ".tiny-llm/settings.json").write_text("{", encoding="utf-8")
     done = clone.run("course", "status")
     assert done.returncode == 1 and "settings.json: not a settings file" in done.stderr
 
@@ -165,7 +172,7 @@ def test_a_folder_where_a_setting_should_be_is_one_line(clone):
 def test_results_that_cannot_be_kept_do_not_change_the_grade(clone):
     """As in a checkout that is read only: here a file takes the place of the folder."""
     clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
-    (clone.root / ".tiny-llm").write_text("")
+    (clone.root / ".tiny-llm").write_text("", encoding="utf-8")
     done = clone.run("test", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not remembered for `course status`" in done.stdout and "Traceback" not in done.stdout
@@ -219,7 +226,7 @@ def test_another_copy_of_the_package_is_refused(clone, tmp_path):
     impostor = tmp_path / "elsewhere" / "tiny_llm" / f"{PORT}_backend"
     impostor.mkdir(parents=True)
     for folder in (impostor.parent, impostor):
-        (folder / "__init__.py").write_text("")
+        (folder / "__init__.py").write_text("", encoding="utf-8")
     done = clone.run(
         "test",
         "--week", "1", "--day", "1", "--backend", PORT,
@@ -237,35 +244,35 @@ def test_hints_come_one_more_at_a_time(clone):
 
 def test_sync_never_touches_a_file_of_the_learners_own(clone):
     notes = clone.learner / f"{PORT}_backend" / "notes.py"
-    notes.write_text("# my notes\n")
+    notes.write_text("# my notes\n", encoding="utf-8")
     clone.git("add", "-A")
     clone.git("commit", "-qm", "notes")
     assert clone.run("course", "sync", "--backup").returncode == 0
-    assert notes.read_text() == "# my notes\n"
+    assert notes.read_text(encoding="utf-8") == "# my notes\n"
 
 
 def test_sync_sees_work_above_a_raise_that_is_still_there(clone):
     path = clone.learner / BASICS
-    mine = path.read_text().replace(TASK, f"attempt = x\n    {TASK}")
-    path.write_text(mine)
+    mine = path.read_text(encoding="utf-8").replace(TASK, f"attempt = x\n    {TASK}")
+    path.write_text(mine, encoding="utf-8")
     clone.git("commit", "-qam", "half of it")
     assert clone.run("course", "sync").returncode == 1
-    assert path.read_text() == mine
+    assert path.read_text(encoding="utf-8") == mine
 
 
 def test_a_half_filled_hole_is_not_blank_and_skip_leaves_it_alone(clone):
     path = clone.learner / BASICS
-    mine = path.read_text().replace(TASK, f"return x\n    {TASK}")
-    path.write_text(mine)
+    mine = path.read_text(encoding="utf-8").replace(TASK, f"return x\n    {TASK}")
+    path.write_text(mine, encoding="utf-8")
     clone.run("course", "skip", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
-    assert path.read_text() == mine
+    assert path.read_text(encoding="utf-8") == mine
     status = clone.run("course", "status", "--backend", PORT).stdout
     assert re.search(rf"1\.1\.1\s+{PORT}\s+filled", status), status
 
 
 def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
     path = clone.learner / BASICS
-    path.write_text(path.read_text() + "\ndef broken(:\n")
+    path.write_text(path.read_text(encoding="utf-8") + "\ndef broken(:\n", encoding="utf-8")
     for command in (["test", "--week", "1", "--day", "1"], ["main"], ["see", "1.1"]):
         done = clone.run(*command, "--backend", PORT)
         assert done.returncode == 1 and done.stdout == "", done.stdout
@@ -291,7 +298,7 @@ def test_a_file_that_is_no_python_is_one_line_everywhere(clone):
 )
 def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem):
     path = clone.learner / BASICS
-    line = f"src/tiny_llm/{BASICS}, line {path.read_text().count(chr(10)) + 1}: {problem}"
+    line = f"src/tiny_llm/{BASICS}, line {path.read_text(encoding='utf-8').count(chr(10)) + 1}: {problem}"
     path.write_bytes(path.read_bytes() + tail)
     for command in (["test", "--week", "1", "--day", "1"], ["see", "1.1"], ["course", "status"], ["test"]):
         done = clone.run(*command, "--backend", PORT)
@@ -305,7 +312,7 @@ def test_a_file_that_is_no_text_is_one_line_everywhere(clone, tail, problem):
 def test_a_byte_order_mark_changes_nothing(clone):
     """Some editors begin a file with one, which Python reads over."""
     path = clone.learner / BASICS
-    path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
+    path.write_text("\ufeff" + path.read_text(encoding="utf-8"), encoding="utf-8")
     assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
     assert clone.run("test", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT).returncode == 0
     assert clone.run("course", "reset", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
@@ -315,7 +322,7 @@ def test_a_byte_order_mark_changes_nothing(clone):
 def test_a_file_that_ends_python_fails(clone):
     """Grading must not pass because nothing was tested."""
     path = clone.learner / BASICS
-    path.write_text(path.read_text() + "\nimport sys\n\nsys.exit(0)\n")
+    path.write_text(path.read_text(encoding="utf-8") + "\nimport sys\n\nsys.exit(0)\n", encoding="utf-8")
     for command in (["test", "--week", "1", "--day", "1"], ["main"], ["see", "1.1"]):
         done = clone.run(*command, "--backend", PORT)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
@@ -328,8 +335,11 @@ def test_see_names_the_line_of_a_scheduler_that_raises(clone, error):
     clone.run("course", "skip", "--through", "3.3", "--backend", PORT)
     path = clone.learner / "serving" / "hybrid_scheduler.py"
     solved = "for sequence in list(self.running):"
-    path.write_text(path.read_text().replace(solved, f"raise {error}\n        {solved}", 1))
-    line = path.read_text().partition(f"raise {error}")[0].count("\n") + 1
+    path.write_text(
+        path.read_text(encoding="utf-8").replace(solved, f"raise {error}\n        {solved}", 1),
+        encoding="utf-8",
+    )
+    line = path.read_text(encoding="utf-8").partition(f"raise {error}")[0].count("\n") + 1
     done = clone.run("see", "3.3", "--backend", PORT)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     says = f"src/tiny_llm/serving/hybrid_scheduler.py, line {line}: {error.partition('(')[0]}: "
@@ -338,15 +348,17 @@ def test_see_names_the_line_of_a_scheduler_that_raises(clone, error):
 
 def test_an_emptied_file_is_blank_and_is_filled_again(clone):
     path = clone.learner / BASICS
-    path.write_text("\n")
+    path.write_text("\n", encoding="utf-8")
     assert state_of(clone, "1.1.1") == f"{PORT} blank"
     assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
-    assert TASK not in path.read_text() and "def softmax" in path.read_text()
+    assert TASK not in path.read_text(encoding="utf-8") and "def softmax" in path.read_text(encoding="utf-8")
 
 
 def test_a_function_that_is_gone_is_blank_and_skip_says_what_to_do(clone):
     path = clone.learner / BASICS
-    path.write_text(path.read_text().replace("def softmax(", "def my_softmax("))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("def softmax(", "def my_softmax("), encoding="utf-8"
+    )
     assert state_of(clone, "1.1.1") == f"{PORT} blank"
     done = clone.run("course", "skip", "--week", "1", "--day", "1", "--task", "1", "--backend", PORT)
     assert f"src/tiny_llm/{BASICS}: no function softmax; `course reset" in done.stdout
@@ -354,7 +366,7 @@ def test_a_function_that_is_gone_is_blank_and_skip_says_what_to_do(clone):
 
 def test_a_renamed_function_is_one_line_too(clone):
     path = clone.learner / BASICS
-    path.write_text(path.read_text().replace("def linear(", "def linear2("))
+    path.write_text(path.read_text(encoding="utf-8").replace("def linear(", "def linear2("), encoding="utf-8")
     done = clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
     assert done.returncode == 1 and "ImportError: cannot import name 'linear'" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -367,7 +379,7 @@ def test_deleted_files_and_folders_come_back(clone):
     for file in (clone.learner / f"{PORT}_backend").glob("*.py"):
         file.unlink()
     assert clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT).returncode == 0
-    assert TASK not in (clone.learner / BASICS).read_text()
+    assert TASK not in (clone.learner / BASICS).read_text(encoding="utf-8")
 
 
 def test_task_zero_is_no_task_and_names_are_not_mixed(clone):
@@ -403,7 +415,12 @@ def test_a_task_of_the_policy_stands_once_and_is_green_when_all_its_tests_are(cl
     assert done.returncode == 0, done.stdout
     assert (state_of(clone, "2.6.9"), state_of(clone, "2.6.3")) == ("serving green", f"{PORT} green")
     path = clone.learner / f"{PORT}_backend" / "batching_kv_cache.py"
-    path.write_text(path.read_text().replace("self.active[slot] = 0, False", "self.active[slot] = 0, True"))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace(
+            "self.active[slot] = 0, False", "self.active[slot] = 0, True"
+        ),
+        encoding="utf-8",
+    )
     assert clone.run("test", "--week", "2", "--day", "6", "--task", "9", "--backend", PORT).returncode == 1
     assert state_of(clone, "2.6.9") == "serving filled"
 

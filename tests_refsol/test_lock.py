@@ -15,7 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PACKAGES = tomllib.loads((ROOT / "pdm.lock").read_text())["package"]
+PACKAGES = tomllib.loads((ROOT / "pdm.lock").read_text(encoding="utf-8"))["package"]
 PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]
 MACHINES = {
     "linux-x86_64": ("linux", "Linux", "x86_64"),

@@ -397,8 +397,10 @@ def test_an_answer_ends_where_the_context_does(ask, tmp_path, loader):
     for file in (MODELS / "tiny-qwen3").iterdir():
         if file.name != "config.json":
             (tmp_path / file.name).symlink_to(file)
-    config = json.loads((MODELS / "tiny-qwen3" / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 40}))
+    config = json.loads((MODELS / "tiny-qwen3" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": 40}), encoding="utf-8"
+    )
     options = ["--backend", PORT, "--model", str(tmp_path), "--loader", loader]
     refused = ask(*options, "--prompt", "1 " * 40)
     assert refused[0] == 2 and "the model reads 40 with its answer" in refused[2]

@@ -55,8 +55,10 @@ def test_a_checkpoint_that_came_quantized_is_never_dequantised(b, tmp_path):
         names = [name, f"{stem}.scales", f"{stem}.biases"]
         tensors |= {part: b.numpy(array) for part, array in zip(names, parts, strict=False)}
     save_file(tensors, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 64, "bits": 8}}))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"quantization": {"group_size": 64, "bits": 8}}), encoding="utf-8"
+    )
     ids = b.array([[5, 300, 77, 9, 1200]])
     expected = b.numpy(b.Qwen3ModelWeek1(load_checkpoint(folder, b.name, "cpu", "float32"))(ids))
     checkpoint = load_checkpoint(folder, b.name, "cpu", "float32", WeightQuantizer(b))

@@ -375,7 +375,7 @@ def test_the_drawing_of_the_book_has_no_colours_of_its_own():
     ElementTree.fromstring(drawing)
     assert not re.search(r"#[0-9a-f]{3,6}\b|rgb|style=", drawing)
     assert "\n\n" not in drawing, "Markdown ends HTML at a blank line"
-    sheet = (BOOK / "theme" / "course.css").read_text()
+    sheet = (BOOK / "theme" / "course.css").read_text(encoding="utf-8")
     classes = {name for group in re.findall(r'class="([^"]+)"', drawing) for name in group.split()}
     assert {name for name in classes if f".{name}" not in sheet} == set()
     assert drawing.count('class="stall"') == 4
@@ -453,9 +453,9 @@ def test_both_runs_by_the_real_model(port, tmp_path):
     assert re.search(r"stall steps +4 +0 *\n", done.stdout)
     assert f"Measured, one run each: tiny-qwen3, {port} port, cpu." in done.stdout
     assert "written: page.html" in done.stdout and "written: trace.json" in done.stdout
-    source = json.loads((tmp_path / "trace.json").read_text())["otherData"]["whole prompts"]
+    source = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["otherData"]["whole prompts"]
     assert source["provenance"]["port"] == port and source["provenance"]["versions"]["numpy"]
-    text = (tmp_path / "page.html").read_text()
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert (
         "This was fitted to the steps of both runs above. What it gives for them: whole prompts: " in text
         and str(tmp_path) not in text

@@ -68,7 +68,7 @@ def test_the_folder_is_whole_and_small():
 
 
 def test_config_is_a_qwen3_whose_vocabulary_splits_evenly():
-    config = json.loads((MODEL / "config.json").read_text())
+    config = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["Qwen3ForCausalLM"] and config["model_type"] == "qwen3"
     assert config["vocab_size"] % 64 == 0 and TOKENIZER.vocab_size <= config["vocab_size"]
 
@@ -208,11 +208,11 @@ def test_a_failed_training_leaves_the_old_model_alone(training, tmp_path):
 
     target = tmp_path / "model"
     target.mkdir()
-    (target / "weights").write_text("old")
+    (target / "weights").write_text("old", encoding="utf-8")
     with pytest.raises(RuntimeError), replacing(target) as folder:
-        (folder / "weights").write_text("half")
+        (folder / "weights").write_text("half", encoding="utf-8")
         raise RuntimeError
-    assert (target / "weights").read_text() == "old" and list(tmp_path.iterdir()) == [target]
+    assert (target / "weights").read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [target]
 
 
 def test_a_trial_never_replaces_the_shipped_model(training, capsys):

@@ -53,7 +53,11 @@ def public_interface(source: str) -> dict[str, list]:
 
 
 def files(part: str) -> dict[str, str]:
-    return {path.name: path.read_text() for path in reference_files(part) if path.name not in WITHOUT_TWIN}
+    return {
+        path.name: path.read_text(encoding="utf-8")
+        for path in reference_files(part)
+        if path.name not in WITHOUT_TWIN
+    }
 
 
 def test_both_ports_have_the_same_files():

@@ -290,9 +290,9 @@ def test_the_costs_on_the_page_are_the_lines_through_their_samples():
 
 
 def test_costs_that_somebody_edited_are_refused(tmp_path):
-    measured = json.loads(cost_model.MEASURED.read_text())
+    measured = json.loads(cost_model.MEASURED.read_text(encoding="utf-8"))
     measured["prefill"]["a"] /= 2
-    (tmp_path / "cost.json").write_text(json.dumps(measured))
+    (tmp_path / "cost.json").write_text(json.dumps(measured), encoding="utf-8")
     with pytest.raises(RuntimeError, match="pdm run book measure"):
         sealed(tmp_path / "cost.json")
 
@@ -363,12 +363,12 @@ def test_measuring_gives_lines_and_every_sample():
 
 def test_the_picture_in_the_page_is_what_the_scripts_draw():
     for name, fragment in screens.widget_screens():
-        assert (screen_files.FOLDER / f"{name}.html").read_text() == fragment
+        assert (screen_files.FOLDER / f"{name}.html").read_text(encoding="utf-8") == fragment
 
 
 def test_the_page_and_the_picture_show_the_same_scene():
     """The controls begin where the picture stands."""
-    script = (widget.FOLDER / "chunked-prefill-widget.js").read_text()
+    script = (widget.FOLDER / "chunked-prefill-widget.js").read_text(encoding="utf-8")
     for name, values in (("SCENE", widget.SCENE), ("LATE", widget.LATE)):
         (scene,) = re.findall(rf"const {name} = \{{ (.*) \}};", script)
         assert scene == ", ".join(f"{name}: {value}" for name, value in values.items())
@@ -411,6 +411,6 @@ def test_the_scripts_fetch_nothing():
     for file in widget.FOLDER.glob("*.js"):
         found = re.findall(
             r"https?:|//\w+\.\w+/|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|\bimport\b|\beval\b|localStorage",
-            file.read_text(),
+            file.read_text(encoding="utf-8"),
         )
         assert not found, f"{file.name}: {found}"

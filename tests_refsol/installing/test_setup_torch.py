@@ -79,7 +79,7 @@ def test_the_version_is_pinned_once():
 
 def test_a_missing_pin_is_one_line(tmp_path):
     file = tmp_path / "pyproject.toml"
-    file.write_text('[tool.tiny_llm]\n[tool.other]\ntorch = "1.0"\n')
+    file.write_text('[tool.tiny_llm]\n[tool.other]\ntorch = "1.0"\n', encoding="utf-8")
     with pytest.raises(SystemExit, match=r"\[tool.tiny_llm\] needs a line `torch"):
         pinned_version(file)
 
@@ -191,7 +191,7 @@ def test_without_an_index_one_line_says_what_to_do(python, index, setup_torch):
 
 def test_a_gaudi_whose_torch_is_hidden_gets_none_from_an_index(python, index, setup_torch, tmp_path):
     tool = tmp_path / "hl-smi"
-    tool.write_text("#!/bin/sh\n")
+    tool.write_text("#!/bin/sh\n", encoding="utf-8")
     tool.chmod(0o755)
     done = setup_torch(python, linux(), PATH=str(tmp_path), **index(f"{PINNED}+cpu"))
     assert done.returncode == 1 and "python3 -m venv --clear --system-site-packages .venv" in done.stdout

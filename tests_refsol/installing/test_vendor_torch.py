@@ -80,11 +80,11 @@ def small_project(project: Path, *wheels: Path) -> None:
     needs = ", ".join(f'"{wheel.name.partition("-")[0]} @ {wheel.as_uri()}"' for wheel in wheels)
     text = f'[project]\nname = "small"\nversion = "0"\nrequires-python = ">=3.10"\ndependencies = [{needs}]\n'
     text += "[tool.pdm]\ndistribution = false\n"
-    (project / "pyproject.toml").write_text(text)
+    (project / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
 def test_the_lock_file_knows_no_torch_and_no_vendors_package():
-    names = re.findall(r'^name = "(.+)"$', (ROOT / "pdm.lock").read_text(), re.MULTILINE)
+    names = re.findall(r'^name = "(.+)"$', (ROOT / "pdm.lock").read_text(encoding="utf-8"), re.MULTILINE)
     assert "numpy" in names
     assert not [name for name in names if name == "torch" or name.startswith(("torch-", "habana"))]
 

@@ -62,7 +62,7 @@ def folder(tmp_path: Path, bpe: Tokenizer, arrays: dict[str, np.ndarray]) -> Pat
     save_file(arrays, tmp_path / "model.safetensors")
     bpe.save(str(tmp_path / "tokenizer.json"))
     for name, data in (("config.json", CONFIG), ("tokenizer_config.json", TOKENIZER_CONFIG)):
-        (tmp_path / name).write_text(json.dumps(data))
+        (tmp_path / name).write_text(json.dumps(data), encoding="utf-8")
     return tmp_path
 
 
@@ -72,8 +72,10 @@ def edit(folder: Path):
 
     def change(file: str, **fields) -> None:
         path = folder / file
-        data = json.loads(path.read_text()) if path.exists() else {}
+        data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         data.update(fields)
-        path.write_text(json.dumps({name: value for name, value in data.items() if value is not ...}))
+        path.write_text(
+            json.dumps({name: value for name, value in data.items() if value is not ...}), encoding="utf-8"
+        )
 
     return change

@@ -65,7 +65,7 @@ def shard(folder: Path, changes: dict | None = None) -> dict[str, Path]:
         save_file({tensor: tensors[tensor]}, folder / name)
     whole.unlink()
     listed = {tensor: name for tensor, name in (names | (changes or {})).items() if name is not ...}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}), encoding="utf-8")
     return {tensor: folder / name for tensor, name in names.items()}
 
 

@@ -42,7 +42,7 @@ def test_the_prompt_is_that_of_transformers(folder, edit, place, template, promp
     tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
     edit("tokenizer_config.json", chat_template=..., **tokens)
     if place == "chat_template.jinja":
-        (folder / place).write_text(template)
+        (folder / place).write_text(template, encoding="utf-8")
     else:
         others = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": template}]
         edit("tokenizer_config.json", chat_template=others if place == "named" else template)
@@ -56,12 +56,12 @@ def test_the_prompt_is_that_of_transformers(folder, edit, place, template, promp
 
 
 def test_the_file_of_its_own_wins(folder):
-    (folder / "chat_template.jinja").write_text("the newer place")
+    (folder / "chat_template.jinja").write_text("the newer place", encoding="utf-8")
     assert load_tokenizer(folder).apply_chat_template([]) == "the newer place"
 
 
 def test_a_template_that_is_not_jinja(folder):
-    (folder / "chat_template.jinja").write_text("{{ fine }}\n{% iff %}")
+    (folder / "chat_template.jinja").write_text("{{ fine }}\n{% iff %}", encoding="utf-8")
     with pytest.raises(CheckpointError) as caught:
         load_tokenizer(folder)
     line = f"{folder / 'chat_template.jinja'}: chat template line 2: \"Encountered unknown tag 'iff'.\""
@@ -80,7 +80,7 @@ FAILING = {
 
 @pytest.mark.parametrize(("template", "message"), FAILING.items())
 def test_a_template_that_fails(folder, template, message):
-    (folder / "chat_template.jinja").write_text(template)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     tokenizer = load_tokenizer(folder)
     with pytest.raises(CheckpointError) as caught:
         tokenizer.apply_chat_template(CONVERSATION)

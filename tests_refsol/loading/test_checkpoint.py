@@ -100,7 +100,7 @@ def test_an_unknown_device_or_type_is_one_line(folder, backend, option):
 
 
 def test_a_checkpoint_can_be_made_in_memory(folder):
-    fields = json.loads((folder / "config.json").read_text())
+    fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     del fields["architectures"]
     checkpoint = Checkpoint(ModelConfig(**fields), {"model.norm.weight": np.ones(32)})
     assert checkpoint.weight("model.norm.weight", 32).sum() == 32

@@ -31,7 +31,9 @@ def begins_with(bpe: Tokenizer, bos: str) -> Tokenizer:
 def written(folder, bpe: Tokenizer, template: str, **fields):
     """The files of a tokenizer; `config.json` says nothing of it."""
     bpe.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template} | fields))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template} | fields), encoding="utf-8"
+    )
     return load_tokenizer(folder)
 
 
@@ -106,7 +108,9 @@ def test_an_end_behind_every_text_is_no_beginning(tmp_path, pieces):
 def test_llama_3_has_several_ends(tmp_path, llama3):
     """Llama 3.1's generation_config.json names three; tokenizer_config.json one of them."""
     ends = [llama3.token_to_id(name) for name in ("<|end_of_text|>", "<|eot_id|>")]
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [*ends, 7]}))
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [*ends, 7]}), encoding="utf-8"
+    )
     tokenizer = written(tmp_path, llama3, LLAMA3, eos_token="<|eot_id|>")
     assert tokenizer.eos_token_ids == {*ends, 7}
 

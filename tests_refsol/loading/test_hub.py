@@ -50,7 +50,7 @@ def cache(tmp_path_factory, folder, monkeypatch) -> Path:
     model = root / "models--org--name"
     shutil.copytree(folder, model / "snapshots" / COMMIT)
     (model / "refs").mkdir()
-    (model / "refs" / "main").write_text(COMMIT)
+    (model / "refs" / "main").write_text(COMMIT, encoding="utf-8")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return model / "snapshots" / COMMIT

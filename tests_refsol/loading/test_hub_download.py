@@ -96,9 +96,9 @@ def imitation(folder, tmp_path_factory, monkeypatch):
 
 def test_a_model_is_downloaded_once(imitation, folder):
     (folder / "pytorch_model.bin").write_bytes(b"never")
-    (folder / "README.md").write_text("not needed")
+    (folder / "README.md").write_text("not needed", encoding="utf-8")
     (folder / "original").mkdir()
-    (folder / "original" / "config.json").write_text("of another format")
+    (folder / "original" / "config.json").write_text("of another format", encoding="utf-8")
     downloaded = model_folder("org/name")
     wanted = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(path.name for path in downloaded.iterdir()) == wanted == sorted(imitation.fetched)

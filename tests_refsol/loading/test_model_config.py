@@ -161,7 +161,7 @@ def test_a_bad_field_is_named(folder, edit, fields, message):
 
 @pytest.mark.parametrize(("text", "message"), BAD_FILES.items(), ids=BAD_FILES.values())
 def test_a_bad_file_is_named(folder, text, message):
-    (folder / "config.json").write_text(text, errors="surrogateescape")
+    (folder / "config.json").write_text(text, errors="surrogateescape", encoding="utf-8")
     with pytest.raises(CheckpointError) as caught:
         read_config(folder)
     assert str(caught.value) == f"{folder / 'config.json'}: {message}; download the file again"
@@ -200,9 +200,9 @@ def test_no_number_of_a_rope_crashes_the_reader(folder, data):
     rope = {"rope_type": kind, "rope_theta": data.draw(number)} | {
         key: data.draw(number) for key in KINDS[kind].keys if data.draw(st.booleans())
     }
-    fields = json.loads((folder / "config.json").read_text()) | {"rope_parameters": rope}
+    fields = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"rope_parameters": rope}
     (folder / "changed").mkdir(exist_ok=True)
-    (folder / "changed" / "config.json").write_text(json.dumps(fields))
+    (folder / "changed" / "config.json").write_text(json.dumps(fields), encoding="utf-8")
     try:
         config = read_config(folder / "changed")
     except CheckpointError as error:
@@ -227,7 +227,7 @@ JSON = st.recursive(
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_value_of_a_field_crashes_the_reader(folder, data):
-    fields = json.loads((folder / "config.json").read_text())
+    fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     also = ["rope_parameters", "rope_scaling", "quantization", "quantization_config", "dtype", "torch_dtype"]
     also += [
         "attention_bias",
@@ -240,7 +240,7 @@ def test_no_value_of_a_field_crashes_the_reader(folder, data):
     name = data.draw(st.sampled_from([*fields, *also, "hidden_act", "original_max_position_embeddings"]))
     fields |= {"architectures": [data.draw(st.sampled_from(ARCHITECTURES))], name: data.draw(JSON)}
     (folder / "changed").mkdir(exist_ok=True)
-    (folder / "changed" / "config.json").write_text(json.dumps(fields))
+    (folder / "changed" / "config.json").write_text(json.dumps(fields), encoding="utf-8")
     try:
         config = read_config(folder / "changed")
     except CheckpointError as error:

@@ -88,7 +88,9 @@ def test_scales_may_be_in_another_shard(folder, quantized, backend):
     weight_map = {name: f"model-{number}.safetensors" for number, name in enumerate(tensors)}
     for name, file in weight_map.items():
         save_file({name: tensors[name]}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": weight_map}), encoding="utf-8"
+    )
     np.testing.assert_array_equal(load(folder, backend), expected.astype(np.float32))
 
 
