@@ -18,6 +18,7 @@ WORKLOAD = Workload("", "", tuple(RequestSpec(SHORT, 2, n, prompt=(n, 7)) for n 
 # A contestant as a module: what it is asked and where it runs goes to a file.
 PEER = """
 import os
+import signal
 from pathlib import Path
 
 def generate(workload):
@@ -26,6 +27,8 @@ def generate(workload):
         raise RuntimeError("no tokens")
     if answers == [1]:
         os._exit(1)
+    if answers == [2]:
+        os.kill(os.getpid(), signal.SIGTERM)
     Path("seen").write_text(f"{answers} {os.environ['TINY_LLM_OPENBLAS']} {os.getpid()}")
 """
 
@@ -57,9 +60,10 @@ def test_a_process_of_its_own_has_its_variables_and_outlives_its_workloads(peer,
         peer.generate(asking(0))
 
 
-def test_a_process_that_dies_is_one_line(peer):
-    with pytest.raises(ValueError, match="a peer's own process: it ended"):
-        peer.generate(asking(1))
+@pytest.mark.parametrize(("answer", "end"), [(1, "it ended"), (2, "it ended by SIGTERM")])
+def test_a_process_that_dies_is_one_line(peer, answer, end):
+    with pytest.raises(ValueError, match=f"a peer's own process: {end}$"):
+        peer.generate(asking(answer))
 
 
 def test_a_peer_that_cannot_be_made_is_one_line():

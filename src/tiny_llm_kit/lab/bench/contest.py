@@ -15,11 +15,32 @@ from .samples import interleave
 from .shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 
 OURS = "tiny-llm"
-PEERS = {"transformers": "torch", "mlx-lm": "mlx", "mlx-lm-own-blas": "mlx"}
-PACKAGES = {"mlx-lm-own-blas": "mlx-lm"}  # of the peers that have another name
-INSTALLING = {
-    "transformers": "run `pdm install`",
-    "mlx-lm": "run `python -m pip install --no-deps mlx-lm` in this project's environment",
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What a peer needs.
+
+    Args:
+        port: whose weights it reads.
+        modules: what it imports.
+        installing: how they are installed.
+        device: the only one that it runs on; None is any.
+    """
+
+    port: str
+    modules: tuple[str, ...]
+    installing: str
+    device: str | None = None
+
+
+PIP = "run `python -m pip install {}` in this project's environment"
+MLX_LM = Peer("mlx", ("mlx_lm",), PIP.format("--no-deps mlx-lm"))
+PEERS = {
+    "transformers": Peer("torch", ("transformers",), "run `pdm install`"),
+    "llama.cpp": Peer("torch", ("llama_cpp", "gguf"), PIP.format("llama-cpp-python gguf"), "cpu"),
+    "mlx-lm": MLX_LM,
+    "mlx-lm-own-blas": MLX_LM,
 }
 
 
@@ -67,13 +88,15 @@ def check_peer(name: str, port: Port) -> None:
     """Whether a peer can run here.
 
     Raises:
-        ValueError: it runs on the other port, or is not installed; the message says what to do.
+        ValueError: it runs on the other port or another device, or is not installed; the message says what to do.
     """
-    if PEERS[name] != port.name:
-        raise ValueError(f"--compare {name} needs the {PEERS[name]} port: choose --backend {PEERS[name]}")
-    package = PACKAGES.get(name, name)
-    if find_spec(package.replace("-", "_")) is None:
-        raise ValueError(f"--compare {name}: not installed; {INSTALLING[package]}")
+    peer = PEERS[name]
+    if peer.port != port.name:
+        raise ValueError(f"--compare {name} needs the {peer.port} port: choose --backend {peer.port}")
+    if peer.device and peer.device != port.device:
+        raise ValueError(f"--compare {name} runs on one device alone: add --device {peer.device}")
+    if None in map(find_spec, peer.modules):
+        raise ValueError(f"--compare {name}: not installed; {peer.installing}")
 
 
 def _peers(compare: str | None, port: Port, checkpoint: RandomCheckpoint) -> dict[str, Contestant]:

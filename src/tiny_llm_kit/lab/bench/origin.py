@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-PEERS_AND_PORTS = ("torch", "mlx", "transformers", "mlx-lm")
+PEERS_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "mlx-lm")
 
 
 def origin(console: Console, result: Mapping[str, Any], what: str, how: str) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -29,9 +30,9 @@ class OwnProcess:
         self.notes = notes
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        process = context.Process(target=_answer, args=(theirs, make, arguments), daemon=True)
+        self._process = context.Process(target=_answer, args=(theirs, make, arguments), daemon=True)
         with _variables(environment):
-            process.start()
+            self._process.start()
         theirs.close()  # so that its end is the end of the pipe
         self._wait()
 
@@ -44,9 +45,15 @@ class OwnProcess:
         try:
             error = self._connection.recv()
         except EOFError:
-            error = "it ended"
+            error = self._end()
         if error is not None:
             raise ValueError(f"a peer's own process: {error}")
+
+    def _end(self) -> str:
+        """How the process ended; SIGILL is an instruction that this processor does not run."""
+        self._process.join()
+        code = self._process.exitcode or 0
+        return f"it ended by {signal.Signals(-code).name}" if code < 0 else "it ended"
 
 
 def _answer(connection: Connection, make: Callable[..., Any], arguments: tuple) -> None:

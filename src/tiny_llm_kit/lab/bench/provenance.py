@@ -15,7 +15,7 @@ from ...repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
 QUIET = 0.1  # the load above which a machine is too busy for figures that stay
-PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "mlx-lm", "numpy")
+PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "mlx-lm", "numpy")
 
 
 def provenance(device: str) -> dict:

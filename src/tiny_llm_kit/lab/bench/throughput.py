@@ -5,11 +5,9 @@ import time
 from argparse import BooleanOptionalAction
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ...model.quantization import QUANTIZATIONS
-from ...runtime import blas
 from ...runtime.arguments import DTYPES, model_argument, whole_number
 from ...runtime.llm import LLM
 from ...runtime.llm_engine import LLMEngine
@@ -21,11 +19,11 @@ from ..recorder import Recorder
 from ..serve import EndlessTokenizer
 from ..trace import Trace, percentile
 from ..workload import Workload
-from .contest import OURS, PEERS, check_peer
+from .contest import OURS, PEERS
 from .options import COUNT, check_context, option
-from .own_process import OwnProcess
 from .provenance import provenance
 from .shapes import SHAPES, RandomCheckpoint, check_layers, random_network
+from .throughput_peers import left_out, peers
 
 # Other ways to run our own engine, as options of it.
 VARIANTS = {
@@ -33,6 +31,7 @@ VARIANTS = {
     "separate": {"policy": "separate"},
     "uncached": {"enable_prefix_caching": False},
 }
+CONTESTANTS = [*VARIANTS, *PEERS]
 # Fields of a plan that are options of the engine.
 ENGINE = (
     "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs", "block_size", "num_blocks", "policy", "seed",
@@ -75,7 +74,9 @@ class ThroughputPlan:
     layers: int | None = option(None, "with random weights: fewer layers than the shape has", **COUNT)
     block_size: int = option(128, "tokens of a KV block", **COUNT)
     num_blocks: int | None = option(None, "KV blocks; default: what fits", **COUNT)
-    compare: tuple[str, ...] = option((), "in turns", choices=[*VARIANTS, *PEERS], nargs="+", metavar="WHAT")
+    compare: tuple[str, ...] = option(
+        (), f"in turns: {', '.join(CONTESTANTS)}", choices=CONTESTANTS, nargs="+", metavar="WHAT"
+    )
     dtype: str = option("auto", choices=DTYPES)
     threads: int = option(os.cpu_count() or 1, **COUNT)
     rounds: int = option(3, "runs of each, taken in turns, after one that is not counted", **COUNT)
@@ -254,51 +255,5 @@ def contestants(
             llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]})
             cast[f"{OURS} {name}"] = OurGenerator(llm)
         else:
-            cast |= peers(name, port, checkpoint, plan.max_num_seqs, room)
+            cast |= peers(name, plan, port, checkpoint, room)
     return cast
-
-
-def peers(
-    name: str, port: Port, checkpoint: RandomCheckpoint | None, rows: int, room: int
-) -> dict[str, Generates]:
-    """Another engine on the same weights, in each way to use it that its users would try.
-
-    Raises:
-        ValueError: it has no such weights, or runs on another port.
-    """
-    check_peer(name, port)
-    if checkpoint is None:
-        raise ValueError(f"--compare {name} shares random weights: add --random-weights, or --config NAME")
-    if name == "mlx-lm":
-        from .mlx_lm_peer import MlxLmBatch
-
-        return {name: MlxLmBatch(checkpoint, rows)}
-    if name == "mlx-lm-own-blas":
-        from .mlx_lm_peer import own_mlx_lm
-
-        shape = checkpoint.config, checkpoint.dtype, port.device, rows
-        notes = "as pip installs it: in a process of its own, with the BLAS of MLX's wheel"
-        return {name: OwnProcess(own_mlx_lm, *shape, environment={blas.SWITCH: "0"}, notes=notes)}
-    from .transformers_peer import TransformersBatch, TransformersContinuous, shared_model
-
-    model = shared_model(checkpoint)
-    found = {
-        "transformers, dynamic": TransformersBatch(model, rows, "dynamic"),
-        "transformers, static": TransformersBatch(model, rows, "static"),
-    }
-    if can_batch_continuously(port):
-        found["transformers, continuous"] = TransformersContinuous(checkpoint, rows, room)
-    return found
-
-
-def can_batch_continuously(port: Port) -> bool:
-    """On a CPU, transformers asks psutil how much memory there is, and has none to use without it."""
-    return port.device != "cpu" or find_spec("psutil") is not None
-
-
-def left_out(plan: ThroughputPlan, port: Port) -> list[str]:
-    """What is missing from the comparison, and why."""
-    is_missing = "transformers" in plan.compare and not can_batch_continuously(port)
-    return [
-        "transformers continuous batching: on a CPU it needs psutil; install it beside torch"
-    ] * is_missing
