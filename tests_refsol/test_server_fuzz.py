@@ -75,6 +75,21 @@ def test_every_answer_is_one_that_the_schema_documents(name, served):
     assert not name.startswith("post") or {200, 400} <= seen
 
 
+@pytest.mark.parametrize("name", ["post /v1/completions", "post /v1/chat/completions"])
+def test_every_event_of_a_stream_is_one_that_the_schema_documents(name, served):
+    asked = {
+        "prompt": "hello",
+        "messages": [{"role": "user", "content": "hello"}],
+        "stream": True,
+        "max_tokens": 2,
+    }
+    other = {"post /v1/completions": "messages", "post /v1/chat/completions": "prompt"}[name]
+    case = OPERATIONS[name].Case(body={key: value for key, value in asked.items() if key != other})
+    response = case.call(base_url=served.url)
+    case.validate_response(response)
+    assert response.headers["content-type"][0].startswith("text/event-stream")
+
+
 def test_nothing_is_left_of_all_these_requests(served):
     service = served.server.service
     assert service.loop.state == "ready" and service.loop.num_open == 0

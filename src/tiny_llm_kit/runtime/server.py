@@ -29,7 +29,9 @@ from .openai_api.service import EngineService, ServerOptions
 WRONG = {"model": ApiErrorBody}
 ERRORS = dict.fromkeys((400, 401, 404, 405, 408, 413), WRONG)
 BUSY = {**ERRORS, **dict.fromkeys((429, 500, 503), WRONG)}
-STREAM = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+# Each event, as OpenAPI 3.2 describes streams: a chunk in JSON, or [DONE].
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+STREAM = {200: {"content": {"text/event-stream": {"itemSchema": EVENT}}}}
 
 
 def create_app(
