@@ -1,6 +1,7 @@
 """The draws of Week 3: right on average, and the same for a request whoever shares its batch."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -161,6 +162,15 @@ def test_candidates_are_filtered_as_the_whole_vocabulary_is(port, seed, scale, d
         patched.setattr(candidate_filter, "CANDIDATES", 8)
         actual = CandidateFilter(port.sampler, port.kit)(logits, top_k, top_p)
     np.testing.assert_array_equal(port.numpy(actual), port.numpy(port.sampler.keep_top_p(expected, top_p)))
+
+
+@pytest.mark.parametrize("top_p", [5e-324, 1e-40])
+def test_the_most_probable_token_stays_where_top_p_is_0_in_float32(b, rng, top_p):
+    """A server's users may ask for any number above 0."""
+    logits = rng.normal(size=(3, 2 * candidate_filter.CANDIDATES)).astype(np.float32)
+    for keep in (b.sampler.keep_top_p, partial(CandidateFilter(b.sampler, b.kit), top_k=None)):
+        kept = np.isfinite(b.numpy(keep(b.array(logits), top_p=top_p)))
+        np.testing.assert_array_equal(kept.nonzero(), (range(3), logits.argmax(axis=1)))
 
 
 def test_only_rows_that_need_it_are_sorted_whole(b, rng, monkeypatch):

@@ -160,7 +160,7 @@ MUTANTS = [
         "takes one token more when top_p is reached exactly",
         FILE,
         survives="a test with random numbers, where no sum is exact",
-        both=("before < top_p", "before <= top_p"),
+        both=("before < max(top_p, 1e-38)", "before <= max(top_p, 1e-38)"),
     ),
     Mutant(
         "1.7.3",
@@ -197,7 +197,7 @@ MUTANTS = [
         "a threshold in place of the set: every token of at least 1 - top_p",
         FILE,
         survives="a test with two tokens",
-        both=("before < top_p", "softmax(logits, axis=-1) > 1 - top_p"),
+        both=("before < max(top_p, 1e-38)", "softmax(logits, axis=-1) > 1 - top_p"),
     ),
     Mutant(
         "1.7.4",

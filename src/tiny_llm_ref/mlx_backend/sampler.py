@@ -57,7 +57,8 @@ def keep_top_p(logits: mx.array, top_p: float) -> mx.array:
     weights = softmax(mx.take_along_axis(logits, order, axis=-1), axis=-1)
     before = mx.cumsum(weights, axis=-1) - weights
     before = mx.put_along_axis(mx.zeros_like(logits), order, before, axis=-1)
-    return mx.where(before < top_p, logits, -mx.inf)
+    # In float32 an even smaller top_p is 0, and no token has less than that before it.
+    return mx.where(before < max(top_p, 1e-38), logits, -mx.inf)
 
 
 def make_sampler(temp: float, top_p: float | None = None, top_k: int | None = None) -> Sampler:

@@ -60,7 +60,8 @@ def keep_top_p(logits: torch.Tensor, top_p: float) -> torch.Tensor:
     weights = softmax(torch.gather(logits, -1, order), axis=-1)
     before = torch.cumsum(weights, dim=-1) - weights
     before = torch.zeros_like(logits).scatter(-1, order, before)
-    return torch.where(before < top_p, logits, -torch.inf)
+    # In float32 an even smaller top_p is 0, and no token has less than that before it.
+    return torch.where(before < max(top_p, 1e-38), logits, -torch.inf)
 
 
 def make_sampler(temp: float, top_p: float | None = None, top_k: int | None = None) -> Sampler:
