@@ -19,7 +19,6 @@ def recording_console(command: str, columns: int = COLUMNS) -> Console:
         file=io.StringIO(),
         force_terminal=True,
         color_system="truecolor",
-        no_color=False,  # whatever NO_COLOR says
         legacy_windows=False,
         highlight=False,
     )
