@@ -5,6 +5,7 @@ Oracle for every answer: the same request alone, by `LLM.generate`.
 
 import asyncio
 import http.client
+import itertools
 import json
 import logging
 import os
@@ -465,18 +466,17 @@ def test_503_while_the_model_is_loading(serving):
 
 def test_it_drains_and_answers_503_meanwhile(serving, alone):
     """An answer that has begun comes to its end; then the connection ends, and so does the server."""
-    steps = threading.Event()
-    steps.set()
-    slow = lambda event: event.kind == "step" and steps.wait(PATIENCE)  # noqa: E731
-    with serving(on_open=lambda llm: llm.engine.listeners.append(slow)) as server:
+    steps, may_go_on = itertools.count(), threading.Event()
+    # The first step's token is sent; the second step is held.
+    hold = lambda event: event.kind == "step" and next(steps) and may_go_on.wait(PATIENCE)  # noqa: E731
+    with serving(on_open=lambda llm: llm.engine.listeners.append(hold)) as server:
         with open_stream(server, prompt=QUESTIONS[0], max_tokens=20) as answer:
-            steps.clear()
             server.server.stop()
             until(lambda: server.app.state.service.loop.state == "stopping")
             status, _, found = completion(server, prompt="late")
             assert status == 503 and "stopping" in found["error"]["message"]
             assert ask(server, "GET", "/ready")[0] == 503
-            steps.set()
+            may_go_on.set()
             lines = answer.read().decode().splitlines()
         assert lines[-2:] == ["data: [DONE]", ""] and '"length"' in lines[-4]
 
@@ -526,7 +526,8 @@ def test_a_failing_step_ends_its_requests_and_no_others(serving, alone, caplog):
         assert "secret" not in json.dumps(found) and "secret" in caplog.text
         _, _, found = completion(server, prompt=QUESTIONS[1], max_tokens=5)
         assert found["choices"][0]["text"] == alone(QUESTIONS[1], max_tokens=5)
-        assert ask(server, "GET", "/health")[0] == 200 and is_empty(server)
+        assert ask(server, "GET", "/health")[0] == 200
+        until(lambda: is_empty(server))
 
 
 def test_a_dead_engine_fails_the_health_check(serving, caplog):
@@ -552,7 +553,7 @@ class Recorded:
     def __init__(self, llm):
         self.engine, self.steps, self.ends = llm.engine, [], []
         self.hold_at = None  # called with the parts of a step; True holds the engine after it
-        self.held, self.gate = threading.Event(), threading.Event()
+        self.held, self.gate = threading.Semaphore(0), threading.Semaphore(0)
         llm.engine.listeners.append(self)
 
     def __call__(self, event):
@@ -563,37 +564,47 @@ class Recorded:
         self.steps.append([(part.kind, [one.request_id for one in part.requests]) for part in event.parts])
         if self.hold_at is not None and self.hold_at(event.parts):
             self.hold_at = None
-            self.held.set()
-            assert self.gate.wait(PATIENCE)
+            self.held.release()
+            assert self.gate.acquire(timeout=PATIENCE)
 
 
 def test_streams_go_on_during_a_long_prefill_and_its_client_may_leave(serving, alone):
     """Two streams get a token in every step of a third one's prefill of 2,000 tokens. It leaves after ten chunks: its
     blocks are free before the next step.
     """
-    recorded = []
-    with serving(on_open=lambda llm: recorded.append(Recorded(llm))) as server:
+    recorded, chunks = [], []
+
+    def both_decode(parts):
+        return any(part.kind == "decode" and len(part.requests) == 2 for part in parts)
+
+    def ten_chunks(parts):
+        chunks.extend(part for part in parts if part.kind == "chunk" and part.tokens > 20)
+        return len(chunks) == 10
+
+    def watch(llm):
+        recorded.append(Recorded(llm))
+        recorded[0].hold_at = both_decode
+
+    with serving(on_open=watch) as server:
         [record] = recorded
         loop = server.app.state.service.loop
         with ThreadPoolExecutor(2) as pool:
             short = {"max_tokens": 40, "ignore_eos": True}
             others = [pool.submit(completion, server, prompt=each, **short) for each in QUESTIONS[:2]]
-            until(lambda: record.steps and ("decode", [0, 1]) in record.steps[-1], "both decode")
-            chunks = []
-            record.hold_at = lambda parts: any(
-                part.kind == "chunk" and part.tokens > 20 and (chunks.append(part) or len(chunks) == 10)
-                for part in parts
-            )
+            assert record.held.acquire(timeout=PATIENCE), "both decode"
             long = server.connection()
             body = json.dumps({"prompt": [5] * 2000, "max_tokens": 5})
             long.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-            assert record.held.wait(PATIENCE), "ten chunks of the long prompt"
+            until(lambda: loop.num_open == 3, "the long one is there")
+            record.hold_at = ten_chunks
+            record.gate.release()
+            assert record.held.acquire(timeout=PATIENCE), "ten chunks of the long prompt"
             [prefilling] = chunks[-1].requests
             begun = len(record.steps)
             assert prefilling.block_table.blocks and 0 < prefilling.num_computed < 2000
             long.close()
             until(lambda: loop._abandoned, "the server has seen that the client is gone")
-            record.gate.set()
+            record.gate.release()
             texts = [each.result()[2]["choices"][0]["text"] for each in others]
         assert texts == [alone(each, **short) for each in QUESTIONS[:2]]
     together = record.steps[begun - 10 : begun]
@@ -791,6 +802,14 @@ def test_an_address_that_cannot_be_had_ends_with_one_line_before_anything_is_loa
     out, err = capsys.readouterr()
     assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
     assert says in err
+
+
+def test_small_pieces_are_sent_at_once():
+    """Nagle's algorithm keeps the first piece of an answer back until the client acknowledges the headers: 40 ms."""
+    with serve.listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_an_address_of_ipv6_is_told_in_brackets():
