@@ -7,7 +7,7 @@ import pytest
 
 from tiny_llm_kit.course.tree import reference_files
 
-# hpu.py is the one file without a twin: it holds every call into Intel's plug-in.
+# hpu.py holds every call into Intel's plug-in, and a CPU's attention is cut for the kernels of each library.
 WITHOUT_TWIN = {"hpu.py", "cpu_attention.py"}
 SPELLINGS = [
     (r"mx\.array", "Array"),

@@ -7,8 +7,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..serving.packing import PackedInputs
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
+from .cpu_attention import StepReads, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .packed_attention import packed_attention, packed_mask
 from .rms_norm import RMSNorm
@@ -60,11 +62,35 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
+def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> object:
+    """Day 3.3's masks; on a CPU, the slots that each request reads."""
+    make = step_reads if mx.default_device() == mx.Device(mx.cpu) else packed_mask
+    return make(inputs, page_size, window)
+
+
+def _packed_attention_device(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    key_pages: mx.array,
+    value_pages: mx.array,
+    mask: Any,
+    scale: float | None = None,
+) -> mx.array:
+    """Day 3.3's attention; on a CPU one kernel per chunk, and one for all decodes of similar length."""
+    attend = attend_packed if isinstance(mask, StepReads) else packed_attention
+    return attend(query, key, value, key_pages, value_pages, mask, scale)
+
+
 KERNELS = {
     "simple": Kernels(),
     "tiled": Kernels(attend=flash_attention_tiled),
     "device": Kernels(
-        attend=partial(flash_attention_device, may_hide_all=False), norm=_DeviceNorm, rope=_device_rope
+        partial(flash_attention_device, may_hide_all=False),
+        _DeviceNorm,
+        _device_rope,
+        _packed_mask_device,
+        _packed_attention_device,
     ),
 }
 
