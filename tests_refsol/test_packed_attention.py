@@ -15,10 +15,13 @@ NUM_BLOCKS = 90
 
 
 @st.composite
-def steps(draw):
-    """A packed batch in any order of requests, queries, keys and values of each, and how heads are grouped."""
+def steps(draw, most):
+    """A packed batch in any order of requests, queries, keys and values of each, and how heads are grouped.
+
+    A request has at most `most` rows.
+    """
     rng, page = np.random.default_rng(draw(st.integers(0, 2**16))), draw(st.sampled_from([1, 3, 4]))
-    requests = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=5))
+    requests = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(1, most)), min_size=1, max_size=5))
     Hkv, group = draw(st.sampled_from([(1, 1), (2, 2), (1, 4)]))
     blocks, batch, texts = rng.permutation(NUM_BLOCKS).tolist(), PackedBatch(), []
     for context, size in requests:
@@ -42,16 +45,17 @@ def alone(query, text, window):
 
 
 @pytest.mark.parametrize("kernels", ["simple", "device"])
-@settings(max_examples=60)
+@pytest.mark.parametrize("most", [6, 1], ids=["chunks and decodes", "decodes alone"])
+@settings(max_examples=40)
 @given(
-    step=steps(),
+    data=st.data(),
     strategy=st.sampled_from([None, "linear"]),
     window=st.one_of(st.none(), st.integers(1, 9)),
     poison=st.sampled_from([np.nan, 0.0]),
 )
-def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, step, strategy, window, poison):
+def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, most, data, strategy, window, poison):
     """Any mix of chunks and decodes, over pages anywhere whose other slots hold anything, padded or not."""
-    batch, texts, query, page = step
+    batch, texts, query, page = data.draw(steps(most))
     bucket = None if strategy is None else make_buckets(strategy, 40, 5, 20, page).of(batch)
     slots = [
         table[p // page] * page + p % page
@@ -74,3 +78,23 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, step, stra
         expected = alone(query[slice(*span)], text, window)
         idea = f"request {index}: rows {span}, {batch.context_lens[index]} tokens in pages, window {window}"
         assert_close(found[slice(*span)], expected, atol=1e-5, rtol=1e-4, idea=idea)
+
+
+def test_decodes_of_similar_length_are_one_call_and_others_are_not(b):
+    """So the padding of a call is at most as long as what its requests read."""
+    cpu = import_module(f"{b.solution.__name__}.cpu_attention")
+    page, lengths = 4, [3, 70, 65, 4, 128]
+    tables = [
+        list(range(40 * index, 40 * index + -(-length // page))) for index, length in enumerate(lengths)
+    ]
+    batch = PackedBatch(
+        token_ids=[0] * 5,
+        positions=[length - 1 for length in lengths],
+        slots=[table[-1] * page + (length - 1) % page for table, length in zip(tables, lengths, strict=True)],
+        query_start=list(range(6)),
+        context_lens=[length - 1 for length in lengths],
+        block_tables=tables,
+    )
+    reads = cpu.step_reads(batch.inputs(page, 200).map(b.array), page)
+    found = {tuple(b.numpy(call.rows).tolist()): tuple(call.slots.shape) for call in reads.decodes}
+    assert found == {(0, 3): (2, 4), (1, 2, 4): (3, 128)} and not reads.chunks, f"slots of each call: {found}"
