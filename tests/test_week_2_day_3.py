@@ -6,7 +6,7 @@ A kernel may compute in bf16 whatever it is given, as torch's int4 product does 
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_weights
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig

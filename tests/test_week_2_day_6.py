@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
+from support.qwen3_layer import attention64
+from tiny_llm_kit.course.fakes.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
-from tiny_llm_kit.course.grading.qwen3_layer import attention64
-from tiny_llm_kit.lab.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
 from tiny_llm_kit.model.config import ModelConfig
 
 HKV, D = 2, 6

@@ -6,9 +6,8 @@ Oracles: NumPy in float64; one call of Day 2.1's model with the whole prompt.
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.masks import (
+from support.close import assert_close
+from support.masks import (
     FAR_STARTS,
     MANY,
     SHORT_TYPES,
@@ -16,7 +15,8 @@ from tiny_llm_kit.course.grading.masks import (
     assert_shows,
     assert_traces,
 )
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 
 CHUNKED_QWEN = SmallModel(

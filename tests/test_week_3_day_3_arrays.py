@@ -9,11 +9,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.masks import assert_no_loop, assert_traces
+from support.packed import PackedServing
+from support.qwen3_layer import attention64
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.masks import assert_no_loop, assert_traces
-from tiny_llm_kit.course.grading.packed import PackedServing
-from tiny_llm_kit.course.grading.qwen3_layer import attention64
 from tiny_llm_kit.model.config import ModelConfig
 
 QWEN = SmallModel(

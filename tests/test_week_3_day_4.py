@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.packed import PackedServing, batch_with, poison_padding
+from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.packed import PackedServing, batch_with, poison_padding
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
 from tiny_llm_kit.model.config import ModelConfig
 
 PAGE = 4

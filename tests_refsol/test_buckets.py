@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, random_weights
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
-from tiny_llm_kit.lab.recorded_operations import record
+from tiny_llm_kit.course.recorded_operations import record
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.step_shapes import limits_of_steps
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.port import Port, installed_backends
-from tiny_llm_kit.runtime.step_shapes import limits_of_steps
 from tiny_llm_ref.serving import (
     POLICIES,
     BlockAllocator,

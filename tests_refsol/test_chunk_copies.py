@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_ref.serving import Request
 

@@ -8,15 +8,7 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, load, unused_days
-from ..lab.batch.job import BatchJob, make_engine_job, make_job
-from ..lab.batch.view import BatchLines, SlotBoard
-from ..lab.bench.provenance import provenance
-from ..lab.live import LiveTable
-from ..lab.prompts import QUESTIONS, read_prompts
-from ..lab.serve import Serving
-from ..lab.timeline import chrome
-from ..lab.trace import WHOLE
-from ..runtime.arguments import (
+from ..engine.arguments import (
     add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
@@ -26,9 +18,17 @@ from ..runtime.arguments import (
     text_argument,
     whole_number,
 )
-from ..runtime.llm_engine import LLMEngine
-from ..runtime.port import SOLUTIONS, resolve_serving
+from ..engine.llm_engine import LLMEngine
+from ..engine.port import SOLUTIONS, resolve_serving
 from ..terminal import INTERRUPTED, command, fail, write_file
+from ..trace.batch.job import BatchJob, make_engine_job, make_job
+from ..trace.batch.view import BatchLines, SlotBoard
+from ..trace.live import LiveTable
+from ..trace.prompts import QUESTIONS, read_prompts
+from ..trace.provenance import provenance
+from ..trace.serve import Serving
+from ..trace.timeline import chrome
+from ..trace.trace import WHOLE
 
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 

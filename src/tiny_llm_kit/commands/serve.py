@@ -12,11 +12,11 @@ from typing import Any
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class
-from ..lab.bench.shapes import SHAPES, BlankAnswers, check_layers, random_network
+from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
+from ..engine.port import SOLUTIONS, Port
 from ..model.tokenizer import load_tokenizer
-from ..runtime.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
-from ..runtime.port import SOLUTIONS, Port
 from ..terminal import command, fail
+from ..trace.shapes import SHAPES, BlankAnswers, check_layers, random_network
 
 API_KEY = "TINY_LLM_API_KEY"
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
@@ -116,10 +116,10 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     Raises:
         ValueError: an option is out of range.
     """
-    from ..lab.timeline.live import LiveTimeline
-    from ..runtime.openai_api.draining_server import DrainingServer
-    from ..runtime.openai_api.service import ServerOptions
-    from ..runtime.server import create_app
+    from ..server.openai_api.draining_server import DrainingServer
+    from ..server.openai_api.service import ServerOptions
+    from ..server.server import create_app
+    from ..trace.timeline.live import LiveTimeline
 
     check_layers(options.config, bool(options.random_weights), options.layers)
     backend = choose_backend(options.solution, options.backend)

@@ -7,16 +7,16 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..lab.bench.provenance import provenance, warn_if_busy
-from ..lab.serve import NoEnd, Serving, serve
-from ..lab.timeline.comparison import Comparison, run_once
-from ..lab.timeline.terminal import COLUMNS
-from ..lab.trace import WHOLE, Trace
-from ..lab.workload import Workload, among_decodes
+from ..engine.arguments import DEVICES, output_argument, whole_number
+from ..engine.port import SOLUTIONS, resolve_serving
 from ..repo import PORTS
-from ..runtime.arguments import DEVICES, output_argument, whole_number
-from ..runtime.port import SOLUTIONS, resolve_serving
 from ..terminal import command, fail, write_file
+from ..trace.provenance import provenance, warn_if_busy
+from ..trace.serve import NoEnd, Serving, serve
+from ..trace.timeline.comparison import Comparison, run_once
+from ..trace.timeline.terminal import COLUMNS
+from ..trace.trace import WHOLE, Trace
+from ..trace.workload import Workload, among_decodes
 
 MODEL = "tiny-qwen3"
 

@@ -138,7 +138,7 @@ def started(b, chunking: Chunking):
 
 def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
     """Runs (context, tokens) chunks. What stands before a chunk is only counted, and was never computed."""
-    from ...lab.recorded_operations import record  # imports torch
+    from ..recorded_operations import record  # imports torch
 
     model, runner, cache = started(b, chunking)
     [layer] = model.layers = [RecordedLayer(layer, record) for layer in model.layers]
@@ -150,7 +150,7 @@ def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLay
 
 def whole_steps(b, chunking: Chunking) -> int:
     """Programs of steps from the ids to the token; a chunk that ends no prompt skips the head, which is one more."""
-    from ...lab.recorded_operations import record  # imports torch
+    from ..recorded_operations import record  # imports torch
 
     _, runner, cache = started(b, chunking)
     found = set()

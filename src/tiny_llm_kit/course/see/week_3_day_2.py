@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from ...runtime.port import resolve_serving
+from ...engine.port import resolve_serving
 from ..grading.pages import Pages, decode64, random_pages
 from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
 

@@ -1,0 +1,44 @@
+"""The screen of `pdm run batch-main`: its table at one moment of the run, then all that it prints at the end."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tiny_llm_kit.course.capabilities import load
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.trace.batch.job import BatchJob, make_job
+from tiny_llm_kit.trace.batch.view import SlotBoard
+from tiny_llm_kit.trace.live import LineView
+from tiny_llm_kit.trace.prompts import QUESTIONS
+from tiny_llm_kit.trace.serve import Serving
+
+COMMAND = "pdm run batch-main"
+# What a run measures, and where it runs.
+MEASURED = (r"\d+\.\d(?= (?:ms|tokens/s))", r"(?:mlx|torch) · cpu")
+# The table of a terminal comes and goes. The book shows it when this prompt's prefill begins: the run is half done.
+MOMENT = 8
+
+
+class Still(LineView):
+    """A view that shows the table once.
+
+    Args:
+        job: whose slots.
+        console: where to.
+    """
+
+    def __init__(self, job: BatchJob, console: Console):
+        super().__init__(console)
+        self._board = SlotBoard(job.requests, job.slots)
+
+    def __call__(self, event: Any) -> None:
+        self._board(event)
+        if event.kind == "prefill" and event.request.prompt_idx + 1 == MOMENT:
+            self._console.print(self._board, Text("⋮", "dim"), sep="\n")
+
+
+def show(backend: str, console: Console) -> None:
+    """The command on one port's CPU; what a terminal shows and forgets is kept at one moment."""
+    serving = Serving(resolve_serving("ref"), *load(backend=backend, device="cpu"))
+    make_job(serving, backend, QUESTIONS).report(Still, console)
