@@ -125,7 +125,7 @@ def test_a_model_that_forgets_the_first_half_loses_its_look_ups(oracle, suites):
 
 
 def test_the_offset_heads_prefer_their_own_distance_to_every_other(training):
-    import circuit
+    from models.train import circuit
 
     def score(weights, distance):
         return sum(w * math.cos(1e6 ** (-i / 32) * distance) for i, w in enumerate(weights))
