@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
 from support.qwen3_layer import attention64
-from tiny_llm_kit.course.fakes.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 

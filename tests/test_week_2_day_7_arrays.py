@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.fake_model import ByteTokenizer
 from support.masks import (
     FAR_STARTS,
     MANY,
@@ -15,7 +16,6 @@ from support.masks import (
     assert_shows,
     assert_traces,
 )
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.fakes.fake_model import END, OTHER_END, ByteTokenizer
+from support.fake_model import END, OTHER_END, ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.close import assert_close
+from support.fake_model import ByteTokenizer
 from support.packed import PackedServing, batch_with, poison_padding
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig

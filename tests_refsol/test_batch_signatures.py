@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.port import Port

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, random_weights
 from tiny_llm_kit.course.recorded_operations import record

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_ref.serving import Request

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import tiny_llm_kit
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer, FakeModel
+from support.fake_model import ByteTokenizer, FakeModel
 from tiny_llm_kit.trace.batch.view import BatchLines, SlotBoard
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams, Turns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.datasets import BY_STEPS, DATASETS, OWN, STREAMS, DatasetSize, dataset
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from support.fake_model import ByteTokenizer
 
 SIZE = DatasetSize(num_prompts=40, input_len=50, output_len=7, vocab_size=99)
 

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
 from tiny_llm_kit.model.config import SLIDING
 

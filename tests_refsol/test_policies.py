@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.trace.incidents import (
     CORPUS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiny_llm_kit.course.fakes.fake_model import ByteTokenizer
+from .fake_model import ByteTokenizer
 
 
 class PackedServing:

@@ -1,4 +1,4 @@
-"""A model, its caches, a tokenizer and a clock that are scripts: every call of a scheduler can be compared exactly.
+"""A model, its caches, and a tokenizer that are scripts: every call of a scheduler can be compared exactly.
 
 The vocabulary is bytes. The caches hold the tokens themselves, so the model sees at once when one is not what it
 should be, and says so in an AssertionError.
@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...model.detokenizer import StreamDetokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import END, FakeClock
+from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 
-END, OTHER_END = 256, 257
+OTHER_END = 257
 
 
 class ByteTokenizer:
@@ -23,16 +24,6 @@ class ByteTokenizer:
 
     def detokenizer(self) -> StreamDetokenizer:
         return StreamDetokenizer(lambda token: bytes([token]) if token < END else b"")
-
-
-class FakeClock:
-    """Seconds that pass only while the fake model runs."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class FakeCache:
