@@ -26,21 +26,38 @@ from .studies.study import Study, show
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
     add = top.add_argument
-    says = f"of {', '.join(STUDIES)}; default: all but scale"
-    add("studies", nargs="*", metavar="STUDY", help=says)
+    add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all but scale")
     add("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose scheduler")
     add("--hardware", default="yi-34b", choices=list(HARDWARE), help="whose steps; default: yi-34b")
     add("--requests", type=whole_number(1), default=128, metavar="N", help="of each run; default: 128")
-    says = "of lengths and arrivals; figures are medians over them; default: 0 1 2"
-    add("--seeds", type=whole_number(0), nargs="+", default=[0, 1, 2], metavar="N", help=says)
-    says = "serve requests on the shipped model and in virtual time, and compare the latencies"
-    add("--compare-engine", action="store_true", help=says)
+    add(
+        "--seeds",
+        type=whole_number(0),
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="N",
+        help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
+    )
+    add(
+        "--compare-engine",
+        action="store_true",
+        help="serve requests on the shipped model and in virtual time, and compare the latencies",
+    )
     add("--backend", default="auto", choices=["auto", *PORTS], help="with --compare-engine")
     add("--device", default="auto", choices=DEVICES, help="with --compare-engine")
-    says = "with --compare-engine: runs whose median counts; default: 5"
-    add("--rounds", type=whole_number(1), default=5, metavar="N", help=says)
-    says = "with --compare-engine: what a step takes; default: processor, which other processes hardly change"
-    add("--clock", default="processor", choices=list(CLOCKS), help=says)
+    add(
+        "--rounds",
+        type=whole_number(1),
+        default=5,
+        metavar="N",
+        help="with --compare-engine: runs whose median counts; default: 5",
+    )
+    add(
+        "--clock",
+        default="processor",
+        choices=list(CLOCKS),
+        help="with --compare-engine: what a step takes; default: processor, which other processes hardly change",
+    )
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
     return top

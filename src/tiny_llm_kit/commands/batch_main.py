@@ -36,16 +36,34 @@ LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options, with `auto` resolved."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
-    add, many = top.add_argument, {"action": "append", "metavar": "TEXT"}
-    add("--prompt", type=text_argument, default=[], help="one of the prompts", **many)
+    add = top.add_argument
+    add(
+        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="one of the prompts"
+    )
     add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
-    says = "prompts at a time, at most; default: 4"
-    add("--slots", type=whole_number(1), default=4, metavar="N", help=says)
-    says = "week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts"
-    add("--prefill-step", type=whole_number(1, WHOLE), metavar="N", help=says)
-    says = "tokens of a prompt and its answer"
-    add("--max-seq-len", type=whole_number(2), default=512, metavar="N", help=says)
-    add("--stop", type=stop_argument, help="ends an answer, and is no part of it", **many)
+    add(
+        "--slots", type=whole_number(1), default=4, metavar="N", help="prompts at a time, at most; default: 4"
+    )
+    add(
+        "--prefill-step",
+        type=whole_number(1, WHOLE),
+        metavar="N",
+        help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts",
+    )
+    add(
+        "--max-seq-len",
+        type=whole_number(2),
+        default=512,
+        metavar="N",
+        help="tokens of a prompt and its answer",
+    )
+    add(
+        "--stop",
+        type=stop_argument,
+        action="append",
+        metavar="TEXT",
+        help="ends an answer, and is no part of it",
+    )
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
     add(
         "--trace",
@@ -54,8 +72,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="also write what happened when, for ui.perfetto.dev",
     )
     add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
-    says = "which week's engine; auto: that of week 2"
-    add("--loader", default="auto", choices=["auto", "week2", "week3"], help=says)
+    add(
+        "--loader",
+        default="auto",
+        choices=["auto", "week2", "week3"],
+        help="which week's engine; auto: that of week 2",
+    )
     add_model_arguments(top, solution="ref")
     add_eager_argument(top)
     add_sampling_arguments(top)

@@ -62,14 +62,15 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
     """The same with Week 3's engine, whose draws come from `SamplingParams`."""
     from ..engine.port import SOLUTIONS
 
-    where = {"backend": options.backend, "device": options.device, "dtype": options.dtype}
     llm = llm_class(SOLUTIONS[options.solution])(
         options.model,
         quantization=options.quantize,
         max_num_seqs=1,
         enforce_eager=options.enforce_eager,
         seed=options.seed,
-        **where,
+        backend=options.backend,
+        device=options.device,
+        dtype=options.dtype,
     )
 
     def generate(

@@ -40,17 +40,40 @@ def parser() -> argparse.ArgumentParser:
     add = top.add_argument
     add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
     add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
-    says = "what clients call the model; default: the last part of --model"
-    add("--served-model-name", metavar="NAME", help=says)
+    add(
+        "--served-model-name",
+        metavar="NAME",
+        help="what clients call the model; default: the last part of --model",
+    )
     add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
-    says = "answers that wait beyond those that run; default: 256"
-    add("--max-queue", type=whole_number(0), default=256, metavar="N", help=says)
-    says = "seconds until a request is given up; default: 600"
-    add("--request-timeout", type=float, default=600.0, metavar="S", help=says)
-    says = "seconds for open requests when the server stops; default: 30"
-    add("--drain-timeout", type=float, default=30.0, metavar="S", help=says)
-    says = "bytes of a request; default: 4 MiB"
-    add("--max-body-bytes", type=whole_number(1), default=4 * 2**20, metavar="N", help=says)
+    add(
+        "--max-queue",
+        type=whole_number(0),
+        default=256,
+        metavar="N",
+        help="answers that wait beyond those that run; default: 256",
+    )
+    add(
+        "--request-timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds until a request is given up; default: 600",
+    )
+    add(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds for open requests when the server stops; default: 30",
+    )
+    add(
+        "--max-body-bytes",
+        type=whole_number(1),
+        default=4 * 2**20,
+        metavar="N",
+        help="bytes of a request; default: 4 MiB",
+    )
     add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
     add_model_arguments(top, solution="ref")
     add_shape_arguments(top)
@@ -70,14 +93,20 @@ def add_shape_arguments(top: argparse.ArgumentParser) -> None:
 
 def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) -> Any:
     """The `LLM` that was asked for; runs on the engine's thread."""
-    where = {"backend": backend, "device": options.device, "dtype": options.dtype}
     cls = llm_class(SOLUTIONS[options.solution])
     if check_layers(options.config, bool(options.random_weights), options.layers):
-        port = Port(SOLUTIONS[options.solution], **where)
+        port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
         network, _ = random_network(port, options.model, options.config, options.layers, options.quantize)
         tokenizer = BlankAnswers(load_tokenizer(options.model))
         return cls.of(port, network, tokenizer, **{**cls.engine_options(backend), **engine})
-    return cls(options.model, quantization=options.quantize, **where, **engine)
+    return cls(
+        options.model,
+        quantization=options.quantize,
+        backend=backend,
+        device=options.device,
+        dtype=options.dtype,
+        **engine,
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

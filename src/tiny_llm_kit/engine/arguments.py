@@ -81,10 +81,11 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 def add_eager_argument(parser: argparse.ArgumentParser) -> None:
     """Adds `--enforce-eager`, an option of Week 3's engine alone."""
-    says = (
-        "run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)"
+    parser.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)",
     )
-    parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, help=says)
 
 
 def check_engine_arguments(options: argparse.Namespace) -> None:

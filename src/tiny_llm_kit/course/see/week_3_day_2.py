@@ -62,8 +62,9 @@ def show(b, console: Console) -> None:
 
 
 def _flat(serving, pages: Pages, count: int | None = None):
-    options = {"pad_block": pages.pad_block, "count": count}
-    return serving.flat_blocks(pages.tables, pages.lengths, pages.page_size, **options)
+    return serving.flat_blocks(
+        pages.tables, pages.lengths, pages.page_size, pad_block=pages.pad_block, count=count
+    )
 
 
 def _pool(console: Console, pages: Pages) -> None:
