@@ -16,26 +16,10 @@ from support.masks import (
     assert_shows,
     assert_traces,
 )
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
-CHUNKED_QWEN = SmallModel(
-    ModelConfig(
-        hidden_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=6,
-        intermediate_size=28,
-        vocab_size=61,
-        max_position_embeddings=600,
-        rms_norm_eps=1e-2,
-        rope_theta=500.0,
-        tie_word_embeddings=True,
-    ),
-    seed=27,
-    rows=1,
-    tokens=1,
+CHUNKED_QWEN = small_model(
+    27, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=600
 )
 
 
