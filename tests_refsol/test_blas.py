@@ -246,7 +246,7 @@ PROGRAM = """
 import ctypes, json, sys
 from importlib import import_module
 import numpy as np
-from tiny_llm_kit.engine import blas
+from tiny_llm_kit.engine.backends import blas
 rng = np.random.default_rng(0)
 x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((64, 300), (300, 200)))
 report = {"outcome": blas.preload() if sys.argv[1] == "mlx" else None}
