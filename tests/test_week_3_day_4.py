@@ -208,16 +208,6 @@ def test_without_padded_pages_a_bucket_is_a_number_of_tokens(s, requests, bucket
 
 
 @pytest.mark.task("3.4.4")
-@pytest.mark.parametrize(("requests", "bucket"), [([(8, 1)], (4, 4, 0, 4)), ([(8, 2)], (6, 4, 2, 0))])
-def test_several_answers_to_one_prompt_are_rows_to_sample(s, requests, bucket):
-    """The last row of a prompt is sampled three times: a step of one token has four rows then."""
-    batch = batch_with(s, requests, PAGE)
-    batch.sample_rows.extend([len(batch.token_ids) - 1] * (3 - len(batch.sample_rows)))
-    found = buckets_of(s).of(batch)
-    assert found == s.Bucket(*bucket), f"three samples of {requests}: {s.Bucket(*bucket)}, not {found}"
-
-
-@pytest.mark.task("3.4.4")
 def test_a_batch_that_no_bucket_holds_is_refused(s):
     """17 tokens, or 5 requests that decode, where the ladders end with 16 and 4."""
     for requests in ([(0, 17)], [(1, 1)] * 5):

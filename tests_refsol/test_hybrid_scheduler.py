@@ -40,7 +40,7 @@ class Engine:
         self.events.append(event)
         self.listener(event)
 
-    def add(self, prompt="ab", *, priority="interactive", max_seq_len=64, leader=None, **sampling):
+    def add(self, prompt="ab", *, priority="interactive", max_seq_len=64, **sampling):
         prompt = list(prompt.encode()) if isinstance(prompt, str) else prompt
         made = Sequence(
             prompt,
@@ -49,7 +49,6 @@ class Engine:
             sampling=SamplingParams(**sampling),
             max_seq_len=max_seq_len,
             priority=priority,
-            leader=leader,
         )
         self.sequences.append(made)
         self.scheduler.add(made)
@@ -548,13 +547,9 @@ def test_random_loads_with_aborts_and_failures_leave_no_block(data):
         policy=data.draw(st.sampled_from(["hybrid", "separate"])),
         model={"ends": 7, "fails": dict.fromkeys(failing, OSError("lost"))},
     )
-    firsts = []
     for letter in "abcdef":
-        leader = data.draw(st.sampled_from([None, *firsts]))
         prompt = "same begin"[: data.draw(st.integers(1, 10))] + letter * data.draw(st.integers(0, 8))
-        prompt = prompt if leader is None else leader.prompt_tokens
-        made = engine.add(prompt, leader=leader, max_tokens=data.draw(st.integers(1, 9)))
-        firsts += [made] if leader is None else []
+        engine.add(prompt, max_tokens=data.draw(st.integers(1, 9)))
     for _ in range(400):
         if data.draw(st.integers(0, 9)) == 0:
             data.draw(st.sampled_from(engine.sequences)).abort()
@@ -570,119 +565,3 @@ def test_random_loads_with_aborts_and_failures_leave_no_block(data):
     for one in cut:
         alone = engine.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
         assert one.tokens == alone[: len(one.tokens)]
-
-
-# ---- several answers to one prompt
-
-
-def answers(engine, prompt, count, **options):
-    """Sequences that follow the first of them."""
-    made = [engine.add(prompt, **options)]
-    return made + [engine.add(prompt, leader=made[0], **options) for _ in range(count - 1)]
-
-
-def prompt_rows(engine):
-    """Rows of prompts that the model has computed; all prompts are as long as PROMPT."""
-    return sum(position < len(PROMPT) for batch in engine.model.batches for position in batch.positions)
-
-
-PROMPT = "abcdefghij"
-
-
-@pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize(
-    "block_size", [4, 5, 16], ids=["part of a block", "whole blocks", "less than a block"]
-)
-@pytest.mark.parametrize("policy", ["hybrid", "separate"])
-def test_several_answers_compute_their_prompt_once(caching, block_size, policy):
-    engine = Engine(caching=caching, block_size=block_size, policy=policy)
-    made = answers(engine, PROMPT, 4, max_tokens=5)
-    engine.finish()
-    assert prompt_rows(engine) == len(PROMPT)
-    assert all(engine.is_alone(one) for one in made) and engine.is_as_new()
-    assert [engine.story(number)[:3] for number in range(4)] == [["arrive", "prefill", "token"]] * 4
-
-
-def test_answers_keep_places_for_each_other():
-    """Whoever comes later would take their places, and they would compute the prompt again."""
-    engine = Engine(max_num_seqs=4, max_num_batched_tokens=24)
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    later = [engine.add(PROMPT, max_tokens=5) for _ in range(2)]
-    engine.finish()
-    assert prompt_rows(engine) == 3 * len(PROMPT)
-    assert all(engine.is_alone(one) for one in [*made, *later])
-
-
-@pytest.mark.parametrize("options", [{"max_num_seqs": 2}, {"num_blocks": 5}, {"num_blocks": 4}], ids=str)
-def test_answers_without_room_come_later(options):
-    """Fewer places than answers, or fewer blocks: they wait, and nobody is lost."""
-    engine = Engine(**options)
-    made = answers(engine, PROMPT, 5, max_tokens=5)
-    engine.finish()
-    assert all(engine.is_alone(one) for one in made) and engine.is_as_new()
-
-
-def test_an_answer_that_is_over_at_once_leaves_its_blocks_to_the_others():
-    """One token is all they want: the first has ended in the step that computed the prompt."""
-    engine = Engine()
-    made = answers(engine, PROMPT, 4, max_tokens=1)
-    engine.finish()
-    assert prompt_rows(engine) == len(PROMPT) and all(len(one.tokens) == 1 for one in made)
-
-
-@pytest.mark.parametrize("when", [0, 1, 2], ids=["waiting", "in its prompt", "decoding"])
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_an_answer_that_is_aborted_takes_no_other_with_it(when, which):
-    engine = Engine()
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    for _ in range(when):
-        engine.scheduler.step()
-    made[which].abort()
-    engine.finish()
-    assert made[which].finish_reason == "abort" and engine.is_as_new()
-    assert all(engine.is_alone(one) for one in made if one is not made[which])
-    assert all(engine.story(number)[-1] == "finish" for number in range(3))
-
-
-def test_a_prompt_that_is_preempted_has_its_answers_still():
-    """The older request grows until no block is left for the prompt of the younger one."""
-    engine = Engine(num_blocks=8, max_num_batched_tokens=4)
-    old = engine.add("abcdef", max_tokens=20)
-    engine.scheduler.step()
-    engine.scheduler.step()
-    made = answers(engine, "qrstuvwxyzqrstu", 3, max_tokens=4)
-    while not made[0].num_preemptions:
-        engine.scheduler.step()
-    engine.finish()
-    assert engine.is_alone(old) and all(engine.is_alone(one) for one in made) and engine.is_as_new()
-
-
-def test_a_failed_call_of_a_prompt_ends_one_answer():
-    engine = Engine(model={"fails": {1: OSError("lost")}})
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    engine.scheduler.step()
-    with pytest.raises(OSError):
-        engine.scheduler.step()
-    engine.finish()
-    assert [one.finish_reason for one in made] == ["error", "length", "length"]
-    assert all(engine.is_alone(one) for one in made[1:]) and engine.is_as_new()
-
-
-def test_a_call_that_fails_before_its_copies_leaves_nobody_with_the_past_of_another(monkeypatch):
-    """With two calls per step the answers are not in the call that copies their blocks, so it would not end them."""
-    engine = Engine(policy="separate")
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    while not made[1].num_computed:
-        engine.scheduler.step()
-    other, waiting = engine.add("x" * 7, max_tokens=2), engine.add("y", max_tokens=2)
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(engine.model, "run", fails_at_once)
-        engine.scheduler.step()
-    engine.finish()
-    assert [one.finish_reason for one in made] == ["length", "error", "error"]
-    assert other.error == "no memory for the inputs"
-    assert engine.is_alone(made[0]) and engine.is_alone(waiting) and engine.is_as_new()
-
-
-def fails_at_once(batch):
-    raise MemoryError("no memory for the inputs")

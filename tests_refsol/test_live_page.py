@@ -42,6 +42,10 @@ class Watched:
         while self.scheduler.has_work_remaining():
             self.scheduler.step()
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self.scheduler.waiting)
+
     def hear(self, event) -> None:
         self.recorder(event)
         message = self.page.message(event, self)

@@ -98,13 +98,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.4",
-        "a step has no more samples than tokens",
-        BUCKETS,
-        survives="a test of prompts with one answer each",
-        serving=("max(len(batch.token_ids), len(batch.sample_rows))", "len(batch.token_ids)"),
-    ),
-    Mutant(
-        "3.4.4",
         "a chunk without a past gets the first rung of pages",
         BUCKETS,
         survives="a test of chunks with a past",

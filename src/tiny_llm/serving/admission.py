@@ -46,6 +46,13 @@ class Admission:
         """How many wait."""
         return len(self.queue) + len(self.returned)
 
+    def add(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+        """Queues a request: in the queue, or before it if its parent has had its turn, for their turn is the same."""
+        if parent is not None and parent.num_computed:
+            self.returned.append(sequence)
+        else:
+            self.queue.add(sequence)
+
     def put_back(self, sequence: Sequence) -> None:
         """Queues a preempted request before all others.
 

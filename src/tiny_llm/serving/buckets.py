@@ -74,7 +74,6 @@ class Buckets:
         # TASK 3.4.4: the ladders of decodes, or those of steps with a request of several rows.
         # Where requests of one row read pages, and in every step of decodes, each of `rows` counts as a page at least.
         # In a step with chunks there may be no past of a kind: 0 stays 0, which is a separate shape.
-        # Several answers to one prompt are sampled from its last row, so there may be more samples than tokens.
         raise NotImplementedError("week 3 day 4 task 4: Buckets.of")
 
     def is_step_with_chunks(self, bucket: Bucket) -> bool:

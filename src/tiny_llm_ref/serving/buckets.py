@@ -74,10 +74,8 @@ class Buckets:
         # TASK 3.4.4: the ladders of decodes, or those of steps with a request of several rows.
         # Where requests of one row read pages, and in every step of decodes, each of `rows` counts as a page at least.
         # In a step with chunks there may be no past of a kind: 0 stays 0, which is a separate shape.
-        # Several answers to one prompt are sampled from its last row, so there may be more samples than tokens.
         has_chunks = len(batch.token_ids) > len(batch.context_lens)
-        most = max(len(batch.token_ids), len(batch.sample_rows))
-        tokens = bucketize(most, self.chunk_tokens if has_chunks else self.decode_tokens)
+        tokens = bucketize(len(batch.token_ids), self.chunk_tokens if has_chunks else self.decode_tokens)
         rows = min(tokens, self.max_num_seqs)
         ladder = self.chunk_pages if has_chunks else self.decode_pages
         if ladder is None:

@@ -14,9 +14,8 @@ from .completion import Completion
 from .events import Event, Listener
 from .hybrid_options import check_options, least_budget
 from .model import PackedModel, Sampled
-from .packing import Scheduled, check_plan
+from .packing import Scheduled, check_plan, pack
 from .padded_budget import delay_padding, room_for_prompts
-from .prompt_forks import PromptForks
 from .request_queue import RequestQueue
 from .sequence import Sequence
 from .step_parts import step_parts
@@ -46,8 +45,8 @@ class HybridScheduler:
         metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
         on_event: called with each event. It may call `abort` of any request.
 
-    What the model or `on_event` raises is raised by `step`. A call of the model that fails ends the requests in it, and
-    those for which it had a block to copy. The next step serves all others.
+    What the model or `on_event` raises is raised by `step`. A call of the model that fails ends the requests in it. The
+    next step serves all others.
 
     Raises:
         ValueError: a number is out of range, or two options exclude each other.
@@ -79,9 +78,6 @@ class HybridScheduler:
         self.buckets, self.can_join = buckets, can_join
         rules = {"whole_prompts": not enable_chunked_prefill, "may_join": self.may_join}
         self.waiting = Admission(allocator, queue, tell=self._note, **rules)
-        self.forks = PromptForks(
-            allocator, max_num_seqs, note=self._note, put_back=lambda one: self.waiting.put_back(one)
-        )
         self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
         self.is_closed = False
         self._now = 0.0  # when the step, or its last call of the model, began
@@ -91,7 +87,19 @@ class HybridScheduler:
     def add(self, sequence: Sequence) -> None:
         """Queues a request. One that can never be served ends here, with its reason.
 
-        Another answer to a prompt that is not computed yet waits for that.
+        Raises:
+            RuntimeError: the scheduler is closed.
+        """
+        pool_tokens = self.allocator.num_blocks * self.allocator.block_size
+        sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
+        self.enqueue(sequence)
+
+    def enqueue(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+        """Queues a request that was checked. Given.
+
+        Args:
+            sequence: the request; one that has ended leaves at once.
+            parent: the answer that computed the same prompt for it: the two have arrived together.
 
         Raises:
             RuntimeError: the scheduler is closed.
@@ -99,12 +107,10 @@ class HybridScheduler:
         if self.is_closed:
             raise RuntimeError("this scheduler is closed: make a new one for more requests")
         sequence.block_table = BlockTable(self.allocator)
-        pool_tokens = self.allocator.num_blocks * self.allocator.block_size
-        sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
-        sequence.waiting_since = self.clock()
+        sequence.waiting_since = self.clock() if parent is None else parent.waiting_since
         self._sequences.append(sequence)
-        if not sequence.is_done and not sequence.follow():
-            self.waiting.queue.add(sequence)
+        if not sequence.is_done:
+            self.waiting.add(sequence, parent)
         for kind in ("arrive", "finish") if sequence.is_done else ("arrive",):
             self._emit(Event(kind, sequence.waiting_since, sequence))
 
@@ -129,7 +135,7 @@ class HybridScheduler:
 
     def _run(self, call: list[Scheduled]) -> None:
         try:
-            sampled = self.model.run(self.forks.pack(call, self.running))
+            sampled = self.model.run(pack(call))
         except BaseException as error:
             self.cancel(call, error)
             raise
@@ -228,9 +234,8 @@ class HybridScheduler:
         return min(left, self.chunker.select_chunk_size(left, len(plan) / self.max_num_seqs))
 
     def may_join(self, sequence: Sequence) -> bool:
-        """Whether a request that waits may run beside all that run, and the answers that are to come of them. Given."""
-        fits = self.can_join is None or all(self.can_join(sequence, other) for other in self.running)
-        return fits and not self.forks.keep_places(self.running)
+        """Whether a request that waits may run beside all that run. Given."""
+        return self.can_join is None or all(self.can_join(sequence, other) for other in self.running)
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes a running request's place and blocks away, until another one has left. Given."""
@@ -261,20 +266,16 @@ class HybridScheduler:
             ValueError: there are more of them, or fewer.
         """
         parts = step_parts(plan, self.running)
-        chosen = [entry.sequence for entry in plan if entry.needs_token] + self.forks.end_call()
+        drawn = [entry.sequence for entry in plan if entry.needs_token]
         for entry in plan:
             entry.sequence.num_computed = entry.stop
             entry.sequence.block_table.register(entry.sequence.known_tokens, entry.stop)
-            if entry.needs_token:
-                self.forks.begin(entry.sequence, self.running)  # other answers to this prompt
             entry.sequence.end_call()  # a request that was aborted meanwhile ends here, without a token
-        # A sibling without room has not begun: it draws the same token again.
-        drawn = [pair for pair in zip(chosen, sampled, strict=True) if pair[0].num_computed]
-        for sequence, token in drawn:
+        for sequence, token in zip(drawn, sampled, strict=True):
             sequence.take_sampled(token)
         start, self._now = self._now, self.clock()
         self._noted.append(Event("step", self._now, start=start, parts=parts))
-        for sequence, _ in drawn:
+        for sequence in drawn:
             sequence.token_time = self._now
             if sequence.finish_reason != "abort":
                 self._note("token", sequence)
@@ -283,9 +284,9 @@ class HybridScheduler:
         self._emit_noted()
 
     def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
-        """Ends the requests of a failed call, whose writes and copies are unknown, and frees their blocks."""
-        for sequence in [entry.sequence for entry in plan] + self.forks.fail_call():
-            sequence.end_call(error)
+        """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
+        for entry in plan:
+            entry.sequence.end_call(error)
         self.remove_ended()
         self._emit_noted()
 
@@ -316,8 +317,6 @@ class HybridScheduler:
 
     def _note(self, kind: str, sequence: Sequence) -> None:
         self._noted.append(Event(kind, self._now, sequence))
-        if kind == "finish":
-            self.forks.pass_on(sequence)
 
     def _emit_noted(self) -> None:
         while self._noted:

@@ -119,7 +119,7 @@ class PackedModel(Protocol):
     vocab_size: int  # token ids are smaller than this
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
-        """Copies blocks, computes all rows of a batch and writes their keys and values; returns when that is done.
+        """Computes all rows of a batch and writes their keys and values; returns when that is done.
 
         Returns:
             One for each of `batch.sample_rows`.

@@ -74,7 +74,6 @@ class PackedBatch:
         block_tables: R tables, each with the request's blocks in the order of its text.
         sample_rows: (K,) rows whose next token is wanted.
         sampling: (K,) how to draw it.
-        copies: pairs of blocks; the first is copied to the second in every pool before anything is computed.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -85,7 +84,6 @@ class PackedBatch:
     block_tables: list[list[int]] = field(default_factory=list)
     sample_rows: list[int] = field(default_factory=list)
     sampling: list[SamplingParams] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:

@@ -52,6 +52,10 @@ class Backfill(Admission):
         self.blocked: Sequence | None = None  # the first one without room
         self._free = 0  # blocks that were free when it had none
 
+    def add(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+        """Queues a request. A child has waited as long as its parent, which is what its key counts."""
+        self.queue.add(sequence)
+
     def put_back(self, sequence: Sequence) -> None:
         """Lets a preempted request wait again."""
         self.queue.add(sequence)

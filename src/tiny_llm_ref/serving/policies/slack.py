@@ -164,8 +164,8 @@ class SlackScheduler(PreemptingScheduler):
         return budget - left
 
     def has_slot(self) -> bool:
-        """Whether one more request may run, beside the answers that are to come of those that run."""
-        return self.forks.free_places(self.running) > 0
+        """Whether one more request may run."""
+        return len(self.running) < self.max_num_seqs
 
     def begin(self, admitted: Sequence | None) -> Sequence | None:
         """Lets an admitted request run, if there is one."""
