@@ -135,7 +135,6 @@ def test_the_models_context_is_a_limit_and_no_error():
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0: give at least 1"),
         ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3 and max_num_seqs 4: each"),
-        ({"policy": "both"}, 'policy is \'both\': give "hybrid" or "separate"'),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 63},
             "max_num_batched_tokens is 63 and max_model_len 64: without chunks",
@@ -145,11 +144,18 @@ def test_the_models_context_is_a_limit_and_no_error():
             "the chunker's largest size 512 and 4 decodes have to fit, so give at least 516",
         ),
     ],
-    ids=["no sequences", "a budget below them", "policy", "whole prompts", "chunker"],
+    ids=["no sequences", "a budget below them", "whole prompts", "chunker"],
 )
 def test_options_that_do_not_go_together_are_refused(options, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         Engine(**options)
+
+
+def test_an_option_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(
+        TypeError, match=r"policy: the options are max_num_batched_tokens, .*, mixed_steps, .*"
+    ):
+        Engine(policy="separate")
 
 
 def test_a_priority_that_does_not_exist_is_refused():
@@ -274,9 +280,11 @@ def test_a_step_that_ends_the_last_takes_nobody_out_of_the_queue_who_waits_on():
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
 @pytest.mark.parametrize("call", [0, 1, 2])
-@pytest.mark.parametrize("policy", ["hybrid", "separate"])
-def test_a_call_that_fails_ends_the_requests_in_it_and_no_others(error, call, policy):
-    engine = Engine(model={"fails": {call: error}}, policy=policy, max_num_seqs=2, max_num_batched_tokens=6)
+@pytest.mark.parametrize("mixed_steps", [True, False])
+def test_a_call_that_fails_ends_the_requests_in_it_and_no_others(error, call, mixed_steps):
+    engine = Engine(
+        model={"fails": {call: error}}, mixed_steps=mixed_steps, max_num_seqs=2, max_num_batched_tokens=6
+    )
     for prompt in ("abcdefgh", "kl", "mn", "op"):
         engine.add(prompt, max_tokens=4)
     with pytest.raises(type(error)):
@@ -337,7 +345,7 @@ def test_separate_calls_are_the_same_plan_in_two_calls():
     """Chunks and then decodes, as vLLM on Gaudi does it: the same steps and the same answers."""
     traces = {}
     for policy in ("hybrid", "separate"):
-        engine = Engine(policy=policy)
+        engine = Engine(mixed_steps=policy == "hybrid")
         engine.add("ab", max_tokens=6)
         engine.scheduler.step()
         engine.add("klmnopqrstuv", max_tokens=3)
@@ -349,7 +357,7 @@ def test_separate_calls_are_the_same_plan_in_two_calls():
 
 
 def test_each_call_of_separate_policy_is_an_event_and_decodes_have_waited():
-    engine = Engine(policy="separate")
+    engine = Engine(mixed_steps=False)
     engine.add("ab", max_tokens=6)
     engine.scheduler.step()
     engine.add("klmnop", max_tokens=3)
@@ -531,7 +539,7 @@ def test_ten_thousand_short_requests_leave_nothing_behind():
             engine.add("ab", max_tokens=2)
         engine.finish()
         assert len(scheduler.collect_results()) == 20, batch
-    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler._noted]
+    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler.events]
     assert [len(one) for one in held] == [0, 0, 0, 0] and engine.is_as_new()
 
 
@@ -544,7 +552,7 @@ def test_random_loads_with_aborts_and_failures_leave_no_block(data):
         data.draw(st.integers(8, 16)),
         caching=data.draw(st.booleans()),
         max_num_seqs=3,
-        policy=data.draw(st.sampled_from(["hybrid", "separate"])),
+        mixed_steps=data.draw(st.booleans()),
         model={"ends": 7, "fails": dict.fromkeys(failing, OSError("lost"))},
     )
     for letter in "abcdef":

@@ -57,7 +57,7 @@ def s_options(scheduler) -> SimpleNamespace:
     return SimpleNamespace(
         max_num_seqs=scheduler.max_num_seqs,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,
-        policy=scheduler.policy,
+        policy="hybrid" if scheduler.mixed_steps else "separate",
     )
 
 
@@ -78,7 +78,7 @@ def browser():
 
 POLICIES = [
     {"budget": 12},
-    {"budget": 12, "policy": "separate"},
+    {"budget": 12, "mixed_steps": False},
     {"budget": 64, "enable_chunked_prefill": False},
 ]
 

@@ -407,7 +407,7 @@ EFFECTS = {
         lambda llm: [llm.generate([[1] * 20])[0].num_cached_tokens for _ in "ab"],
     ),
     "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
-    "policy": ("separate", lambda llm: llm.engine.scheduler.policy),
+    "policy": ("separate", lambda llm: llm.engine.scheduler.mixed_steps),
     "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),

@@ -93,8 +93,7 @@ def test_options_out_of_range_are_refused_with_the_way_out(policy, options, mess
 @given(data=st.data(), policy=st.sampled_from([*s.POLICIES]))
 def test_answers_do_not_depend_on_the_policy(data, policy):
     """Random loads in little memory, with aborts and shared prefixes: every answer is the one of the request alone."""
-    mode = data.draw(st.sampled_from(["hybrid", "separate"]))
-    loop = Loop(policy, caching=data.draw(st.booleans()), policy=mode)
+    loop = Loop(policy, caching=data.draw(st.booleans()), mixed_steps=data.draw(st.booleans()))
     aborted = set()
     for _ in range(data.draw(st.integers(3, 12))):
         for _ in range(data.draw(st.integers(0, 2))):
@@ -253,5 +252,5 @@ def test_a_batch_request_is_not_starved_by_endless_interactive_ones():
 def test_a_small_rest_of_a_prompt_does_not_make_a_pause_longer_than_the_target():
     """With steps of one kind, two tokens that are left after a whole chunk wait for the decodes."""
     requests = (Sent("A", 0, 16, 100), Sent("L", 50, 514, 1), Sent("M", 50, 1_026, 1))
-    case = IncidentCase(requests, (Bound("gap", "A", 75),), target=75, options={"policy": "separate"})
+    case = IncidentCase(requests, (Bound("gap", "A", 75),), target=75, options={"mixed_steps": False})
     assert not run_case(s, "slack", case).broken()

@@ -1,7 +1,8 @@
 """Week 3's engine around one loaded model: pool, allocator, scheduler, and the loop that serves requests."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..terminal import interrupts_kept
@@ -111,6 +112,16 @@ class LLMEngine:
                 request.on_event(event)
         for listener in self.listeners:
             listener(event)
+
+    @contextmanager
+    def heard_by(self, *listeners: Callable[[Any], object]) -> Iterator[None]:
+        """Adds listeners for as long as the context lasts."""
+        self.listeners += listeners
+        try:
+            yield
+        finally:
+            for listener in listeners:
+                self.listeners.remove(listener)
 
     @property
     def num_open(self) -> int:

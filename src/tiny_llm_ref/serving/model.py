@@ -1,15 +1,11 @@
 """The model as the policy sees it: a few sizes, its caches, and one call for each kind of work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from .packed_batch import PackedBatch
 from .sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from .packing import PackedBatch
 
 
 class KvCache(Protocol):

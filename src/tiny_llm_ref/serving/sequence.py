@@ -6,8 +6,8 @@ from typing import Any
 from .answer_text import AnswerText
 from .block_table import BlockTable
 from .model import Sampled
+from .priorities import check_priority
 from .prompt_check import prompt_error
-from .request import PRIORITIES
 from .sampling import SamplingParams
 
 
@@ -39,8 +39,7 @@ class Sequence:
         max_seq_len: int,
         priority: str = "interactive",
     ):
-        if priority not in PRIORITIES:
-            raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
+        check_priority(priority)
         self.sampling = sampling or SamplingParams()
         self.request_id, self.max_seq_len, self.priority = request_id, max_seq_len, priority
         self.prompt_tokens = list(prompt_tokens)
@@ -91,16 +90,6 @@ class Sequence:
     def text(self) -> str:
         """The answer so far."""
         return self.answer.text
-
-    @property
-    def prompt_idx(self) -> int:
-        """The request's number, as completions, metrics and recorders call it."""
-        return self.request_id
-
-    @property
-    def offset(self) -> int:
-        """Tokens in the cache, as recorders call them."""
-        return self.num_computed
 
     # What happens to it.
 

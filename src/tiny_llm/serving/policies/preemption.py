@@ -37,7 +37,7 @@ class PreemptingScheduler(HybridScheduler):
             return
         victims = self.victims()
         slots = self.max_num_seqs - len(self.running)
-        free = self.allocator.num_free + self.allocator.num_returning - self.allocator.watermark_blocks
+        free = self.allocator.num_free + self.num_returning - self.allocator.watermark_blocks
         for head in self.waiting.smallest(len(victims)):
             slots, free = slots - 1, free - head.block_table.missing(len(head.known_tokens))
             if not self.may_take_places(head, victims, slots, free):
@@ -45,7 +45,7 @@ class PreemptingScheduler(HybridScheduler):
             while slots < 0 or free < 0:
                 victim = victims.pop(0)
                 slots, free = slots + 1, free + len(victim.block_table.blocks)
-                victim.waiting_since = self._now  # it goes after those that it makes way for
+                victim.waiting_since = self.now  # it goes after those that it makes way for
                 self.preempt(victim)
 
     def may_take_places(self, head: Sequence, victims: list[Sequence], slots: int, free: int) -> bool:
@@ -87,7 +87,7 @@ class PreemptingScheduler(HybridScheduler):
         """
         missing = sequence.block_table.missing(len(sequence.known_tokens))
         while not self.allocator.can_allocate(missing, keep_watermark=False):
-            if missing <= self.allocator.num_free + self.allocator.num_returning:
+            if missing <= self.allocator.num_free + self.num_returning:
                 return False
             victim = self.running[-1]
             self.preempt(victim)

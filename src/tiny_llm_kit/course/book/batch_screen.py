@@ -9,6 +9,7 @@ from ...lab.batch.job import BatchJob, make_job
 from ...lab.batch.view import SlotBoard
 from ...lab.live import LineView
 from ...lab.prompts import QUESTIONS
+from ...lab.recorder import number_of
 from ...lab.serve import Serving
 from ...runtime.port import resolve_serving
 from ..capabilities import load
@@ -34,7 +35,7 @@ class Still(LineView):
 
     def __call__(self, event: Any) -> None:
         self._board(event)
-        if event.kind == "prefill" and event.request.prompt_idx + 1 == MOMENT:
+        if event.kind == "prefill" and number_of(event.request) + 1 == MOMENT:
             self._console.print(self._board, Text("⋮", "dim"), sep="\n")
 
 
