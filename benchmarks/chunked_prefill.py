@@ -129,8 +129,8 @@ def engine_trace(engine: LLMEngine, workload: Workload) -> Trace:
     """One run of Week 3's engine."""
     engine.reset_prefix_cache()
     recorder = Recorder(workload.promise)
-    engine.listeners[:] = [recorder]
-    EngineLoad(engine, workload).run()
+    with engine.heard_by(recorder):
+        EngineLoad(engine, workload).run()
     return recorder.trace(workload.name, engine.max_num_batched_tokens)
 
 

@@ -41,13 +41,10 @@ class EngineLoad:
         Raises:
             ValueError: a request failed.
         """
-        self._engine.listeners.append(self)
-        try:
+        with self._engine.heard_by(self):
             self._engine.run(self._first, self._send_due)
             while self._late:
                 self._engine.run([self._late.popleft()[1]], self._send_due)
-        finally:
-            self._engine.listeners.remove(self)
         for request in self.requests:
             if (error := request.output().error) is not None:
                 raise ValueError(f"request {request.request_id}: {error}")

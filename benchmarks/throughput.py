@@ -114,10 +114,10 @@ class OurGenerator:
         engine = self.llm.engine
         engine.reset_prefix_cache()
         counts, recorder = Counts(engine), Recorder(engine.max_num_batched_tokens)
-        engine.listeners[:], engine.scheduler.model = [recorder, counts], counts
+        engine.scheduler.model = counts
         load = EngineLoad(engine, workload)
-        load.run()
-        engine.listeners.clear()
+        with engine.heard_by(recorder, counts):
+            load.run()
         cached = sum(request.output().num_cached_tokens for request in load.requests)
         self.figures = {**latencies(recorder.trace()), **counts.figures(), "cached_tokens": cached}
 

@@ -402,9 +402,9 @@ def test_slack_is_that_of_the_most_urgent_request(s):
         SimpleNamespace(is_decoding=ready, token_time=time)
         for ready, time in ((True, 2.0), (True, 1.5), (False, 1.0))
     ]
-    scheduler._now = 1.52
+    scheduler.now = 1.52
     assert scheduler.slack() == pytest.approx(0.042), f"due at 1.562: {scheduler.slack()} s are left at 1.52"
-    scheduler._now = 1.6
+    scheduler.now = 1.6
     assert scheduler.slack() == pytest.approx(-0.038), "it is late already"
 
 
@@ -442,7 +442,7 @@ def test_slack_always_leaves_a_tile_for_prompts(s):
 @pytest.mark.task("3.5.6")
 def test_slack_in_steps_of_one_kind_counts_the_decodes_after_the_chunk(s):
     """A decode that waits for a chunk waits for its own step as well: both fit into the target."""
-    run = slack_run(s, [(0, 16, 100), (0.05, 4096, 1)], 0.133, policy="separate").run()
+    run = slack_run(s, [(0, 16, 100), (0.05, 4096, 1)], 0.133, mixed_steps=False).run()
     assert "m" not in run.kinds(), f"one kind per step: {run.kinds()}"
     assert "ppd" in run.kinds() and "ppp" not in run.kinds()[1:], f"two chunks, then a decode: {run.kinds()}"
     assert max(run.gaps(0)) <= 0.133, f"{max(run.gaps(0)):.4f} s"
@@ -450,32 +450,32 @@ def test_slack_in_steps_of_one_kind_counts_the_decodes_after_the_chunk(s):
         0.125,
         0.050,
     ):  # two chunks fit, and then the decodes do not; and a chunk that has to be cut
-        run = slack_run(s, [(0, 16, 100), (0.05, 4096, 1)], target, policy="separate").run()
+        run = slack_run(s, [(0, 16, 100), (0.05, 4096, 1)], target, mixed_steps=False).run()
         assert max(run.gaps(0)) <= target, f"{max(run.gaps(0)):.4f} s, the target is {target}"
 
 
 @pytest.mark.task("3.5.6")
 @pytest.mark.parametrize(
-    ("policy", "budget", "decodes", "target", "tokens"),
+    ("mixed", "budget", "decodes", "target", "tokens"),
     [
-        ("hybrid", 500, 0, 0.062, 500),  # nobody waits: no whole tiles either
-        ("hybrid", 512, 20, 0.0501, 364),  # 384 tokens in time, 20 of them decodes
-        ("hybrid", 512, 20, 0.0499, 64),  # the decodes alone are late: a tile all the same
-        ("hybrid", 60, 20, 0.0499, 40),  # but no more than the budget has beside them
-        ("separate", 512, 20, 0.110, 448),  # the decodes need 50 ms after the chunk
+        (True, 500, 0, 0.062, 500),  # nobody waits: no whole tiles either
+        (True, 512, 20, 0.0501, 364),  # 384 tokens in time, 20 of them decodes
+        (True, 512, 20, 0.0499, 64),  # the decodes alone are late: a tile all the same
+        (True, 60, 20, 0.0499, 40),  # but no more than the budget has beside them
+        (False, 512, 20, 0.110, 448),  # the decodes need 50 ms after the chunk
     ],
 )
-def test_prompt_budget_counts_what_the_decodes_cost(s, policy, budget, decodes, target, tokens):
+def test_prompt_budget_counts_what_the_decodes_cost(s, mixed, budget, decodes, target, tokens):
     """20 decodes read memory for 50 ms, with 12 ms of arithmetic: prompts get what that leaves of the target."""
     made = profile(s, memory=(STEP, 0.002))
-    options = {"max_num_batched_tokens": budget, "max_num_seqs": 20, "policy": policy, "tile": 16}
+    options = {"max_num_batched_tokens": budget, "max_num_seqs": 20, "mixed_steps": mixed, "tile": 16}
     scheduler = Steps(s, "slack", [], profile=made, latency_target=1.0, **options).simulation.scheduler
-    scheduler.latency_target, scheduler.tile, scheduler._now = target, 64, 0.0
+    scheduler.latency_target, scheduler.tile, scheduler.now = target, 64, 0.0
     scheduler.running = [SimpleNamespace(is_decoding=True, token_time=0.0) for _ in range(decodes)]
-    plan = list(scheduler.running) if policy == "hybrid" else []
+    plan = list(scheduler.running) if mixed else []
     found = scheduler.prompt_budget(plan)
     assert found == tokens, (
-        f"{policy}, {decodes} decodes, {target} s: {found} tokens of prompts, not {tokens}"
+        f"mixed_steps={mixed}, {decodes} decodes, {target} s: {found} tokens of prompts, not {tokens}"
     )
 
 
@@ -581,16 +581,20 @@ def traces(draw):
     requests=traces(),
     blocks=st.sampled_from([130, 200, 2000]),
     seqs=st.sampled_from([1, 3, 8]),
-    mode=st.sampled_from(["hybrid", "separate"]),
+    mixed=st.booleans(),
 )
-def test_bounds_hold_for_random_traces(s, requests, blocks, seqs, mode):
+def test_bounds_hold_for_random_traces(s, requests, blocks, seqs, mixed):
     """Everybody ends, blocks come back, steps stay in the budget, and no answer pauses longer than the target.
 
     Unless it was preempted; for its class a request makes way at most `max_preemptions` times.
     """
-    target = 133.0 if mode == "separate" else 62.0
+    target = 62.0 if mixed else 133.0
     case = IncidentCase(
-        tuple(requests), (), target=target, blocks=blocks, options={"max_num_seqs": seqs, "policy": mode}
+        tuple(requests),
+        (),
+        target=target,
+        blocks=blocks,
+        options={"max_num_seqs": seqs, "mixed_steps": mixed},
     )
     run = IncidentRun(s, "slack", case)
     assert not run.broken(), run.broken()

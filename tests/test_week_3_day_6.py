@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tiny_llm_kit.course.fakes.fake_engine import FakeAnswer, FakeEngine
+from tiny_llm_kit.course.fakes.fake_engine import FakeAnswer, FakeEngine, FakeRequest
 from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, OneSecondExecutor, run_virtually
 
 PATIENCE = 3.0  # real seconds that a step waits for the event loop, where there are threads
@@ -183,7 +183,7 @@ def test_submit_hands_over_and_touches_no_engine(s):
     """The stream waits for the next turn, in the order of arrival; the engine belongs to another thread."""
     engine = FakeEngine()
     loop = opened(s, engine)
-    streams = [loop.submit([FakeAnswer("a")]), loop.submit([FakeAnswer("b"), FakeAnswer("c")])]
+    streams = [loop.submit([FakeAnswer("a")]), loop.submit([FakeRequest("b", "c")])]
     assert loop._arrived == streams, "both wait for the next turn, in their order"
     assert loop.num_open == 3, f"three answers are open: {loop.num_open}"
     assert engine.calls == [], f"the engine was called on the event loop's thread: {engine.calls}"
@@ -214,12 +214,12 @@ def test_submit_counts_answers_and_takes_all_or_none(s, opens, count, fits):
     for _ in range(opens):
         loop.submit([FakeAnswer()])
     loop._arrived.clear()  # they run
-    answers = [FakeAnswer() for _ in range(count)]
+    request = FakeRequest(*["abc"] * count)
     if fits:
-        loop.submit(answers)
+        loop.submit([request])
     else:
         with pytest.raises(s.QueueFull):
-            loop.submit(answers)
+            loop.submit([request])
     expected = opens + count * fits
     assert loop.num_open == expected, f"{opens} open, {count} more, 3 places: {loop.num_open} are open now"
 
@@ -265,7 +265,7 @@ def test_turn_adds_steps_and_tells_what_is_new(s):
     """One step per turn; each stream gets what its answers have gained in it."""
     engine = FakeEngine()
     loop = opened(s, engine)
-    arrived = [loop.submit([FakeAnswer("ab")]), loop.submit([FakeAnswer("uvw"), FakeAnswer("x")])]
+    arrived = [loop.submit([FakeAnswer("ab")]), loop.submit([FakeRequest("uvw", "x")])]
     found = [turn(loop, arrived), turn(loop), turn(loop)]
     assert found == [
         {"ab": ("a", None), "uvw": ("u", None), "x": ("x", "length")},
@@ -301,12 +301,13 @@ def test_turn_aborts_before_the_step(s):
 
 @pytest.mark.task("3.6.3")
 def test_turn_aborts_every_answer_of_a_request(s):
-    """Nobody reads the second answer either."""
+    """Nobody reads the second answer either, nor that to the second prompt."""
     loop = opened(s, FakeEngine())
-    stream = loop.submit([FakeAnswer("abc"), FakeAnswer("xyz")])
+    stream = loop.submit([FakeRequest("abc", "xyz"), FakeAnswer("klm")])
     turn(loop, [stream])
     found = turn(loop, abandoned=[stream])
-    assert found == {"abc": ("", "abort"), "xyz": ("", "abort")}, f"the reader of both has left: {found}"
+    expected = dict.fromkeys(("abc", "xyz", "klm"), ("", "abort"))
+    assert found == expected, f"the reader of all has left: {found}"
 
 
 @pytest.mark.task("3.6.3")
@@ -397,7 +398,7 @@ def test_serve_answers_everybody(s):
 
     async def main(_):
         loop = opened(s, FakeEngine(blocks=2), max_open=20)
-        streams = [loop.submit([*map(FakeAnswer, each)]) for each in texts]
+        streams = [loop.submit([FakeRequest(*each)]) for each in texts]
         found = await served(loop, asyncio.gather(*map(read, streams)))
         assert loop.num_open == 0, f"{loop.num_open} answers are open after their end"
         return found

@@ -310,7 +310,7 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
             "chunk_tokens of the buckets ends with 16",
         ),
         (
-            {"policy": "separate", "buckets": replace(buckets_of(), chunk_tokens=(20, 24))},
+            {"mixed_steps": False, "buckets": replace(buckets_of(), chunk_tokens=(20, 24))},
             "max_num_batched_tokens is 24",
         ),
     ],

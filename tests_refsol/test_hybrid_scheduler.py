@@ -40,7 +40,7 @@ class Engine:
         self.events.append(event)
         self.listener(event)
 
-    def add(self, prompt="ab", *, priority="interactive", max_seq_len=64, leader=None, **sampling):
+    def add(self, prompt="ab", *, priority="interactive", max_seq_len=64, **sampling):
         prompt = list(prompt.encode()) if isinstance(prompt, str) else prompt
         made = Sequence(
             prompt,
@@ -49,7 +49,6 @@ class Engine:
             sampling=SamplingParams(**sampling),
             max_seq_len=max_seq_len,
             priority=priority,
-            leader=leader,
         )
         self.sequences.append(made)
         self.scheduler.add(made)
@@ -136,7 +135,6 @@ def test_the_models_context_is_a_limit_and_no_error():
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0: give at least 1"),
         ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3 and max_num_seqs 4: each"),
-        ({"policy": "both"}, 'policy is \'both\': give "hybrid" or "separate"'),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 63},
             "max_num_batched_tokens is 63 and max_model_len 64: without chunks",
@@ -146,11 +144,18 @@ def test_the_models_context_is_a_limit_and_no_error():
             "the chunker's largest size 512 and 4 decodes have to fit, so give at least 516",
         ),
     ],
-    ids=["no sequences", "a budget below them", "policy", "whole prompts", "chunker"],
+    ids=["no sequences", "a budget below them", "whole prompts", "chunker"],
 )
 def test_options_that_do_not_go_together_are_refused(options, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         Engine(**options)
+
+
+def test_an_option_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(
+        TypeError, match=r"policy: the options are max_num_batched_tokens, .*, mixed_steps, .*"
+    ):
+        Engine(policy="separate")
 
 
 def test_a_priority_that_does_not_exist_is_refused():
@@ -275,9 +280,11 @@ def test_a_step_that_ends_the_last_takes_nobody_out_of_the_queue_who_waits_on():
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
 @pytest.mark.parametrize("call", [0, 1, 2])
-@pytest.mark.parametrize("policy", ["hybrid", "separate"])
-def test_a_call_that_fails_ends_the_requests_in_it_and_no_others(error, call, policy):
-    engine = Engine(model={"fails": {call: error}}, policy=policy, max_num_seqs=2, max_num_batched_tokens=6)
+@pytest.mark.parametrize("mixed_steps", [True, False])
+def test_a_call_that_fails_ends_the_requests_in_it_and_no_others(error, call, mixed_steps):
+    engine = Engine(
+        model={"fails": {call: error}}, mixed_steps=mixed_steps, max_num_seqs=2, max_num_batched_tokens=6
+    )
     for prompt in ("abcdefgh", "kl", "mn", "op"):
         engine.add(prompt, max_tokens=4)
     with pytest.raises(type(error)):
@@ -338,7 +345,7 @@ def test_separate_calls_are_the_same_plan_in_two_calls():
     """Chunks and then decodes, as vLLM on Gaudi does it: the same steps and the same answers."""
     traces = {}
     for policy in ("hybrid", "separate"):
-        engine = Engine(policy=policy)
+        engine = Engine(mixed_steps=policy == "hybrid")
         engine.add("ab", max_tokens=6)
         engine.scheduler.step()
         engine.add("klmnopqrstuv", max_tokens=3)
@@ -350,7 +357,7 @@ def test_separate_calls_are_the_same_plan_in_two_calls():
 
 
 def test_each_call_of_separate_policy_is_an_event_and_decodes_have_waited():
-    engine = Engine(policy="separate")
+    engine = Engine(mixed_steps=False)
     engine.add("ab", max_tokens=6)
     engine.scheduler.step()
     engine.add("klmnop", max_tokens=3)
@@ -532,7 +539,7 @@ def test_ten_thousand_short_requests_leave_nothing_behind():
             engine.add("ab", max_tokens=2)
         engine.finish()
         assert len(scheduler.collect_results()) == 20, batch
-    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler._noted]
+    held = [scheduler.running, scheduler.waiting.returned, scheduler._sequences, scheduler.events]
     assert [len(one) for one in held] == [0, 0, 0, 0] and engine.is_as_new()
 
 
@@ -545,16 +552,12 @@ def test_random_loads_with_aborts_and_failures_leave_no_block(data):
         data.draw(st.integers(8, 16)),
         caching=data.draw(st.booleans()),
         max_num_seqs=3,
-        policy=data.draw(st.sampled_from(["hybrid", "separate"])),
+        mixed_steps=data.draw(st.booleans()),
         model={"ends": 7, "fails": dict.fromkeys(failing, OSError("lost"))},
     )
-    firsts = []
     for letter in "abcdef":
-        leader = data.draw(st.sampled_from([None, *firsts]))
         prompt = "same begin"[: data.draw(st.integers(1, 10))] + letter * data.draw(st.integers(0, 8))
-        prompt = prompt if leader is None else leader.prompt_tokens
-        made = engine.add(prompt, leader=leader, max_tokens=data.draw(st.integers(1, 9)))
-        firsts += [made] if leader is None else []
+        engine.add(prompt, max_tokens=data.draw(st.integers(1, 9)))
     for _ in range(400):
         if data.draw(st.integers(0, 9)) == 0:
             data.draw(st.sampled_from(engine.sequences)).abort()
@@ -570,119 +573,3 @@ def test_random_loads_with_aborts_and_failures_leave_no_block(data):
     for one in cut:
         alone = engine.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
         assert one.tokens == alone[: len(one.tokens)]
-
-
-# ---- several answers to one prompt
-
-
-def answers(engine, prompt, count, **options):
-    """Sequences that follow the first of them."""
-    made = [engine.add(prompt, **options)]
-    return made + [engine.add(prompt, leader=made[0], **options) for _ in range(count - 1)]
-
-
-def prompt_rows(engine):
-    """Rows of prompts that the model has computed; all prompts are as long as PROMPT."""
-    return sum(position < len(PROMPT) for batch in engine.model.batches for position in batch.positions)
-
-
-PROMPT = "abcdefghij"
-
-
-@pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize(
-    "block_size", [4, 5, 16], ids=["part of a block", "whole blocks", "less than a block"]
-)
-@pytest.mark.parametrize("policy", ["hybrid", "separate"])
-def test_several_answers_compute_their_prompt_once(caching, block_size, policy):
-    engine = Engine(caching=caching, block_size=block_size, policy=policy)
-    made = answers(engine, PROMPT, 4, max_tokens=5)
-    engine.finish()
-    assert prompt_rows(engine) == len(PROMPT)
-    assert all(engine.is_alone(one) for one in made) and engine.is_as_new()
-    assert [engine.story(number)[:3] for number in range(4)] == [["arrive", "prefill", "token"]] * 4
-
-
-def test_answers_keep_places_for_each_other():
-    """Whoever comes later would take their places, and they would compute the prompt again."""
-    engine = Engine(max_num_seqs=4, max_num_batched_tokens=24)
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    later = [engine.add(PROMPT, max_tokens=5) for _ in range(2)]
-    engine.finish()
-    assert prompt_rows(engine) == 3 * len(PROMPT)
-    assert all(engine.is_alone(one) for one in [*made, *later])
-
-
-@pytest.mark.parametrize("options", [{"max_num_seqs": 2}, {"num_blocks": 5}, {"num_blocks": 4}], ids=str)
-def test_answers_without_room_come_later(options):
-    """Fewer places than answers, or fewer blocks: they wait, and nobody is lost."""
-    engine = Engine(**options)
-    made = answers(engine, PROMPT, 5, max_tokens=5)
-    engine.finish()
-    assert all(engine.is_alone(one) for one in made) and engine.is_as_new()
-
-
-def test_an_answer_that_is_over_at_once_leaves_its_blocks_to_the_others():
-    """One token is all they want: the first has ended in the step that computed the prompt."""
-    engine = Engine()
-    made = answers(engine, PROMPT, 4, max_tokens=1)
-    engine.finish()
-    assert prompt_rows(engine) == len(PROMPT) and all(len(one.tokens) == 1 for one in made)
-
-
-@pytest.mark.parametrize("when", [0, 1, 2], ids=["waiting", "in its prompt", "decoding"])
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_an_answer_that_is_aborted_takes_no_other_with_it(when, which):
-    engine = Engine()
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    for _ in range(when):
-        engine.scheduler.step()
-    made[which].abort()
-    engine.finish()
-    assert made[which].finish_reason == "abort" and engine.is_as_new()
-    assert all(engine.is_alone(one) for one in made if one is not made[which])
-    assert all(engine.story(number)[-1] == "finish" for number in range(3))
-
-
-def test_a_prompt_that_is_preempted_has_its_answers_still():
-    """The older request grows until no block is left for the prompt of the younger one."""
-    engine = Engine(num_blocks=8, max_num_batched_tokens=4)
-    old = engine.add("abcdef", max_tokens=20)
-    engine.scheduler.step()
-    engine.scheduler.step()
-    made = answers(engine, "qrstuvwxyzqrstu", 3, max_tokens=4)
-    while not made[0].num_preemptions:
-        engine.scheduler.step()
-    engine.finish()
-    assert engine.is_alone(old) and all(engine.is_alone(one) for one in made) and engine.is_as_new()
-
-
-def test_a_failed_call_of_a_prompt_ends_one_answer():
-    engine = Engine(model={"fails": {1: OSError("lost")}})
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    engine.scheduler.step()
-    with pytest.raises(OSError):
-        engine.scheduler.step()
-    engine.finish()
-    assert [one.finish_reason for one in made] == ["error", "length", "length"]
-    assert all(engine.is_alone(one) for one in made[1:]) and engine.is_as_new()
-
-
-def test_a_call_that_fails_before_its_copies_leaves_nobody_with_the_past_of_another(monkeypatch):
-    """With two calls per step the answers are not in the call that copies their blocks, so it would not end them."""
-    engine = Engine(policy="separate")
-    made = answers(engine, PROMPT, 3, max_tokens=5)
-    while not made[1].num_computed:
-        engine.scheduler.step()
-    other, waiting = engine.add("x" * 7, max_tokens=2), engine.add("y", max_tokens=2)
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(engine.model, "run", fails_at_once)
-        engine.scheduler.step()
-    engine.finish()
-    assert [one.finish_reason for one in made] == ["length", "error", "error"]
-    assert other.error == "no memory for the inputs"
-    assert engine.is_alone(made[0]) and engine.is_alone(waiting) and engine.is_as_new()
-
-
-def fails_at_once(batch):
-    raise MemoryError("no memory for the inputs")

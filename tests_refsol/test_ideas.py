@@ -1,7 +1,7 @@
 """No idea is lost: every test and wrong solution of a baseline is still there, or `changed.txt` says what became of it.
 
-`ideas/aadac27.txt` lists them as they were before the house was rebuilt. A test counts by its name, a wrong solution by
-its day and idea, wherever they stand now.
+`ideas/aadac27.txt` lists them as they were before the house was rebuilt, and `ideas/10c9d2e.txt` those that Week 3 has
+added. A test counts by its name, a wrong solution by its day and idea, wherever they stand now.
 """
 
 import ast
@@ -13,13 +13,14 @@ from tiny_llm_kit.course.tree import days
 from tiny_llm_kit.repo import ROOT
 
 FOLDER = Path(__file__).parent / "ideas"
+BASELINES = ("aadac27.txt", "10c9d2e.txt")
 
 
 def name_of(line: str) -> str:
     """`test tests/file.py::test_name` -> `test_name`; `mutant 1.1.1 mlx+torch: idea` -> `1.1: idea`."""
     if line.startswith("test "):
         return line.split("::")[-1]
-    day, idea = re.fullmatch(r"mutant (\d\.\d)\.\d \S+: (.*)", line).groups()
+    day, idea = re.fullmatch(r"mutant (\d\.\d)\.\d+ \S+: (.*)", line).groups()
     return f"{day}: {idea}"
 
 
@@ -41,7 +42,8 @@ def changed() -> dict[str, str]:
 
 
 def test_every_idea_of_the_baseline_is_still_tested():
-    baseline = {name_of(line) for line in (FOLDER / "aadac27.txt").read_text(encoding="utf-8").splitlines()}
+    lines = [line for name in BASELINES for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+    baseline = {name_of(line) for line in lines}
     now, explained = names_of_tests() | mutants_now(), changed()
     assert explained.keys() <= baseline, "changed.txt explains what the baseline does not have"
     lost = sorted(baseline - now - explained.keys())

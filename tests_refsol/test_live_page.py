@@ -42,6 +42,10 @@ class Watched:
         while self.scheduler.has_work_remaining():
             self.scheduler.step()
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self.scheduler.waiting)
+
     def hear(self, event) -> None:
         self.recorder(event)
         message = self.page.message(event, self)
@@ -53,7 +57,7 @@ def s_options(scheduler) -> SimpleNamespace:
     return SimpleNamespace(
         max_num_seqs=scheduler.max_num_seqs,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,
-        policy=scheduler.policy,
+        policy="hybrid" if scheduler.mixed_steps else "separate",
     )
 
 
@@ -74,7 +78,7 @@ def browser():
 
 POLICIES = [
     {"budget": 12},
-    {"budget": 12, "policy": "separate"},
+    {"budget": 12, "mixed_steps": False},
     {"budget": 64, "enable_chunked_prefill": False},
 ]
 

@@ -46,10 +46,10 @@ class Loop:
         self.scheduler = s.make_scheduler(name, self.model, self.allocator, clock=self.model.clock, **options)
         self.sequences = []
 
-    def add(self, prompt, most=12, priority="interactive", leader=None):
+    def add(self, prompt, most=12, priority="interactive"):
         made = s.Sequence(
             list(prompt), ByteTokenizer(), request_id=len(self.sequences), max_seq_len=64, priority=priority,
-            sampling=s.SamplingParams(max_tokens=most), leader=leader,
+            sampling=s.SamplingParams(max_tokens=most),
         )  # fmt: skip
         self.sequences.append(made)
         self.scheduler.add(made)
@@ -102,8 +102,7 @@ def test_options_out_of_range_are_refused_with_the_way_out(policy, options, mess
 @given(data=st.data(), policy=st.sampled_from([*s.POLICIES]))
 def test_answers_do_not_depend_on_the_policy(data, policy):
     """Random loads in little memory, with aborts and shared prefixes: every answer is the one of the request alone."""
-    mode = data.draw(st.sampled_from(["hybrid", "separate"]))
-    loop = Loop(policy, caching=data.draw(st.booleans()), policy=mode)
+    loop = Loop(policy, caching=data.draw(st.booleans()), mixed_steps=data.draw(st.booleans()))
     aborted = set()
     for _ in range(data.draw(st.integers(3, 12))):
         for _ in range(data.draw(st.integers(0, 2))):
@@ -124,40 +123,6 @@ def test_answers_do_not_depend_on_the_policy(data, policy):
             assert one.tokens == loop.model.answer_alone(one.prompt_tokens, one.max_new_tokens)
     assert loop.allocator.num_free == loop.allocator.num_blocks
     assert len(loop.scheduler.waiting) == 0 and not loop.scheduler.running
-
-
-@pytest.mark.parametrize("policy", s.POLICIES)
-def test_answers_to_one_prompt_keep_places_for_each_other(policy):
-    """Whoever takes the place of an answer makes it compute the prompt again."""
-    loop = Loop(policy, max_num_seqs=4)
-    loop.model.ends = 0
-    leader = loop.add(b"abcdefghij", 5)
-    for _ in range(2):
-        loop.add(b"abcdefghij", 5, leader=leader)
-    for _ in range(2):
-        loop.add(b"abcdefghij", 5)
-    loop.finish()
-    rows = sum(position < 10 for batch in loop.model.batches for position in batch.positions)
-    assert rows == 3 * 10, "of three prompts: one of three answers, and two of one"
-
-
-def test_a_batch_request_makes_way_when_all_free_places_are_kept_for_answers():
-    """An urgent request takes the place of a running one, and not that of an answer that is to come."""
-    loop = Loop("slack", max_num_seqs=3, max_num_batched_tokens=8, num_blocks=64)
-    loop.model.ends = 0
-    leader = loop.add(b"ab" * 20, 9, "batch")
-    loop.add(b"ab" * 20, 9, "batch", leader=leader)
-    loop.scheduler.step()
-    other = loop.add(b"c", 20, "batch")
-    loop.scheduler.step()
-    assert set(loop.scheduler.running) == {leader, other} and leader.siblings
-    urgent = loop.add(b"d", 2)
-    loop.scheduler.step()
-    assert set(loop.scheduler.running) == {leader, urgent} and other.num_preemptions == 1
-    loop.finish()
-    assert all(
-        one.tokens == loop.model.answer_alone(one.prompt_tokens, one.max_new_tokens) for one in loop.sequences
-    )
 
 
 @pytest.mark.parametrize("wrong", ["plan_decodes", "plan_prompts"])
@@ -296,5 +261,5 @@ def test_a_batch_request_is_not_starved_by_endless_interactive_ones():
 def test_a_small_rest_of_a_prompt_does_not_make_a_pause_longer_than_the_target():
     """With steps of one kind, two tokens that are left after a whole chunk wait for the decodes."""
     requests = (Sent("A", 0, 16, 100), Sent("L", 50, 514, 1), Sent("M", 50, 1_026, 1))
-    case = IncidentCase(requests, (Bound("gap", "A", 75),), target=75, options={"policy": "separate"})
+    case = IncidentCase(requests, (Bound("gap", "A", 75),), target=75, options={"mixed_steps": False})
     assert not run_case(s, "slack", case).broken()

@@ -185,11 +185,11 @@ def small():
     return port, port.Qwen3ModelWeek3(checkpoint, attention="tiled")
 
 
-@pytest.mark.parametrize("policy", ["hybrid", "separate"])
-def test_the_engine_gives_the_same_answers_from_captured_steps(small, policy):
+@pytest.mark.parametrize("mixed_steps", [True, False])
+def test_the_engine_gives_the_same_answers_from_captured_steps(small, mixed_steps):
     """With preemptions, cached prefixes, and steps of chunks and decodes together."""
-    plain = Served(*small, None, padded=False, policy=policy)
-    captured = Served(*small, ReplayEmulator, policy=policy)
+    plain = Served(*small, None, padded=False, mixed_steps=mixed_steps)
+    captured = Served(*small, ReplayEmulator, mixed_steps=mixed_steps)
     expected = plain.answers(PROMPTS) + plain.answers(PROMPTS)
     assert captured.answers(PROMPTS) + captured.answers(PROMPTS) == expected
     assert len({tuple(answer) for answer in expected}) > 3, "the answers depend on the prompts"

@@ -227,8 +227,7 @@ def test_a_profile_finds_the_costs_of_the_steps_it_has_seen():
         def __init__(self, *arguments, **options):
             nonlocal samples
             samples = StepSamples(options["clock"])
-            super().__init__(*arguments, **options)
-            self.metrics = SimpleNamespace(on_event=samples)
+            super().__init__(*arguments, **options, metrics=SimpleNamespace(on_event=samples))
 
     specs = [spec(number / 50, 10 + 37 * number % 90, 5 + 11 * number % 30) for number in range(20)]
     simulated(specs, SUM, scheduler=Listens, max_num_batched_tokens=64, max_num_seqs=6, jump=False)

@@ -11,6 +11,7 @@ from tiny_llm_kit.trace.batch.job import BatchJob, make_job
 from tiny_llm_kit.trace.batch.view import SlotBoard
 from tiny_llm_kit.trace.live import LineView
 from tiny_llm_kit.trace.prompts import QUESTIONS
+from tiny_llm_kit.trace.recorder import number_of
 from tiny_llm_kit.trace.serve import Serving
 
 COMMAND = "pdm run batch-main"
@@ -34,7 +35,7 @@ class Still(LineView):
 
     def __call__(self, event: Any) -> None:
         self._board(event)
-        if event.kind == "prefill" and event.request.prompt_idx + 1 == MOMENT:
+        if event.kind == "prefill" and number_of(event.request) + 1 == MOMENT:
             self._console.print(self._board, Text("⋮", "dim"), sep="\n")
 
 

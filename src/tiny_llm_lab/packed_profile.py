@@ -66,7 +66,7 @@ def work_of(parts: Any) -> StepWork:
         sum(pairs(part.tokens, part.context) for part in chunks),
         sum(part.context for part in chunks),
         len(decoding),
-        sum(request.offset for request in decoding),
+        sum(request.num_computed for request in decoding),
     )
 
 

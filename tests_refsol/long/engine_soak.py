@@ -104,13 +104,13 @@ class Soak:
         """Serves this many requests that arrive over some steps, then checks every answer, and that nothing is left."""
         engine, waiting = self.pressed.engine, [self._request() for _ in range(count)]
         served: list[EngineRequest] = []
-        while waiting or engine.scheduler.has_work_remaining():
+        while waiting or engine.has_work_remaining():
             for _ in range(min(len(waiting), int(self.rng.integers(0, 4)))):
                 served.append(waiting.pop())
                 engine.add(served[-1])
             engine.step()
             self._maybe_cancel(served)
-        engine.scheduler.collect_results()
+        engine.collect_results()
         for request in served:
             self._check(request)
         self._check_memory(engine)

@@ -157,7 +157,7 @@ class ServerSoak:
             raise SoakError(f"seed {self.seed}: the server still knows {self.loop.num_open} requests")
 
     def _is_idle(self) -> bool:
-        return not self.loop.num_open and not self.engine.scheduler.has_work_remaining()
+        return not self.loop.num_open and not self.engine.has_work_remaining()
 
     def _check(self, number: int, visit: Visit, seen: Seen) -> None:
         """Equal to the request alone; a client that left has seen its beginning; after a near tie nothing is known."""

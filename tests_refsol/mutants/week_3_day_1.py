@@ -8,7 +8,7 @@ TAKE = "[self.blank.pop() if self.blank else self.prefix_cache.evict() for _ in 
 LOOK = """        if not self.can_allocate(count, keep_watermark=False):
             raise OutOfBlocks(count, self.num_free)
 """
-COMPARE = "return count + keep_watermark * self.watermark_blocks <= self.num_free"
+COMPARE = "return count + kept <= self.num_free"
 CHECK_FREE = """        for block, count in Counter(blocks).items():
             if count > self.reference_counts[block]:
                 raise ValueError(f"block {block} is freed twice: {self.reference_counts[block]} refer to it")

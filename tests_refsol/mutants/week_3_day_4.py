@@ -2,8 +2,8 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-LADDERS, BUCKETS, PADDING, PACKING, BUDGET = (
-    "ladders.py", "buckets.py", "padding.py", "packing.py", "padded_budget.py",
+LADDERS, BUCKETS, PADDING, INPUTS, BUDGET = (
+    "ladders.py", "buckets.py", "padding.py", "packed_inputs.py", "padded_budget.py",
 )  # fmt: skip
 
 MUTANTS = [
@@ -95,13 +95,6 @@ MUTANTS = [
             "has_chunks = len(batch.token_ids) > len(batch.context_lens)",
             "has_chunks = len(batch.token_ids) > self.max_num_seqs",
         ),
-    ),
-    Mutant(
-        "3.4.4",
-        "a step has no more samples than tokens",
-        BUCKETS,
-        survives="a test of prompts with one answer each",
-        serving=("max(len(batch.token_ids), len(batch.sample_rows))", "len(batch.token_ids)"),
     ),
     Mutant(
         "3.4.4",
@@ -212,21 +205,21 @@ MUTANTS = [
     Mutant(
         "3.4.8",
         "padding belongs to the last request",
-        PACKING,
+        INPUTS,
         survives="a test of the lengths of all lists",
         serving=("max(self.segments, default=-1) + 1", "max(self.segments, default=0)"),
     ),
     Mutant(
         "3.4.8",
         "padding is written into slot 0",
-        PACKING,
+        INPUTS,
         survives="a test with one request that owns no block 0",
         serving=("pad_to(self.slots, tokens, pad_block * page_size)", "pad_to(self.slots, tokens, 0)"),
     ),
     Mutant(
         "3.4.8",
         "no head where nobody is sampled",
-        PACKING,
+        INPUTS,
         survives="a test of steps that sample",
         serving=(
             "pad_to(self.sample_rows or [], rows, 0)",
@@ -236,7 +229,7 @@ MUTANTS = [
     Mutant(
         "3.4.8",
         "leaves what windows read as it is",
-        PACKING,
+        INPUTS,
         survives="a test of a model without windows",
         serving=("            windowed if has_window else None,", "            self.window_decodes,"),
     ),

@@ -270,8 +270,8 @@ MUTANTS = [
         SLACK,
         survives="a test with one request that decodes",
         serving=(
-            "return min(due, default=math.inf) - self._now",
-            "return max(due, default=math.inf) - self._now",
+            "return min(due, default=math.inf) - self.now",
+            "return max(due, default=math.inf) - self.now",
         ),
     ),
     Mutant(
@@ -280,7 +280,7 @@ MUTANTS = [
         SLACK,
         survives="a test in which every step decodes",
         serving=(
-            "return min(due, default=math.inf) - self._now",
+            "return min(due, default=math.inf) - self.now",
             "return self.latency_target if due else math.inf",
         ),
     ),

@@ -12,19 +12,19 @@ NEXT = """        while not self._unread:
 """
 REFUSALS = """        if self.state != "ready":
             raise NotServing(self.state)
-        if self.num_open + len(sequences) > self.max_open:
+        if self.num_open + answers > self.max_open:
             raise QueueFull(self.retry_after())
 """
 ABORTS = """        for stream in abandoned:
-            for sequence in stream.sequences:
-                sequence.abort()
+            for request in stream.requests:
+                request.abort()
 """
 TURN = (
     ABORTS
     + """        for stream in arrived:
             self._served.append(stream)
-            for sequence in stream.sequences:
-                self.engine.add(sequence)
+            for request in stream.requests:
+                self.engine.add(request)
         self.try_step()
 """
 )
@@ -101,14 +101,14 @@ MUTANTS = [
         "no limit: everybody may wait",
         LOOP,
         survives="a test without overload",
-        serving=("if self.num_open + len(sequences) > self.max_open:", "if False:"),
+        serving=("if self.num_open + answers > self.max_open:", "if False:"),
     ),
     Mutant(
         "3.6.2",
         "counts requests, not their answers",
         LOOP,
         survives="a test with one answer per request",
-        serving=("self.num_open + len(sequences) > self.max_open", "len(self._open) + 1 > self.max_open"),
+        serving=("self.num_open + answers > self.max_open", "len(self._open) + 1 > self.max_open"),
     ),
     Mutant(
         "3.6.2",
@@ -122,7 +122,7 @@ MUTANTS = [
         "counts those that wait for the next turn, not those that run",
         LOOP,
         survives="a test without a turn",
-        serving=("if self.num_open + len", "if len(self._arrived) + len"),
+        serving=("if self.num_open + answers", "if len(self._arrived) + answers"),
     ),
     Mutant(
         "3.6.2",
@@ -143,7 +143,7 @@ MUTANTS = [
         "opens the stream before it looks whether there is room",
         LOOP,
         survives="a test of the refusal alone: every refused request takes a place for ever",
-        serving=(REFUSALS, "        self._open[RequestStream(sequences, self.abandon)] = None\n" + REFUSALS),
+        serving=(REFUSALS, "        self._open[RequestStream(requests, self.abandon)] = None\n" + REFUSALS),
         inside="EngineLoop.submit",
     ),
     Mutant(
@@ -154,15 +154,15 @@ MUTANTS = [
         serving=(
             "        self._arrived.append(stream)\n        self._wake.set()\n        return stream\n",
             "        self._arrived.append(stream)\n        self._wake.set()\n"
-            "        self.engine.add(sequences[0])\n        return stream\n",
+            "        self.engine.add(requests[0])\n        return stream\n",
         ),
     ),
     Mutant(
         "3.6.3",
-        "aborts only the first answer of an abandoned request",
+        "aborts only the first prompt of an abandoned request",
         LOOP,
-        survives="a test with one answer per request",
-        serving=(ABORTS, ABORTS.replace("in stream.sequences:", "in stream.sequences[:1]:")),
+        survives="a test with one prompt per request",
+        serving=(ABORTS, ABORTS.replace("in stream.requests:", "in stream.requests[:1]:")),
     ),
     Mutant(
         "3.6.3",
@@ -330,7 +330,7 @@ MUTANTS = [
         serving=(
             "            self._abandoned.append(stream)\n",
             "            self._abandoned.append(stream)\n"
-            "            for sequence in stream.sequences:\n                sequence.abort()\n",
+            "            for request in stream.requests:\n                request.abort()\n",
         ),
     ),
     Mutant(

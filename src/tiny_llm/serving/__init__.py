@@ -6,7 +6,8 @@ from .batch import Batch
 from .batch_generate import batch_generate
 from .block_allocator import BlockAllocator, OutOfBlocks
 from .block_table import BlockTable
-from .buckets import Bucket, Buckets, make_buckets
+from .bucket import Bucket
+from .buckets import Buckets, make_buckets
 from .chunk import Chunk, next_chunk
 from .chunk_size import select_optimal_chunk_size
 from .chunked_prefill import batch_generate_with_chunked_prefill
@@ -19,7 +20,9 @@ from .flat_blocks import FlatBlocks, flat_blocks
 from .hybrid_scheduler import HybridScheduler
 from .ladders import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .model import BatchCache, KvCache, PackedModel, Sampled, ServingModel
-from .packing import PackedBatch, PackedInputs, Scheduled, pack
+from .packed_batch import PackedBatch
+from .packed_inputs import PackedInputs
+from .packing import Scheduled, pack
 from .padded_budget import room_for_prompts, tokens_to_delay
 from .padding import pad_chunk_reads, pad_decode_reads
 from .past_reads import PastReads

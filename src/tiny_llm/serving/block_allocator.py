@@ -68,11 +68,6 @@ class BlockAllocator:
         """Blocks without references, cached ones included."""
         return len(self.blank) + len(self.prefix_cache.idle)
 
-    @property
-    def num_returning(self) -> int:
-        """Blocks that were freed and cannot be handed out yet: none, as `free` is called when the device is done."""
-        return 0
-
     def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool:
         """Whether `count` blocks are free.
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from .events import Event
+from .events import Event, number_of
 
 
 def percentile(values: Sequence[float], p: float) -> float:
@@ -62,14 +62,15 @@ class ChunkedPrefillMetrics:
         """Records an event of a scheduler. An end token does not count as a token. Given."""
         request = event.request
         if event.kind == "arrive":
-            self.record_arrival(request.prompt_idx, event.time)
+            self.record_arrival(number_of(request), event.time)
         elif event.kind == "step":
             self._on_step(event)
         elif event.kind == "token":
-            if len(request.tokens) > self._seen.get(request.prompt_idx, (0, 0, 0))[2]:
-                self.record_token(request.prompt_idx, event.time)
+            number = number_of(request)
+            if len(request.tokens) > self._seen.get(number, (0, 0, 0))[2]:
+                self.record_token(number, event.time)
         elif event.kind == "finish":
-            self.record_finish(request.prompt_idx, event.time)
+            self.record_finish(number_of(request), event.time)
 
     def _on_step(self, event: Event) -> None:
         for part in event.parts:

@@ -12,17 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from .request_stream import Piece, RequestStream
-from .sequence import Sequence
+from .request_stream import OpenRequest, Piece, RequestStream
 
 T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """What the loop drives. `HybridScheduler` is one; every call comes from one thread."""
+    """What the loop drives: `LLMEngine` of the kit, for example. Every call comes from one thread."""
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a request. One that can never be served has ended afterwards."""
+    def add(self, request: OpenRequest) -> None:
+        """Queues a request. One that can never be served has ended already."""
 
     def step(self) -> Any:
         """Computes one step. If it raises, the requests in the failed call have ended, and no others."""
@@ -115,19 +114,21 @@ class EngineLoop:
         """Sequences that wait or run."""
         return sum(len(stream.sequences) for stream in self._open)
 
-    def submit(self, sequences: abc.Sequence[Sequence]) -> RequestStream:
-        """Accepts a request for the next turn: all of its answers, or none.
+    def submit(self, requests: abc.Sequence[OpenRequest]) -> RequestStream:
+        """Accepts the requests of one reader for the next turn: all of their answers, or none.
 
         Args:
-            sequences: one for each answer.
+            requests: one for each prompt.
 
         Raises:
             NotServing: the engine is not ready.
             QueueFull: there is no place for all of them now.
             ValueError: there never will be.
         """
-        if len(sequences) > self.max_open:
-            raise ValueError(f"{len(sequences)} answers at once: at most {self.max_open} are taken")
+        stream = RequestStream(requests, self.abandon)
+        answers = len(stream.sequences)
+        if answers > self.max_open:
+            raise ValueError(f"{answers} answers at once: at most {self.max_open} are taken")
         # TASK 3.6.2: refuse, or remember the stream as open and as arrived, and wake the loop.
         # In an unbounded queue every request would wait too long, so refuse at once. Do not touch the engine here.
         raise NotImplementedError("week 3 day 6 task 2: EngineLoop.submit")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..serving.packing import PackedInputs
+from ..serving.packed_inputs import PackedInputs
 from ..serving.past_reads import PastReads
 from . import hpu
 

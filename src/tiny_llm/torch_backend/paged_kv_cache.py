@@ -59,15 +59,6 @@ class TinyKvPagedPool:
         self.keys.index_copy_(0, slots, key)
         self.values.index_copy_(0, slots, value)
 
-    def copy_blocks(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copies whole blocks, in place.
-
-        Args:
-            sources, targets: (C,) integers; for padding the pad page in both.
-        """
-        for pages in (self.key_pages, self.value_pages):
-            pages.index_copy_(0, targets, pages.index_select(0, sources))
-
     def materialize(self) -> None:
         """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
         hpu.mark_step()

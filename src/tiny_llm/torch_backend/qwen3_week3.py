@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from ..layer_weights import Checkpoint
-from ..serving.packing import PackedInputs
+from ..serving.packed_inputs import PackedInputs
 from .basics import silu
 from .kernels import Kernels, choose_kernels
 from .packed_attention import PackedMask

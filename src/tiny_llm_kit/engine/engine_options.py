@@ -25,8 +25,8 @@ class EngineOptions:
         enable_prefix_caching: whether requests share the blocks of equal beginnings.
         scheduling_policy: "fcfs" serves requests in the order of their arrival; "priority" serves interactive requests
             before batch ones.
-        policy: "hybrid" computes chunks and decodes in one forward, "separate" the same plan in two; or a name of the
-            policies of Day 3.5.
+        policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
+            plan in two; or a name of the policies of Day 3.5.
         latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
             seconds or minutes; None compiles it on an HPU and on CUDA.

@@ -54,7 +54,7 @@ class EngineRequest:
 
     def output(self) -> RequestOutput:
         """The result; every sequence has ended."""
-        cached = max((sequence.num_cached for sequence in self.sequences), default=0)
+        cached = self.sequences[0].num_cached if self.sequences else 0
         answers = [self._answer(index, sequence) for index, sequence in enumerate(self.sequences)]
         if self.error is not None:
             answers = [CompletionOutput(0, "", [], "error", error=self.error)]

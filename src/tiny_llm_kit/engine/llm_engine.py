@@ -1,20 +1,22 @@
 """Week 3's engine around one loaded model: pool, allocator, scheduler, and the loop that serves requests."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..terminal import interrupts_kept
 from .engine_options import EngineLimits, EngineOptions
 from .engine_profiling import measured_num_blocks, measured_profile
 from .engine_request import EngineRequest
+from .parallel_sampling import ParallelSampling
 from .port import Port, resolve_serving
 from .request_factory import RequestFactory
 from .step_shapes import StepShapes
 
 
 class LLMEngine:
-    """Serves requests with one model. Not for several threads at once.
+    """Serves requests with one model. An `Engine` for the loop of Day 3.6. Not for several threads at once.
 
     Args:
         port: of the solution whose code runs.
@@ -40,7 +42,6 @@ class LLMEngine:
         self.limits = limits = EngineLimits.of(options, self.names, network.config)
         self.max_model_len, self.max_num_batched_tokens = limits.max_model_len, limits.max_num_batched_tokens
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
-        self._requests = RequestFactory(self.names, tokenizer, self.max_model_len, options.seed)
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         num_blocks = options.num_blocks or measured_num_blocks(port, self.names, network, options, limits)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
@@ -51,6 +52,14 @@ class LLMEngine:
             self.warm_up()
         slack = options.policy == "slack"
         self.profile = measured_profile(self.names, self.runner, options, limits) if slack else None
+        self._requests = RequestFactory(
+            self.names,
+            tokenizer,
+            vocab_size=self.runner.vocab_size,
+            max_model_len=self.max_model_len,
+            pool_tokens=self.runner.num_blocks * options.block_size,
+            seed=options.seed,
+        )
         self.setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
         self.reset_prefix_cache()
 
@@ -93,20 +102,36 @@ class LLMEngine:
             on_event=self._emit,
             **self._policy_options(),
         )
+        self._parallel = ParallelSampling(self.scheduler.enqueue)
 
     def _emit(self, event: Any) -> None:
         if event.request is not None:
             number = event.request.request_id
             request = self._open.pop(number, None) if event.kind == "finish" else self._open.get(number)
-            if request is not None:  # a server's sequences are added to the scheduler itself
+            if request is not None:  # a test may add a sequence to the scheduler itself
                 request.on_event(event)
         for listener in self.listeners:
             listener(event)
+
+    @contextmanager
+    def heard_by(self, *listeners: Callable[[Any], object]) -> Iterator[None]:
+        """Adds listeners for as long as the context lasts."""
+        self.listeners += listeners
+        try:
+            yield
+        finally:
+            for listener in listeners:
+                self.listeners.remove(listener)
 
     @property
     def num_open(self) -> int:
         """Sequences that wait or run."""
         return len(self._open)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait, in the queue or for their parent's first token."""
+        return len(self.scheduler.waiting) + len(self._parallel)
 
     def request(
         self,
@@ -117,7 +142,7 @@ class LLMEngine:
         *,
         priority: str = "interactive",
     ) -> EngineRequest:
-        """A request that is not added yet.
+        """A request that is not added yet. One that can never be served has ended, with the reason.
 
         Args:
             prompt: the text that `ids` came from, if any.
@@ -133,21 +158,34 @@ class LLMEngine:
             raise RuntimeError("this LLM is closed: make a new one for more requests")
         return self._requests.request(prompt, ids, sampling, error, priority)
 
-    def check(self, sequence: Any) -> None:
-        """Ends a sequence that can never be served, with the reason. Changes nothing of the engine."""
-        pool_tokens = self.runner.num_blocks * self.options.block_size
-        sequence.check(self.runner.vocab_size, self.max_model_len, pool_tokens)
-
     def add(self, request: EngineRequest) -> None:
-        """Adds a request to the queue. One that can never be served ends at once with its error."""
+        """Adds a request that `request` has made to the queue."""
         request.metrics.arrival_time = self.clock()
-        for sequence in request.sequences:
-            self._open[sequence.request_id] = request
-            self.scheduler.add(sequence)
+        self._open.update(dict.fromkeys((one.request_id for one in request.sequences), request))
+        if request.sequences:
+            self._parallel.add(request.sequences)
 
-    def step(self) -> None:
-        """One step for all requests that were added."""
-        self.scheduler.step()
+    def has_work_remaining(self) -> bool:
+        """Whether an answer waits or runs."""
+        return bool(len(self._parallel)) or self.scheduler.has_work_remaining()
+
+    def step(self) -> bool:
+        """One step for all requests that were added.
+
+        Returns:
+            Whether anything was computed.
+
+        Raises:
+            What the model has raised. The requests in the failed call have ended then.
+        """
+        try:
+            return self.scheduler.step()
+        finally:
+            self._parallel.release()
+
+    def collect_results(self) -> None:
+        """Forgets the requests that have ended; each has its own result."""
+        self.scheduler.collect_results()
 
     def run(self, requests: Sequence[EngineRequest], on_step: Callable[[], object] = lambda: None) -> None:
         """Serves these requests to their end, with those that were added before.
@@ -164,7 +202,7 @@ class LLMEngine:
             with interrupts_kept() as check_interrupt:
                 for request in requests:
                     self.add(request)
-                while self.scheduler.has_work_remaining():
+                while self.has_work_remaining():
                     self.step()
                     on_step()
                     check_interrupt()
@@ -172,12 +210,14 @@ class LLMEngine:
             for request in list(self._open.values()):
                 request.abort()
             self.scheduler.plan(self.clock())  # nothing is left to plan; requests that have ended leave
+            self._parallel.release()
             raise
         finally:
-            self.scheduler.collect_results()  # once, for it looks at every request; each has its own result
+            self.collect_results()  # once, for it looks at every request
 
     def close(self) -> None:
         """Ends every request, and gives the memory of weights and KV blocks back. Closing twice does nothing."""
         if self.scheduler is not None:
+            self._parallel.close()
             self.scheduler.close()
-        self.runner = self.network = self.scheduler = self.allocator = None
+        self.runner = self.network = self.scheduler = self.allocator = self._parallel = None

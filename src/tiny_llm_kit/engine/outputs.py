@@ -78,7 +78,7 @@ class RequestOutput:
         prompt_token_ids: what the model read.
         outputs: the answers, `n` of them.
         metrics: when they came.
-        num_cached_tokens: of the prompt, taken from the prefix cache; the most of any answer.
+        num_cached_tokens: of the prompt, taken from the prefix cache by the first answer.
     """
 
     request_id: str

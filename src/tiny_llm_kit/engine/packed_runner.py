@@ -71,8 +71,6 @@ class PackedRunner:
             on_progress: called as on_progress(done, total) after each bucket.
         """
         listed, drawn = self.buckets.warm_up_list(), set()
-        with self.kit.inference():
-            self._copy_blocks([(self.num_blocks, self.num_blocks)])
         for done, bucket in enumerate(listed, start=1):
             temperatures = (0.0,) if bucket.rows in drawn else (0.0, 1.0)
             for temperature in temperatures:
@@ -92,8 +90,6 @@ class PackedRunner:
         window = self.model.config.sliding_window
         with self.kit.inference():
             inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
-            if batch.copies:
-                self._copy_blocks(batch.copies)
             logits = self._forward(*inputs.flatten())
             chosen = [] if logits is None else self._choose(batch, logits)
             for pool in self.pools:
@@ -101,14 +97,6 @@ class PackedRunner:
             if logits is None:  # nothing was read, so wait for the device before anyone takes the time
                 self.kit.synchronize(self.device)
         return chosen
-
-    def _copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copies blocks in every pool. With buckets always as many: the pad block to itself for the rest."""
-        most = len(copies) if self.buckets is None else self.buckets.max_num_seqs
-        padding = [(self.num_blocks, self.num_blocks)] * (most - len(copies))
-        sources, targets = (self._array(list(blocks)) for blocks in zip(*copies, *padding, strict=True))
-        for pool in self.pools:
-            pool.copy_blocks(sources, targets)
 
     def _array(self, values: list) -> Any:
         return self.kit.to_array(values, device=self.device)

@@ -15,12 +15,17 @@ class RequestFactory:
     Args:
         names: the module `serving` of a solution.
         tokenizer: of the model.
+        vocab_size: token ids are below it.
         max_model_len: tokens of a prompt and its answer.
+        pool_tokens: tokens that all KV blocks together hold.
         seed: of the requests that have none.
     """
 
-    def __init__(self, names: Any, tokenizer: Any, max_model_len: int, seed: int):
-        self.names, self.tokenizer, self.max_model_len, self.seed = names, tokenizer, max_model_len, seed
+    def __init__(
+        self, names: Any, tokenizer: Any, *, vocab_size: int, max_model_len: int, pool_tokens: int, seed: int
+    ):
+        self.names, self.tokenizer, self.seed = names, tokenizer, seed
+        self.vocab_size, self.max_model_len, self.pool_tokens = vocab_size, max_model_len, pool_tokens
         self._num_requests = self._num_sequences = 0
 
     def request(
@@ -33,14 +38,23 @@ class RequestFactory:
         made = EngineRequest(str(number), prompt, list(ids), sampling, self.tokenizer, error)
         for index in range(sampling.n if error is None else 0):
             own = replace(sampling, n=1, sample_index=sampling.sample_index + index)
-            leader = made.sequences[0] if made.sequences else None
-            made.sequences.append(self._sequence(made.prompt_token_ids, own, priority, leader))
+            made.sequences.append(self._sequence(made.prompt_token_ids, own, priority))
+        self._check(made.sequences)
         return made
 
-    def _sequence(self, ids: list[int], sampling: Any, priority: str, leader: Any) -> Any:
+    def _sequence(self, ids: list[int], sampling: Any, priority: str) -> Any:
         number, self._num_sequences = self._num_sequences, self._num_sequences + 1
         limit = {"sampling": sampling, "max_seq_len": self.max_model_len, "priority": priority}
-        return self.names.Sequence(ids, self.tokenizer, request_id=number, **limit, leader=leader)
+        return self.names.Sequence(ids, self.tokenizer, request_id=number, **limit)
+
+    def _check(self, sequences: Sequence[Any]) -> None:
+        """Ends answers that can never be served, with the reason. All have one prompt, so the first is checked."""
+        for sequence in sequences[:1]:
+            sequence.check(self.vocab_size, self.max_model_len, self.pool_tokens)
+        for sequence in sequences[1:]:
+            sequence.max_seq_len = sequences[0].max_seq_len
+            if sequences[0].error is not None:
+                sequence.fail(sequences[0].error)
 
 
 def request_seed(seed: int, number: int) -> int:

@@ -6,6 +6,16 @@ from typing import Any
 from .trace import WHOLE, Lane, Span, Trace, stalls
 
 
+def number_of(request: Any) -> int:
+    """The number of a `Request` of Week 2 or of a `Sequence` of Week 3."""
+    return request.prompt_idx if hasattr(request, "prompt_idx") else request.request_id
+
+
+def computed_of(request: Any) -> int:
+    """Tokens of it whose keys and values are in a cache or in its blocks."""
+    return request.offset if hasattr(request, "offset") else request.num_computed
+
+
 class Recorder:
     """Records what a scheduler does. A listener for the events of `batch_generate` and `ChunkedPrefillScheduler`.
 
@@ -38,7 +48,7 @@ class Recorder:
     def arrive(self, request: Any, time: float) -> None:
         """A request starts to wait; a later "arrive" event of it changes nothing."""
         self.begin(time)
-        number, time = request.prompt_idx, time - self._begin
+        number, time = number_of(request), time - self._begin
         if number not in self._lanes:
             name = self.names[number] if number < len(self.names) else ""
             self._lanes[number] = Lane(number, len(request.prompt_tokens), time, name or str(number))
@@ -54,13 +64,13 @@ class Recorder:
         self.arrive(event.request, event.time)
 
     def _prefill(self, event: Any) -> None:
-        self._ends_waiting(event.request.prompt_idx)
+        self._ends_waiting(number_of(event.request))
 
     _resume = _prefill
 
     def _pause(self, event: Any) -> None:
         # One that makes room before its own first chunk is still queued.
-        self._since.setdefault(event.request.prompt_idx, ("paused", self._now))
+        self._since.setdefault(number_of(event.request), ("paused", self._now))
 
     _preempt = _pause
 
@@ -71,8 +81,8 @@ class Recorder:
 
     def _chunk(self, part: Any, start: float) -> None:
         [request] = part.requests
-        self._ends_waiting(request.prompt_idx, start)
-        self._spans.append(Span(request.prompt_idx, "chunk", start, self._now, part.tokens, part.context))
+        self._ends_waiting(number_of(request), start)
+        self._spans.append(Span(number_of(request), "chunk", start, self._now, part.tokens, part.context))
         if part.running:
             self.stall_steps -= self._stalls()
             self._chunks.append((start, part.tokens))
@@ -83,7 +93,7 @@ class Recorder:
         return stalls(sum(tokens for _, tokens in self._chunks), self.prefill_step)
 
     def _token(self, event: Any) -> None:
-        lane = self._lanes[event.request.prompt_idx]
+        lane = self._lanes[number_of(event.request)]
         # The event of an end token adds nothing to the request's tokens.
         if len(event.request.tokens) > len(lane.tokens):
             lane.tokens.append(self._now)
@@ -91,7 +101,7 @@ class Recorder:
     def _decode(self, part: Any, start: float) -> None:
         self._waits(part, start)
         for request in part.requests:
-            span = Span(request.prompt_idx, "decode", start, self._now, part.tokens, request.offset)
+            span = Span(number_of(request), "decode", start, self._now, part.tokens, computed_of(request))
             self._spans.append(span)
 
     def _waits(self, part: Any, end: float) -> None:
@@ -101,13 +111,13 @@ class Recorder:
         start, tokens = self._chunks[0][0], sum(tokens for _, tokens in self._chunks)
         kind = "stall" if self._stalls() else "waiting"
         for request in part.requests:
-            lane = self._lanes[request.prompt_idx]
+            lane = self._lanes[number_of(request)]
             if lane.tokens and lane.tokens[0] <= start < end:  # not in a step that has chunks and decodes
                 self._spans.append(Span(lane.request, kind, start, end, tokens))
         self._chunks.clear()
 
     def _finish(self, event: Any) -> None:
-        number = event.request.prompt_idx
+        number = number_of(event.request)
         self._ends_waiting(number)
         self._lanes[number].finish, self._lanes[number].reason = self._now, event.request.finish_reason
 

@@ -49,7 +49,7 @@ def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:
     found: Mapping[str, dict[str, Any]] = {
         # Whole prompts beside decodes: a chunk may be as long as the longest prompt.
         "hybrid-batching-only": {"max_num_batched_tokens": most},
-        "chunked-prefills-only": {"max_num_batched_tokens": budget, "policy": "separate"},
+        "chunked-prefills-only": {"max_num_batched_tokens": budget, "mixed_steps": False},
         "Sarathi-Serve": {"max_num_batched_tokens": budget},
         # Whole prompts first, in steps of their own.
         "vLLM": {"max_num_batched_tokens": most, "enable_chunked_prefill": False},

@@ -13,7 +13,7 @@ from itertools import accumulate, chain, groupby, pairwise
 
 import mlx.core as mx
 
-from ..serving.packing import PackedInputs
+from ..serving.packed_inputs import PackedInputs
 from ..serving.past_reads import PastReads
 from .flash_attention import fused_attention
 

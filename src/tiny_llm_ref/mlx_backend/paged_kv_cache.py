@@ -48,18 +48,6 @@ class TinyKvPagedPool:
         self.keys[slots] = key
         self.values[slots] = value
 
-    def copy_blocks(self, sources: mx.array, targets: mx.array) -> None:
-        """Copies whole blocks, in place.
-
-        Args:
-            sources, targets: (C,) integers; for padding the pad page in both.
-        """
-        offsets = mx.arange(self.page_size)
-        sources, targets = (
-            (blocks[:, None] * self.page_size + offsets).flatten() for blocks in (sources, targets)
-        )
-        self.write(targets, self.keys[sources], self.values[sources])
-
     def materialize(self) -> None:
         """Computes what is still lazy."""
         mx.eval(self.keys, self.values)

@@ -68,11 +68,6 @@ class BlockAllocator:
         """Blocks without references, cached ones included."""
         return len(self.blank) + len(self.prefix_cache.idle)
 
-    @property
-    def num_returning(self) -> int:
-        """Blocks that were freed and cannot be handed out yet: none, as `free` is called when the device is done."""
-        return 0
-
     def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool:
         """Whether `count` blocks are free.
 
@@ -82,7 +77,8 @@ class BlockAllocator:
                 running request may take the last block.
         """
         # TASK 3.1.1: compare with what is free; the watermark counts only where it is to be kept.
-        return count + keep_watermark * self.watermark_blocks <= self.num_free
+        kept = self.watermark_blocks if keep_watermark else 0
+        return count + kept <= self.num_free
 
     def allocate(self, count: int) -> list[int]:
         """Hands out `count` blocks, each with one reference: blank ones first, then evicted ones.

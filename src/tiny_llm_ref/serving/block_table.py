@@ -117,27 +117,6 @@ class BlockTable:
         self.blocks, self.digests = found, digests
         return self.num_registered
 
-    def fork(self, other: "BlockTable", num_tokens: int) -> tuple[int, int] | None:
-        """Takes the first tokens of another text by reference. For an empty table. Given.
-
-        A last block that is not full is not shared: this table gets a block of its own for it.
-
-        Args:
-            other: of a request whose text begins with the same tokens.
-            num_tokens: how many; their keys and values are in its blocks.
-
-        Returns:
-            The other's block and this table's, to which it must be copied; None when all blocks are full.
-
-        Raises:
-            OutOfBlocks: no block is free for the copy; nothing has changed then.
-        """
-        full, rest = divmod(num_tokens, self.allocator.block_size)
-        own = self.allocator.allocate(1 if rest else 0)
-        self.allocator.fork(other.blocks[:full])
-        self.blocks, self.digests = other.blocks[:full] + own, other.digests[:full]
-        return (other.blocks[full], own[0]) if rest else None
-
     def release(self) -> None:
         """Gives all blocks back. A second call does nothing."""
         blocks, self.blocks, self.digests = self.blocks, [], []

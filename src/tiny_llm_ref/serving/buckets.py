@@ -5,31 +5,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .bucket import Bucket
 from .ladders import STRATEGIES, bucketize, exponential_ladder
-from .packing import PackedBatch
+from .packed_batch import PackedBatch
 from .sampling import SamplingParams
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """The shape of a packed step, which is the key of a compiled graph.
-
-    Args:
-        tokens: T, rows of the step.
-        rows: rows that may be sampled, and that may read a past of their own; at most `tokens`.
-        chunk_pages: pages that chunks read; 0 when no chunk has a past, None when such pages are not padded.
-        decode_pages: pages that requests of one row read; 0 when none has a past, None when they are not padded.
-    """
-
-    tokens: int
-    rows: int
-    chunk_pages: int | None = None
-    decode_pages: int | None = None
-
-    @property
-    def size(self) -> tuple[int, int, int]:
-        """For comparisons: rows first, then pages."""
-        return self.tokens, self.chunk_pages or 0, self.decode_pages or 0
 
 
 @dataclass(frozen=True)
@@ -74,10 +53,8 @@ class Buckets:
         # TASK 3.4.4: the ladders of decodes, or those of steps with a request of several rows.
         # Where requests of one row read pages, and in every step of decodes, each of `rows` counts as a page at least.
         # In a step with chunks there may be no past of a kind: 0 stays 0, which is a separate shape.
-        # Several answers to one prompt are sampled from its last row, so there may be more samples than tokens.
         has_chunks = len(batch.token_ids) > len(batch.context_lens)
-        most = max(len(batch.token_ids), len(batch.sample_rows))
-        tokens = bucketize(most, self.chunk_tokens if has_chunks else self.decode_tokens)
+        tokens = bucketize(len(batch.token_ids), self.chunk_tokens if has_chunks else self.decode_tokens)
         rows = min(tokens, self.max_num_seqs)
         ladder = self.chunk_pages if has_chunks else self.decode_pages
         if ladder is None:

@@ -57,3 +57,8 @@ class Event:
 
 
 Listener = Callable[[Event], object]
+
+
+def number_of(request: Any) -> int:
+    """The number of an event's request: `prompt_idx` of a `Request`, `request_id` of a `Sequence`."""
+    return request.prompt_idx if hasattr(request, "prompt_idx") else request.request_id

@@ -1,15 +1,11 @@
 """The model as the policy sees it: a few sizes, its caches, and one call for each kind of work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from .packed_batch import PackedBatch
 from .sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from .packing import PackedBatch
 
 
 class KvCache(Protocol):
@@ -119,7 +115,7 @@ class PackedModel(Protocol):
     vocab_size: int  # token ids are smaller than this
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
-        """Copies blocks, computes all rows of a batch and writes their keys and values; returns when that is done.
+        """Computes all rows of a batch and writes their keys and values; returns when that is done.
 
         Returns:
             One for each of `batch.sample_rows`.

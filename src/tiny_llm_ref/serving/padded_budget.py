@@ -27,6 +27,11 @@ def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: b
     return max(0, rung if separate else rung - decodes)
 
 
+def least_budget(buckets: Buckets, mixed_steps: bool) -> int:
+    """The fewest padded tokens per step with which a chunk fits beside the decodes, whatever their number. Given."""
+    return buckets.chunk_tokens[0] + (0 if mixed_steps else buckets.decode_tokens[-1])
+
+
 def tokens_to_delay(tokens: int, ladder: Sequence[int]) -> int:
     """How many tokens of a step should wait for the next one, because this saves more padding than it delays.
 

@@ -7,10 +7,9 @@ from typing import Any
 from .answer_text import AnswerText
 from .chunk import next_chunk
 from .model import KvCache, ServingModel
+from .priorities import check_priority
 from .prompt_check import prompt_error
 from .sampling import WEEK_3, SamplingParams
-
-PRIORITIES = ("interactive", "batch")
 
 
 class Request:
@@ -46,8 +45,7 @@ class Request:
         stop: Sequence[str] | str | None = None,
         priority: str = "interactive",
     ):
-        if priority not in PRIORITIES:
-            raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
+        check_priority(priority)
         if sampling is not None and (refused := sampling.changed(WEEK_3)):
             raise ValueError(
                 f"{', '.join(refused)}: only the engine of Week 3 (`LLM`) has this; leave it out"

@@ -5,7 +5,8 @@ from collections import deque
 from itertools import count
 from typing import Protocol
 
-from .request import PRIORITIES, Request
+from .priorities import PRIORITIES
+from .request import Request
 
 
 class RequestQueue(Protocol):

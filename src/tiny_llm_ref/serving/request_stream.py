@@ -4,6 +4,7 @@ import asyncio
 from collections import abc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from .model import Sampled
 from .sequence import Sequence
@@ -33,6 +34,15 @@ class Piece:
         return Piece(self.index, text, sampled, later.finish_reason, later.error)
 
 
+class OpenRequest(Protocol):
+    """A prompt and its answers, as the engine takes it."""
+
+    sequences: abc.Sequence[Sequence]  # one for each answer
+
+    def abort(self) -> None:
+        """Ends all answers that have not ended."""
+
+
 class RequestStream:
     """Connects the engine's thread, which produces pieces, with one reader on the event loop.
 
@@ -42,12 +52,13 @@ class RequestStream:
     `new_pieces` and `has_ended` belong to the engine's thread, everything else to the event loop.
 
     Args:
-        sequences: one for each answer.
+        requests: one for each prompt; their answers are numbered from the first prompt's first.
         abandon: called with the stream when its reader leaves before the end.
     """
 
-    def __init__(self, sequences: abc.Sequence[Sequence], abandon: Callable[["RequestStream"], None]):
-        self.sequences = list(sequences)
+    def __init__(self, requests: abc.Sequence[OpenRequest], abandon: Callable[["RequestStream"], None]):
+        self.requests = list(requests)
+        self.sequences = [sequence for request in requests for sequence in request.sequences]
         self._abandon = abandon
         self._told = [(0, 0)] * len(self.sequences)  # characters and tokens in pieces so far
         self._unfinished = set(range(len(self.sequences)))  # answers whose last piece was not produced

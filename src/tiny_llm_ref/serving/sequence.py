@@ -6,8 +6,8 @@ from typing import Any
 from .answer_text import AnswerText
 from .block_table import BlockTable
 from .model import Sampled
+from .priorities import check_priority
 from .prompt_check import prompt_error
-from .request import PRIORITIES
 from .sampling import SamplingParams
 
 
@@ -24,8 +24,6 @@ class Sequence:
         sampling: how to draw, when to stop, and how many tokens at most; greedy when None.
         max_seq_len: tokens of prompt and answer together, at most; the scheduler lowers it to what the model reads.
         priority: "interactive" or "batch", for the queue.
-        leader: the first answer to the same prompt, if this is another one. When the scheduler has both, the leader
-            computes the prompt for them.
 
     Raises:
         ValueError: no such priority.
@@ -40,10 +38,8 @@ class Sequence:
         sampling: SamplingParams | None = None,
         max_seq_len: int,
         priority: str = "interactive",
-        leader: "Sequence | None" = None,
     ):
-        if priority not in PRIORITIES:
-            raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
+        check_priority(priority)
         self.sampling = sampling or SamplingParams()
         self.request_id, self.max_seq_len, self.priority = request_id, max_seq_len, priority
         self.prompt_tokens = list(prompt_tokens)
@@ -55,8 +51,6 @@ class Sequence:
         self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
         self.token_time = 0.0  # when its last token came
         self.block_table: BlockTable | None = None  # the scheduler's `add` gives it one
-        self.leader = leader
-        self.siblings: list[Sequence] = []  # other answers: they begin when this one has computed the prompt
         self.sampled: list[Sampled] = []  # what the model said about each token of the answer
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
@@ -96,16 +90,6 @@ class Sequence:
     def text(self) -> str:
         """The answer so far."""
         return self.answer.text
-
-    @property
-    def prompt_idx(self) -> int:
-        """The request's number, as completions, metrics and recorders call it."""
-        return self.request_id
-
-    @property
-    def offset(self) -> int:
-        """Tokens in the cache, as recorders call them."""
-        return self.num_computed
 
     # What happens to it.
 
@@ -166,14 +150,6 @@ class Sequence:
             self.fail(error)
         elif self.sampling.max_tokens is None:
             self.max_seq_len = min(self.max_seq_len, pool_tokens + 1)
-
-    def follow(self) -> bool:
-        """Lets this answer wait for the one that computes its prompt. Returns False if that one no longer does."""
-        leader, self.leader = self.leader, None
-        if leader is None or leader.block_table is None or leader.tokens or leader.is_done:
-            return False
-        leader.siblings.append(self)
-        return True
 
     def finish(self, reason: str) -> None:
         """Ends the request: delivers what was held back of its text and frees its blocks. The first reason stays."""

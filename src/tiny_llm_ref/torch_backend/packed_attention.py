@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..serving.packing import PackedInputs
+from ..serving.packed_inputs import PackedInputs
 from . import hpu
 from .flash_attention import Statistics, finish_attention, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask

@@ -32,14 +32,14 @@ def make_scheduler(
     """A scheduler by the name of its policy.
 
     Args:
-        name: a key of `POLICIES`, or "hybrid" or "separate" as `HybridScheduler` takes them.
+        name: a key of `POLICIES`; or "hybrid" or "separate", which are `HybridScheduler` with and without mixed steps.
         model, allocator, options: as the policy's class takes them.
 
     Raises:
         ValueError: there is no such policy, or an option is out of range.
     """
     if name in ("hybrid", "separate"):
-        return HybridScheduler(model, allocator, policy=name, **options)
+        return HybridScheduler(model, allocator, mixed_steps=name == "hybrid", **options)
     if name not in POLICIES:
         raise ValueError(f"policy is {name!r}: give one of {', '.join(['hybrid', 'separate', *POLICIES])}")
     return POLICIES[name](model, allocator, **options)

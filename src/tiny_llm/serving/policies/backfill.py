@@ -1,7 +1,8 @@
 """Admission past a request without room, if that does not delay it (backfilling; Lifka, 1995). Given."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections import abc
+from collections.abc import Callable
 
 from ..admission import Admission
 from ..block_allocator import BlockAllocator
@@ -19,38 +20,32 @@ class Backfill(Admission):
     requests leave at the latest.
 
     Args:
-        allocator: the blocks.
-        queue: the requests that wait.
-        running: returns the requests that run.
+        allocator, queue, running, emit, can_join: see `Admission`.
         step_tokens: tokens of prompts in a step.
         may_begin: whether a request may begin now, besides room.
-        can_join: whether two requests may run at the same time.
-        tell: see `Admission`.
     """
+
+    queue: AgedQueue
 
     def __init__(
         self,
         allocator: BlockAllocator,
         queue: AgedQueue,
+        running: abc.Sequence[Sequence],
+        emit: Callable[[str, Sequence], None],
         *,
-        running: Callable[[], list[Sequence]],
         step_tokens: int,
         may_begin: Callable[[Sequence], bool],
-        can_join: Callable[[Sequence, Sequence], bool],
-        tell: Callable[[str, Sequence], None],
+        can_join: Callable[[Sequence, Sequence], bool] | None = None,
     ):
-        def may_join(sequence: Sequence) -> bool:
-            return self.fits_beside(sequence, self.running())
-
-        super().__init__(allocator, queue, whole_prompts=False, tell=tell, may_join=may_join)
-        self.running, self.step_tokens, self.may_begin, self.can_join = (
-            running,
-            step_tokens,
-            may_begin,
-            can_join,
-        )
+        super().__init__(allocator, queue, running, emit, can_join=can_join)
+        self.step_tokens, self.may_begin = step_tokens, may_begin
         self.blocked: Sequence | None = None  # the first one without room
         self._free = 0  # blocks that were free when it had none
+
+    def add(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+        """Queues a request. A child has waited as long as its parent, which is what its key counts."""
+        self.queue.add(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Lets a preempted request wait again."""
@@ -87,7 +82,7 @@ class Backfill(Admission):
                 return None
             self.queue.take_shortest()
             if shortest.is_done:
-                self.tell("finish", shortest)
+                self.emit("finish", shortest)
             elif self._reserve(shortest, is_alone, left):
                 return shortest
             else:
@@ -115,7 +110,7 @@ class Backfill(Admission):
             self.queue.schedule_next()
             if not first.is_done:
                 return first
-            self.tell("finish", first)
+            self.emit("finish", first)
         return None
 
     def _block(self, sequence: Sequence) -> None:
@@ -139,7 +134,7 @@ class Backfill(Admission):
 
     def steps_until_room(self, sequence: Sequence) -> int:
         """Steps until enough running requests have ended to make room for this one."""
-        leaving = sorted(self.running(), key=self.steps_left)
+        leaving = sorted(self.running, key=self.steps_left)
         missing = (
             -(-len(sequence.known_tokens) // self.allocator.block_size) + self.allocator.watermark_blocks
         )
@@ -149,7 +144,3 @@ class Backfill(Admission):
             if free >= missing and self.fits_beside(sequence, leaving[index + 1 :]):
                 return self.steps_left(one)
         return 0
-
-    def fits_beside(self, sequence: Sequence, others: Iterable[Sequence]) -> bool:
-        """Whether a request may run with all of these."""
-        return all(self.can_join(sequence, other) for other in others)

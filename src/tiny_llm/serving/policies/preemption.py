@@ -5,7 +5,6 @@ from typing import Any
 from ..block_allocator import BlockAllocator
 from ..hybrid_scheduler import HybridScheduler
 from ..model import PackedModel
-from ..prompt_forks import places
 from ..sequence import Sequence
 from .backfill import Backfill
 
@@ -37,18 +36,17 @@ class PreemptingScheduler(HybridScheduler):
         if not any(map(self.may_preempt, self.running)):
             return
         victims = self.victims()
-        slots = self.forks.free_places(self.running)
-        free = self.allocator.num_free + self.allocator.num_returning - self.allocator.watermark_blocks
+        slots = self.max_num_seqs - len(self.running)
+        free = self.allocator.num_free + self.num_returning - self.allocator.watermark_blocks
         for head in self.waiting.smallest(len(victims)):
             slots, free = slots - 1, free - head.block_table.missing(len(head.known_tokens))
             if not self.may_take_places(head, victims, slots, free):
                 return
             while slots < 0 or free < 0:
                 victim = victims.pop(0)
-                slots, free = slots + places(victim), free + len(victim.block_table.blocks)
-                victim.waiting_since = self._now  # it goes after those that it makes way for
+                slots, free = slots + 1, free + len(victim.block_table.blocks)
+                victim.waiting_since = self.now  # it goes after those that it makes way for
                 self.preempt(victim)
-            slots -= len(head.siblings)
 
     def may_take_places(self, head: Sequence, victims: list[Sequence], slots: int, free: int) -> bool:
         """Whether a request may have others preempted, and would run then.
@@ -60,7 +58,7 @@ class PreemptingScheduler(HybridScheduler):
         """
         others = [one for one in self.running if one not in victims]
         gained = sum(len(one.block_table.blocks) for one in victims)
-        has_enough = slots + sum(map(places, victims)) >= 0 and free + gained >= 0
+        has_enough = slots + len(victims) >= 0 and free + gained >= 0
         fits = self.may_begin(head) and self.waiting.fits_beside(head, others)
         return head.priority == "interactive" and has_enough and fits
 
@@ -89,7 +87,7 @@ class PreemptingScheduler(HybridScheduler):
         """
         missing = sequence.block_table.missing(len(sequence.known_tokens))
         while not self.allocator.can_allocate(missing, keep_watermark=False):
-            if missing <= self.allocator.num_free + self.allocator.num_returning:
+            if missing <= self.allocator.num_free + self.num_returning:
                 return False
             victim = self.running[-1]
             self.preempt(victim)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from ..block_allocator import BlockAllocator
+from ..hybrid_options import Hooks
 from ..model import PackedModel
 from ..packing import Scheduled
 from ..sequence import Sequence
@@ -20,7 +21,7 @@ class SlackScheduler(PreemptingScheduler):
     Prompts go short first, with ageing. An interactive request that has no place takes that of a batch request. A
     request is passed by others only while it has no room, and only if that does not delay it.
 
-    With policy="separate" a step is either chunks or decodes: chunks while the decodes can wait for another one.
+    With mixed_steps=False a step is either chunks or decodes: chunks while the decodes can wait for another one.
 
     Args:
         model, allocator, options: as `HybridScheduler` takes them, without `queue`.
@@ -52,6 +53,7 @@ class SlackScheduler(PreemptingScheduler):
         max_preemptions: int = 4,
         **options: Any,
     ):
+        self.queue = AgedQueue(profile.math.b, ageing=ageing, batch_delay=batch_delay)
         super().__init__(model, allocator, max_preemptions=max_preemptions, **options)
         self.profile, self.tile = profile, tile
         self.latency_target = math.inf if latency_target is None else latency_target
@@ -61,18 +63,15 @@ class SlackScheduler(PreemptingScheduler):
         self.max_partial_prefills = (
             max(1, self.max_num_seqs // 2) if max_partial_prefills is None else max_partial_prefills
         )
-        self.queue = AgedQueue(profile.math.b, ageing=ageing, batch_delay=batch_delay)
-        self.waiting = Backfill(
-            allocator,
-            self.queue,
-            running=lambda: self.running,
-            step_tokens=self.max_num_batched_tokens,
-            may_begin=self.may_begin,
-            can_join=self.can_join or (lambda one, other: True),
-            tell=self._note,
-        )
         self._decoded_last = True  # with steps of one kind: what the last one was
         check_slack_options(self)
+
+    def make_admission(self, hooks: Hooks) -> Backfill:
+        """See `HybridScheduler.make_admission`."""
+        limits = {"step_tokens": self.max_num_batched_tokens, "may_begin": self.may_begin}
+        return Backfill(
+            self.allocator, self.queue, self.running, self.emit, can_join=hooks.can_join, **limits
+        )
 
     def plan_step(self, plan: list[Scheduled]) -> None:
         """Makes room first, then plans: both kinds in one step, or the kind whose turn it is."""
@@ -81,10 +80,10 @@ class SlackScheduler(PreemptingScheduler):
             key=self.may_preempt
         )  # who may be preempted for a block comes last, the youngest at the end
         first, second = self.plan_decodes, self.plan_prompts
-        if self.policy == "separate" and self.is_turn_of_prompts():
+        if not self.mixed_steps and self.is_turn_of_prompts():
             first, second = second, first
         first(plan)
-        if self.policy == "hybrid" or not plan:
+        if self.mixed_steps or not plan:
             second(plan)
         self._decoded_last = any(entry.is_decode for entry in plan)
 
@@ -132,8 +131,10 @@ class SlackScheduler(PreemptingScheduler):
         begun.sort(key=self.queue.key)
         while left > 0:
             before = self.queue.key(begun[0]) if begun else math.inf
-            chosen = self.begin(self.has_slot() and self.waiting.admit(not self.running, left, before))
-            if chosen is None:
+            chosen = self.waiting.admit(not self.running, left, before) if self.has_slot() else None
+            if chosen is not None:
+                self.running.append(chosen)
+            else:
                 if not begun:
                     return
                 chosen = begun.pop(0)
@@ -150,21 +151,16 @@ class SlackScheduler(PreemptingScheduler):
             if one.num_uncomputed <= left:
                 left -= self.plan_chunk(plan, one, left)
         while left > 0 and self.has_slot():
-            chosen = self.begin(self.waiting.admit_short(not self.running, left))
+            chosen = self.waiting.admit_short(not self.running, left)
             if chosen is None:
                 break
+            self.running.append(chosen)
             left -= self.plan_chunk(plan, chosen, left)
         return budget - left
 
     def has_slot(self) -> bool:
-        """Whether one more request may run, beside the answers that are to come of those that run."""
-        return self.forks.free_places(self.running) > 0
-
-    def begin(self, admitted: Sequence | None) -> Sequence | None:
-        """Lets an admitted request run, if there is one."""
-        if admitted:
-            self.running.append(admitted)
-        return admitted or None
+        """Whether one more request may run."""
+        return len(self.running) < self.max_num_seqs
 
     def is_long(self, sequence: Sequence) -> bool:
         """Whether much of a prompt is left."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class FakeAnswer:
-    """What a `RequestStream` reads of a `Sequence`. Its tokens are the letters of a text.
+    """What a `RequestStream` reads of a `Sequence`, and a request with this answer alone. Its tokens are letters.
 
     Args:
         text: what the engine answers, a letter per step.
@@ -20,6 +20,10 @@ class FakeAnswer:
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.engine: FakeEngine | None = None
+
+    @property
+    def sequences(self) -> "list[FakeAnswer]":
+        return [self]
 
     def abort(self) -> None:
         """Ends it. No step may be running, for the step writes into its block."""
@@ -39,6 +43,21 @@ class FakeAnswer:
         self.sampled.append(SimpleNamespace(token=ord(letter), logprob=None, top_logprobs=None))
         if self.text == self.whole:
             self.finish_reason = "length"
+
+
+class FakeRequest:
+    """A request with several answers.
+
+    Args:
+        texts: what the engine answers.
+    """
+
+    def __init__(self, *texts: str):
+        self.sequences = [FakeAnswer(text) for text in texts]
+
+    def abort(self) -> None:
+        for answer in self.sequences:
+            answer.abort()
 
 
 class FakeEngine:
@@ -70,11 +89,12 @@ class FakeEngine:
         self.threads.add(threading.get_ident())
         assert not self.is_in_step, f"{self.calls[-1]!r} while a step runs: hand over, and wait for its end"
 
-    def add(self, answer: FakeAnswer) -> None:
-        self.note("add", answer)
-        answer.engine = self
-        if answer.finish_reason is None:
-            self.waiting.append(answer)
+    def add(self, request: FakeAnswer | FakeRequest) -> None:
+        for answer in request.sequences:
+            self.note("add", answer)
+            answer.engine = self
+            if answer.finish_reason is None:
+                self.waiting.append(answer)
 
     def step(self) -> None:
         self.note("step")

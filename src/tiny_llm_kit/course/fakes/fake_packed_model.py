@@ -72,8 +72,6 @@ class FakePackedModel:
         number = len(self.batches)
         assert number < 2000, "2000 calls of the model: the loop does not end"
         self._check_shape(batch)
-        for source, target in batch.copies:
-            self._copy(source, target)
         self.batches.append(batch)
         self._check_blocks(batch, "before the model runs")
         self.during(number)
@@ -148,13 +146,6 @@ class FakePackedModel:
                 f"position {position} of a past belongs to another text: its block was given away, or shared wrongly"
             )
         return seen
-
-    def _copy(self, source: int, target: int) -> None:
-        size = self.allocator.block_size
-        for offset in range(size):
-            self.memory.pop(target * size + offset, None)
-            if source * size + offset in self.memory:
-                self.memory[target * size + offset] = self.memory[source * size + offset]
 
     def _slot(self, table: Sequence[int], position: int) -> int:
         size = self.allocator.block_size

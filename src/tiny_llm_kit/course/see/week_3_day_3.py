@@ -26,7 +26,7 @@ BUDGET, SEQS, BLOCKS, BLOCK = 12, 4, 11, 4
 DRAWN = ((5, 13, 0), (3, 11, 0), (21, 3, 2), (4, 4, 3))
 POLICIES = {
     "hybrid": {},
-    "separate": {"policy": "separate"},
+    "separate": {"mixed_steps": False},
     "no chunks": {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
 }
 QUESTIONS = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is vLLM?", "What is attention?")

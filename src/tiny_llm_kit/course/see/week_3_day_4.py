@@ -37,7 +37,7 @@ RUNS = {
     "whole prompts": {"enable_chunked_prefill": False, "max_num_batched_tokens": LEN},
     "chunks": {"max_num_batched_tokens": BUDGET},
     "adaptive": {"max_num_batched_tokens": BUDGET, "adaptive": True},
-    "two calls": {"max_num_batched_tokens": BUDGET, "policy": "separate"},
+    "two calls": {"max_num_batched_tokens": BUDGET, "mixed_steps": False},
 }
 MEMORY = 48 * 2**20  # bytes for the largest step, and for keys and values
 MEASURED = (
@@ -135,7 +135,7 @@ class ServedLoad:
         if options.pop("adaptive", False):
             options["chunker"] = s.AdaptiveChunker(0.03, sizes=(64, 128, 256))
         readers = 1 if options.get("enable_chunked_prefill", True) else 0
-        two_calls = options.get("policy") == "separate"
+        two_calls = not options.get("mixed_steps", True)
         self.buckets = s.make_buckets(
             "exponential", options["max_num_batched_tokens"], SEQS, LEN, PAGE, chunk_readers=readers,
             decode_readers=1 if two_calls else readers * SEQS,

@@ -124,7 +124,7 @@ class EngineMetrics:
         self._gauge(
             "num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)
         )
-        self._gauge("num_requests_waiting", "answers that wait", lambda: len(engine.scheduler.waiting))
+        self._gauge("num_requests_waiting", "answers that wait", lambda: engine.num_waiting)
         self._gauge("kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used)
 
     def _gauge(self, name: str, says: str, value: Any) -> None:

@@ -53,25 +53,6 @@ class ServerOptions:
             )
 
 
-class ServedEngine:
-    """The engine of an `LLM`, as `EngineLoop` drives it."""
-
-    def __init__(self, llm: LLM):
-        self._llm = llm
-
-    def add(self, sequence: Any) -> None:
-        self._llm.engine.scheduler.add(sequence)
-
-    def step(self) -> bool:
-        return self._llm.engine.scheduler.step()
-
-    def collect_results(self) -> list[Any]:
-        return self._llm.engine.scheduler.collect_results()
-
-    def close(self) -> None:
-        self._llm.close()
-
-
 class EngineService:
     """Opens an engine on a separate thread, and serves until it is stopped.
 
@@ -111,11 +92,11 @@ class EngineService:
             not self.has_opened and isinstance(error, (ImportError, ValueError))
         )
 
-    def _open(self) -> ServedEngine:
+    def _open(self) -> LLMEngine:
         self.llm = self._open_llm()
         self.llm.engine.listeners.extend(self._listeners(self.llm.engine))
         self.loop.max_open = self.llm.engine.options.max_num_seqs + self.options.max_queue
-        return ServedEngine(self.llm)
+        return self.llm.engine
 
     def _log_failure(self, error: Exception) -> None:
         LOG.error("a step failed; its requests have ended with an error", exc_info=error)
@@ -170,13 +151,11 @@ class EngineService:
         if count > self.loop.max_open:
             raise ApiError(400, f"{count} answers at once: this server takes at most {self.loop.max_open}")
         requests = [engine.request(None, ids, params, priority=priority) for ids in prompts]
-        sequences = [sequence for request in requests for sequence in request.sequences]
-        for sequence in sequences:
-            engine.check(sequence)
-            if sequence.error is not None:
-                raise ApiError(400, sequence.error, param=param)
+        for request in requests:
+            if (error := request.sequences[0].error) is not None:
+                raise ApiError(400, error, param=param)
         try:
-            return self.loop.submit(sequences)
+            return self.loop.submit(requests)
         except self.names.NotServing as error:
             raise unavailable(f"the server is {error.state}") from None
         except self.names.QueueFull as error:

@@ -11,7 +11,7 @@ from rich.text import Text
 from ...engine.llm_engine import LLMEngine
 from ...terminal import interrupts_kept
 from ..prompts import rendered
-from ..recorder import Recorder
+from ..recorder import Recorder, number_of
 from ..serve import Serving
 from ..text import counted, harmless, shortened
 
@@ -116,8 +116,8 @@ def make_engine_job(
     sequences = [sequence for request in asked for sequence in request.sequences]
 
     def answer(on_event: Callable[[Any], object]) -> None:
-        engine.listeners[:] = [on_event]
-        engine.run(asked)
+        with engine.heard_by(on_event):
+            engine.run(asked)
 
     serving = Serving(names, engine.runner, tokenizer, engine.clock)
     recorder = recorder_of(sequences, start, engine.max_num_batched_tokens)
@@ -145,8 +145,8 @@ def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
     ended = [request for request in job.requests if request.finish_reason not in (None, "abort")]
     digits = len(str(len(job.requests)))
     for request in ended:
-        number = f"{request.prompt_idx + 1:{digits}}. "
-        prompt = shortened(job.prompts[request.prompt_idx])
+        number = f"{number_of(request) + 1:{digits}}. "
+        prompt = shortened(job.prompts[number_of(request)])
         console.print(Text.assemble((number, "green"), (prompt, "bold")), soft_wrap=True)
         print_wrapped(console, answer_of(request), indent=" " * len(number))
     if ended:

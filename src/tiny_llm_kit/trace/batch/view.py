@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..live import LineView, Tail
+from ..recorder import number_of
 from ..text import counted, one_line, shortened
 
 STYLES = {"prefill": "yellow", "decode": "cyan", "done": "green", "idle": "dim"}
@@ -32,14 +33,14 @@ class SlotBoard:
     """
 
     def __init__(self, requests: Sequence[Any], slots: int):
-        self.waiting = {request.prompt_idx for request in requests}
+        self.waiting = {number_of(request) for request in requests}
         self.done: set[int] = set()
         self.slots = [Slot() for _ in range(slots)]
 
     def __call__(self, event: Any) -> None:
         if event.kind not in PHASES:  # a chunk of a prompt, or a step: no slot changes
             return
-        index = event.request.prompt_idx
+        index = number_of(event.request)
         self.waiting.discard(index)
         if event.kind == "finish":
             self.done.add(index)
@@ -82,7 +83,7 @@ class SlotBoard:
         if slot.request is None:
             return "", phase, "", Tail("")
         request = slot.request
-        return str(request.prompt_idx + 1), phase, str(len(request.tokens)), Tail(request.text)
+        return str(number_of(request) + 1), phase, str(len(request.tokens)), Tail(request.text)
 
 
 class BatchLines(LineView):
@@ -99,10 +100,10 @@ class BatchLines(LineView):
 
     def __call__(self, event: Any) -> None:
         if event.kind == "prefill":
-            number = event.request.prompt_idx
+            number = number_of(event.request)
             self.write(f"{number + 1} started: {shortened(self._prompts[number])}")
         elif event.kind == "finish":
-            self.write(f"{event.request.prompt_idx + 1} finished: {ending(event.request)}")
+            self.write(f"{number_of(event.request) + 1} finished: {ending(event.request)}")
 
     def __exit__(self, *exception: object) -> None:
         self.write("")  # the answers follow

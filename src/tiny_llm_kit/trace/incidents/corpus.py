@@ -55,7 +55,7 @@ CORPUS = (
                 (A, LONG),
                 (Bound("gap", "A", 133), Bound("ttft", "L", 1.1 * 1_960)),
                 target=133,
-                options={"policy": "separate"},
+                options={"mixed_steps": False},
             ),
         ),
     ),

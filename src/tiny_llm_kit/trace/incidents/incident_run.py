@@ -44,7 +44,7 @@ class IncidentRun:
             cost,
             scheduler=self._scheduler,
             recorder=self,
-            jump=policy != COUNTS_STEPS and case.options.get("policy") != "separate",
+            jump=policy != COUNTS_STEPS and case.options.get("mixed_steps", True),
             num_blocks=case.blocks,
             watermark=case.watermark,
             max_model_len=max(sent.prompt + sent.answer for sent in case.requests),
@@ -70,9 +70,10 @@ class IncidentRun:
         return made
 
     def _scheduler(self, model: Any, allocator: Any, **options: Any) -> Any:
+        kind = self.names.POLICIES[self.policy]
         if self.case.late_frees:
-            allocator = late_allocator(self.names, allocator, self._late)
-        return self.names.make_scheduler(self.policy, model, allocator, **options)
+            kind, allocator = late_scheduler(kind), late_allocator(self.names, allocator, self._late)
+        return kind(model, allocator, **options)
 
     def _late(self, come_back: Callable[[], None]) -> None:
         self.simulation.at(self.simulation.clock() + LATE, come_back)
@@ -150,8 +151,8 @@ class IncidentRun:
         open_ = [name for name, sequence in self.sequences.items() if not sequence.is_done]
         if open_ and not self.stuck:
             found.append(f"{len(open_)} requests never end, {open_[0]} among them")
-        allocator = self.simulation.scheduler.allocator
-        if not open_ and allocator.num_free + allocator.num_returning < allocator.num_blocks:
+        scheduler, allocator = self.simulation.scheduler, self.simulation.scheduler.allocator
+        if not open_ and allocator.num_free + scheduler.num_returning < allocator.num_blocks:
             found.append("blocks were not given back")
         return found + [
             f"{bound}: {self.seen(bound):,.0f}, at most {bound.most:,.0f}"
@@ -176,6 +177,17 @@ def measured_by(cost: PackedCost) -> Callable[[int, int], float]:
     )
 
 
+def late_scheduler(kind: type) -> type:
+    """A scheduler of this kind that knows how many blocks its `late_allocator` will give back."""
+
+    class LateScheduler(kind):
+        @property
+        def num_returning(self) -> int:
+            return len(self.allocator.returning)
+
+    return LateScheduler
+
+
 def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], None]], None]) -> Any:
     """An allocator whose freed blocks come back late, as after a step that is still running on the device.
 
@@ -190,10 +202,6 @@ def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], N
             self.returning: list[int] = []
             options = {"watermark": like.watermark_blocks / like.num_blocks, "enable_prefix_caching": False}
             super().__init__(like.num_blocks, like.block_size, **options)
-
-        @property
-        def num_returning(self) -> int:
-            return len(self.returning)
 
         def free(self, blocks: Any) -> None:
             before = len(self.blank)

@@ -79,7 +79,7 @@ def _step(event: Any, engine: Any) -> dict[str, Any]:
         "time": event.time,
         "parts": [_part(part) for part in event.parts],
         "budget": scheduler.max_num_batched_tokens,
-        "waiting": len(scheduler.waiting),
+        "waiting": engine.num_waiting,
         "free": allocator.num_free,
         "tables": {one.request_id: list(one.block_table.blocks) for one in scheduler.running},
         "cached": list(allocator.prefix_cache.idle),
