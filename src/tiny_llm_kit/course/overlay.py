@@ -66,10 +66,10 @@ def forget(package: str) -> None:
 
 @contextmanager
 def overlay(package: str, texts: Mapping[Path, str]) -> Iterator[None]:
-    """Inside, `import package` sees `texts` (by absolute path) instead of the files; outside, the files again.
+    """A context in which `import package` sees `texts`, by absolute path, instead of the files.
 
     Args:
-        package: with its dots, as "tiny_llm_ref.mlx_backend". What imports it from outside keeps what it has imported.
+        package: dotted name, as "tiny_llm_ref.mlx_backend". Modules outside it keep what they have imported from it.
         texts: of files of this package.
     """
     finder = _Finder(package, texts)

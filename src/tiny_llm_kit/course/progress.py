@@ -14,7 +14,7 @@ def record_results(outcomes: Mapping[tuple[str, Task], bool]) -> None:
     """Keeps, per port (or "serving") and task, whether its tests passed, and the fingerprint of that port's files.
 
     Raises:
-        OSError: they cannot be written here.
+        OSError: the results cannot be written.
     """
     if not outcomes:
         return

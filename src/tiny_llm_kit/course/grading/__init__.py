@@ -1,4 +1,4 @@
-"""How the day tests run and what they say: the pytest plugin and the one comparison that tests use."""
+"""The day tests: a pytest plugin that runs and reports them, their comparison, and oracles."""
 
 from .close import assert_close
 

@@ -58,7 +58,7 @@ def _heat_map(console: Console, title: str, weights: np.ndarray) -> None:
 
 
 def _shade(weight: float) -> str:
-    """Dark blue for 0, bright for 1; the text stays readable on both."""
+    """Background of a weight: dark blue for 0, bright for 1; the text is readable on both."""
     level = round(weight, 2)
     red, green, blue = (round(low + (high - low) * level) for low, high in ((16, 255), (24, 190), (48, 60)))
     return f"{'black' if level > 0.6 else 'white'} on rgb({red},{green},{blue})"

@@ -1,4 +1,4 @@
-"""The screen of Day 1.3: two causal masks, who reads which K/V head, and what a changed token can reach."""
+"""The screen of Day 1.3: two causal masks, each query head's K/V head, and the reach of a changed token."""
 
 import numpy as np
 from rich.console import Console

@@ -29,7 +29,7 @@ def show(b, console: Console) -> None:
 
 
 def parameters(config: ModelConfig) -> dict[str, int]:
-    """How many numbers each part of a model holds."""
+    """The number of parameters in each part of a model."""
     E, V, L = config.hidden_size, config.vocab_size, config.num_hidden_layers
     heads = config.num_attention_heads + config.num_key_value_heads
     return {

@@ -33,7 +33,7 @@ STYLES = {"-": "dim", "·": "red"}
 
 @dataclass
 class Served:
-    """What one way of serving did: its requests, its events, and how many steps it took."""
+    """The record of one way of serving: its requests, events and number of steps."""
 
     name: str
     requests: list

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def computed(self) -> int:
-        """Tokens."""
+        """Number of computed tokens."""
         return sum(part.tokens for event, _ in self.calls for part in event.parts)
 
 
@@ -120,7 +120,7 @@ def _compare(console: Console, runs: dict[str, Run]) -> None:
 
 
 def _serve(b, s, console: Console) -> None:
-    """Few blocks for five questions: chunks, decodes, preemptions and shared prefixes on the learner's arrays."""
+    """Serve five questions from few blocks, with chunks, preemptions and shared prefixes."""
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
     runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)

@@ -100,7 +100,7 @@ def _refusal(s, loop: Any) -> str:
 
 
 def _server(b, console: Console) -> None:
-    """One row and no queue, so that a second request finds the server full."""
+    """A server with one row and no queue, so that a second request finds it full."""
 
     def open_llm() -> LLM:
         network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
@@ -148,7 +148,7 @@ def _refused(server: BackgroundServer, console: Console) -> None:
 
 
 def _metrics(server: BackgroundServer, console: Console) -> None:
-    """As soon as the engine has seen that the client is gone."""
+    """Print the metrics once the engine has noticed that the client is gone."""
     end = time.monotonic() + 10
     while True:
         connection = server.connection()
