@@ -68,7 +68,7 @@ def _steps_without_an_end(scheduler: Any) -> int:
 
 
 def _ends(scheduler: Any, steps: int) -> Any:
-    """The end of each of this many steps."""
+    """End times of this many steps."""
     import numpy as np
 
     from .packed_cost import StepWork

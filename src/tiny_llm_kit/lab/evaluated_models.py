@@ -1,4 +1,4 @@
-"""What `eval-tiny-model` scores, as functions from ids to logits: a solution's models, and transformers."""
+"""The models that `eval-tiny-model` scores, as functions from ids to logits."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ORACLE = "transformers"
 
 
 def make_logits(solution: str, backend: str, dtype: str, model: str, quantize: str | None = None) -> Logits:
-    """The function of one run; `ORACLE` stands for a port."""
+    """The ids-to-logits function of one run; the backend may be `ORACLE`."""
     if backend == ORACLE:
         return oracle_logits(dtype, model)
     if quantize:

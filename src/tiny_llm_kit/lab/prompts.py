@@ -23,7 +23,7 @@ STANDARD_INPUT = "-"
 
 
 def rendered(tokenizer: Any, text: str) -> str:
-    """The prompt as the model was trained to read it; a model without a template continues the plain text.
+    """The prompt in the model's chat template, or as it is if the model has none.
 
     Raises:
         CheckpointError: the template fails.
@@ -43,7 +43,7 @@ def read_prompts(file: str) -> list[str]:
     try:
         text = (
             _bytes(file).decode().removeprefix("\ufeff")
-        )  # some editors begin a file with a mark that is no text
+        )  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:

@@ -1,4 +1,6 @@
-"""The incidents. The traces are ours; the threads have the engines' own figures.
+"""The incidents of the starvation corpus, with traces of our own.
+
+The threads have the engines' own figures.
 
 A step costs 10 ms and 0.1 ms for each token of a prompt: 61.2 ms for a full one of 512. Where nothing else is said,
 there are 512 tokens in a step, 8 requests run, blocks have 16 tokens and are plenty, and an answer may pause for 62 ms.
@@ -308,5 +310,5 @@ CORPUS = (
 
 
 def incident(number: int) -> Incident:
-    """The incident with a number."""
+    """The incident with this number."""
     return next(one for one in CORPUS if one.number == number)

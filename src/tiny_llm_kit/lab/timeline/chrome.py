@@ -25,7 +25,7 @@ def chrome_trace(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def text(traces: Sequence[Trace]) -> str:
-    """The file that a viewer opens, an event a line."""
+    """The text of a trace file, an event per line."""
     whole = chrome_trace(traces)
     events = ",\n".join(map(json.dumps, whole.pop("traceEvents")))
     rest = json.dumps(whole).removeprefix("{")
@@ -70,5 +70,8 @@ def _tid(request: int) -> int:
 
 
 def _us(seconds: float) -> int:
-    """Whole microseconds: of fractions, a sum may end a hair after its neighbour begins, and viewers nest the two."""
+    """Whole microseconds.
+
+    With fractions a span may end slightly after its neighbour begins, and viewers would nest the two.
+    """
     return round(1e6 * seconds)
