@@ -45,7 +45,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong with a JSON file, in a few words."""
+    """A description of what is wrong with a JSON file."""
     if isinstance(error, json.JSONDecodeError):
         return f"is not JSON ({error.msg} at character {error.pos})"
     if isinstance(error, UnicodeDecodeError):

@@ -161,7 +161,7 @@ def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
 
 
 def _eos_token_ids(folder: Path, bpe: tokenizers.Tokenizer, eos_token: str | None) -> set[int]:
-    """The end tokens of all files of the folder, which differ: a chat model ends its turn, and not only its text."""
+    """The end tokens from all files of the folder; a chat model also has one that ends its turn."""
     ids = set()
     for file in (folder / "generation_config.json", folder / "config.json"):
         value = read_optional_json(file).get("eos_token_id")
