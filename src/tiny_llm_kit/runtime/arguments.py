@@ -36,7 +36,10 @@ def stop_argument(text: str) -> str:
 
 
 def output_argument(text: str) -> Path:
-    """A file that the command will write. It is tried now: at its end, all that the command computed would be lost."""
+    """A file that the command will write.
+
+    It is opened now, so that a wrong path does not lose the results at the command's end.
+    """
     file = Path(text)
     try:
         existed = file.exists()
@@ -96,15 +99,18 @@ def check_engine_arguments(options: argparse.Namespace) -> None:
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options for drawing tokens and for their number."""
     add = parser.add_argument
-    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="maximum tokens per answer")
     add("--temperature", type=float, default=0.0, help="0 is greedy")
     add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
     add("--top-k", type=int, help="with a temperature: draw from this many tokens")
-    add("--seed", type=whole_number(0), default=0, help="of the random draws")
+    add("--seed", type=whole_number(0), default=0, help="seed of the random draws")
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
-    """Adds an option for each field of `EngineOptions`, which checks the values; `defaults` differ from its own."""
+    """Add an option for each field of `EngineOptions`; `defaults` replace its own.
+
+    `EngineOptions` checks the values.
+    """
     group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
     for each in engine_fields():
         default = defaults.get(each.name, each.default)
@@ -118,7 +124,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> No
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given for the options of `add_engine_arguments`.
+    """The values given for the options of `add_engine_arguments`.
 
     Raises:
         ValueError: a value is out of range.

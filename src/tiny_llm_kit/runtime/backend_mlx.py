@@ -107,7 +107,7 @@ def most_probable(logits: mx.array, count: int) -> tuple[mx.array, mx.array, mx.
 
 
 def spread(values: mx.array, ids: mx.array, width: int) -> mx.array:
-    """(R, width): -inf, but for `values` at `ids`, both (R, C)."""
+    """(R, width) of -inf, except for `values` at `ids`, both (R, C)."""
     empty = mx.full((values.shape[0], width), -mx.inf, values.dtype)
     return mx.put_along_axis(empty, ids, values, axis=-1)
 

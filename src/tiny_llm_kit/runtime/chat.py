@@ -8,7 +8,7 @@ GOODBYES = ("exit", "quit")
 
 
 class MessageTooLong(Exception):
-    """A question that does not fit into the model's context, even without a history."""
+    """Raised for a question that does not fit into the model's context, even without a history."""
 
 
 class Conversation:

@@ -201,7 +201,7 @@ def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | 
 
 
 def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Says on standard error how many matrices of the layers cannot be quantised.
+    """Print on standard error how many matrices of the layers cannot be quantised.
 
     Raises:
         ValueError: none can be.
@@ -248,7 +248,7 @@ def _read_weights(
 
 
 def _checked(kit: ModuleType, array: Any, info: TensorInfo, name: str, dtype: str) -> Any:
-    """The array as it is stored, whose numbers the model can compute with.
+    """The stored array, after a check that its numbers are finite and fit the type.
 
     Raises:
         CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.

@@ -163,7 +163,7 @@ class ModelRunner:
 
 
 class Draws:
-    """Which rows draw with which parameters.
+    """The sampling parameters of a batch, and which row uses which.
 
     Args:
         rows: `sampling_key` of each row.

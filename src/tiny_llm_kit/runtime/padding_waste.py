@@ -22,8 +22,8 @@ class PaddingWaste:
         """Adds a call.
 
         Args:
-            batch: what was asked for.
-            bucket: what it was padded to; None for nothing.
+            batch: the requested batch.
+            bucket: the bucket that it was padded to; None if it was not padded.
             page_size: tokens per page.
         """
         tokens, pages = len(batch.token_ids), sum(batch.past_pages(page_size))

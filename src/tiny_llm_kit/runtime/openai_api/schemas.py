@@ -1,4 +1,4 @@
-"""What clients may send: the parameters of OpenAI's API that this server has, with vLLM's and our own additions."""
+"""Bodies of requests and responses: OpenAI's parameters that this server has, vLLM's and our additions."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-# Known parameters without support may be sent with the value that changes nothing.
+# Known but unsupported parameters may be sent with the value that changes nothing.
 Zero = Annotated[float, Field(ge=0, le=0)]
 
 
