@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# PyTorch's own index of CPU builds, for a Linux machine without a GPU whose pip knows no such build.
+# PyTorch's own index of CPU builds, for a Linux machine without a GPU whose pip finds no such build.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 GAUDI_FIX = (
     "make the environment again so that it sees the container's packages: "
@@ -31,7 +31,7 @@ class Facts:
         habana: the version of habana-torch-plugin.
         gaudi: whether Intel's driver or tool is on this machine.
         nvidia: whether an NVIDIA driver answers.
-        cpu_source: who offers the pinned version's CPU build: pip as it is configured, or PyTorch's index.
+        cpu_source: where the pinned version's CPU build is: at pip's configured index, or at PyTorch's.
     """
 
     pinned: str

@@ -1,6 +1,6 @@
 """Evaluation cases of the shipped model: its own questions, paraphrases, and look-ups of fresh pairs.
 
-Makes token ids only; it knows neither models nor array libraries. The same seed makes the same cases.
+Makes token ids only; needs neither models nor array libraries. The same seed makes the same cases.
 """
 
 from __future__ import annotations

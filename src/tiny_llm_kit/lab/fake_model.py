@@ -128,7 +128,7 @@ class DecodeCall:
 class FakeModel:
     """A `ServingModel` that answers each prompt with a script.
 
-    It checks every call: tokens stand where their caches end, each slot continues its own request, a request that
+    It checks every call: tokens start where their caches end, each slot continues its own request, a request that
     ended is not computed again, no cache is released meanwhile. A call takes one second of the clock per token; idle
     slots do not count.
 

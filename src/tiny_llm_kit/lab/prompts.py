@@ -49,11 +49,11 @@ def read_prompts(file: str) -> list[str]:
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise ValueError(f"{name}, line {line}: not UTF-8: save the file as UTF-8 text") from None
-    # Not splitlines(): that also splits at characters which may stand inside a prompt.
+    # Not splitlines(): that also splits at characters that may be in a prompt.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     prompts = [line for line in lines if line.strip()]
     if not prompts:
-        raise ValueError(f"{name}: no prompt in it: write one a line")
+        raise ValueError(f"{name}: no prompt in it: write one per line")
     return prompts
 
 

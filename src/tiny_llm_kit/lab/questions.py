@@ -1,7 +1,7 @@
 """Reads question files: Markdown in which each heading is a question's id, each bullet one way to ask it.
 
 Knows nothing of models. The paragraph after the bullets is the answer; a file without answers (paraphrases
-of questions that stand elsewhere) is read by the same function.
+of questions from elsewhere) is read by the same function.
 """
 
 from __future__ import annotations

@@ -137,10 +137,10 @@ class ServerSoak:
         allocator = self.engine.allocator
         if not wait_until(lambda: allocator.num_free == allocator.num_blocks, IDLE):
             raise SoakError(
-                f"seed {self.seed}: {allocator.num_blocks - allocator.num_free} blocks were not given back"
+                f"seed {self.seed}: {allocator.num_blocks - allocator.num_free} blocks were not freed"
             )
         if not wait_until(self._is_idle, IDLE):  # a request is forgotten a moment after its blocks are back
-            raise SoakError(f"seed {self.seed}: the server still knows {self.loop.num_open} requests")
+            raise SoakError(f"seed {self.seed}: {self.loop.num_open} requests are still open")
 
     def _is_idle(self) -> bool:
         return not self.loop.num_open and not self.engine.scheduler.has_work_remaining()

@@ -161,9 +161,9 @@ class Soak:
         allocator = engine.allocator
         if allocator.num_free != allocator.num_blocks:
             lost = allocator.num_blocks - allocator.num_free
-            raise SoakError(f"{self._place('the last')}: {lost} blocks were not given back")
+            raise SoakError(f"{self._place('the last')}: {lost} blocks were not freed")
         if engine.num_open:
-            raise SoakError(f"{self._place('the last')}: the engine still knows {engine.num_open} requests")
+            raise SoakError(f"{self._place('the last')}: {engine.num_open} requests are still open")
 
     def _place(self, number: str) -> str:
         return f"seed {self.seed}, request {number}"

@@ -88,7 +88,7 @@ def run(
         arguments.append(f"--task={options.week}.{options.day}.{options.task}")
     status = pytest.main([*arguments, "-q", *pytest_arguments])
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
-        fail("no test was selected, and nothing tested is not a pass")
+        fail("no test was selected: a run without tests does not pass")
     return int(status)
 
 

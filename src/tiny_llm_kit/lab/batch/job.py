@@ -135,7 +135,7 @@ def rendered_prompts(tokenizer: Any, prompts: Sequence[str], template: bool) -> 
 
 
 def recorder_of(requests: Sequence[Any], start: float, prefill_step: int) -> Recorder:
-    """A recorder that knows the requests, which have waited since `start`."""
+    """A recorder of the requests, which have waited since `start`."""
     recorder = Recorder(prefill_step, [str(number + 1) for number in range(len(requests))])
     for request in requests:
         recorder.arrive(request, start)

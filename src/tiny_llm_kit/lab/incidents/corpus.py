@@ -110,7 +110,7 @@ CORPUS = (
         7,
         "cure that starves prompts",
         ("MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#6", "vllm-project/vllm#44794"),
-        "Prompts are left out as long as anybody decodes.",
+        "Prompts are left out while any request decodes.",
         (IncidentCase((Sent("D", 0, 16, 2_000), Sent("s", 50, 600, 1)), (Bound("ttft", "s", 10 * 20),)),),
     ),
     Incident(
@@ -188,7 +188,7 @@ CORPUS = (
         13,
         "inversion at the slots",
         ("vllm-project/vllm#40004", "vllm-project/vllm#54530"),
-        "Preemption knows about memory alone: when all slots are taken, the urgent request waits for a slow one.",
+        "Preemption looks only at memory: when all slots are taken, the urgent request waits for a slow one.",
         (
             IncidentCase(
                 (*LOW, Sent("vip", 100, 16, 10)),
@@ -228,7 +228,7 @@ CORPUS = (
                 ),
                 (Bound("ttft", "a*", 100), Bound("ttft", "b", 5_300)),
                 adapters=True,
-                says="the loaded one is busy for long: stopping everybody wastes it",
+                says="the loaded one is busy for long: stopping all requests wastes it",
             ),
         ),
     ),

@@ -152,7 +152,7 @@ class IncidentRun:
             found.append(f"{len(open_)} requests never end, {open_[0]} among them")
         allocator = self.simulation.scheduler.allocator
         if not open_ and allocator.num_free + allocator.num_returning < allocator.num_blocks:
-            found.append("blocks were not given back")
+            found.append("blocks were not freed")
         return found + [
             f"{bound}: {self.seen(bound):,.0f}, at most {bound.most:,.0f}"
             if self.seen(bound) > bound.most

@@ -65,7 +65,7 @@ class DrainingServer(uvicorn.Server):
         service = getattr(self._app.state, "service", None)
         if self._draining is not None or service is None or service.loop.state == "starting":
             print(
-                f"ended by {signal.Signals(sig).name}, without waiting for anybody",
+                f"ended by {signal.Signals(sig).name}, without waiting for open requests",
                 file=sys.stderr,
                 flush=True,
             )
