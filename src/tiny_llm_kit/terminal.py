@@ -47,7 +47,7 @@ def command(main: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_standard_streams() -> None:
-    """Opens the standard streams that are closed: the next file would take the number of one.
+    """Open the standard streams that are closed: the next file would take the number of one.
 
     The input is then empty, and the output refuses what is written, as a full disk does.
     """
@@ -100,7 +100,7 @@ def write_file(file: Path, text: str) -> None:
 
 @contextmanager
 def interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Keeps Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
+    """Keep Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
 
     A second Ctrl-C does not wait. Where Ctrl-C is ignored, or Python does not have it, nothing changes.
     """

@@ -70,7 +70,7 @@ def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> l
 
 
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
-    """Fills the blank holes of the wanted tasks from the reference; a hole with work in it is left alone."""
+    """Fill the blank holes of the wanted tasks from the reference; a hole with work in it is left alone."""
     written = []
     for file in _files(parts, wanted):
         filled = fill(_text(file), read(file), wanted)
@@ -83,7 +83,7 @@ def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
 def reset(
     parts: Iterable[str], wanted: Callable[[Task], bool], whole_files: bool = False
 ) -> tuple[list[Path], Path | None]:
-    """Puts the functions of the wanted tasks back to their stubs, after a backup of the files it changes.
+    """Put the functions of the wanted tasks back to their stubs, after a backup of the files it changes.
 
     Args:
         whole_files: renew the whole files that hold these tasks, whatever their content.

@@ -100,7 +100,7 @@ def _listed_in(file: Path) -> list[Mutant]:
 
 
 def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None) -> Verdict:
-    """Runs the tests of the mutant's own task on it, until the first that fails.
+    """Run the tests of the mutant's own task on it, until the first that fails.
 
     Args:
         tests: collected tests, those of its day among them.
@@ -127,7 +127,7 @@ def _package_of(file: Path, part: str) -> str:
 
 
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
-    """Runs every mutant with a progress bar; prints killed/total per day and part, and each survivor."""
+    """Run every mutant with a progress bar; print killed/total per day and part, and each survivor."""
     chosen = [only] if only else days()
     parts = [*backends, "serving"]
     work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]

@@ -25,7 +25,7 @@ class _TextLoader(SourceFileLoader):
 
 @cache
 def _compiled(text: str, path: str):
-    """Compiles a text once: most files are the same in all the courses that a check makes."""
+    """Compile a text once: most files are the same in all the courses that a check makes."""
     return compile(text, path, "exec", dont_inherit=True)
 
 
@@ -59,7 +59,7 @@ def _is_of(package: str, name: str) -> bool:
 
 
 def forget(package: str) -> None:
-    """Removes `package` from the loaded modules, so that the next import loads it again."""
+    """Remove `package` from the loaded modules, so that the next import loads it again."""
     for name in [name for name in sys.modules if _is_of(package, name)]:
         del sys.modules[name]
 

@@ -29,7 +29,7 @@ def stale_stubs() -> list[Path]:
 
 
 def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
-    """Brings the stubs up to date.
+    """Bring the stubs up to date.
 
     Returns:
         The files written or removed, and the folder of the backup, if one was made. A file that only the learner

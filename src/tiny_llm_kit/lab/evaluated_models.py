@@ -62,7 +62,7 @@ def oracle_logits(dtype: str, model: str) -> Logits:
 
 @contextmanager
 def broken_mask(solution: str, backend: str) -> Iterator[None]:
-    """Replaces `causal_mask` in every module of a solution's port by one that forgets the first half of the text."""
+    """Replace `causal_mask` in every module of a solution's port by one that forgets the first half of the text."""
     package = f"{SOLUTIONS[solution]}.{backend}_backend"
     modules = [module for name, module in sys.modules.items() if name.startswith(package)]
     modules = [module for module in modules if hasattr(module, "causal_mask")]

@@ -223,7 +223,7 @@ class FakeModel:
         self.clock.now += call.computed
 
     def _decode_row(self, call: DecodeCall, layers: list[FakeBatchCache], slot: int) -> int:
-        """Adds the row's token to its cache in every layer, and returns what follows."""
+        """Add the row's token to its cache in every layer, and return what follows."""
         rows = [layer.rows[slot] for layer in layers]
         assert all(row is not None for row in rows), f"slot {slot} was not filled in every layer"
         held = rows[0].offset

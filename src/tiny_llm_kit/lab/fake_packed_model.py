@@ -110,7 +110,7 @@ class FakePackedModel:
         assert not free, f"block {free[0]} of a request in the batch was freed {when}"
 
     def _write(self, batch: Any, index: int, halfway: bool) -> list[int]:
-        """Writes the rows of a request; returns the fingerprint of its text at each of them."""
+        """Write the rows of a request; return the fingerprint of its text at each of them."""
         (first, stop), context = batch.spans[index], batch.context_lens[index]
         positions = batch.positions[first:stop]
         assert positions == list(range(context, context + stop - first)), (

@@ -51,7 +51,7 @@ def _described(part):
 
 
 def record(run: Callable[[], object]) -> Recording:
-    """Runs `run()` and records every operation of torch in it."""
+    """Run `run()` and record every operation of torch in it."""
     with _Recorder() as recorder:
         run()
     operations = (name for name, *_ in recorder.calls)

@@ -41,7 +41,7 @@ class RecordedGraph(TorchDispatchMode):
         return result
 
     def replay(self) -> None:
-        """Runs the operations again; their results take the place of those of the capture."""
+        """Run the operations again; their results take the place of those of the capture."""
         for operation, args, kwargs, made in self._calls:
             result = operation(*args, **kwargs)
             for array, new in zip(made, arrays_of(result) if made else [], strict=True):

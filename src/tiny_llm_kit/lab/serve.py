@@ -167,7 +167,7 @@ class Service:
         self._on_event(event)
 
     def send(self, number: int, time: float | None = None) -> None:
-        """Sends a request; it has been waiting since `time` if it was sent during a step."""
+        """Send a request; it has been waiting since `time` if it was sent during a step."""
         self.recorder.arrive(self.requests[number], self.serving.clock() if time is None else time)
         self.scheduler.add(self.requests[number])
 
@@ -214,7 +214,7 @@ class Service:
 
 
 def serve(serving: Serving, workload: Workload, chunk: int | None = None, **options: Any) -> Service:
-    """Serves a workload once, every request to its whole answer; options as `Service` takes them.
+    """Serve a workload once, every request to its whole answer; options as `Service` takes them.
 
     Raises:
         NoEnd: a request does not have its whole answer.

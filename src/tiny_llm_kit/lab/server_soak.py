@@ -107,7 +107,7 @@ class ServerSoak:
         self._prompts = Prompts(network.config.vocab_size, self.rng)
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
-        """Runs `clients` clients that arrive within `seconds`, then checks every answer and that nothing is left.
+        """Run `clients` clients that arrive within `seconds`, then check every answer and that nothing is left.
 
         Raises:
             SoakError: something is wrong.

@@ -101,7 +101,7 @@ class Simulation:
         heapq.heappush(self._happenings, (time, next(self._order), action))
 
     def send(self, spec: RequestSpec, number: int) -> Any:
-        """Sends a request at its time.
+        """Send a request at its time.
 
         Returns:
             The `Sequence`, to inspect or abort.
@@ -111,7 +111,7 @@ class Simulation:
         return sequence
 
     def send_all(self, specs: Iterable[RequestSpec]) -> None:
-        """Sends requests in the order of their times; each is made only when it arrives."""
+        """Send requests in the order of their times; each is made only when it arrives."""
         self._send_next(enumerate(specs))
 
     def _send_next(self, specs: Iterator[tuple[int, RequestSpec]]) -> None:
@@ -139,7 +139,7 @@ class Simulation:
         self.scheduler.add(sequence)
 
     def run(self, until: float = math.inf) -> "Simulation":
-        """Serves every request that was sent.
+        """Serve every request that was sent.
 
         Args:
             until: seconds after which no further step begins.

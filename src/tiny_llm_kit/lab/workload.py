@@ -43,7 +43,7 @@ class RequestSpec:
     time: float = 0.0
 
     def ids(self, vocabulary: int, number: int = 0) -> list[int]:
-        """Its prompt."""
+        """Token ids of the prompt."""
         return list(self.prompt) or prompt_of(self.tokens, vocabulary, number)
 
 

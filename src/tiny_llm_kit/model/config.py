@@ -136,7 +136,7 @@ def _is_positive(value: object) -> bool:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads `config.json` of a model folder, in the spelling of old and new transformers and of mlx-lm.
+    """Read `config.json` of a model folder, in the spelling of old and new transformers and of mlx-lm.
 
     Raises:
         CheckpointError: as `ModelConfig`, and for what is not supported (other activations, other RoPEs).

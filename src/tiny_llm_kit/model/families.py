@@ -37,7 +37,7 @@ class Family:
     must_give_head_dim: bool = False
 
     def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
-        """Rejects biases that this architecture never has, and missing ones that it always has."""
+        """Reject biases that this architecture never has, and missing ones that it always has."""
         for field, found, fixed in (
             ("attention_bias", attention_bias, self.attention_bias),
             ("mlp_bias", mlp_bias, self.mlp_bias),

@@ -15,7 +15,7 @@ def shown(value: object, width: int = 60) -> str:
 
 
 def require(field: str, value: object, holds: bool, wanted: str) -> None:
-    """Raises CheckpointError for a field of a file, in words that all readers share, unless `holds`."""
+    """Raise CheckpointError for a field of a file, in words that all readers share, unless `holds`."""
     if not holds:
         found = "missing" if value is None else shown(value)
         raise CheckpointError(f"{field} is {found} and must be {wanted}")

@@ -150,7 +150,7 @@ def _special_tokens(settings: Mapping) -> dict[str, str]:
 
 
 def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
-    """Rejects ids beyond the embedding's last row: they would fail much later, or on a GPU read other memory."""
+    """Reject ids beyond the embedding's last row: they would fail much later, or on a GPU read other memory."""
     largest = max(bpe.get_vocab(with_added_tokens=True).values(), default=0)
     rows = read_optional_json(folder / "config.json").get("vocab_size")
     if isinstance(rows, int) and largest >= rows:

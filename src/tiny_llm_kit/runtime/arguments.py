@@ -63,7 +63,7 @@ def positive_number(text: str) -> float:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
-    """Adds the options for the solution, the port, the device and the model; `solution` is the default."""
+    """Add the options for the solution, the port, the device and the model; `solution` is the default."""
     add = parser.add_argument
     add(
         "--solution",
@@ -83,7 +83,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_eager_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--enforce-eager`, an option of Week 3's engine alone."""
+    """Add `--enforce-eager`, an option of Week 3's engine alone."""
     says = (
         "run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)"
     )
@@ -91,13 +91,13 @@ def add_eager_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def check_engine_arguments(options: argparse.Namespace) -> None:
-    """Raises ValueError if an engine that does not have these options is asked for."""
+    """Raise ValueError if an engine that does not have these options is asked for."""
     if options.enforce_eager is not None and options.loader != "week3":
         raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for drawing tokens and for their number."""
+    """Add the options for drawing tokens and for their number."""
     add = parser.add_argument
     add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="maximum tokens per answer")
     add("--temperature", type=float, default=0.0, help="0 is greedy")

@@ -36,7 +36,7 @@ def devices() -> list[str]:
 
 
 def pick_device(device: str = "auto") -> str:
-    """Chooses a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist."""
+    """Choose a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist."""
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -140,7 +140,7 @@ def set_threads(count: int) -> None:
 
 
 def keep_compiled(folder: Path) -> None:
-    """Lets torch.compile keep its results below `folder`, one folder for each build of torch and kind of processor.
+    """Let torch.compile keep its results below `folder`, one folder for each build of torch and kind of processor.
 
     A home may be shared by machines, and code for one processor can end a process on another.
 
@@ -187,7 +187,7 @@ def seed(number: int) -> None:
 
 
 def evaluate(array: torch.Tensor) -> None:
-    """Does nothing: torch starts to compute before a call returns."""
+    """Do nothing: torch starts to compute before a call returns."""
 
 
 def synchronize(device: str) -> None:
@@ -232,7 +232,7 @@ def like(array: torch.Tensor) -> dict:
 
 
 def trace(function: Callable, *arrays: torch.Tensor):
-    """Runs function(*arrays) on the `meta` device: shapes and types are known, and reading a number raises."""
+    """Run function(*arrays) on the `meta` device: shapes and types are known, and reading a number raises."""
     return function(*(array.to("meta") for array in arrays))
 
 
@@ -255,7 +255,7 @@ def prepare(prepare_weights: Callable, weights, form: str, device: str):
 def dequantize(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int, device: str
 ) -> torch.Tensor:
-    """Dequantises U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
+    """Dequantise U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
 
     The first number of a word is in its lowest bits. The words are copied to the device, and dequantised there.
     """

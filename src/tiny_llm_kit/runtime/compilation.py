@@ -32,7 +32,7 @@ def will_compile(port: Port, enforce_eager: bool | None) -> bool:
 
 
 def keep_compiled(port: Port) -> None:
-    """Lets the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
+    """Let the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
     try:
         port.kit.keep_compiled(user_cache())
     except (OSError, NoCopyError):  # no home, or none that can be written: each run compiles again

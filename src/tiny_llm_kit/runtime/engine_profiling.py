@@ -59,7 +59,7 @@ def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size:
 
 
 def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, limits: EngineLimits) -> Any:
-    """Measures the cost of steps here; each decode has half of its context, or what the blocks hold.
+    """Measure the cost of steps here; each decode has half of its context, or what the blocks hold.
 
     Returns:
         A `StepProfile` of the solution.

@@ -97,7 +97,7 @@ class LLM:
     def generate(
         self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True
     ) -> list[RequestOutput]:
-        """Answers prompts, as many at a time as the engine runs.
+        """Answer prompts, as many at a time as the engine runs.
 
         A request that cannot be served has the finish reason "error" and a line that says why; the others are served.
 
@@ -133,7 +133,7 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
     ) -> list[RequestOutput]:
-        """Answers conversations, rendered by the model's chat template.
+        """Answer conversations, rendered by the model's chat template.
 
         Args:
             messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations.
@@ -149,7 +149,7 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
-        """Answers one prompt and yields the text piece by piece.
+        """Answer one prompt and yield the text piece by piece.
 
         Args:
             prompt: token ids.

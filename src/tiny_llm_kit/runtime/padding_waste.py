@@ -19,7 +19,7 @@ class PaddingWaste:
     padded_pages: int = 0
 
     def count(self, batch: Any, bucket: Any, page_size: int) -> None:
-        """Adds a call.
+        """Add a call.
 
         Args:
             batch: the requested batch.

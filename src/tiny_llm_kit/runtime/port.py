@@ -70,7 +70,7 @@ def install_line(port: str) -> str:
 
 
 def require_backend(name: str) -> None:
-    """Ends the command with one line if this port is not installed."""
+    """End the command with one line if this port is not installed."""
     if name not in installed_backends():
         raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
 
@@ -89,7 +89,7 @@ def resolve_serving(solution: str) -> ModuleType:
 
 
 def _checked(name: str) -> ModuleType:
-    """Imports `name`, and ends the command if it is not from this repository: tests must run the edited code."""
+    """Import `name`, and end the command if it is not from this repository: tests must run the edited code."""
     solution, _, package = name.partition(".")
     if solution == "tiny_llm":
         _check_packages("serving", package)

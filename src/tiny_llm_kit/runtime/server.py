@@ -168,7 +168,7 @@ def add_completions(app: FastAPI) -> None:
 
     @app.post("/v1/completions", response_model=schemas.CompletionAnswer, responses={**BUSY, **STREAM})
     async def completions(request: Request, body: schemas.CompletionBody) -> Response:
-        """Continues a text, or several."""
+        """Continue a text, or several."""
         service = service_of(request)
         check_body(service, body)
         params = sampling_params(service.names, body, body.max_tokens or MAX_TOKENS, body.logprobs)
@@ -183,7 +183,7 @@ def add_completions(app: FastAPI) -> None:
 
     @app.post("/v1/chat/completions", response_model=schemas.ChatAnswer, responses={**BUSY, **STREAM})
     async def chat(request: Request, body: schemas.ChatBody) -> Response:
-        """Answers a conversation."""
+        """Answer a conversation."""
         service = service_of(request)
         check_body(service, body)
         if body.top_logprobs and not body.logprobs:
@@ -219,7 +219,7 @@ def add_page(app: FastAPI, page: LivePage) -> None:
 
     @app.post("/step_budget", responses={**ERRORS, 503: WRONG})
     async def step_budget(request: Request, body: schemas.BudgetBody) -> schemas.BudgetBody:
-        """Sets the tokens of a step, which is what makes chunks large or small."""
+        """Set the token budget of a step, which makes chunks large or small."""
         service = service_of(request)
         await service.loop.on_worker(set_budget, service.engine, body.max_num_batched_tokens)
         return body

@@ -55,7 +55,7 @@ class StepShapes:
         return runner
 
     def warm_up(self, runner: PackedRunner) -> None:
-        """Runs every shape that a step can have once, with a progress bar on a terminal."""
+        """Run every shape that a step can have once, with a progress bar on a terminal."""
         with warm_up_bar() as on_progress:
             if self.buckets is not None:
                 runner.warm_up(on_progress)

@@ -68,7 +68,7 @@ def run(
     pytest_arguments: list[str],
     extra: tuple[str, ...] = (),
 ) -> int:
-    """Runs pytest on `paths` and returns the exit code; no test selected is an error."""
+    """Run pytest on `paths` and return the exit code; no test selected is an error."""
     for backend in backends:
         check_port(solution, backend, options.device)
     arguments = [
@@ -93,7 +93,7 @@ def run(
 
 
 def check_port(solution: str, backend: str, device: str) -> None:
-    """Ends with one line, instead of one error per test, if a port or its device is missing or cannot be imported."""
+    """End with one line, instead of one error per test, if a port or its device is missing or cannot be imported."""
     try:
         Port(SOLUTIONS[solution], backend, device)
     except ValueError as error:

@@ -57,7 +57,7 @@ class OneSecondExecutor(Executor):
 
 
 def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> T:
-    """Runs a coroutine in virtual time.
+    """Run a coroutine in virtual time.
 
     Raises:
         AssertionError: it waits for something that never comes.

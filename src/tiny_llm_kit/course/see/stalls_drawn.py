@@ -66,7 +66,7 @@ def _line(trace: Trace, lane: Lane) -> Text:
 
 
 def _mark_waits(cells: list[str], promise: int) -> None:
-    """Marks the empty cells between a request's first cell and its last."""
+    """Mark the empty cells between a request's first cell and its last."""
     used = [place for place, cell in enumerate(cells) if cell != " "]
     waited = 0
     for place in range(used[0], used[-1]):
@@ -93,7 +93,7 @@ def show_stalls(names, console: Console) -> None:
 
 
 def show_mask(b, console: Console) -> None:
-    """Draws the mask of a chunk."""
+    """Draw the mask of a chunk."""
     start, size, total = 3, 3, 10
     console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.")
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")

@@ -25,7 +25,7 @@ LOOKS_FOR = np.array(
 
 
 def show(b, console: Console) -> None:
-    """Draws the weights three times: as they are, with a scale of 0, and with the future hidden."""
+    """Draw the weights three times: as they are, with a scale of 0, and with the future hidden."""
     causal = np.where(np.tri(len(WORDS)) > 0, 0.0, -np.inf)
     console.print("Row: the word that looks. Column: the word it looks at. Each row sums to 1.\n")
     _heat_map(console, "softmax(q·k / √D)", _weights(b))

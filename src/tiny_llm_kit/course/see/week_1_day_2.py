@@ -11,7 +11,7 @@ DISTANCES = [0, 1, 2, 3, 5, 10, 50, 100]
 
 
 def show(b, console: Console) -> None:
-    """Turns the pair (1, 0) to many positions, compares scores along the text, and shows both pairings."""
+    """Turn the pair (1, 0) to many positions, compare scores along the text, and show both pairings."""
     console.print(
         f"RoPE({D}, {POSITIONS}): a head of {D} numbers is {D // 2} pairs, and each pair is an arrow."
     )

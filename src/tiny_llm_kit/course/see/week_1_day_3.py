@@ -8,7 +8,7 @@ E, H, HKV, D = 12, 8, 2, 4
 
 
 def show(b, console: Console) -> None:
-    """Draws the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
+    """Draw the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
     _mask(b, console, 8, 8)
     console.print()

@@ -22,7 +22,7 @@ MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
 
 
 def show(b, console: Console) -> None:
-    """Times one more token after texts of several lengths, on the learner's two models."""
+    """Time one more token after texts of several lengths, on the learner's two models."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     console.print(
         f"One more token of {MODEL}. Without a cache all tokens are computed again,\n"

@@ -28,7 +28,7 @@ def show(b, console: Console) -> None:
 
 
 def show_mlx(b, console: Console) -> None:
-    """Times products of 1 and 16 rows."""
+    """Time products of 1 and 16 rows."""
     O, I = SHAPE
     console.print(f"x @ W.T, {MATRICES} matrices W of {O} × {I} in turns, {b.name}, {b.float_dtype}\n")
     _products(b, console)

@@ -16,7 +16,7 @@ MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB *█*▏?")
 
 
 def show(b, console: Console) -> None:
-    """Merges the tiles of one query one by one, then measures plain and tiled attention at three lengths."""
+    """Merge the tiles of one query one by one, then measure plain and tiled attention at three lengths."""
     scores = " ".join(f"{score:g}" for score in SCORES)
     console.print(f"One query, {len(SCORES)} keys in tiles of {TILE}. The scores: {scores}")
     console.print("Key j has the value j. After each tile:\n")

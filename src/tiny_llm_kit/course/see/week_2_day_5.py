@@ -14,7 +14,7 @@ MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d+ (ms|×)")
 
 
 def show(b, console: Console) -> None:
-    """Draws which keys each query saw through the kernel, then measures the three paths at three lengths."""
+    """Draw which keys each query saw through the kernel, then measure the three paths at three lengths."""
     console.print(
         f"flash_attention_device. Row: a query. Column: a key. {VISIBLE} it was seen, {HIDDEN} not.\n"
     )

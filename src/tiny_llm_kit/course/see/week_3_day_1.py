@@ -71,7 +71,7 @@ class Pool:
         self.last_owner: dict[int, str] = {}
 
     def prefill(self, name: str, tokens: list[int]) -> Chat:
-        """Computes what is not cached of a prompt, and appends the first token of its answer."""
+        """Compute what is not cached of a prompt, and append the first token of its answer."""
         table = self.s.BlockTable(self.allocator)
         hit = table.share(tokens)
         caches = self.b.TinyKvPagedCache.of_layers(self.pools, table, hit)
@@ -80,7 +80,7 @@ class Pool:
         return chat
 
     def step(self, chat: Chat) -> np.ndarray:
-        """Computes the tokens that no block holds yet, and appends the next one."""
+        """Compute the tokens that no block holds yet, and append the next one."""
         start = chat.caches[0].offset
         inputs = self.b.array([chat.tokens[start:]])
         logits = self.b.numpy(self.model(inputs, start, chat.caches, logits_to_keep=1))[0, -1]
@@ -115,7 +115,7 @@ class Pool:
 
 
 def show(b, console: Console) -> None:
-    """Serves five chats from one pool, draws the blocks after each event, and times a prompt with and without a hit."""
+    """Serve five chats from one pool, draw the blocks after each event, and time a prompt with and without a hit."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     console.print(f"{BLOCKS} blocks of {SIZE} tokens; a cell is a block, the same one in every layer.")

@@ -41,7 +41,7 @@ class Lists:
 
 
 def show(b, console: Console) -> None:
-    """Draws a pool and its flat list, counts and measures what is gathered, then poisons all unused slots."""
+    """Draw a pool and its flat list, count and measure what is gathered, then poison all unused slots."""
     serving = resolve_serving(b.solution.__name__.partition(".")[0])
     pages = random_pages(np.random.default_rng(1), DRAWN, DRAWN_PAGE, num_blocks=DRAWN_BLOCKS)
     blocks = _flat(serving, pages, COUNT)

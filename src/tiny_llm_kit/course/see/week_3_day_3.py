@@ -60,7 +60,7 @@ def letter(sequence: Any) -> str:
 
 
 def show(b, console: Console) -> None:
-    """Draws the strips of a small run, counts what other policies do with it, then serves the shipped model."""
+    """Draw the strips of a small run, count what other policies do with it, then serve the shipped model."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     runs = {name: _run(s, **options) for name, options in POLICIES.items()}
     console.print(f"budget {BUDGET} tokens per step; {BLOCKS} blocks of {BLOCK} tokens")

@@ -48,7 +48,7 @@ MEASURED = (
 
 
 def show(b, console: Console) -> None:
-    """Counts shapes, serves a load in four ways, and lets the shipped model answer in padded steps."""
+    """Count shapes, serve a load in four ways, and let the shipped model answer in padded steps."""
     s = _serving(b)
     _count_shapes(s, console)
     _compare(s, console)

@@ -50,7 +50,7 @@ class DearMixing:
 
 
 def show(b, console: Console) -> None:
-    """Draws with the learner's profile and policies; the costs are those of a measured machine, or of the incidents."""
+    """Draw with the learner's profile and policies; the costs are those of a measured machine, or of the incidents."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     _profile(s, console)
     _policies(s, console)

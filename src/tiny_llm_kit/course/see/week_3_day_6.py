@@ -41,7 +41,7 @@ MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client
 
 
 def show(b, console: Console) -> None:
-    """Draws five readers of one loop, then a stream, a refusal and the metrics of a real server."""
+    """Draw five readers of one loop, then a stream, a refusal and the metrics of a real server."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     _readers(s, console)
     _server(b, console)

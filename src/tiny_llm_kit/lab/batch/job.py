@@ -47,7 +47,7 @@ class BatchJob:
         return [request for request in self.requests if request.error is not None]
 
     def run(self, view: AbstractContextManager[Callable[[Any], object]]) -> None:
-        """Answers all prompts. Ctrl-C ends it between two steps, with every cache released."""
+        """Answer all prompts. Ctrl-C ends it between two steps, with every cache released."""
         with view as show, interrupts_kept() as check_interrupt:
 
             def on_event(event: Any) -> None:

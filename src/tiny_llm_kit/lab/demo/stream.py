@@ -37,7 +37,7 @@ class Streams:
 
 
 async def others_run() -> None:
-    """Lets every due task run: one turn for its timer, one to wake it, one to run."""
+    """Let every due task run: one turn for its timer, one to wake it, one to run."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -51,7 +51,7 @@ async def serve_async(
     on_piece: Callable[[int, str], object] = lambda number, piece: None,
     on_end: Callable[[int], object] = lambda number: None,
 ) -> PolicyRun:
-    """Serves all requests under one policy; they are sent `gap` seconds apart.
+    """Serve all requests under one policy; they are sent `gap` seconds apart.
 
     A step blocks the loop, as it blocks a server. A request sent during a step is received after it, but waits
     from the moment at which it was sent.

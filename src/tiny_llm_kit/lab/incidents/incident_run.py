@@ -101,7 +101,7 @@ class IncidentRun:
             self.tokens[self._sent(sequence).name].extend(1000 * times)
 
     def __call__(self, event: Any) -> None:
-        """Records an event."""
+        """Record an event."""
         if event.kind == "step":
             self.step_tokens.append(sum(part.tokens for part in event.parts if part.kind == "chunk"))
         elif event.kind == "token":
@@ -211,7 +211,7 @@ def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], N
 
 
 def run_case(names: ModuleType, policy: str, case: IncidentCase, **options: Any) -> IncidentRun:
-    """Runs a trace of an incident by a policy."""
+    """Run a trace of an incident by a policy."""
     return IncidentRun(names, policy, case, **options)
 
 

@@ -65,7 +65,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _tid(request: int) -> int:
-    """Threads are counted from 1: viewers take 0 for the process itself."""
+    """The thread number of a lane, from 1: viewers take 0 for the process itself."""
     return request + 1
 
 

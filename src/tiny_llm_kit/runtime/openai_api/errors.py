@@ -106,7 +106,7 @@ def of_framework(error: HTTPException) -> ApiError:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Registers handlers that give every error OpenAI's body."""
+    """Register handlers that give every error OpenAI's body."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, RequestValidationError):

@@ -89,7 +89,7 @@ class LiveFeed:
             self._watchers.discard(watcher)
 
     def close(self) -> None:
-        """Ends every watcher's stream."""
+        """End every watcher's stream."""
         self._is_closed = True
         for watcher in self._watchers:
             watcher.wake()

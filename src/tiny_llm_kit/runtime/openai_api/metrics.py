@@ -118,7 +118,7 @@ class EngineMetrics:
         return made.labels(self._label)
 
     def watch(self, engine: LLMEngine) -> None:
-        """Adds the gauges, whose values are read on request."""
+        """Add the gauges, whose values are read on request."""
 
         def used() -> float:
             return 1 - engine.allocator.num_free / engine.allocator.num_blocks

@@ -79,7 +79,7 @@ class Message(BaseModel):
     content: str | Annotated[list[TextPart], Field(min_length=1)]
 
     def rendered(self) -> dict[str, str]:
-        """As chat templates take it: "developer" is OpenAI's newer name for "system"."""
+        """The message for chat templates: "developer" is OpenAI's newer name for "system"."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
