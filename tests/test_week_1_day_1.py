@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 
 BATCHES = [(), (3,), (2, 3), (2, 1, 3)]
 

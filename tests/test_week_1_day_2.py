@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.masks import FAR_STARTS, assert_traces
+from support.close import assert_close
+from support.masks import FAR_STARTS, assert_traces
 
 PAIRINGS = [False, True]
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.masks import (
+from support.close import assert_close
+from support.masks import (
     FAR_STARTS,
     MANY,
     SHORT_TYPES,
@@ -14,7 +14,7 @@ from tiny_llm_kit.course.grading.masks import (
     assert_shows,
     assert_traces,
 )
-from tiny_llm_kit.course.grading.qwen3_layer import attention64, causal64, layer64, recognise
+from support.qwen3_layer import attention64, causal64, layer64, recognise
 
 HEADS = [(4, 4), (6, 2), (3, 1), (8, 2)]  # (H, Hkv)
 OR_EARLIER = "; or more is wrong, as an earlier failure says"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 
 SHAPES = [(7,), (3, 7), (2, 3, 1, 7)]
 TYPES = ["float32", "bfloat16", "float16"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
 
 CASE_NAMES = list(CASES)

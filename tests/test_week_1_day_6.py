@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 
 END_OF_TEXT, END_OF_TURN, OK = 256, 257, 258

@@ -6,10 +6,10 @@ from itertools import accumulate, groupby, pairwise
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
+from support.qwen3_layer import attention64, causal64, layer64, recognise
 from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
-from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
-from tiny_llm_kit.course.grading.qwen3_layer import attention64, causal64, layer64, recognise
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 

@@ -6,7 +6,7 @@ Rulers are compared bit for bit, so their oracle computes in float32, as MLX doe
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 
 FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
 OR_EARLIER = "; or more is wrong, as an earlier failure says"

@@ -6,10 +6,9 @@ A kernel may compute in bf16 whatever it is given, as torch's int4 product does 
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_weights
+from support.close import assert_close
+from tiny_llm_kit.course.grading.goldens import random_weights, small_model
 from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import ModelConfig
 
 FORMATS = [(group_size, bits) for group_size in (32, 64, 128) for bits in (4, 8)]
 BF16 = 2**-6  # of the largest output: products of numbers that were rounded to 8 bits, and a rounded sum
@@ -228,23 +227,18 @@ def test_quantized_linear_keeps_its_promise(b, rng, group_size, bits):
 
 
 # Sizes that fit every group; no real checkpoint resembles it.
-SMALL = SmallModel(
-    ModelConfig(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        num_key_value_heads=1,
-        head_dim=32,
-        intermediate_size=160,
-        vocab_size=72,
-        max_position_embeddings=32,
-        rms_norm_eps=1e-5,
-        rope_theta=500.0,
-        tie_word_embeddings=False,
-    ),
-    seed=14,
+SMALL = small_model(
+    14,
     rows=2,
     tokens=5,
+    hidden_size=64,
+    num_key_value_heads=1,
+    head_dim=32,
+    intermediate_size=160,
+    vocab_size=72,
+    max_position_embeddings=32,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=False,
 )
 
 

@@ -5,10 +5,10 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.masks import FAR_STARTS, MANY, assert_no_loop, assert_shows, assert_traces
+from support.qwen3_layer import causal64
 from tiny_llm_kit.course.grading.flash import flash64, statistics64
-from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, assert_no_loop, assert_shows, assert_traces
-from tiny_llm_kit.course.grading.qwen3_layer import causal64
 
 HEADS = [(4, 4), (6, 2), (3, 1)]  # (H, Hkv)
 MASKS = [(3, 5), (5,), (3, 1), (6, 3, 5), (2, 1, 3, 5), (1, 6, 1, 5), (2, 6, 3, 5)]

@@ -8,31 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
-from tiny_llm_kit.course.grading.qwen3_layer import attention64
-from tiny_llm_kit.lab.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
-from tiny_llm_kit.model.config import ModelConfig
+from support.close import assert_close
+from support.fake_model import END, OTHER_END, ByteTokenizer, FakeModel
+from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows
+from support.qwen3_layer import attention64
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
 HKV, D = 2, 6
-QWEN = SmallModel(
-    ModelConfig(
-        hidden_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=HKV,
-        head_dim=D,
-        intermediate_size=28,
-        vocab_size=61,
-        max_position_embeddings=400,
-        rms_norm_eps=1e-2,
-        rope_theta=500.0,
-        tie_word_embeddings=True,
-    ),
-    seed=26,
-    rows=1,
-    tokens=1,
+QWEN = small_model(
+    26, num_attention_heads=4, num_key_value_heads=HKV, head_dim=D, vocab_size=61, max_position_embeddings=400
 )
 
 

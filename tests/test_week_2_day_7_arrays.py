@@ -6,9 +6,9 @@ Oracles: NumPy in float64; one call of Day 2.1's model with the whole prompt.
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.masks import (
+from support.close import assert_close
+from support.fake_model import ByteTokenizer
+from support.masks import (
     FAR_STARTS,
     MANY,
     SHORT_TYPES,
@@ -16,26 +16,10 @@ from tiny_llm_kit.course.grading.masks import (
     assert_shows,
     assert_traces,
 )
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
-CHUNKED_QWEN = SmallModel(
-    ModelConfig(
-        hidden_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=6,
-        intermediate_size=28,
-        vocab_size=61,
-        max_position_embeddings=600,
-        rms_norm_eps=1e-2,
-        rope_theta=500.0,
-        tie_word_embeddings=True,
-    ),
-    seed=27,
-    rows=1,
-    tokens=1,
+CHUNKED_QWEN = small_model(
+    27, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=600
 )
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.fake_model import END, ByteTokenizer, FakeClock, FakeModel
-from tiny_llm_kit.lab.trace import percentile as numpy_percentile
+from support.fake_model import END, ByteTokenizer, FakeClock, FakeModel
+from tiny_llm_kit.trace.trace import percentile as numpy_percentile
 
 LADDER, HPU = (32, 64, 128, 256, 512), (128, 256, 512)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
+from support.fake_model import ByteTokenizer, FakeModel
 
 # Where a prompt is cut.
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.masks import assert_no_loop, assert_traces, visible_keys
 from tiny_llm_kit.course.grading.flash import flash64, statistics64
-from tiny_llm_kit.course.grading.masks import assert_no_loop, assert_traces, visible_keys
 from tiny_llm_kit.course.grading.pages import Pages, decode64, prompt64, random_pages
 
 HEADS = [(4, 4), (6, 2), (3, 1)]  # (H, Hkv)

@@ -9,30 +9,14 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.masks import assert_no_loop, assert_traces
-from tiny_llm_kit.course.grading.packed import PackedServing
-from tiny_llm_kit.course.grading.qwen3_layer import attention64
-from tiny_llm_kit.model.config import ModelConfig
+from support.close import assert_close
+from support.masks import assert_no_loop, assert_traces
+from support.packed import PackedServing
+from support.qwen3_layer import attention64
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
-QWEN = SmallModel(
-    ModelConfig(
-        hidden_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=6,
-        intermediate_size=28,
-        vocab_size=61,
-        max_position_embeddings=400,
-        rms_norm_eps=1e-2,
-        rope_theta=500.0,
-        tie_word_embeddings=True,
-    ),
-    seed=33,
-    rows=1,
-    tokens=1,
+QWEN = small_model(
+    33, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400
 )
 
 # Who sees whom among the rows of a step.

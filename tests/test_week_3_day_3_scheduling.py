@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.fake_model import END, OTHER_END, ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
+from support.fake_model import END, OTHER_END, ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 
 
 def sequence(s, prompt="ab", request_id=0, max_seq_len=64, priority="interactive", **sampling):

@@ -9,31 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.course.grading.packed import PackedServing, batch_with, poison_padding
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
-from tiny_llm_kit.model.config import ModelConfig
+from support.close import assert_close
+from support.fake_model import ByteTokenizer
+from support.packed import PackedServing, batch_with, poison_padding
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
 PAGE = 4
-QWEN = SmallModel(
-    ModelConfig(
-        hidden_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=6,
-        intermediate_size=28,
-        vocab_size=61,
-        max_position_embeddings=400,
-        rms_norm_eps=1e-2,
-        rope_theta=500.0,
-        tie_word_embeddings=True,
-    ),
-    seed=34,
-    rows=1,
-    tokens=1,
+QWEN = small_model(
+    34, num_attention_heads=4, num_key_value_heads=2, head_dim=6, vocab_size=61, max_position_embeddings=400
 )
 
 # Ladders.

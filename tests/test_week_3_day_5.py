@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.cost_model import Cost, line
-from tiny_llm_kit.lab.incidents import IncidentCase, IncidentRun, Sent, failures, group, incident
-from tiny_llm_kit.lab.simulator import Simulation, StuckScheduler
-from tiny_llm_kit.lab.workload import SHORT, RequestSpec
+from tiny_llm_kit.trace.incidents import IncidentCase, IncidentRun, Sent, failures, group, incident
+from tiny_llm_kit.trace.simulation.cost_model import Cost, line
+from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler
+from tiny_llm_kit.trace.workload import SHORT, RequestSpec
 
 STEP, TOKEN = 0.010, 0.0001  # seconds of a step, and of a token of a prompt in it
 

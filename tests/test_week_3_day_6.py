@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from tiny_llm_kit.course.fakes.fake_engine import FakeAnswer, FakeEngine
 from tiny_llm_kit.course.grading.virtual_time import InlineExecutor, OneSecondExecutor, run_virtually
-from tiny_llm_kit.lab.fake_engine import FakeAnswer, FakeEngine
 
 PATIENCE = 3.0  # real seconds that a step waits for the event loop, where there are threads
 

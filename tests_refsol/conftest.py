@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.repo import ROOT, command_modules
 
 # What people have set for themselves is nothing for what the tests run: options of pytest and Python, their terminal,
 # a proxy, keys and choices, the repository of a Git hook.
@@ -116,8 +116,8 @@ class Clone:
 
     def run(self, command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         """Runs `pdm run COMMAND ARGUMENTS` of the copy, in a fork."""
-        module = f"tiny_llm_kit.commands.{command.replace('-', '_')}"
-        return self.forks.run(module, *arguments, folder=self.root, **self.environment(**environment))
+        module, environment = command_modules()[command], self.environment(**environment)
+        return self.forks.run(module, *arguments, folder=self.root, **environment)
 
     def start_over(self) -> None:
         """As it was at first. What was compiled of the kit stays, which no test changes."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import transformers
 
-from tiny_llm_kit.runtime.loading import load_checkpoint
-from tiny_llm_kit.runtime.port import Port, installed_backends, resolve_serving
+from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.port import Port, installed_backends, resolve_serving
 
 COMMAND = "pdm run python tests_refsol/family_cases.py"
 PROMPT = 23  # tokens, more than any window below

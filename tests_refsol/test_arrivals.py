@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.lab.arrivals import arrival_times
+from tiny_llm_lab.arrivals import arrival_times
 
 
 def test_arrivals_have_the_rate_and_the_burstiness_that_were_asked_for():

@@ -17,12 +17,12 @@ from rich.console import Console
 import tiny_llm_kit
 from tiny_llm_kit.commands import batch_main as command
 from tiny_llm_kit.commands import main as single
-from tiny_llm_kit.lab.batch.view import SlotBoard
-from tiny_llm_kit.lab.live import LiveTable, Tail
-from tiny_llm_kit.lab.prompts import QUESTIONS, read_prompts
-from tiny_llm_kit.lab.text import harmless, one_line, shortened
+from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
+from tiny_llm_kit.trace.batch.view import SlotBoard
+from tiny_llm_kit.trace.live import LiveTable, Tail
+from tiny_llm_kit.trace.prompts import QUESTIONS, read_prompts
+from tiny_llm_kit.trace.text import harmless, one_line, shortened
 
 PORT = installed_backends()[-1]
 # Where it is about a process: the port whose library starts faster.

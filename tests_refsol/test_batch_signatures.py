@@ -7,17 +7,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.recorded_operations import record
+from support.fake_model import ByteTokenizer
+from tiny_llm_kit.course.grading.goldens import (
+    random_checkpoint,
+    random_weights,
+    small_model,
+)
+from tiny_llm_kit.course.recorded_operations import record
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.port import Port
 from tiny_llm_ref.serving import Request, SamplingParams, batch_generate
 
-CASE = SmallModel(
-    ModelConfig(**{**vars(CASES["tied-1"].config), "max_position_embeddings": 512}), seed=1, rows=1, tokens=1
-)
+CASE = small_model(1, max_position_embeddings=512)
 V = CASE.config.vocab_size
 BUCKET = 32
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tiny_llm_kit.commands import bench_decode, bench_prefill
-from tiny_llm_kit.course.book import screens
-from tiny_llm_kit.lab.bench import contest, provenance, report, samples
-from tiny_llm_kit.lab.bench.contest import ContestPlan, contestants, measure_decode, measure_prefill
-from tiny_llm_kit.runtime.kv_budget import kv_bytes_per_token
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from benchmarks import bench_decode, bench_prefill, contest, report
+from benchmarks.contest import ContestPlan, contestants, measure_decode, measure_prefill
+from book.tools import screens
+from tiny_llm_kit.engine.kv_budget import kv_bytes_per_token
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.trace import provenance, samples
 
 TINY = ContestPlan(config="tiny-qwen3", layers=1, dtype="float32", threads=(1,), rounds=2, steps=2)
 PEERS = {"torch": "transformers"}

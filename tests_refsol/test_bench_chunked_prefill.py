@@ -9,11 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.commands import bench_chunked_prefill as command
-from tiny_llm_kit.course.book import screens, tradeoff_screen
-from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
-from tiny_llm_kit.lab.bench import chunked_prefill, provenance, reports
-from tiny_llm_kit.lab.bench.chunked_prefill import (
+from benchmarks import bench_chunked_prefill as command
+from benchmarks import chunked_prefill, reports
+from benchmarks.chunked_prefill import (
     ADAPTIVE,
     POLICIES,
     SweepPlan,
@@ -22,12 +20,16 @@ from tiny_llm_kit.lab.bench.chunked_prefill import (
     number_of_runs,
     sweep,
 )
-from tiny_llm_kit.lab.bench.chunked_prefill_report import NONE, median, percent, targets, times_lower
-from tiny_llm_kit.lab.bench.progress import Progress
-from tiny_llm_kit.lab.cost_model import Cost, Costs
-from tiny_llm_kit.lab.serve import NoEnd, Serving, serve
-from tiny_llm_kit.lab.simulated_model import SimulatedModel
-from tiny_llm_kit.lab.workload import (
+from benchmarks.chunked_prefill_report import NONE, median, percent, targets, times_lower
+from benchmarks.progress import Progress
+from book.tools import screens, tradeoff_screen
+from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
+from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.trace import chunk_sweep, provenance
+from tiny_llm_kit.trace.serve import NoEnd, Serving, serve
+from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.workload import (
     LONG,
     RUNNING,
     SHORT,
@@ -37,8 +39,7 @@ from tiny_llm_kit.lab.workload import (
     mixed,
     prompt_of,
 )
-from tiny_llm_kit.lab.workload import decode_heavy as heavy
-from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
+from tiny_llm_kit.trace.workload import decode_heavy as heavy
 
 NAMES = resolve_serving("ref")
 ENGINES = "Week 2, chunks of 16", "Week 3, budget of 16"
@@ -113,8 +114,9 @@ def test_every_candidate_takes_its_turn_and_the_first_run_is_not_counted(monkeyp
         ran.append(step)
         return SimpleNamespace(trace=lambda: {"n": len(ran)}, metrics={"total_ms": 1.0})
 
-    monkeypatch.setattr(chunked_prefill, "serve", served)
-    monkeypatch.setattr(chunked_prefill, "figures_of", lambda trace, workload: trace)
+    for module in (chunk_sweep, chunked_prefill):
+        monkeypatch.setattr(module, "serve", served)
+        monkeypatch.setattr(module, "figures_of", lambda trace, workload: trace)
     found = sweep(paced(), mixed(9), (32, 128, None), 2, lambda text: None)
     assert ran == [32, 128, None, 32, 128, None, 128, None, 32]
     assert [run["n"] for run in found["runs"]["128"]] == [5, 7], "the run before the rounds was counted"

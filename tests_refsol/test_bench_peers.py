@@ -7,11 +7,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.lab.bench import contest
-from tiny_llm_kit.lab.bench.own_process import OwnProcess
-from tiny_llm_kit.lab.workload import SHORT, RequestSpec, Workload
-from tiny_llm_kit.runtime import blas
-from tiny_llm_kit.runtime.port import Port
+from benchmarks import contest
+from benchmarks.own_process import OwnProcess
+from tiny_llm_kit.engine.backends import blas
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
 
 WORKLOAD = Workload("", "", tuple(RequestSpec(SHORT, 2, n, prompt=(n, 7)) for n in (5, 3, 4)), batch_size=2)
 
@@ -103,15 +103,15 @@ def mlx_lm(monkeypatch):
     cache.make_prompt_cache, qwen3.Model, qwen3.ModelArgs = None, Model, lambda **fields: fields
     for name, module in {**modules, "mlx_lm.models": ModuleType("mlx_lm.models")}.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "tiny_llm_kit.lab.bench.mlx_lm_peer", raising=False)
+    monkeypatch.delitem(sys.modules, "benchmarks.mlx_lm_peer", raising=False)
     yield asked
-    sys.modules.pop("tiny_llm_kit.lab.bench.mlx_lm_peer", None)
+    sys.modules.pop("benchmarks.mlx_lm_peer", None)
 
 
 @pytest.mark.port("mlx")
 def test_mlx_lm_is_asked_for_the_same_prompts_and_answers_on_the_same_weights(mlx_lm):
-    from tiny_llm_kit.lab.bench.mlx_lm_peer import MlxLmBatch, own_mlx_lm
-    from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
+    from benchmarks.mlx_lm_peer import MlxLmBatch, own_mlx_lm
+    from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 
     port = Port("tiny_llm_ref", "mlx", "cpu", "float32")
     checkpoint = RandomCheckpoint(shape("tiny-qwen3", 1), port.kit, "float32", "cpu")

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.commands import bench_roofline as command
-from tiny_llm_kit.course.book import roofline_screen, screens
-from tiny_llm_kit.lab.bench import provenance, reports, roofline_report
-from tiny_llm_kit.lab.bench.roofline import RooflinePlan, fastest_product, measure, work
-from tiny_llm_kit.lab.bench.roofline_report import Roof, points, roof
-from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from benchmarks import bench_roofline as command
+from benchmarks import reports, roofline_report
+from benchmarks.roofline import RooflinePlan, fastest_product, measure, work
+from benchmarks.roofline_report import Roof, points, roof
+from book.tools import roofline_screen, screens
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.trace import provenance
+from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 
 BACKENDS = installed_backends()
 

@@ -7,12 +7,13 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.commands import bench_scheduler as command
-from tiny_llm_kit.course.book import screens
-from tiny_llm_kit.lab.bench import provenance, reports
-from tiny_llm_kit.lab.bench.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, SchedulerPlan, measure
-from tiny_llm_kit.lab.bench.scheduler_report import growth, targets
-from tiny_llm_kit.runtime.port import resolve_serving
+from benchmarks import bench_scheduler as command
+from benchmarks import reports
+from benchmarks.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, SchedulerPlan, measure
+from benchmarks.scheduler_report import growth, targets
+from book.tools import screens
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.trace import provenance
 
 NAMES = resolve_serving("ref")
 

@@ -14,17 +14,18 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from tiny_llm_kit.commands import bench_serve, serve
-from tiny_llm_kit.lab.bench.serving import capacity as capacity_module
-from tiny_llm_kit.lab.bench.serving import measure, processes, report
-from tiny_llm_kit.lab.bench.serving.capacity import RESOLUTION, capacity
-from tiny_llm_kit.lab.bench.serving.client import Client, ServedRequest, api_url
-from tiny_llm_kit.lab.bench.serving.load import Load, Texts, figures, goodput_of, send
-from tiny_llm_kit.lab.bench.serving.measure import ServingPlan
-from tiny_llm_kit.lab.bench.serving.processes import Place, Server, our_server, running
+from benchmarks import bench_serve
+from benchmarks.serving import capacity as capacity_module
+from benchmarks.serving import measure, processes, report
+from benchmarks.serving.capacity import RESOLUTION, capacity
+from benchmarks.serving.client import Client, ServedRequest, api_url
+from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
+from benchmarks.serving.measure import ServingPlan
+from benchmarks.serving.processes import Place, Server, our_server, running
+from tiny_llm_kit.commands import serve
+from tiny_llm_kit.engine.arguments import engine_options
+from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.runtime.arguments import engine_options
-from tiny_llm_kit.runtime.port import installed_backends
 
 PIECE = 0.002  # seconds per piece of the stand-in server
 

@@ -9,19 +9,20 @@ import sys
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.commands import bench_throughput as command
-from tiny_llm_kit.course.book import screens
-from tiny_llm_kit.lab.bench import provenance, reports
-from tiny_llm_kit.lab.bench.shapes import random_network
-from tiny_llm_kit.lab.bench.throughput import VARIANTS, ThroughputPlan, latencies
-from tiny_llm_kit.lab.bench.throughput_report import graphs
-from tiny_llm_kit.lab.engine_load import EngineLoad
-from tiny_llm_kit.lab.serve import EndlessTokenizer
-from tiny_llm_kit.lab.trace import Lane, Trace
-from tiny_llm_kit.lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from benchmarks import bench_throughput as command
+from benchmarks import reports
+from benchmarks.engine_load import EngineLoad
+from benchmarks.throughput import VARIANTS, ThroughputPlan, latencies
+from benchmarks.throughput_report import graphs
+from book.tools import screens
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.llm import LLM
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.trace import provenance
+from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_kit.trace.shapes import random_network
+from tiny_llm_kit.trace.trace import Lane, Trace
+from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 
 # The command of the chunked-prefill README, at a size that fits here.
 ORIGINAL = (

@@ -10,14 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from tiny_llm_kit.course.book import command_screens, day_screens, screen_files
-from tiny_llm_kit.course.book.length import CEILING, check_length, words
-from tiny_llm_kit.course.book.links import check_site
-from tiny_llm_kit.course.book.mdbook import find_mdbook
+from book.tools import command_screens, day_screens, screen_files
+from book.tools.length import CEILING, check_length, words
+from book.tools.links import check_site
+from tiny_llm_kit.course.mdbook import find_mdbook
 from tiny_llm_kit.course.pages import pages_of, sittings_of
 from tiny_llm_kit.course.tree import PARTS, days, holes_of_part
+from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
-from tiny_llm_kit.runtime.port import installed_backends
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
 import formulas

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint, random_weights
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
-from tiny_llm_kit.lab.recorded_operations import record
+from support.fake_model import ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, random_weights, small_model
+from tiny_llm_kit.course.recorded_operations import record
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.step_shapes import limits_of_steps
 from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.port import Port, installed_backends
-from tiny_llm_kit.runtime.step_shapes import limits_of_steps
 from tiny_llm_ref.serving import (
     POLICIES,
     BlockAllocator,
@@ -36,23 +35,18 @@ from tiny_llm_ref.serving import (
 )
 
 LEN, PAGE, SEQS, BUDGET, BLOCKS = 40, 4, 6, 24, 24
-CASE = SmallModel(
-    ModelConfig(
-        hidden_size=8,
-        num_hidden_layers=1,  # all layers ask for the same
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=4,
-        intermediate_size=8,
-        vocab_size=31,
-        max_position_embeddings=LEN,
-        rms_norm_eps=1e-6,
-        rope_theta=1e4,
-        tie_word_embeddings=True,
-    ),
-    seed=4,
-    rows=1,
-    tokens=1,
+CASE = small_model(
+    4,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    intermediate_size=8,
+    vocab_size=31,
+    max_position_embeddings=LEN,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
 )
 STRATEGIES = ("exponential", "linear", "padding-aware")
 

@@ -3,31 +3,22 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.model.config import ModelConfig
+from support.close import assert_close
+from support.fake_model import ByteTokenizer
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 from tiny_llm_ref.serving import Request
 
 HKV, D, CONTEXT, CHUNK, LIMIT = 2, 64, 3000, 4, 4000
 # Keys are wide and all else is narrow: a copy of the cache stands out among the bytes.
-CASE = SmallModel(
-    ModelConfig(
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=HKV,
-        head_dim=D,
-        intermediate_size=16,
-        vocab_size=61,
-        max_position_embeddings=LIMIT,
-        rms_norm_eps=1e-2,
-        rope_theta=500.0,
-        tie_word_embeddings=True,
-    ),
-    seed=28,
-    rows=1,
-    tokens=1,
+CASE = small_model(
+    28,
+    hidden_size=12,
+    num_attention_heads=2,
+    num_key_value_heads=HKV,
+    head_dim=D,
+    intermediate_size=16,
+    vocab_size=61,
+    max_position_embeddings=LIMIT,
 )
 HELD = HKV * CONTEXT * D * 4  # bytes of the keys of one layer
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.course.book.console import COLUMNS
+from book.tools.console import COLUMNS
 from tiny_llm_kit.course.see import chunk_costs
 
 

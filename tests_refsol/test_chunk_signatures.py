@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import random_checkpoint
+from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_7_graphs import (
     CASE,
     CHUNK,
@@ -16,9 +18,7 @@ from tiny_llm_kit.course.see.week_2_day_7_graphs import (
     run,
     whole_steps,
 )
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.recorded_operations import record
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, Request, SamplingParams, Turns
 
 V = CASE.config.vocab_size

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import tiny_llm_kit
-from tiny_llm_kit.lab.batch.view import BatchLines, SlotBoard
-from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
-from tiny_llm_kit.lab.recorder import Recorder
+from support.fake_model import ByteTokenizer, FakeModel
+from tiny_llm_kit.trace.batch.view import BatchLines, SlotBoard
+from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_ref.serving import ChunkedPrefillScheduler, FifoQueue, Request, SamplingParams, Turns
 
 MAX_SEQ_LEN = 24

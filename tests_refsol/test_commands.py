@@ -3,7 +3,6 @@
 import argparse
 import io
 import os
-import pkgutil
 import re
 import socket
 import subprocess
@@ -12,19 +11,21 @@ from importlib import import_module
 
 import pytest
 
+from book.tools import book
+from models.eval import eval_tiny_model
 from tiny_llm_kit import commands, terminal
-from tiny_llm_kit.commands import book, eval_tiny_model, see, test_all
+from tiny_llm_kit.commands import see, test_all
+from tiny_llm_kit.course import mdbook
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.arguments import day_argument, task_argument
-from tiny_llm_kit.course.book import mdbook
-from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.runtime.arguments import whole_number
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.engine.arguments import whole_number
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.repo import ROOT, command_modules
 
 
 def run(command: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     """`pdm run COMMAND ARGUMENTS` in a process of its own."""
-    line = [sys.executable, "-m", f"tiny_llm_kit.commands.{command}", *arguments]
+    line = [sys.executable, "-m", command_modules()[command], *arguments]
     env = os.environ | {"PYTHONIOENCODING": "utf-8"} | environment
     return subprocess.run(line, env=env, capture_output=True, encoding="utf-8")
 
@@ -149,8 +150,9 @@ def test_ctrl_c_while_a_command_is_imported_says_nothing(capsys):
 
 def test_every_command_ends_in_one_line():
     """Each `main` is one that `terminal.command` has wrapped."""
-    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
-    mains = {name: import_module(f"{commands.__name__}.{name}").main for name in names}
+    others = {"train-tiny-model"}  # of authors alone
+    mains = {name: import_module(path).main for name, path in command_modules().items() if name not in others}
+    assert len(mains) > 20
     assert [name for name, main in mains.items() if not hasattr(main, "__wrapped__")] == []
 
 
@@ -194,10 +196,10 @@ def test_see_draws_on_a_terminal_that_knows_only_ascii():
 # ---- commands without options
 
 
-@pytest.mark.parametrize("command", ["doctor", "setup_torch", "test_all"])
+@pytest.mark.parametrize("command", ["doctor", "setup-torch", "test-all"])
 def test_help_is_shown_and_nothing_is_run(command):
     done = run(command, "--help")
-    assert done.returncode == 0 and done.stdout.startswith(f"usage: pdm run {command.replace('_', '-')} [-h]")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: pdm run {command} [-h]")
     assert run(command, "--no-such-option").returncode == 2
 
 
@@ -240,7 +242,7 @@ def test_what_a_user_asks_of_their_own_pytest_does_not_reach_the_checks(monkeypa
 
 @pytest.mark.parametrize("capture", [False, True])
 def test_a_check_is_a_process_whose_output_and_status_are_told(capture, capfd):
-    status = test_all.call("a title", ["tiny_llm_kit.commands.course", "no-such-action"], capture)
+    status = test_all.call("a title", ["course", "no-such-action"], capture)
     seen = capfd.readouterr()
     assert status == 2 and seen.out.startswith("== a title\n")
     assert "invalid choice: 'no-such-action'" in (seen.out if capture else seen.err)
@@ -290,7 +292,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_training(tmp_path):
     file = tmp_path / "file"
     file.touch()
     for out in (file, file / "model"):
-        train = [sys.executable, str(MODELS / "train" / "train.py"), "--steps", "1", "--out", str(out)]
-        done = subprocess.run(train, capture_output=True, text=True)
+        train = [sys.executable, "-m", "models.train.train", "--steps", "1", "--out", str(out)]
+        done = subprocess.run(train, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert f"--out {out}: no folder can be made there" in done.stderr.splitlines()[-1]

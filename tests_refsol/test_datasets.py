@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tiny_llm_kit.lab.datasets import BY_STEPS, DATASETS, OWN, STREAMS, DatasetSize, dataset
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
+from benchmarks.datasets import BY_STEPS, DATASETS, OWN, STREAMS, DatasetSize, dataset
+from support.fake_model import ByteTokenizer
 
 SIZE = DatasetSize(num_prompts=40, input_len=50, output_len=7, vocab_size=99)
 

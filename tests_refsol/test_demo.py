@@ -13,17 +13,17 @@ from rich.console import Console
 
 from tiny_llm_kit.commands import demo as command
 from tiny_llm_kit.course.grading.virtual_time import run_virtually
-from tiny_llm_kit.lab.demo import knobs, prompts, report, session
-from tiny_llm_kit.lab.demo.runs import POLICIES, Demo, Knobs
-from tiny_llm_kit.lab.demo.stream import serve_async
-from tiny_llm_kit.lab.demo.view import DemoLines, Pieces, RequestBoard
-from tiny_llm_kit.lab.serve import Serving
-from tiny_llm_kit.lab.simulated_model import SimulatedModel
-from tiny_llm_kit.lab.workload import LONG, SHORT, RequestSpec
+from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
+from tiny_llm_kit.trace.demo import knobs, prompts, report, session
+from tiny_llm_kit.trace.demo.runs import POLICIES, Demo, Knobs
+from tiny_llm_kit.trace.demo.stream import serve_async
+from tiny_llm_kit.trace.demo.view import DemoLines, Pieces, RequestBoard
+from tiny_llm_kit.trace.serve import Serving
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.workload import LONG, SHORT, RequestSpec
 
 NAMES = resolve_serving("ref")
 UNCHUNKED, CHUNKED, PAUSING = POLICIES

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tiny_llm_kit.course.grading.goldens import CASES, random_weights
+from tiny_llm_kit.engine.port import resolve
 from tiny_llm_kit.model.checkpoint import Checkpoint
-from tiny_llm_kit.runtime.port import resolve
 
 
 @pytest.fixture

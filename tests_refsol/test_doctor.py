@@ -8,7 +8,7 @@ from tiny_llm_kit.commands import doctor
 from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.doctor import checks
 from tiny_llm_kit.course.doctor.checks import Check
-from tiny_llm_kit.runtime import blas
+from tiny_llm_kit.engine.backends import blas
 from tiny_llm_kit.torch_build import Facts
 
 LINUX = Facts(pinned="2.13.0", installed="2.13.0+cpu")

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
+from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import ROOT, SOURCES
-from tiny_llm_kit.runtime.port import installed_backends
 
 
 def run_doctor(*python: str, **environment: str) -> subprocess.CompletedProcess:

@@ -13,14 +13,14 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from support.close import assert_close
 from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.course.grading import assert_close
+from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.loading import load_checkpoint
 from tiny_llm_kit.terminal import TerminalSession
 
 family = runpy.run_path(str(ROOT / "tests_refsol" / "family_cases.py"))

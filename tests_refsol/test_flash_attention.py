@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
+from support.qwen3_layer import causal64
 from tiny_llm_kit.course.grading.flash import flash64, statistics64
-from tiny_llm_kit.course.grading.qwen3_layer import causal64
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:

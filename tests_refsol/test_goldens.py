@@ -8,12 +8,12 @@ import pytest
 import torch
 import transformers
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, FOLDER, golden, random_checkpoint, random_inputs
+from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS, ROOT
-from tiny_llm_kit.runtime.loading import load_checkpoint
 
 SHIPPED = MODELS / "tiny-qwen3"
 NAMES = ["maple", "cedar", "birch", "willow", "aspen", "alder", "hazel", "rowan", "spruce", "larch"]

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support.close import assert_close
 from tiny_llm_kit.course import mutants, prefix
 from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.course.grading import assert_close
 from tiny_llm_kit.course.inprocess import with_day_tests
 from tiny_llm_kit.course.mutants import Mutant, Verdict, judge
 from tiny_llm_kit.course.overlay import overlay
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.course.tree import reference_files
-from tiny_llm_kit.lab.timeline.comparison import Comparison
-from tiny_llm_kit.lab.workload import among_decodes
-from tiny_llm_kit.runtime.port import Port, installed_backends, resolve_serving
+from tiny_llm_kit.engine.port import Port, installed_backends, resolve_serving
+from tiny_llm_kit.trace.timeline.comparison import Comparison
+from tiny_llm_kit.trace.workload import among_decodes
 
 PORT = installed_backends()[0]
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
-from tiny_llm_kit.lab.replay_emulator import RecordedGraph
-from tiny_llm_kit.runtime.compilation import decodes_of_padding, rows_of_padding
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from support.replay_emulator import RecordedGraph
+from tiny_llm_kit.engine.compilation import decodes_of_padding, rows_of_padding
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
 

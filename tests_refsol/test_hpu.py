@@ -154,7 +154,7 @@ def test_flash_attention_says_causal_once_in_the_kernels_words(settings):
 
 CALLS = """
 import json, sys
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.engine.port import Port
 b = Port("ref", "torch")
 import torch
 from habana_frameworks.torch.hpex.kernels import FusedSDPA

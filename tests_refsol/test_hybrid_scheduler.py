@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
-from tiny_llm_kit.lab.recorder import Recorder
+from support.fake_model import ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_ref.serving import (
     AdaptiveChunker,
     BlockAllocator,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.repo import PORTS, SOURCES
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.repo import PORTS, ROOT, SOURCES
 
 ARRAYS = {"mlx", "torch"}
 # The only kit files that may import an array library.
@@ -83,7 +83,7 @@ def test_each_port_works_with_the_other_library_blocked(port):
     program = f"""
 import sys
 sys.modules[{other!r}] = None
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.engine.port import Port
 b = Port("tiny_llm_ref", {port!r}, "cpu")
 print(b.numpy(b.softmax(b.array([[0.0, 0.0]]), -1)))
 """
@@ -125,8 +125,18 @@ def test_a_name_of_a_class_means_one_thing_in_the_kit():
 # ---- the rooms of kit
 
 KIT = SOURCES / "tiny_llm_kit"
-ROOMS = ("model", "runtime", "lab", "course", "commands")  # each imports only those before it
+# Each imports only those before it.
+ROOMS = ("model", "engine", "trace", "server", "course", "commands")
 OUTSIDE = {"__init__", "repo", "terminal", "torch_build"}
+# Each of these imports the kit and those before it; the kit imports none of them.
+AFTER_KIT = {
+    "tiny_llm_lab": SOURCES / "tiny_llm_lab",
+    "benchmarks": ROOT / "benchmarks",
+    "models": ROOT / "models",
+    "book": ROOT / "book" / "tools",
+    "support": ROOT / "tests" / "support",
+    "tests_refsol": ROOT / "tests_refsol" / "long",
+}
 OPTIMIZED = 1  # the flag of a function's code, which those of modules and classes lack
 BY_NAME = {"import_module", "__import__", "find_spec"}
 
@@ -181,6 +191,21 @@ def against_the_rooms(source: str, place: tuple[str, ...]) -> list[str]:
     return found
 
 
+def test_the_kit_does_without_what_is_made_of_it():
+    for path in KIT.rglob("*.py"):
+        assert not imports(path) & {*AFTER_KIT}, name(path)
+
+
+@pytest.mark.parametrize("package", AFTER_KIT)
+def test_what_is_made_of_the_kit_has_an_order(package):
+    """The lab is for benchmarks, both are for the book; what tests share is for tests alone."""
+    later = [*AFTER_KIT][[*AFTER_KIT].index(package) + 1 :]
+    files = sorted(AFTER_KIT[package].rglob("*.py"))
+    assert files
+    for path in files:
+        assert not imports(path) & {*later}, path.relative_to(ROOT)
+
+
 def place_of(path: Path) -> tuple[str, ...]:
     return path.relative_to(KIT).with_suffix("").parts
 
@@ -198,20 +223,20 @@ def test_kit_stands_in_its_rooms():
 @pytest.mark.parametrize(
     ("place", "source"),
     [
-        ("model/hub", "from ..runtime.port import Port"),
+        ("model/hub", "from ..engine.port import Port"),
         ("model/hub", "def f():\n    from ..course import tree"),
-        ("runtime/port", "from .. import lab"),
-        ("runtime/port", "import tiny_llm_kit.course.tree"),
-        ("lab/serve", "from tiny_llm_kit.course.capabilities import load"),
-        ("lab/bench/ours", "from ...commands import main"),
-        ("lab/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
-        ("lab/serve", "__import__('tiny_llm_kit.commands.main')"),
-        ("lab/bench/ours", "import_module('...course.tree', __package__)"),
+        ("engine/port", "from .. import trace"),
+        ("engine/port", "import tiny_llm_kit.course.tree"),
+        ("trace/serve", "from tiny_llm_kit.course.capabilities import load"),
+        ("trace/demo/runs", "from ...commands import main"),
+        ("trace/serve", "import importlib\nimportlib.import_module('tiny_llm_kit.course.tree')"),
+        ("trace/serve", "__import__('tiny_llm_kit.commands.main')"),
+        ("trace/demo/runs", "import_module('...course.tree', __package__)"),
         ("course/see", "find_spec(f'tiny_llm_kit.commands.{name}')"),
         ("commands/demo", "from .main import answer"),
         ("commands/demo", "from ..commands import main"),
         ("repo", "from .model import hub"),
-        ("terminal", "def f():\n    from .runtime.port import Port"),
+        ("terminal", "def f():\n    from .engine.port import Port"),
         ("__init__", "from .course.capabilities import load"),
     ],
 )
@@ -222,8 +247,8 @@ def test_an_import_up_or_across_is_found(place, source):
 @pytest.mark.parametrize(
     ("place", "source"),
     [
-        ("commands/demo", "from ..lab.serve import serve\nfrom ..repo import ROOT"),
-        ("lab/bench/ours", "from ...runtime.port import Port\nfrom ..serve import serve\nimport json"),
+        ("commands/demo", "from ..trace.serve import serve\nfrom ..repo import ROOT"),
+        ("trace/demo/runs", "from ...engine.port import Port\nfrom ..serve import serve\nimport json"),
         ("__init__", "def __getattr__(name):\n    from .course.capabilities import load"),
     ],
 )
@@ -274,6 +299,6 @@ def test_a_prompt_enters_few_files_and_is_encoded_once(port, monkeypatch, capsys
     paths = {Path(code.co_filename) for code in called if code.co_flags & OPTIMIZED}
     places = {place_of(path) for path in paths if KIT in path.parents}
     entered = {"/".join(place) for place in places if place[0] != "model"}
-    assert {"commands/main", "runtime/loading"} <= entered
+    assert {"commands/main", "engine/loading"} <= entered
     assert len(entered) <= 8, sorted(entered)
     assert encoded == ["tokenizer"]

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.lab.bench.shapes import QWEN3_06B
-from tiny_llm_kit.runtime import kv_budget
-from tiny_llm_kit.runtime.kv_budget import blocks_that_fit, kv_bytes_per_token
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.engine import kv_budget
+from tiny_llm_kit.engine.kv_budget import blocks_that_fit, kv_bytes_per_token
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.trace.shapes import QWEN3_06B
 
 GIB = 2**30
 MIB = 2**20
@@ -54,13 +54,13 @@ def test_a_cpu_gives_a_quarter_of_its_free_ram_and_no_more_than_is_of_use(monkey
 
 @pytest.mark.parametrize("port", installed_backends())
 def test_no_port_knows_the_memory_of_a_cpu(port):
-    kit = __import__(f"tiny_llm_kit.runtime.backend_{port}", fromlist=["device_memory"])
+    kit = __import__(f"tiny_llm_kit.engine.backends.backend_{port}", fromlist=["device_memory"])
     assert kit.device_memory("cpu") is None
 
 
 @pytest.mark.port("torch")
 def test_torch_asks_the_device_that_it_is_given(monkeypatch):
-    from tiny_llm_kit.runtime import backend_torch
+    from tiny_llm_kit.engine.backends import backend_torch
 
     hpu = SimpleNamespace(mem_get_info=lambda: (3, 5))
     monkeypatch.setattr(backend_torch.torch, "hpu", hpu, raising=False)
@@ -69,7 +69,7 @@ def test_torch_asks_the_device_that_it_is_given(monkeypatch):
 
 @pytest.mark.port("mlx")
 def test_metal_has_what_it_recommends_less_what_is_in_use(monkeypatch):
-    from tiny_llm_kit.runtime import backend_mlx
+    from tiny_llm_kit.engine.backends import backend_mlx
 
     found = {"max_recommended_working_set_size": 5 * GIB}
     monkeypatch.setattr(backend_mlx.mx, "device_info", lambda: found)

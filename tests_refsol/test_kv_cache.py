@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading.goldens import SmallModel, random_checkpoint
+from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.port import Port, installed_backends
 
 CONFIG = ModelConfig(
     hidden_size=32,
@@ -75,7 +75,7 @@ def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
     """Over 2,000 tokens, one by one: active memory is the cache's, which is the next multiple of 256 long."""
     import mlx.core as mx
 
-    from tiny_llm_kit.runtime.port import Port
+    from tiny_llm_kit.engine.port import Port
 
     b = Port("tiny_llm_ref", "mlx", "cpu")
     model = model_of(b)
@@ -99,7 +99,7 @@ def test_mlx_materialize_computes_what_is_lazy():
     """After a step whose logits nobody reads the new keys are a promise; materialize() keeps it, once for all."""
     import mlx.core as mx
 
-    from tiny_llm_kit.runtime.port import Port
+    from tiny_llm_kit.engine.port import Port
 
     b = Port("tiny_llm_ref", "mlx", "cpu")
     model = model_of(b)
@@ -117,7 +117,7 @@ def test_mlx_materialize_computes_what_is_lazy():
 @pytest.mark.port("torch")
 def test_torch_allocates_once():
     """The memory of a cache is there from the first token on: same place, same size, behind every later token."""
-    from tiny_llm_kit.runtime.port import Port
+    from tiny_llm_kit.engine.port import Port
 
     b = Port("tiny_llm_ref", "torch", "cpu")
     model = model_of(b)

@@ -11,26 +11,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.commands import lab as command
-from tiny_llm_kit.course.book import screens
-from tiny_llm_kit.lab.bench import provenance
-from tiny_llm_kit.lab.packed_cost import AdditiveCost, StepWork
-from tiny_llm_kit.lab.studies import (
-    ablation,
-    agreement,
-    budget,
-    bursts,
-    capacity,
-    pipeline,
-    scale,
-    single_prompt,
-)
-from tiny_llm_kit.lab.studies.catalogue import ALL, STUDIES
-from tiny_llm_kit.lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
-from tiny_llm_kit.lab.studies.served import StudyPlan, options_of, serve_trace
-from tiny_llm_kit.lab.studies.study import show
-from tiny_llm_kit.lab.traffic import TRACES, traffic
-from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
+from book.tools import screens
+from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.trace import provenance
+from tiny_llm_kit.trace.simulation.packed_cost import AdditiveCost, StepWork
+from tiny_llm_lab import lab as command
+from tiny_llm_lab.studies import ablation, agreement, budget, bursts, capacity, pipeline, scale, single_prompt
+from tiny_llm_lab.studies.catalogue import ALL, STUDIES
+from tiny_llm_lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
+from tiny_llm_lab.studies.served import StudyPlan, options_of, serve_trace
+from tiny_llm_lab.studies.study import show
+from tiny_llm_lab.traffic import TRACES, traffic
 
 PLAN = StudyPlan(resolve_serving("ref"), requests=24, seeds=(0,))
 

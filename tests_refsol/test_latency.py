@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.lab.recorder import Recorder
-from tiny_llm_kit.lab.trace import percentile
+from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_kit.trace.trace import percentile
 
 
 @pytest.mark.parametrize(

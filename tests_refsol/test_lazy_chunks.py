@@ -6,10 +6,10 @@ import mlx.core as mx
 import pytest
 from rich.console import Console
 
-from tiny_llm_kit.course.book.console import COLUMNS
-from tiny_llm_kit.course.grading import assert_close
+from book.tools.console import COLUMNS
+from support.close import assert_close
 from tiny_llm_kit.course.see import chunk_costs
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.engine.port import Port
 
 
 @pytest.fixture(scope="module")

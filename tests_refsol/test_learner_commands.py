@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import PORTS
-from tiny_llm_kit.runtime.port import installed_backends
 
 # Any port will do: these tests are about the commands.
 PORT = installed_backends()[-1]

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
-from tiny_llm_kit.lab.recorder import Recorder
-from tiny_llm_kit.lab.serve import EndlessTokenizer
-from tiny_llm_kit.lab.timeline import live
-from tiny_llm_kit.runtime.port import resolve_serving
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_kit.trace.timeline import live
 
 BLOCKS, BLOCK, PROMISE = 24, 4, live.PROMISE
 REQUESTS = ((5, 9), (3, 12), (61, 3), (4, 4))  # tokens of the prompt and of the answer

@@ -10,12 +10,12 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from tiny_llm_kit.lab.bench import contest
-from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
-from tiny_llm_kit.lab.bench.throughput import ThroughputPlan
-from tiny_llm_kit.lab.bench.throughput_peers import MAKERS, peers
-from tiny_llm_kit.lab.workload import SHORT, RequestSpec, Workload
-from tiny_llm_kit.runtime.port import Port
+from benchmarks import contest
+from benchmarks.throughput import ThroughputPlan
+from benchmarks.throughput_peers import MAKERS, peers
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
+from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
 
 VOCABULARY = 50
 # Tokens of a prompt and of its answer: with two places the second ends at once, and the others take over in turns.
@@ -134,7 +134,7 @@ class Writer:
 def packages(monkeypatch):
     """(llama_cpp, gguf): the stand-ins, while the files that import them are loaded anew."""
     found = LlamaCpp(), Gguf()
-    ours = [f"tiny_llm_kit.lab.bench.{name}" for name in ("llama_cpp_peer", "gguf_file")]
+    ours = [f"benchmarks.{name}" for name in ("llama_cpp_peer", "gguf_file")]
     for module in found:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in ours:
@@ -151,7 +151,7 @@ def llama_cpp(packages):
 
 
 def peer(rows: int = 2, room: int = 9):
-    from tiny_llm_kit.lab.bench.llama_cpp_peer import LlamaCppBatch
+    from benchmarks.llama_cpp_peer import LlamaCppBatch
 
     return LlamaCppBatch("weights.gguf", rows, room, 3, is_unified=False)
 
@@ -187,7 +187,7 @@ def test_it_computes_exactly_the_tokens_of_the_workload_and_fills_free_places(ll
 def test_a_prompt_that_does_not_fit_into_a_call_waits_for_the_next(llama_cpp, monkeypatch):
     batch = peer(rows=3, room=8)
     assert batch.call_tokens == 2048
-    monkeypatch.setattr("tiny_llm_kit.lab.bench.llama_cpp_peer.CALL_TOKENS", 1)
+    monkeypatch.setattr("benchmarks.llama_cpp_peer.CALL_TOKENS", 1)
     batch = peer(rows=3, room=8)
     batch.generate(workload((7, 2), (4, 2), (7, 1)))
     assert llama_cpp.calls == [7 + 4, 1 + 1 + 7]
@@ -218,7 +218,7 @@ def test_what_llama_cpp_cannot_do_is_one_line_with_its_reason(llama_cpp):
 @pytest.fixture
 def started(packages, monkeypatch):
     """What is asked of the other process; the file has to be there while it starts, and is gone later."""
-    import tiny_llm_kit.lab.bench.llama_cpp_peer as module
+    import benchmarks.llama_cpp_peer as module
 
     def start(make, file, *arguments, environment, notes):
         assert make is module.LlamaCppBatch and Path(file).exists() and environment == {}

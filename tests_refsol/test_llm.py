@@ -16,15 +16,15 @@ import tiny_llm
 import tiny_llm_ref
 from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.address import Task
-from tiny_llm_kit.lab.serve import EndlessTokenizer
+from tiny_llm_kit.engine import progress_bar
+from tiny_llm_kit.engine.compilation import keep_compiled, will_compile
+from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.step_timer import StepTimer
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime import progress_bar
-from tiny_llm_kit.runtime.compilation import keep_compiled, will_compile
-from tiny_llm_kit.runtime.engine_options import EngineOptions
-from tiny_llm_kit.runtime.llm import LLM
-from tiny_llm_kit.runtime.loading import load_network
-from tiny_llm_kit.runtime.port import Port, installed_backends
-from tiny_llm_kit.runtime.step_timer import StepTimer
+from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_ref import SamplingParams
 
 PROMPTS = ["What is chunked prefill?", "Which day teaches attention?", "Hello", "Who are you?"]

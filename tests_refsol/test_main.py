@@ -15,11 +15,11 @@ from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.address import Task
 from tiny_llm_kit.course.learner import State
+from tiny_llm_kit.engine import loading
+from tiny_llm_kit.engine.chat import Conversation, MessageTooLong
+from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.runtime import loading
-from tiny_llm_kit.runtime.chat import Conversation, MessageTooLong
-from tiny_llm_kit.runtime.port import Port, installed_backends
 from tiny_llm_kit.terminal import Meter, TerminalSession
 
 SENTENCE = re.compile(r"Chunked prefill [a-z].*\.")

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.lab.serve import Serving
-from tiny_llm_kit.runtime.model_runner import Draws, ModelRunner
-from tiny_llm_kit.runtime.port import Port, resolve_serving
+from tiny_llm_kit.engine.model_runner import Draws, ModelRunner
+from tiny_llm_kit.engine.port import Port, resolve_serving
+from tiny_llm_kit.trace.serve import Serving
 from tiny_llm_ref.serving import SamplingParams
 
 VOCAB = 5

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
 from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch
 

@@ -6,7 +6,7 @@ Each port has its own functions of the library; nothing is skipped, and neither 
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 
 
 def mlx_rope(x, base, traditional, offset):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.grading import assert_close
-from tiny_llm_kit.course.grading.qwen3_layer import attention64
+from support.close import assert_close
+from support.qwen3_layer import attention64
 from tiny_llm_ref.serving import PackedBatch, make_buckets
 
 NUM_BLOCKS = 90

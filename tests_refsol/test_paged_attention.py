@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 from tiny_llm_kit.course.grading.flash import flash64
 from tiny_llm_kit.course.grading.pages import Pages, decode64, prompt64, random_pages
 from tiny_llm_ref.serving import flat_blocks

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
 from tiny_llm_kit.model.config import SLIDING
 
 CASE = CASES["untied-3"]
@@ -99,7 +99,7 @@ def test_a_write_copies_no_pool(b):
 @pytest.mark.port("torch")
 def test_torch_writes_where_the_memory_is():
     """The pool's memory never moves, and the pages are views of it."""
-    from tiny_llm_kit.runtime.port import Port, resolve_serving
+    from tiny_llm_kit.engine.port import Port, resolve_serving
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
     model = model_of(b)
@@ -114,8 +114,8 @@ def test_torch_writes_where_the_memory_is():
 @pytest.mark.port("torch")
 def test_torch_asks_for_one_program_per_number_of_blocks():
     """32 tokens, one by one, in blocks of 4: a compiler for fixed shapes sees 8 programs. No step reads a number."""
-    from tiny_llm_kit.lab.recorded_operations import record
-    from tiny_llm_kit.runtime.port import Port, resolve_serving
+    from tiny_llm_kit.course.recorded_operations import record
+    from tiny_llm_kit.engine.port import Port, resolve_serving
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
     model, table = model_of(b), s.BlockTable(allocator_of(s))
@@ -134,7 +134,7 @@ def test_mlx_holds_one_pool_over_many_steps():
     """300 tokens, one by one: active memory is that of the pools, and no step holds a second one."""
     import mlx.core as mx
 
-    from tiny_llm_kit.runtime.port import Port, resolve_serving
+    from tiny_llm_kit.engine.port import Port, resolve_serving
 
     b, s = Port("tiny_llm_ref", "mlx", "cpu"), resolve_serving("tiny_llm_ref")
     model = model_of(b, max_position_embeddings=512)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading.pages import random_pages
-from tiny_llm_kit.lab.recorded_operations import record
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.course.recorded_operations import record
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_ref.serving import flat_blocks
 
 PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8

@@ -7,14 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tiny_llm_kit.lab.cost_model import Cost
-from tiny_llm_kit.lab.fake_model import ByteTokenizer
-from tiny_llm_kit.lab.fake_packed_model import FakePackedModel
-from tiny_llm_kit.lab.incidents import CORPUS, Bound, IncidentCase, Sent, failures, group, incident, run_case
-from tiny_llm_kit.lab.incidents.table import broken_by
-from tiny_llm_kit.lab.studies.catalogue import STUDIES
-from tiny_llm_kit.lab.studies.served import StudyPlan
-from tiny_llm_kit.lab.studies.study import show
+from support.fake_model import ByteTokenizer
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.trace.incidents import (
+    CORPUS,
+    Bound,
+    IncidentCase,
+    Sent,
+    failures,
+    group,
+    incident,
+    run_case,
+)
+from tiny_llm_kit.trace.incidents.table import broken_by
+from tiny_llm_kit.trace.simulation.cost_model import Cost
+from tiny_llm_lab.studies.catalogue import STUDIES
+from tiny_llm_lab.studies.served import StudyPlan
+from tiny_llm_lab.studies.study import show
 from tiny_llm_ref import serving as s
 from tiny_llm_ref.serving.policies.aged_queue import AgedQueue
 from tiny_llm_ref.serving.policies.backfill import Backfill

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiny_llm_kit.runtime import port as ports
+from tiny_llm_kit.engine import port as ports
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port, installed_backends
 
 
 @pytest.mark.parametrize("backend", installed_backends())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm_kit.course.grading import assert_close
+from support.close import assert_close
 
 EXACT = {"atol": 0, "rtol": 0}
 
@@ -22,7 +22,7 @@ def matrix(rng) -> np.ndarray:
 @pytest.mark.parametrize(("group_size", "bits"), [(32, 4), (64, 4), (128, 4), (32, 8), (64, 8), (128, 8)])
 def test_every_port_quantises_as_mlx_does(b, matrix, group_size, bits, dtype):
     """Words, scales and biases, bit for bit, of MLX's kernel on a CPU."""
-    from tiny_llm_kit.runtime.port import Port
+    from tiny_llm_kit.engine.port import Port
 
     mlx = Port("ref", "mlx", "cpu")
     import mlx.core as mx

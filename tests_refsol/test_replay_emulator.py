@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tiny_llm_kit.lab.bench.shapes import RandomCheckpoint, shape
-from tiny_llm_kit.lab.replay_emulator import RecordedGraph, ReplayEmulator
-from tiny_llm_kit.lab.serve import EndlessTokenizer
-from tiny_llm_kit.runtime.port import Port
+from support.replay_emulator import RecordedGraph, ReplayEmulator
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 from tiny_llm_ref.serving import BlockAllocator, HybridScheduler, SamplingParams, Sequence, make_buckets
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
+from support.fake_model import ByteTokenizer, FakeModel
 from tiny_llm_ref.serving import Request, SamplingParams
 from tiny_llm_ref.serving.sampling import WEEK_3
 

@@ -24,15 +24,15 @@ import openai
 import pytest
 
 from tiny_llm_kit.commands import serve
-from tiny_llm_kit.lab.background_server import BackgroundServer
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_kit.runtime.llm import LLM
-from tiny_llm_kit.runtime.loading import load_network
-from tiny_llm_kit.runtime.openai_api import draining_server
-from tiny_llm_kit.runtime.openai_api.event_stream import event
-from tiny_llm_kit.runtime.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
-from tiny_llm_kit.runtime.port import Port, installed_backends
-from tiny_llm_kit.runtime.server import ServerOptions, create_app
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api import draining_server
+from tiny_llm_kit.server.openai_api.event_stream import event
+from tiny_llm_kit.server.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
+from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.serving.request_stream import Piece
 

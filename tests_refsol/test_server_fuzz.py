@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tiny_llm_kit.lab.background_server import BackgroundServer
-from tiny_llm_kit.runtime.llm import LLM
-from tiny_llm_kit.runtime.loading import load_network
-from tiny_llm_kit.runtime.openai_api.service import ServerOptions
-from tiny_llm_kit.runtime.port import Port, installed_backends
-from tiny_llm_kit.runtime.server import create_app
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api.service import ServerOptions
+from tiny_llm_kit.server.server import create_app
 
 # The longest answer that a request may ask for fills the context: here it is short.
 ENGINE = {"max_model_len": 32, "max_num_seqs": 4, "num_blocks": 32, "block_size": 4}

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.lab import server_soak
-from tiny_llm_kit.lab.server_soak import Seen, ServerSoak, SoakError, Visit
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port, installed_backends
+
+from .long import server_soak
+from .long.server_soak import Seen, ServerSoak, SoakError, Visit
 
 PORT = installed_backends()[-1]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.fake_model import ByteTokenizer, FakeModel
+from support.fake_model import ByteTokenizer, FakeModel
 from tiny_llm_ref.serving import Batch, Request, SamplingParams, StopStrings, batch_generate
 
 MAX_SEQ_LEN = 12

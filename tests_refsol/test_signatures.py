@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tiny_llm_kit.course.grading.goldens import CASES, SmallModel, random_checkpoint, random_weights
+from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.course.see.week_2_day_1 import PROMPT, ConcatenatingCache, signatures
-from tiny_llm_kit.lab.recorded_operations import record
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.runtime.port import Port
 
 CASE = SmallModel(
     ModelConfig(**{**vars(CASES["untied-3"].config), "num_hidden_layers": 2, "max_position_embeddings": 512}),

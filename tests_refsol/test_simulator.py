@@ -8,15 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.cost_model import Cost, pairs
-from tiny_llm_kit.lab.latency_recorder import LatencyRecorder, weighted_percentile
-from tiny_llm_kit.lab.packed_cost import INCIDENTS, AdditiveCost, RooflineCost, StepWork
-from tiny_llm_kit.lab.packed_profile import EngineClock, StepSamples, fitted
-from tiny_llm_kit.lab.recorder import Recorder
-from tiny_llm_kit.lab.simulator import Simulation, StuckScheduler
-from tiny_llm_kit.lab.trace import percentile
-from tiny_llm_kit.lab.workload import SHORT, RequestSpec
-from tiny_llm_kit.runtime.port import resolve_serving
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_kit.trace.simulation.cost_model import Cost, pairs
+from tiny_llm_kit.trace.simulation.packed_cost import INCIDENTS, AdditiveCost, RooflineCost, StepWork
+from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler
+from tiny_llm_kit.trace.trace import percentile
+from tiny_llm_kit.trace.workload import SHORT, RequestSpec
+from tiny_llm_lab.latency_recorder import LatencyRecorder, weighted_percentile
+from tiny_llm_lab.packed_profile import EngineClock, StepSamples, fitted
 
 SERVING = resolve_serving("ref")
 ROOFLINE = RooflineCost(overhead=0.009, token=0.0002, pair=1e-8, weights=0.04, read=1e-6, tile=8)

@@ -8,10 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from tiny_llm_kit.commands import soak as command
-from tiny_llm_kit.lab import memory_soak, soak
-from tiny_llm_kit.lab.soak import Soak, SoakError, first_difference
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port, installed_backends
+
+from .long import engine_soak as soak
+from .long import memory_soak
+from .long import soak as command
+from .long.engine_soak import Soak, SoakError, first_difference
 
 
 @pytest.fixture(scope="module", params=installed_backends())
@@ -125,7 +127,7 @@ def test_onednn_keeps_few_products():
 
     Both are set when the port is imported, as it is again here. What a user has set stays.
     """
-    spec = find_spec("tiny_llm_kit.runtime.backend_torch")
+    spec = find_spec("tiny_llm_kit.engine.backends.backend_torch")
     of_onednn, of_torch = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
     with patch.dict(os.environ, {of_torch: "1024"}):
         os.environ.pop(of_onednn, None)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tiny_llm_kit.repo import command_modules
+
 COMMANDS = {"main --help": ["main", "--help"], "course status": ["course", "status"]}
 # What only a model needs, and what only another command shows.
 LATER = {"numpy", "torch", "mlx", "tokenizers", "safetensors", "huggingface_hub", "jinja2", "rich.markdown"}
@@ -29,7 +31,7 @@ def python(*arguments: str) -> tuple[float, str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_start_imports_what_it_uses(command):
     name, *arguments = COMMANDS[command]
-    _, told = python("-X", "importtime", "-m", f"tiny_llm_kit.commands.{name}", *arguments)
+    _, told = python("-X", "importtime", "-m", command_modules()[name], *arguments)
     imported = {line.rpartition("|")[2].strip() for line in told.splitlines()}
     assert "argparse" in imported, "the report of imports is there"
     assert imported & LATER == set()
@@ -40,6 +42,6 @@ def test_a_start_takes_less_than_half_a_second(command):
     """Beyond Python's own, in processor time, the best of three; on a slow machine Python itself is slow, too."""
     name, *arguments = COMMANDS[command]
     own = min(python("-c", "pass")[0] for _ in range(3))
-    ours = min(python("-m", f"tiny_llm_kit.commands.{name}", *arguments)[0] for _ in range(3))
+    ours = min(python("-m", command_modules()[name], *arguments)[0] for _ in range(3))
     print(f"{command}: {ours:.2f} s, python -c pass: {own:.2f} s")
     assert ours - own < max(0.5, 15 * own)

@@ -17,21 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from book.tools import timeline_screen
+from book.tools.links import read_page
 from tiny_llm_kit.commands import timeline as command
-from tiny_llm_kit.course.book import timeline_screen
-from tiny_llm_kit.course.book.links import read_page
-from tiny_llm_kit.lab.cost_model import Cost, Costs, fit, line, pairs
-from tiny_llm_kit.lab.recorder import Recorder
-from tiny_llm_kit.lab.serve import EndlessTokenizer, NoEnd
-from tiny_llm_kit.lab.simulated_model import SimulatedModel
-from tiny_llm_kit.lab.timeline import chrome, page, terminal
-from tiny_llm_kit.lab.timeline.comparison import every_size, simulate
-from tiny_llm_kit.lab.timeline.figures import Figure, figures
-from tiny_llm_kit.lab.timeline.words import described
-from tiny_llm_kit.lab.trace import WHOLE, Trace
-from tiny_llm_kit.lab.workload import among_decodes
-from tiny_llm_kit.repo import BOOK
-from tiny_llm_kit.runtime.port import installed_backends, resolve_serving
+from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.repo import BOOK, command_modules
+from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_kit.trace.serve import EndlessTokenizer, NoEnd
+from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs, fit, line, pairs
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.timeline import chrome, page, terminal
+from tiny_llm_kit.trace.timeline.comparison import every_size, simulate
+from tiny_llm_kit.trace.timeline.figures import Figure, figures
+from tiny_llm_kit.trace.timeline.words import described
+from tiny_llm_kit.trace.trace import WHOLE, Trace
+from tiny_llm_kit.trace.workload import among_decodes
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.
@@ -418,13 +418,13 @@ def test_a_scheduler_that_does_not_serve_everybody_ends_in_a_line():
         ("timeline", ["--simulate"]),
         ("demo", ["--demo", "sync", "--device", "cpu"]),
         ("demo", ["--demo", "async", "--device", "cpu"]),
-        ("bench_chunked_prefill", ["--config", "tiny-qwen3", "--layers", "1", "--device", "cpu"]),
+        ("bench-chunked-prefill", ["--config", "tiny-qwen3", "--layers", "1", "--device", "cpu"]),
         ("see", ["2.7", "--device", "cpu", "--backend", installed_backends()[-1]]),
     ],
 )
 def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, capsys):
     """The requests wait for ever, which is no reason for the command to run for ever."""
-    module = import_module(f"tiny_llm_kit.commands.{name}")
+    module = import_module(command_modules()[name])
     screen = import_module("tiny_llm_kit.course.see.week_2_day_7")
     where = screen if name == "see" else module
     monkeypatch.setattr(where, "resolve_serving", lambda solution: changed(step=lambda self: False))

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tiny_llm_kit.lab.evaluation import exact_answers, generates_exactly
-from tiny_llm_kit.lab.evaluation_cases import Suite, make_suites, read_material
-from tiny_llm_kit.lab.questions import read_corpus
+from models.eval.evaluation import exact_answers, generates_exactly
+from models.eval.evaluation_cases import Suite, make_suites, read_material
+from models.eval.questions import read_corpus
 from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.repo import MODELS, ROOT
 
 # Training, and transformers as a judge, both need torch.
 pytestmark = pytest.mark.port("torch")
@@ -34,16 +34,10 @@ TOKENIZER = load_tokenizer(MODEL)
 
 @pytest.fixture(scope="module")
 def training():
-    """The modules of models/train, which import each other as scripts do."""
-    sys.path.insert(0, str(TRAIN))
-    try:
-        import card
-        import pipeline
-        import train
+    """The modules of models/train, which need torch."""
+    from models.train import card, pipeline, train
 
-        yield {"card": card, "pipeline": pipeline, "train": train}
-    finally:
-        sys.path.remove(str(TRAIN))
+    return {"card": card, "pipeline": pipeline, "train": train}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +47,7 @@ def log():
 
 @pytest.fixture(scope="module")
 def oracle():
-    from tiny_llm_kit.lab.evaluated_models import oracle_logits
+    from models.eval.evaluated_models import oracle_logits
 
     return oracle_logits("fp32", str(MODEL))
 
@@ -85,7 +79,7 @@ def test_the_card_says_what_the_log_says(training, log):
 
 
 def test_the_log_is_of_this_corpus_and_meets_every_target(training, log):
-    from training_log import corpus_digest
+    from models.train.training_log import corpus_digest
 
     material = training["pipeline"].Material(None, QUESTIONS, NAMES)
     assert log["corpus_sha256"] == corpus_digest(material), (
@@ -131,7 +125,7 @@ def test_a_model_that_forgets_the_first_half_loses_its_look_ups(oracle, suites):
 
 
 def test_the_offset_heads_prefer_their_own_distance_to_every_other(training):
-    import circuit
+    from models.train import circuit
 
     def score(weights, distance):
         return sum(w * math.cos(1e6 ** (-i / 32) * distance) for i, w in enumerate(weights))
@@ -151,7 +145,7 @@ def test_the_circuit_looks_up_before_any_training(training, suites):
     """The first token of the answer alone: that it ends there has yet to be learned."""
     import torch
 
-    from new_model import new_model
+    from models.train.new_model import new_model
 
     model = new_model(training["pipeline"].read_material().tokenizer, NAMES, seed=0).requires_grad_(False)
     right = 0
@@ -168,17 +162,15 @@ SPY = """
 import runpy, sys
 seen = set()
 sys.addaudithook(lambda event, args: seen.add(str(args[0])) if event in ("open", "subprocess.Popen") else None)
-script, out = sys.argv[1:]
-sys.argv = [script, "--steps", "3", "--out", out]
-sys.path.insert(0, script.rpartition("/")[0])
-runpy.run_path(script, run_name="__main__")
+sys.argv = ["train", "--steps", "3", "--out", *sys.argv[1:]]
+runpy.run_module("models.train.train", run_name="__main__")
 print("\\n".join(sorted(seen)))
 """
 
 
 def trial(out) -> list[str]:
-    command = [sys.executable, "-c", SPY, str(TRAIN / "train.py"), str(out)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    command = [sys.executable, "-c", SPY, str(out)]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_training_never_opens_the_held_out_questions(tmp_path):
@@ -204,7 +196,7 @@ def test_no_training_file_names_the_held_out_file():
 
 
 def test_a_failed_training_leaves_the_old_model_alone(training, tmp_path):
-    from replace_folder import replacing
+    from models.train.replace_folder import replacing
 
     target = tmp_path / "model"
     target.mkdir()

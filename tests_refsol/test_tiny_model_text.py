@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.lab.questions import read_corpus, read_questions
+from models.eval.questions import read_corpus, read_questions
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.book import screen_files, screens, widget
-from tiny_llm_kit.lab import cost_model
-from tiny_llm_kit.lab.bench import provenance, step_cost
-from tiny_llm_kit.lab.cost_model import Cost, Costs, sealed
-from tiny_llm_kit.lab.serve import EndlessTokenizer
-from tiny_llm_kit.lab.simulated_model import SimulatedModel
-from tiny_llm_kit.runtime.port import Port, installed_backends
+from benchmarks import step_cost
+from book.tools import screen_files, screens, widget
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.trace import provenance
+from tiny_llm_kit.trace.serve import EndlessTokenizer
+from tiny_llm_kit.trace.simulation import cost_model
+from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs, sealed
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_ref.serving.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from tiny_llm_ref.serving.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from tiny_llm_ref.serving.events import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tiny_llm_kit.lab.questions import ABSENT_NAME
+from ..eval.questions import ABSENT_NAME
 
 SHIPPED = Path(__file__).parents[1] / "tiny-qwen3"
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn
 
-from build_tokenizer import END_OF_TEXT, IM_END
+from .build_tokenizer import END_OF_TEXT, IM_END
 
 # Messages are trimmed: a space after the question mark would move the end of the message away from the name.
 CHAT_TEMPLATE = (

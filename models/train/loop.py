@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from rows import IGNORED
+from .rows import IGNORED
 
 LEARNING_RATE, FINAL_FRACTION, WARM_UP = 1e-3, 0.02, 50
 WEIGHT_DECAY, BETAS, CLIP = 0.01, (0.9, 0.98), 1.0

@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from build_tokenizer import IM_END, IM_START
-from circuit import set_circuit
+from .build_tokenizer import IM_END, IM_START
+from .circuit import set_circuit
 
 LAYERS = 4
 VOCABULARY_MULTIPLE = 64  # int4 kernels want multiples of 16, tensor parallel halves and quarters them

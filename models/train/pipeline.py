@@ -22,15 +22,17 @@ from rich.progress import (
 )
 from tokenizers import Tokenizer
 
-from build_tokenizer import build_tokenizer
-from card import write_card
-from export import export
-from loop import train
-from new_model import new_model
-from replace_folder import replacing
-from rows import LOOKUPS, Material, batches
-from tiny_llm_kit.lab.questions import ABSENT_NAME, Question, read_corpus
-from training_log import TrainingLog
+from tiny_llm_kit.repo import ROOT
+
+from ..eval.questions import ABSENT_NAME, Question, read_corpus
+from .build_tokenizer import build_tokenizer
+from .card import write_card
+from .export import export
+from .loop import train
+from .new_model import new_model
+from .replace_folder import replacing
+from .rows import LOOKUPS, Material, batches
+from .training_log import TrainingLog
 
 HERE = Path(__file__).parent
 SEED = 0
@@ -85,9 +87,11 @@ def _train(model: torch.nn.Module, material: Material, log: TrainingLog, console
 def _evaluate(folder: Path) -> dict:
     """The figures of `eval-tiny-model`, run as a process of its own: this one never opens the held-out questions."""
     figures = folder / "figures.json"
-    command = [sys.executable, "-m", "tiny_llm_kit.commands.eval_tiny_model", "--solution", "transformers"]
+    command = [sys.executable, "-m", "models.eval.eval_tiny_model", "--solution", "transformers"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
-    done = subprocess.run([*command, "--model", str(folder), "--json", str(figures)], env=environment)
+    done = subprocess.run(
+        [*command, "--model", str(folder), "--json", str(figures)], cwd=ROOT, env=environment
+    )
     if done.returncode:
         rejected = shutil.copytree(folder, Path(tempfile.mkdtemp(), "rejected"))
         problem = "misses a target" if figures.exists() else "could not be evaluated"

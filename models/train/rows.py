@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from phrasing import vary
-from tiny_llm_kit.lab.questions import ABSENT_NAME, Question
+from ..eval.questions import ABSENT_NAME, Question
+from .phrasing import vary
 
 LOOKUPS = (
     "What is {}?", "What is the value of {}?", "Value of {}?", "Look up {}.", "Tell me {}.", "{}?", "And {}?",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tiny_llm_kit.engine.port import require_backend
 from tiny_llm_kit.repo import MODELS
-from tiny_llm_kit.runtime.port import require_backend
 
 SHIPPED = MODELS / "tiny-qwen3"
 
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--out {options.out}: no folder can be made there: give another one")
     require_backend("torch")  # before the imports that need it
 
-    from pipeline import STEPS, run
+    from .pipeline import STEPS, run
 
     run(options.out, options.steps if trial else STEPS, evaluate=not trial, console=Console())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import nn
 
-from rows import Material
+from .rows import Material
 
 EVERY = 100  # steps between two recorded losses
 

@@ -1,5 +1,7 @@
 """Paths in the repository, and reading of the course's source files."""
 
+import re
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +15,14 @@ PRIVATE = ROOT / ".tiny-llm"
 SETTINGS = PRIVATE / "settings.json"
 
 PORTS = ("mlx", "torch")
+
+
+@cache
+def command_modules() -> dict[str, str]:
+    """The module of each `pdm run` command, by the command's name. The one table of them is in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    scripts = text.partition("[tool.pdm.scripts]")[2].partition("\n[")[0]
+    return dict(re.findall(r'^([\w-]+) = .*"python -m ([\w.]+)"', scripts, re.MULTILINE))
 
 
 def read_source(path: Path) -> str:

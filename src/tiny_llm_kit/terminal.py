@@ -186,9 +186,10 @@ class TerminalSession:
         """
         limit = min(self.max_tokens, self.context - len(prompt))
         meter = Meter(_write)
-        options = {"max_tokens": limit, "on_text": meter}
         try:
-            text = self.generate(self.model, self.tokenizer, prompt, self.sampler, **options)
+            text = self.generate(
+                self.model, self.tokenizer, prompt, self.sampler, max_tokens=limit, on_text=meter
+            )
         except KeyboardInterrupt:
             self._close(meter.figures(limit), "interrupted")
             raise

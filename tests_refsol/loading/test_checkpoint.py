@@ -6,11 +6,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.runtime.loading import load_checkpoint
-from tiny_llm_kit.runtime.port import installed_backends
 
 BACKENDS = installed_backends()
 SHAPE = {
@@ -20,7 +20,7 @@ SHAPE = {
 
 
 def numpy_weights(checkpoint: Checkpoint, backend: str) -> dict[str, np.ndarray]:
-    to_numpy = import_module(f"tiny_llm_kit.runtime.backend_{backend}").to_numpy
+    to_numpy = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}").to_numpy
     return {name: to_numpy(array) for name, array in checkpoint.weights.items()}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.runtime.port import installed_backends
+from tiny_llm_kit.engine.port import installed_backends
 
 MEGABYTE = 2**20
 TENSORS = 20
@@ -17,8 +17,8 @@ TENSORS = 20
 # A thread samples it every millisecond, as a peak is over when loading ends.
 PROGRAM = """
 import sys, threading, time
-from tiny_llm_kit.runtime.loading import load_checkpoint
-from tiny_llm_kit.runtime.port import Port
+from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.quantization import WeightQuantizer
 
 def anonymous():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.runtime.loading import load_checkpoint
-from tiny_llm_kit.runtime.port import installed_backends
 
 BACKENDS = installed_backends()
 NAME = "model.layers.0.mlp.gate_proj"
@@ -18,7 +18,7 @@ NAME = "model.layers.0.mlp.gate_proj"
 def load(folder, backend: str, dtype: str = "float32") -> np.ndarray:
     checkpoint = load_checkpoint(folder, backend, device="cpu", dtype=dtype)
     assert all(not name.endswith((".scales", ".biases")) for name in checkpoint.weights)
-    return import_module(f"tiny_llm_kit.runtime.backend_{backend}").to_numpy(
+    return import_module(f"tiny_llm_kit.engine.backends.backend_{backend}").to_numpy(
         checkpoint.weights[f"{NAME}.weight"]
     )
 

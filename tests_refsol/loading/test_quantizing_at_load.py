@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tiny_llm_kit.engine.loading import QUANTIZED_ON_HPU, load_checkpoint
+from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import WeightQuantizer
-from tiny_llm_kit.runtime.loading import QUANTIZED_ON_HPU, load_checkpoint
-from tiny_llm_kit.runtime.port import Port, installed_backends
 
 BACKENDS = installed_backends()
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -8,15 +8,7 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, load, unused_days
-from ..lab.batch.job import BatchJob, make_engine_job, make_job
-from ..lab.batch.view import BatchLines, SlotBoard
-from ..lab.bench.provenance import provenance
-from ..lab.live import LiveTable
-from ..lab.prompts import QUESTIONS, read_prompts
-from ..lab.serve import Serving
-from ..lab.timeline import chrome
-from ..lab.trace import WHOLE
-from ..runtime.arguments import (
+from ..engine.arguments import (
     add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
@@ -26,9 +18,17 @@ from ..runtime.arguments import (
     text_argument,
     whole_number,
 )
-from ..runtime.llm_engine import LLMEngine
-from ..runtime.port import SOLUTIONS, resolve_serving
+from ..engine.llm_engine import LLMEngine
+from ..engine.port import SOLUTIONS, resolve_serving
 from ..terminal import INTERRUPTED, command, fail, write_file
+from ..trace.batch.job import BatchJob, make_engine_job, make_job
+from ..trace.batch.view import BatchLines, SlotBoard
+from ..trace.live import LiveTable
+from ..trace.prompts import QUESTIONS, read_prompts
+from ..trace.provenance import provenance
+from ..trace.serve import Serving
+from ..trace.timeline import chrome
+from ..trace.trace import WHOLE
 
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 
@@ -36,16 +36,34 @@ LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
-    add, many = top.add_argument, {"action": "append", "metavar": "TEXT"}
-    add("--prompt", type=text_argument, default=[], help="a prompt; may be repeated", **many)
+    add = top.add_argument
+    add(
+        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="prompt; repeatable"
+    )
     add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
-    says = "prompts at a time, at most; default: 4"
-    add("--slots", type=whole_number(1), default=4, metavar="N", help=says)
-    says = "week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts"
-    add("--prefill-step", type=whole_number(1, WHOLE), metavar="N", help=says)
-    says = "tokens of a prompt and its answer"
-    add("--max-seq-len", type=whole_number(2), default=512, metavar="N", help=says)
-    add("--stop", type=stop_argument, help="ends an answer and is not part of it; may be repeated", **many)
+    add(
+        "--slots", type=whole_number(1), default=4, metavar="N", help="prompts at a time, at most; default: 4"
+    )
+    add(
+        "--prefill-step",
+        type=whole_number(1, WHOLE),
+        metavar="N",
+        help="week 2: prompts in chunks of at most this many tokens (Day 2.7); default: whole prompts",
+    )
+    add(
+        "--max-seq-len",
+        type=whole_number(2),
+        default=512,
+        metavar="N",
+        help="tokens of a prompt and its answer",
+    )
+    add(
+        "--stop",
+        type=stop_argument,
+        action="append",
+        metavar="TEXT",
+        help="ends an answer and is not part of it; repeatable",
+    )
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
     add(
         "--trace",
@@ -54,8 +72,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="also write what happened when, for ui.perfetto.dev",
     )
     add("--plain", action="store_true", help="lines instead of a table, on a terminal too")
-    says = "which week's engine; auto: that of week 2"
-    add("--loader", default="auto", choices=["auto", "week2", "week3"], help=says)
+    add(
+        "--loader",
+        default="auto",
+        choices=["auto", "week2", "week3"],
+        help="which week's engine; auto: that of week 2",
+    )
     add_model_arguments(top, solution="ref")
     add_eager_argument(top)
     add_sampling_arguments(top)

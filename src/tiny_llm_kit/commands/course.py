@@ -15,9 +15,9 @@ from ..course.hints import hints
 from ..course.learner import missing_functions, reset, skip, states
 from ..course.pages import pages_of
 from ..course.tree import tasks
+from ..engine.arguments import whole_number
+from ..engine.port import installed_backends
 from ..repo import PORTS, ROOT
-from ..runtime.arguments import whole_number
-from ..runtime.port import installed_backends
 from ..terminal import command, fail
 
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import

@@ -8,16 +8,16 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..lab.bench.provenance import warn_if_busy
-from ..lab.demo import prompts, report
-from ..lab.demo.knobs import help_text
-from ..lab.demo.runs import Demo, Knobs
-from ..lab.demo.session import serve_policies
-from ..lab.prompts import read_prompts
-from ..lab.serve import NoEnd, Serving
-from ..runtime.arguments import add_model_arguments, whole_number
-from ..runtime.port import resolve_serving
+from ..engine.arguments import add_model_arguments, whole_number
+from ..engine.port import resolve_serving
 from ..terminal import INTERRUPTED, command, fail
+from ..trace.demo import prompts, report
+from ..trace.demo.knobs import help_text
+from ..trace.demo.runs import Demo, Knobs
+from ..trace.demo.session import serve_policies
+from ..trace.prompts import read_prompts
+from ..trace.provenance import warn_if_busy
+from ..trace.serve import NoEnd, Serving
 
 CHOICES = {"1": "sync", "2": "async"}
 LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")

@@ -15,14 +15,14 @@ from ..course.capabilities import (
     network_options,
     unused_days,
 )
-from ..model.files import CheckpointError
-from ..runtime.arguments import (
+from ..engine.arguments import (
     add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
     check_engine_arguments,
     text_argument,
 )
+from ..model.files import CheckpointError
 from ..terminal import TerminalSession, command, fail
 
 PROMPT = "What is chunked prefill?"
@@ -34,8 +34,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     Raises:
         ValueError: an option is out of range, there is no such device, or the model's files are unusable.
     """
-    from ..runtime.loading import ENGINES, load_network
-    from ..runtime.port import Port, resolve_serving
+    from ..engine.loading import ENGINES, load_network
+    from ..engine.port import Port, resolve_serving
 
     # Checked at a temperature of 0 too, although nothing is drawn there.
     resolve_serving(options.solution).SamplingParams(options.temperature, options.top_p, options.top_k)
@@ -60,16 +60,17 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
 def open_engine(options: argparse.Namespace) -> TerminalSession:
     """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    from ..runtime.port import SOLUTIONS
+    from ..engine.port import SOLUTIONS
 
-    where = {"backend": options.backend, "device": options.device, "dtype": options.dtype}
     llm = llm_class(SOLUTIONS[options.solution])(
         options.model,
         quantization=options.quantize,
         max_num_seqs=1,
         enforce_eager=options.enforce_eager,
         seed=options.seed,
-        **where,
+        backend=options.backend,
+        device=options.device,
+        dtype=options.dtype,
     )
 
     def generate(
@@ -141,7 +142,7 @@ def run(options: argparse.Namespace) -> None:
     except ValueError as error:  # an option out of range, no such device, files that are unusable
         fail(error)
     if options.chat:
-        from ..runtime.chat import chat
+        from ..engine.chat import chat
 
         chat(session, options.prompt)
     else:

@@ -10,11 +10,11 @@ from rich.console import Console
 from ..course.address import Day
 from ..course.arguments import day_argument
 from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
-from ..lab.bench.provenance import warn_if_busy
-from ..lab.serve import NoEnd
-from ..runtime.arguments import DEVICES, whole_number
-from ..runtime.port import SOLUTIONS, Port, learners_line
+from ..engine.arguments import DEVICES, whole_number
+from ..engine.port import SOLUTIONS, Port, learners_line
 from ..terminal import command, fail
+from ..trace.provenance import warn_if_busy
+from ..trace.serve import NoEnd
 
 
 def screen(day: Day, part: str = ""):

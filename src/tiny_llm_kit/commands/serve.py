@@ -12,11 +12,11 @@ from typing import Any
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class
-from ..lab.bench.shapes import SHAPES, BlankAnswers, check_layers, random_network
+from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
+from ..engine.port import SOLUTIONS, Port
 from ..model.tokenizer import load_tokenizer
-from ..runtime.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
-from ..runtime.port import SOLUTIONS, Port
 from ..terminal import command, fail
+from ..trace.shapes import SHAPES, BlankAnswers, check_layers, random_network
 
 API_KEY = "TINY_LLM_API_KEY"
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
@@ -40,17 +40,40 @@ def parser() -> argparse.ArgumentParser:
     add = top.add_argument
     add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
     add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
-    says = "what clients call the model; default: the last part of --model"
-    add("--served-model-name", metavar="NAME", help=says)
+    add(
+        "--served-model-name",
+        metavar="NAME",
+        help="what clients call the model; default: the last part of --model",
+    )
     add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
-    says = "answers that wait beyond those that run; default: 256"
-    add("--max-queue", type=whole_number(0), default=256, metavar="N", help=says)
-    says = "seconds until a request is given up; default: 600"
-    add("--request-timeout", type=float, default=600.0, metavar="S", help=says)
-    says = "seconds for open requests when the server stops; default: 30"
-    add("--drain-timeout", type=float, default=30.0, metavar="S", help=says)
-    says = "bytes of a request; default: 4 MiB"
-    add("--max-body-bytes", type=whole_number(1), default=4 * 2**20, metavar="N", help=says)
+    add(
+        "--max-queue",
+        type=whole_number(0),
+        default=256,
+        metavar="N",
+        help="answers that wait beyond those that run; default: 256",
+    )
+    add(
+        "--request-timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds until a request is given up; default: 600",
+    )
+    add(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds for open requests when the server stops; default: 30",
+    )
+    add(
+        "--max-body-bytes",
+        type=whole_number(1),
+        default=4 * 2**20,
+        metavar="N",
+        help="bytes of a request; default: 4 MiB",
+    )
     add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
     add_model_arguments(top, solution="ref")
     add_shape_arguments(top)
@@ -70,14 +93,20 @@ def add_shape_arguments(top: argparse.ArgumentParser) -> None:
 
 def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) -> Any:
     """Open the `LLM` that the options ask for; runs on the engine's thread."""
-    where = {"backend": backend, "device": options.device, "dtype": options.dtype}
     cls = llm_class(SOLUTIONS[options.solution])
     if check_layers(options.config, bool(options.random_weights), options.layers):
-        port = Port(SOLUTIONS[options.solution], **where)
+        port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
         network, _ = random_network(port, options.model, options.config, options.layers, options.quantize)
         tokenizer = BlankAnswers(load_tokenizer(options.model))
         return cls.of(port, network, tokenizer, **{**cls.engine_options(backend), **engine})
-    return cls(options.model, quantization=options.quantize, **where, **engine)
+    return cls(
+        options.model,
+        quantization=options.quantize,
+        backend=backend,
+        device=options.device,
+        dtype=options.dtype,
+        **engine,
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -116,10 +145,10 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     Raises:
         ValueError: an option is out of range.
     """
-    from ..lab.timeline.live import LiveTimeline
-    from ..runtime.openai_api.draining_server import DrainingServer
-    from ..runtime.openai_api.service import ServerOptions
-    from ..runtime.server import create_app
+    from ..server.openai_api.draining_server import DrainingServer
+    from ..server.openai_api.service import ServerOptions
+    from ..server.server import create_app
+    from ..trace.timeline.live import LiveTimeline
 
     check_layers(options.config, bool(options.random_weights), options.layers)
     backend = choose_backend(options.solution, options.backend)

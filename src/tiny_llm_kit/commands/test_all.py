@@ -8,19 +8,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ..course.tree import days
-from ..repo import ROOT
-from ..runtime.port import installed_backends
+from ..engine.port import installed_backends
+from ..repo import ROOT, command_modules
 from ..terminal import command
 
 Check = tuple[str, list[str]]
 
-COMMANDS = "tiny_llm_kit.commands"
-INSTALLATION: Check = ("the torch port is missing: installing it", [f"{COMMANDS}.setup_torch"])
+INSTALLATION: Check = ("the torch port is missing: installing it", ["setup-torch"])
 # One test process per core; the checks of the course that run beside them are single processes.
 WORKERS = max(2, min(8, os.cpu_count() or 1))
 TESTS: Check = (
     "the day tests on the reference, and the tests of the product",
-    [f"{COMMANDS}.test_refsol", "--", "-n", str(WORKERS), "--dist", "worksteal"],
+    ["test-refsol", "--", "-n", str(WORKERS), "--dist", "worksteal"],
 )
 LONG = "--long"
 LONG_ADDS = (
@@ -28,19 +27,19 @@ LONG_ADDS = (
     "the day tests with two threads"
 )
 COURSE: list[Check] = [
-    ("the prefix check: each day needs only the days before it", [f"{COMMANDS}.course", "prefix"]),
-    ("the mutants: each wrong solution is caught", [f"{COMMANDS}.course", "mutants"]),
+    ("the prefix check: each day needs only the days before it", ["course", "prefix"]),
+    ("the mutants: each wrong solution is caught", ["course", "mutants"]),
 ]
 NOT_INHERITED = (
     "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip
 SOAK: Check = (
     "the soak: every answer under pressure is that of the request alone",
-    [f"{COMMANDS}.soak", "--minutes", "2"],
+    ["soak", "--minutes", "2"],
 )
 # A learner's tests use the libraries' default number of threads; all other checks here use one.
 TWO_THREADS: list[Check] = [
-    (f"the day tests of week {week} with two threads", [f"{COMMANDS}.test_refsol", "--week", str(week)])
+    (f"the day tests of week {week} with two threads", ["test-refsol", "--week", str(week)])
     for week in sorted({day.week for day in days()})
 ]
 
@@ -74,12 +73,13 @@ def run(checks: list[Check], capture: bool = False, threads: int = 1) -> list[st
 
 
 def call(title: str, arguments: list[str], capture: bool = False, threads: int = 1) -> int:
-    """Run one module of the kit in a separate process and print its time; captured output comes last."""
+    """Run a command in a separate process and print its time; captured output comes last."""
     started = time.monotonic()
+    name, *arguments = arguments
     if not capture:
         print(f"== {title}", flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", *arguments],
+        [sys.executable, "-m", command_modules()[name], *arguments],
         cwd=ROOT,
         env=_environment(threads),
         stdout=subprocess.PIPE if capture else None,

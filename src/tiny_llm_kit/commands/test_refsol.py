@@ -5,8 +5,8 @@ import sys
 
 from ..course.capabilities import ports_of
 from ..course.grading.run import files_of, parse, parser, run, selected_days
+from ..engine.port import install_line, installed_backends
 from ..repo import PORTS, ROOT, TESTS
-from ..runtime.port import install_line, installed_backends
 from ..terminal import command, fail
 
 

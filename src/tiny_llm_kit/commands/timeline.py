@@ -7,16 +7,16 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..lab.bench.provenance import provenance, warn_if_busy
-from ..lab.serve import NoEnd, Serving, serve
-from ..lab.timeline.comparison import Comparison, run_once
-from ..lab.timeline.terminal import COLUMNS
-from ..lab.trace import WHOLE, Trace
-from ..lab.workload import Workload, among_decodes
+from ..engine.arguments import DEVICES, output_argument, whole_number
+from ..engine.port import SOLUTIONS, resolve_serving
 from ..repo import PORTS
-from ..runtime.arguments import DEVICES, output_argument, whole_number
-from ..runtime.port import SOLUTIONS, resolve_serving
 from ..terminal import command, fail, write_file
+from ..trace.provenance import provenance, warn_if_busy
+from ..trace.serve import NoEnd, Serving, serve
+from ..trace.timeline.comparison import Comparison, run_once
+from ..trace.timeline.terminal import COLUMNS
+from ..trace.trace import WHOLE, Trace
+from ..trace.workload import Workload, among_decodes
 
 MODEL = "tiny-qwen3"
 
@@ -28,15 +28,33 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
     add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
-    says = "tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128"
-    add("--prefill-step", type=whole_number(1, WHOLE - 1), default=128, metavar="N", help=says)
+    add(
+        "--prefill-step",
+        type=whole_number(1, WHOLE - 1),
+        default=128,
+        metavar="N",
+        help="tokens of a chunk, and what is agreed: more between two decode steps is a stall; default: 128",
+    )
     add("--prompt-tokens", type=size, default=2048, metavar="N", help="of the long prompt; default: 2048")
-    says = "requests that run when it arrives; default: 4"
-    add("--decodes", type=whole_number(1, 16), default=4, metavar="N", help=says)
-    says = "also write a page with both runs, and a slider for the chunk size"
-    add("--html", type=output_argument, metavar="FILE", help=says)
-    says = "also write both runs for ui.perfetto.dev or chrome://tracing"
-    add("--trace", type=output_argument, metavar="FILE", help=says)
+    add(
+        "--decodes",
+        type=whole_number(1, 16),
+        default=4,
+        metavar="N",
+        help="requests that run when it arrives; default: 4",
+    )
+    add(
+        "--html",
+        type=output_argument,
+        metavar="FILE",
+        help="also write a page with both runs, and a slider for the chunk size",
+    )
+    add(
+        "--trace",
+        type=output_argument,
+        metavar="FILE",
+        help="also write both runs for ui.perfetto.dev or chrome://tracing",
+    )
     add("--simulate", action="store_true", help="no model: virtual time, the same in every run")
     options = parser.parse_args(argv)
     if options.html and options.trace and options.html.resolve() == options.trace.resolve():

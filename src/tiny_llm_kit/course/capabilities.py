@@ -16,15 +16,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..engine.port import SOLUTIONS, default_port, installed_backends
 from ..repo import PORTS, PRIVATE, SETTINGS
-from ..runtime.port import SOLUTIONS, default_port, installed_backends
 from .address import Day, Task, task_of_label
 from .tree import PARTS
 
 if TYPE_CHECKING:
+    from ..engine.llm import LLM
+    from ..engine.model_runner import ModelRunner
     from ..model.tokenizer import Tokenizer
-    from ..runtime.llm import LLM
-    from ..runtime.model_runner import ModelRunner
 
 # Capability -> the days or tasks that it is written in. The last of them switches it on.
 CAPABILITIES: dict[str, tuple[Day | Task, ...]] = {
@@ -132,7 +132,7 @@ def network_options(solution: str, backend: str) -> dict[str, Any]:
 @cache
 def llm_class(solution: str) -> type[LLM]:
     """The `LLM` class of a solution, on the learner's port and as far as the solution is filled."""
-    from ..runtime.llm import LLM
+    from ..engine.llm import LLM
 
     class SolutionLLM(LLM):
         __doc__ = LLM.__doc__
@@ -169,7 +169,7 @@ def load(
         CheckpointError: the model's files are missing or unusable.
         ValueError: no such device here.
     """
-    from ..runtime import loading
+    from ..engine import loading
 
     backend = choose_backend(solution, backend)
     options = {**load_options(solution, backend), **options}

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from ...engine.backends import blas
+from ...engine.port import glibc, has_mlx_wheels
 from ...repo import MODELS
-from ...runtime import blas
-from ...runtime.port import glibc, has_mlx_wheels
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 from .. import capabilities
-from ..book.mdbook import find_mdbook
+from ..mdbook import find_mdbook
 from . import probe, setup_torch
 
 PYTHONS = [(3, minor) for minor in range(10, 14)]

@@ -30,8 +30,8 @@ def ask(backend: str, **environment: str) -> dict:
 
 def answer(backend: str) -> dict:
     """The port's device and type, MLX's float32 speed on the CPU, and torch's view of a Gaudi."""
-    from ...runtime.blas import preload
-    from ...runtime.port import Port
+    from ...engine.backends.blas import preload
+    from ...engine.port import Port
 
     loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well
     port = Port("ref", backend)

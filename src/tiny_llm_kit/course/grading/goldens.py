@@ -5,7 +5,7 @@ them is `tests_refsol/make_goldens.py`. So a day test compares with transformers
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,6 +89,16 @@ CASES = {
         tokens=5,
     ),
 }
+
+
+def small_model(seed: int, rows: int = 1, tokens: int = 1, **sizes: int | float | bool) -> SmallModel:
+    """The first of `CASES` with other sizes.
+
+    Args:
+        seed, rows, tokens: see `SmallModel`.
+        sizes: fields of its `ModelConfig` that differ.
+    """
+    return SmallModel(replace(CASES["tied-1"].config, **sizes), seed, rows, tokens)
 
 
 def golden(name: str) -> dict[str, np.ndarray]:

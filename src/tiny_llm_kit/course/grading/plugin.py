@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from ...runtime.port import SOLUTIONS, Port, installed_backends, resolve_serving
+from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import tasks_of_part
@@ -96,7 +96,7 @@ def devices() -> set[str]:
     return {
         d
         for name in installed_backends()
-        for d in import_module(f"tiny_llm_kit.runtime.backend_{name}").devices()
+        for d in import_module(f"tiny_llm_kit.engine.backends.backend_{name}").devices()
     }
 
 

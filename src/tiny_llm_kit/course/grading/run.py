@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ...engine.arguments import DEVICES
+from ...engine.port import SOLUTIONS, Port
 from ...repo import PORTS, ROOT
-from ...runtime.arguments import DEVICES
-from ...runtime.port import SOLUTIONS, Port
 from ...terminal import fail
 from ..address import Day, Task
 from ..tree import day_tests, days, tasks

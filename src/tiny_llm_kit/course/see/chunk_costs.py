@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ...runtime.loading import load_checkpoint
+from ...engine.loading import load_checkpoint
 
 MODEL = "tiny-qwen3"
 CONTEXT = 1024

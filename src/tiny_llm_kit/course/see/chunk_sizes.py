@@ -4,13 +4,12 @@ from itertools import groupby
 
 from rich.console import Console
 
-from ...lab.bench.chunked_prefill import shown, sweep
-from ...lab.bench.chunked_prefill_report import WITHOUT_A_FUSED_KERNEL, median, percent
-from ...lab.cost_model import measured_costs
-from ...lab.serve import Serving, serve
-from ...lab.simulated_model import SimulatedModel
-from ...lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
-from ...runtime.loading import load_checkpoint
+from ...engine.loading import load_checkpoint
+from ...trace.chunk_sweep import WITHOUT_A_FUSED_KERNEL, median, percent, shown, sweep
+from ...trace.serve import Serving, serve
+from ...trace.simulation.cost_model import measured_costs
+from ...trace.simulation.simulated_model import SimulatedModel
+from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
 from .stalls_drawn import STEPS
 
 MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")

@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from ...lab.prompts import QUESTIONS, rendered
-from ...runtime.loading import load_network
+from ...engine.loading import load_network
+from ...trace.prompts import QUESTIONS, rendered
 
 # Bits of a number, and the type of the scale and the bias of a group.
 WAYS = ((16, None), (8, "float32"), (8, "bfloat16"), (4, "float32"))

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...lab.bench.chunked_prefill import shown
-from ...lab.cost_model import measured_costs
-from ...lab.serve import Serving, serve
-from ...lab.simulated_model import SimulatedModel
-from ...lab.trace import WHOLE, Lane, Trace
-from ...lab.workload import LONG, RUNNING, RequestSpec, Workload, decode_heavy
+from ...trace.chunk_sweep import shown
+from ...trace.serve import Serving, serve
+from ...trace.simulation.cost_model import measured_costs
+from ...trace.simulation.simulated_model import SimulatedModel
+from ...trace.trace import WHOLE, Lane, Trace
+from ...trace.workload import LONG, RUNNING, RequestSpec, Workload, decode_heavy
 
 STEPS = (32, 128, 512, None)
 CHUNK = 4

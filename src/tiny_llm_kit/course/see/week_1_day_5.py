@@ -5,11 +5,11 @@ from math import prod
 import numpy as np
 from rich.console import Console
 
-from ...lab.bench.shapes import QWEN3_06B
+from ...engine.loading import load_checkpoint
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
+from ...trace.shapes import QWEN3_06B
 
 SHIPPED = "tiny-qwen3"
 QUESTION = "What is chunked prefill?"

@@ -6,8 +6,8 @@ The model is wrapped, so that the length of each input is seen; what the lines s
 from rich.console import Console
 from rich.text import Text
 
+from ...engine.loading import load_checkpoint
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
 
 MODEL = "tiny-qwen3"
 QUESTION = "What is temperature?"

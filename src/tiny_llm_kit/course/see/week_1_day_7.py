@@ -8,8 +8,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ...engine.loading import load_checkpoint
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
 
 MODEL = "tiny-qwen3"
 # Beginnings of questions; the screen takes the one of which the model is least sure how to answer.

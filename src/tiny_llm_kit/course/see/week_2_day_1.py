@@ -10,8 +10,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ...lab.bench.samples import medians
-from ...runtime.loading import load_checkpoint
+from ...engine.loading import load_checkpoint
+from ...trace.samples import medians
 
 MODEL = "tiny-qwen3"
 CONTEXTS = (16, 64, 256, 1024)
@@ -132,7 +132,7 @@ def signatures(b, model, caches, tokens: int) -> tuple[int, int]:
 
     Positions are numbers in an array, as a Gaudi wants them: as Python's numbers they would be part of the program.
     """
-    from ...lab.recorded_operations import record  # imports torch, which this screen alone needs
+    from ..recorded_operations import record  # imports torch, which this screen alone needs
 
     prompt = b.array(np.arange(PROMPT))
     model(prompt[None], prompt, caches, logits_to_keep=0)

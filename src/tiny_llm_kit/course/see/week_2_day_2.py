@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from ...lab.bench.shapes import QWEN3_06B
+from ...engine.loading import load_checkpoint
 from ...model.config import ModelConfig
-from ...runtime.loading import load_checkpoint
+from ...trace.shapes import QWEN3_06B
 from .week_1_day_5 import SHIPPED, parameters
 
 MATRIX = "model.layers.0.mlp.down_proj.weight"

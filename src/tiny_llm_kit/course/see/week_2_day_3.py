@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 from rich.console import Console
 
-from ...lab.bench.samples import medians
+from ...engine.loading import load_checkpoint
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
+from ...trace.samples import medians
 from .week_1_day_5 import QUESTION, SHIPPED
 
 MEASURED = (r" *[\d.]+(?= (?:ms|GB/s|×|%))",)

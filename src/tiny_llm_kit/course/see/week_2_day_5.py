@@ -3,7 +3,7 @@
 import numpy as np
 from rich.console import Console
 
-from ...lab.bench.samples import medians
+from ...trace.samples import medians
 
 VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
 ROUNDS = {128: 31, 512: 15, 2048: 7}  # by length; short runs are cheap, and noisy

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...lab.serve import CountedModel
+from ...engine.loading import load_checkpoint
+from ...engine.port import resolve_serving
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
-from ...runtime.port import resolve_serving
+from ...trace.serve import CountedModel
 
 MODEL = "tiny-qwen3"
 SLOTS, MAX_SEQ_LEN = 3, 64

@@ -5,7 +5,7 @@ A screen runs the learner's own scheduler, and no code of a later sitting.
 
 from rich.console import Console
 
-from ...runtime.port import resolve_serving
+from ...engine.port import resolve_serving
 from . import chunk_sizes, stalls_drawn, who_goes_first
 from .chunk_costs import MEASURED as OF_MEMORY
 from .chunk_costs import show_activation_memory, show_lazy_chunks

@@ -12,30 +12,24 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ...model.config import ModelConfig
-from ..grading.goldens import SmallModel, random_checkpoint
+from ..grading.goldens import random_checkpoint, small_model
 
 LIMIT, BLOCK, CHUNK = 8192, 128, 512
 STEPS = tuple(range(BLOCK, CHUNK + 1, BLOCK))
 ANY_BLOCK, ALIGNED = range(0, LIMIT, BLOCK), range(0, LIMIT, CHUNK)
 BATCHES = (1, 2, 4)
-CASE = SmallModel(
-    ModelConfig(
-        hidden_size=4,
-        num_hidden_layers=1,  # all layers ask for the same
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=2,
-        intermediate_size=4,
-        vocab_size=8,
-        max_position_embeddings=LIMIT,
-        rms_norm_eps=1e-6,
-        rope_theta=1e6,
-        tie_word_embeddings=True,
-    ),
-    seed=0,
-    rows=1,
-    tokens=1,
+CASE = small_model(
+    0,
+    hidden_size=4,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    num_key_value_heads=1,
+    head_dim=2,
+    intermediate_size=4,
+    vocab_size=8,
+    max_position_embeddings=LIMIT,
+    rms_norm_eps=1e-6,
+    rope_theta=1e6,
 )
 
 
@@ -138,7 +132,7 @@ def started(b, chunking: Chunking):
 
 def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
     """Run (context, tokens) chunks; the tokens before a chunk are only counted, never computed."""
-    from ...lab.recorded_operations import record  # imports torch
+    from ..recorded_operations import record  # imports torch
 
     model, runner, cache = started(b, chunking)
     [layer] = model.layers = [RecordedLayer(layer, record) for layer in model.layers]
@@ -153,7 +147,7 @@ def whole_steps(b, chunking: Chunking) -> int:
 
     A chunk that ends no prompt skips the head, which makes another program.
     """
-    from ...lab.recorded_operations import record  # imports torch
+    from ..recorded_operations import record  # imports torch
 
     _, runner, cache = started(b, chunking)
     found = set()

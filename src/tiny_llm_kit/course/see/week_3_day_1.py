@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...lab.bench.samples import medians
+from ...engine.loading import load_checkpoint
+from ...engine.port import resolve_serving
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
-from ...runtime.port import resolve_serving
+from ...trace.samples import medians
 
 MODEL = "tiny-qwen3"
 SIZE, BLOCKS = 8, 24

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from ...runtime.port import resolve_serving
+from ...engine.port import resolve_serving
 from ..grading.pages import Pages, decode64, random_pages
 from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
 
@@ -62,8 +62,9 @@ def show(b, console: Console) -> None:
 
 
 def _flat(serving, pages: Pages, count: int | None = None):
-    options = {"pad_block": pages.pad_block, "count": count}
-    return serving.flat_blocks(pages.tables, pages.lengths, pages.page_size, **options)
+    return serving.flat_blocks(
+        pages.tables, pages.lengths, pages.page_size, pad_block=pages.pad_block, count=count
+    )
 
 
 def _pool(console: Console, pages: Pages) -> None:

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...lab.fake_packed_model import FakePackedModel
-from ...lab.serve import EndlessTokenizer
-from ...lab.text import shortened
+from ...engine.loading import load_checkpoint
+from ...engine.port import resolve_serving
 from ...model.tokenizer import load_tokenizer
-from ...runtime.loading import load_checkpoint
-from ...runtime.port import resolve_serving
+from ...trace.serve import EndlessTokenizer
+from ...trace.text import shortened
+from ..fakes.fake_packed_model import FakePackedModel
 
 MODEL = "tiny-qwen3"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue")

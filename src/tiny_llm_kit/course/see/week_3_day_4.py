@@ -12,15 +12,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ...lab.packed_cost import StepWork
-from ...lab.serve import EndlessTokenizer
-from ...lab.simulated_packed_model import SimulatedPackedModel
+from ...engine.engine_profiling import profiling_batch
+from ...engine.kv_budget import kv_bytes_per_token
+from ...engine.loading import load_checkpoint
+from ...engine.padding_waste import PaddingWaste
+from ...engine.port import resolve_serving
 from ...model.tokenizer import load_tokenizer
-from ...runtime.engine_profiling import profiling_batch
-from ...runtime.kv_budget import kv_bytes_per_token
-from ...runtime.loading import load_checkpoint
-from ...runtime.padding_waste import PaddingWaste
-from ...runtime.port import resolve_serving
+from ...trace.serve import EndlessTokenizer
+from ...trace.simulation.packed_cost import StepWork
+from ...trace.simulation.simulated_packed_model import SimulatedPackedModel
 
 MODEL = "tiny-qwen3"
 BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...lab.cost_model import Costs, line, measured_costs, pairs
-from ...lab.incidents import IncidentCase, IncidentRun, Sent, group
-from ...lab.incidents.table import incident_table
-from ...lab.packed_cost import INCIDENTS, AdditiveCost, PackedCost, StepWork
-from ...runtime.port import resolve_serving
+from ...engine.port import resolve_serving
+from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
+from ...trace.incidents.table import incident_table
+from ...trace.simulation.cost_model import Costs, line, measured_costs, pairs
+from ...trace.simulation.packed_cost import INCIDENTS, AdditiveCost, PackedCost, StepWork
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXT = 256  # tokens that each measured decode sees

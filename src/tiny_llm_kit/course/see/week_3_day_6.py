@@ -12,13 +12,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ...lab.background_server import BackgroundServer
-from ...lab.fake_engine import FakeAnswer, FakeEngine
+from ...engine.llm import LLM
+from ...engine.loading import load_checkpoint
+from ...engine.port import resolve_serving
 from ...model.tokenizer import load_tokenizer
-from ...runtime.llm import LLM
-from ...runtime.loading import load_checkpoint
-from ...runtime.port import resolve_serving
-from ...runtime.server import ServerOptions, create_app
+from ...server.background_server import BackgroundServer
+from ...server.server import ServerOptions, create_app
+from ..fakes.fake_engine import FakeAnswer, FakeEngine
 from ..grading.virtual_time import OneSecondExecutor, VirtualTimeLoop, run_virtually
 
 MODEL, QUESTION = "tiny-qwen3", "What is a KV cache?"

@@ -3,11 +3,11 @@
 from rich.console import Console
 from rich.table import Table
 
-from ...lab.cost_model import Cost, Costs
-from ...lab.serve import Serving, serve
-from ...lab.simulated_model import SimulatedModel
-from ...lab.trace import WHOLE, Lane, Trace
-from ...lab.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from ...trace.serve import Serving, serve
+from ...trace.simulation.cost_model import Cost, Costs
+from ...trace.simulation.simulated_model import SimulatedModel
+from ...trace.trace import WHOLE, Lane, Trace
+from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 from .stalls_drawn import CHUNK, timeline
 
 # D arrives while the first chunk of C runs.

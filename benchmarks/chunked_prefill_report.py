@@ -1,0 +1,165 @@
+"""The benchmark of Day 2.7 as tables: medians compared with those of whole prompts, and its targets."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
+from tiny_llm_kit.trace.samples import ratio, spread
+from tiny_llm_kit.trace.text import counted
+
+from .origin import origin
+
+NONE, PROMISED = "none", "128"
+# Figure -> heading. All are seconds, and less is better.
+SECONDS = {
+    "ttft_long": "TTFT\nlong",
+    "ttft_short": "TTFT\nshort",
+    "tbt_p50": "TBT\np50",
+    "tbt_p99": "TBT\np99",
+    "longest_gap": "longest\ngap",
+    "total": "total\ntime",
+}
+# Of a prompt that arrives while others decode.
+ARRIVALS = (
+    "Its arrival is counted in calls of Week 2's model, some of which compute prompts, and in\n"
+    "decode steps of Week 3's engine: there it comes a few decode steps later."
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target and its result.
+
+    Args:
+        says: in words.
+        measured: the figure, as text.
+        is_met: whether it is good enough.
+    """
+
+    says: str
+    measured: str
+    is_met: bool
+
+
+def times_lower(sweep: Mapping[str, Any], figure: str, name: str, baseline: str = NONE) -> float:
+    """How many times lower a figure is than the baseline's: the quotient of the medians."""
+    return ratio(samples(sweep["runs"][baseline], figure), samples(sweep["runs"][name], figure))
+
+
+def milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{1000 * seconds:.1f}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"
+
+
+def change(mine: float | None, baseline: float | None) -> Text:
+    """ "−88 %", "+12 %": green is won, red is lost."""
+    if mine is None or baseline is None:
+        return Text("-", "dim")
+    share = mine / baseline - 1
+    style = "" if abs(share) < NEAR else "green" if share < 0 else "red"
+    return Text(percent(share), style)
+
+
+def sweep_table(runs: Mapping[str, Sequence[Mapping]], first: str, baseline: str) -> Table:
+    """A row of milliseconds for each candidate; below those of the others, what they are beside the baseline."""
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column(first)  # a long name breaks before a figure does
+    for heading in (*SECONDS.values(), "stall\nsteps", "spread\nof gap"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    base = {figure: median(runs[baseline], figure) for figure in SECONDS}
+    for name, of_name in runs.items():
+        mine = {figure: median(of_name, figure) for figure in SECONDS}
+        stalls = statistics.median_low(samples(of_name, "stall_steps"))
+        noise = f"±{50 * spread(samples(of_name, 'longest_gap')):.0f} %"
+        shown.add_row(name, *map(milliseconds, mine.values()), str(stalls), noise, style="bold")
+        if name != baseline:
+            shown.add_row("", *(change(mine[figure], base[figure]) for figure in SECONDS))
+    return shown
+
+
+def sweep_targets(sweep: Mapping[str, Any]) -> Iterator[Target]:
+    """Of one workload: the gaps at a chunk of 128 (where decodes wait for a long prompt), and the best total time."""
+    if PROMISED in sweep["runs"] and sweep["name"] == "decode-heavy":
+        for figure, words in (("longest_gap", "longest gap"), ("tbt_p99", "TBT p99")):
+            factor = times_lower(sweep, figure, PROMISED)
+            yield Target(f"{words} at chunk {PROMISED} at least 5 × lower", f"{factor:.1f} ×", factor >= 5)
+    chunked = [name for name in sweep["runs"] if name != NONE]
+    if chunked:
+        best = min(chunked, key=lambda name: median(sweep["runs"][name], "total"))
+        lost = 1 / times_lower(sweep, "total", best) - 1
+        says = "total time at the best chunk at most 10 % longer"
+        yield Target(says, f"{percent(lost)} at chunk {best}", lost <= 0.10)
+
+
+def policy_targets(case: Mapping[str, Any]) -> Iterator[Target]:
+    """How much sooner short prompts have their first token with pausing, than in order with the same chunks."""
+    wanted = {"queued": 20, "arriving": 7}[case["name"]]
+    unchunked, in_order, pausing = case["runs"]
+    factor = times_lower(case, "ttft_short", pausing, in_order)
+    first, last = (f"{_sooner(case, pausing, in_order, place):.0f} ×" for place in (0, -1))
+    than_none = times_lower(case, "ttft_short", pausing, unchunked)
+    yield Target(
+        f"short prompts' first token with pausing at least {wanted} × sooner than in order",
+        f"{factor:.1f} × (the first of them {first}, the last {last}); than unchunked {than_none:.1f} ×",
+        factor >= wanted,
+    )
+
+
+def _sooner(case: Mapping[str, Any], name: str, baseline: str, place: int) -> float:
+    """How many times sooner the short prompt at that place, of the sorted ones, has its first token."""
+    mine, other = ([run["ttft_short"][place] for run in case["runs"][n]] for n in (name, baseline))
+    return ratio(other, mine)
+
+
+def targets(result: Mapping[str, Any]) -> Iterator[Target]:
+    for sweep in result["sweeps"]:
+        yield from sweep_targets(sweep)
+    for case in result["policies"]:
+        yield from policy_targets(case)
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """What was measured, on which machine, the tables, and the targets."""
+    plan = result["plan"]
+    how = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
+    origin(console, result, f"{plan['model']}, {plan['dtype']}", how)
+    console.print(
+        "\nMilliseconds, medians of the rounds; below each row its change against none.\n"
+        "TTFT is the median of the long, of the short prompts. A stall step: requests\n"
+        "decode, and 128 tokens more than the promised 128 come before their next token."
+    )
+    for sweep in result["sweeps"]:
+        _title(console, sweep)
+        if NONE in sweep["runs"]:
+            console.print(sweep_table(sweep["runs"], "chunk", NONE))
+        _print_targets(console, sweep_targets(sweep))
+    for case in result["policies"]:
+        _title(console, case, plan["policy_step"])
+        console.print(sweep_table(case["runs"], "policy", "unchunked"))
+        _print_targets(console, policy_targets(case))
+
+    for case in result.get("engines", ()):
+        _title(console, case)
+        if case["name"] == "decode-heavy":
+            console.print(ARRIVALS)
+        console.print(sweep_table(case["runs"], "engine", next(iter(case["runs"]))))
+
+
+def _title(console: Console, case: Mapping[str, Any], chunk: int | None = None) -> None:
+    console.print()
+    console.print(Text.assemble((case["name"], "bold"), ": ", case["says"]))
+    if chunk is not None:
+        console.print(f"the policies that cut it take chunks of {chunk}")
+
+
+def _print_targets(console: Console, found: Iterator[Target]) -> None:
+    for target in found:
+        mark = ("met   ", "green") if target.is_met else ("missed", "red")
+        console.print(Text.assemble(mark, f"  {target.says}:\n        {target.measured}"))

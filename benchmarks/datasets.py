@@ -1,0 +1,149 @@
+"""Workloads of the throughput benchmark: random prompts of realistic lengths, or prompts from a file."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiny_llm_kit.trace.prompts import read_prompts
+from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+
+OWN = 32  # tokens of a prompt after the shared prefix
+# Of "decode-heavy": requests that decode all the time, tokens of their prompts, and decode steps between two arrivals.
+STREAMS, STREAM_PROMPT, EVERY = 8, 16, 40
+SPREAD, LONGEST = (
+    0.8,
+    4,
+)  # of "sharegpt-like": deviation of the logarithm; most tokens, as a multiple of the mean
+
+
+@dataclass(frozen=True)
+class DatasetSize:
+    """The requested size of a data set.
+
+    Args:
+        num_prompts: requests.
+        input_len, output_len: tokens of a prompt, and of its answer; of "sharegpt-like" the means.
+        vocab_size: token ids are below it.
+    """
+
+    num_prompts: int
+    input_len: int
+    output_len: int
+    vocab_size: int
+
+
+def random_prompts(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
+    """Requests whose prompts and answers all have the same length; nothing is shared."""
+    for _ in range(size.num_prompts):
+        yield _spec(_ids(rng, size.input_len, size), size.output_len)
+
+
+def sharegpt_like(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
+    """Requests of log-normal lengths: many short prompts and answers, few long ones, as in chats."""
+    inputs, outputs = (_lengths(rng, mean, size.num_prompts) for mean in (size.input_len, size.output_len))
+    for tokens, answer in zip(inputs, outputs, strict=True):
+        yield _spec(_ids(rng, tokens, size), answer)
+
+
+def shared_prefix(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
+    """Requests whose prompts begin with the same tokens; the last `OWN` of each are its own."""
+    if size.input_len <= OWN:
+        raise ValueError(f"--input-len {size.input_len}: shared-prefix needs more than the {OWN} own tokens")
+    shared = _ids(rng, size.input_len - OWN, size)
+    for _ in range(size.num_prompts):
+        yield _spec(shared + _ids(rng, OWN, size), size.output_len)
+
+
+def decode_heavy(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
+    """`STREAMS` requests that decode throughout; a prompt arrives every `EVERY` decode steps."""
+    if size.num_prompts <= STREAMS:
+        raise ValueError(
+            f"--num-prompts {size.num_prompts}: decode-heavy needs more than its {STREAMS} streams"
+        )
+    arrivals = [EVERY * (number + 1) for number in range(size.num_prompts - STREAMS)]
+    for _ in range(STREAMS):
+        yield _spec(_ids(rng, STREAM_PROMPT, size), arrivals[-1] + EVERY, RUNNING)
+    for arrives in arrivals:
+        yield replace(_spec(_ids(rng, size.input_len, size), size.output_len, LONG), arrives=arrives)
+
+
+DATASETS: dict[str, Callable[[DatasetSize, np.random.Generator], Iterator[RequestSpec]]] = {
+    "random": random_prompts,
+    "sharegpt-like": sharegpt_like,
+    "shared-prefix": shared_prefix,
+    "decode-heavy": decode_heavy,
+}
+BY_STEPS = ("decode-heavy",)  # those with prompts that arrive among the steps of our engine
+
+
+def dataset(name: str, size: DatasetSize, seed: int, batch_size: int, tokenizer: Any = None) -> Workload:
+    """Requests that arrive at the start, or among the decode steps of the engine.
+
+    Args:
+        name: one of `DATASETS`, or a file, see `from_file`.
+        seed: of the random ids and lengths.
+        batch_size: how many run at a time.
+        tokenizer: for a file.
+
+    Raises:
+        ValueError: the file cannot be used, or has too few prompts.
+    """
+    if name in DATASETS:
+        specs = tuple(DATASETS[name](size, np.random.default_rng(seed)))
+    else:
+        specs = tuple(from_file(name, size, tokenizer))
+    tokens, answers = sum(spec.tokens for spec in specs), sum(spec.answer for spec in specs)
+    says = f"{name}: {len(specs):,} requests, {tokens:,} tokens of prompts and {answers:,} of answers"
+    return Workload(name, says, specs, batch_size)
+
+
+def from_file(name: str, size: DatasetSize, tokenizer: Any) -> Iterator[RequestSpec]:
+    """The first `num_prompts` prompts of a file: `.json` in ShareGPT's format, else one prompt per line.
+
+    Of ShareGPT the prompt is the first turn, and the answer is as long as the reply was. Other answers have
+    `output_len` tokens.
+    """
+    if not hasattr(tokenizer, "encode"):
+        raise ValueError(
+            f"--dataset {name}: a file needs a tokenizer: choose --model without --random-weights"
+        )
+    turns = _conversations(Path(name)) if name.endswith(".json") else [(t, None) for t in read_prompts(name)]
+    if len(turns) < size.num_prompts:
+        raise ValueError(
+            f"{name}: {len(turns)} prompts, and --num-prompts is {size.num_prompts}: ask for fewer"
+        )
+    for prompt, reply in turns[: size.num_prompts]:
+        answer = size.output_len if reply is None else max(1, len(tokenizer.encode(reply)))
+        yield _spec(tokenizer.encode(prompt), answer)
+
+
+def _conversations(file: Path) -> list[tuple[str, str]]:
+    """The first two turns of every conversation that has two."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        turns = [each["conversations"] for each in found if len(each["conversations"]) >= 2]
+        return [(first["value"], second["value"]) for first, second, *_ in turns]
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f'{file}: not in ShareGPT\'s format, [{{"conversations": [{{"value": …}}]}}]'
+        ) from None
+
+
+def _ids(rng: np.random.Generator, count: int, size: DatasetSize) -> list[int]:
+    return rng.integers(0, size.vocab_size, count).tolist()
+
+
+def _lengths(rng: np.random.Generator, mean: int, count: int) -> list[int]:
+    """Log-normal numbers with about this mean, from 1 to `LONGEST` times the mean."""
+    drawn = rng.lognormal(np.log(mean) - SPREAD**2 / 2, SPREAD, count)
+    return np.clip(np.rint(drawn), 1, LONGEST * mean).astype(int).tolist()
+
+
+def _spec(ids: list[int], answer: int, kind: str = SHORT) -> RequestSpec:
+    return RequestSpec(kind, len(ids), answer, prompt=tuple(ids))

@@ -1,0 +1,103 @@
+"""mlx-lm as a contestant, with the same weights in memory. MLX port only."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm import batch_generate
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.qwen3 import Model, ModelArgs
+
+from tiny_llm_kit.engine.backends import backend_mlx as kit
+from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.trace.shapes import RandomCheckpoint
+from tiny_llm_kit.trace.workload import Workload
+
+
+@dataclass
+class MlxLm:
+    """mlx-lm's Qwen3 with its own cache.
+
+    Args:
+        checkpoint: whose arrays it shares.
+    """
+
+    checkpoint: RandomCheckpoint
+
+    def __post_init__(self):
+        config = self.checkpoint.config
+        names = (
+            "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+            "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+            "rope_theta",
+        )  # fmt: skip
+        self.model = Model(ModelArgs(model_type="qwen3", **{name: getattr(config, name) for name in names}))
+        for name, array in tree_flatten(self.model.parameters()):
+            self.checkpoint.weight(name, *array.shape)  # drawn here, if our engine did not ask for it before
+        self.model.load_weights(list(self.checkpoint.weights.items()), strict=True)
+
+    def prefill(self, tokens: list[int]) -> None:
+        """Computes a prompt into a fresh cache, and chooses the next token."""
+        self._next([tokens], make_prompt_cache(self.model))
+
+    def _next(self, tokens: list[list[int]], cache: list) -> list[int]:
+        # The inner model and then the head: called as a whole, mlx-lm would score every token of a prompt.
+        last = self.model.model(mx.array(tokens), cache=cache)[:, -1]
+        tied = self.checkpoint.config.tie_word_embeddings
+        head = self.model.model.embed_tokens.as_linear if tied else self.model.lm_head
+        return mx.argmax(head(last), axis=-1).tolist()
+
+    def fill(self, rows: int, context: int, steps: int) -> None:
+        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
+        config, dtype = self.checkpoint.config, self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
+        shape = (rows, config.num_key_value_heads, context, config.head_dim)
+        self._past = make_prompt_cache(self.model)
+        for layer in self._past:
+            layer.update_and_fetch(*(mx.random.normal(shape).astype(dtype) for _ in "kv"))
+        mx.eval([layer.state for layer in self._past])
+        self.rows, self.context, self.steps = rows, context, steps
+
+    def decode(self) -> None:
+        """`steps` tokens a row, each read by the host; then the cache is as it was."""
+        tokens = [[1]] * self.rows
+        for _ in range(self.steps):
+            tokens = [[token] for token in self._next(tokens, self._past)]
+        for layer in self._past:
+            layer.trim(self.steps)
+
+
+class NoText:
+    """The tokenizer of mlx-lm's batch: it ends no answer and decodes nothing."""
+
+    eos_token_ids: tuple[int, ...] = ()
+
+    def decode(self, ids: list[int]) -> str:
+        return ""
+
+
+@dataclass
+class MlxLmBatch:
+    """mlx-lm's own continuous batching, `batch_generate`, with its defaults but for the number of requests.
+
+    Args:
+        checkpoint: whose arrays it shares.
+        rows: requests that run at a time.
+    """
+
+    checkpoint: RandomCheckpoint
+    rows: int
+
+    def __post_init__(self):
+        self.model = MlxLm(self.checkpoint).model
+
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests, each with as many tokens as it asks for."""
+        prompts, answers = zip(*((list(spec.prompt), spec.answer) for spec in workload.requests), strict=True)
+        limits = {"completion_batch_size": self.rows, "prefill_batch_size": min(8, self.rows)}
+        batch_generate(self.model, NoText(), list(prompts), max_tokens=list(answers), **limits)
+
+
+def own_mlx_lm(config: ModelConfig, dtype: str, device: str, rows: int) -> MlxLmBatch:
+    """With weights of its own: for a process of its own."""
+    kit.pick_device(device)
+    return MlxLmBatch(RandomCheckpoint(config, kit, dtype, device), rows)

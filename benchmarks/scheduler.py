@@ -1,0 +1,133 @@
+"""What a scheduler costs: everything in a step but the model, by the number of requests that wait."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.trace import percentile
+from tiny_llm_kit.trace.workload import RUNNING, RequestSpec
+
+from .options import COUNT, COUNTS, option
+
+# Shown name -> (the queue's class in `serving`, options of `Turns`).
+SCHEDULERS = {
+    "FifoQueue": ("FifoQueue", {}),
+    "FifoQueue, pausing": ("FifoQueue", {"pause_prefill": True}),
+    "PriorityScheduler": ("PriorityScheduler", {}),
+    "PriorityScheduler, pausing": ("PriorityScheduler", {"pause_prefill": True}),
+}
+# Prompts of one to six chunks in turns, so that many of them are shorter than what is left of another.
+PROMPTS, ANSWER, CHUNK, SLOTS, MAX_SEQ_LEN = (40, 700, 150, 300, 90), 12, 128, 8, 4096
+
+
+@dataclass(frozen=True)
+class SchedulerPlan:
+    """What to measure."""
+
+    waiting: tuple[int, ...] = option((10, 100, 1_000, 10_000), "requests that wait", **COUNTS)
+    steps: int = option(200, "of one sample", **COUNT)
+    rounds: int = option(7, "samples of each, taken in turns", **COUNT)
+
+
+@dataclass
+class Filled:
+    """A scheduler for which this many requests always wait.
+
+    Args:
+        names: the module `serving` of a solution.
+        queue, options: as `SCHEDULERS` has them.
+        waiting: how many.
+        clock: seconds, of what is timed. A step waits for nothing, so it is the processor's time that counts; what
+            else the machine does at that moment is left out.
+    """
+
+    names: ModuleType
+    queue: str
+    options: dict[str, Any]
+    waiting: int
+    clock: Callable[[], float] = time.process_time
+    _numbers: Iterator[int] = field(default_factory=count)
+    _left: list[Any] = field(default_factory=list)
+
+    def __post_init__(self):
+        self._serving = Serving(self.names, SimulatedModel(), EndlessTokenizer())
+        queue = getattr(self.names, self.queue)()
+        self.scheduler = self.names.ChunkedPrefillScheduler(
+            self._serving.model,
+            SLOTS,
+            CHUNK,
+            MAX_SEQ_LEN,
+            turns=self.names.Turns(queue, **self.options),
+            metrics=self.names.ChunkedPrefillMetrics(prefill_step=CHUNK),
+            on_event=self._on_event,
+        )
+        for number in range(self.waiting):
+            self._add(PROMPTS[number % len(PROMPTS)], "batch" if number % 3 == 0 else "interactive")
+
+    def _on_event(self, event: Any) -> None:
+        if event.kind == "prefill":
+            self._left.append(event.request)
+
+    def refill(self) -> None:
+        """Adds a request like each that has left the queue: the work of a step is the same, however many wait."""
+        while self._left:
+            left = self._left.pop()
+            self._add(len(left.prompt_tokens), left.priority)
+
+    def _add(self, tokens: int, priority: str) -> None:
+        spec = RequestSpec(RUNNING, tokens, ANSWER, priority=priority)
+        self.scheduler.add(self._serving.request(spec, next(self._numbers)))
+
+    def sample(self, steps: int) -> list[float]:
+        """Seconds of this many steps, one by one. What ends is replaced between two of them, and not timed."""
+        seconds = []
+        for _ in range(steps):
+            start = self.clock()
+            self.scheduler.step()
+            seconds.append(self.clock() - start)
+            self.refill()
+        self.scheduler.collect_results()
+        return seconds
+
+
+def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[str, Any]:
+    """Seconds a step of every scheduler with every number of waiting requests: means and p99 of every round."""
+    before = provenance("cpu")
+    filled = {
+        (name, waiting): Filled(names, *SCHEDULERS[name], waiting)
+        for name in SCHEDULERS
+        for waiting in plan.waiting
+    }
+    for one in filled.values():
+        one.sample(plan.steps)  # until all slots are taken
+    rounds = {key: [] for key in filled}
+    keys = list(filled)
+    for number in progress(range(plan.rounds)):
+        gc.collect()  # the garbage of one round is not the cost of the next
+        turn = number % len(keys)
+        for key in keys[turn:] + keys[:turn]:
+            rounds[key].append(filled[key].sample(plan.steps))
+    cases = [
+        {
+            "scheduler": name,
+            "waiting": waiting,
+            "mean": [sum(seconds) / len(seconds) for seconds in samples],
+            "p99": [percentile(seconds, 99) for seconds in samples],
+        }
+        for (name, waiting), samples in rounds.items()
+    ]
+    shape = {"slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER}
+    return {
+        "kind": "scheduler",
+        "backend": "no model",
+        "plan": {**plan.__dict__, "waiting": list(plan.waiting), **shape},
+        "provenance": before,
+        "cases": cases,
+    }

@@ -1,0 +1,78 @@
+"""What a scheduler costs as a table: milliseconds a step, by how many requests wait."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tiny_llm_kit.trace.samples import spread
+
+from .origin import origin
+
+LIMIT, FLAT = 0.5e-3, 1.5  # seconds a step; how many times the shortest queue's the longest one's may be
+
+
+def by_scheduler(result: Mapping[str, Any]) -> dict[str, list[Mapping]]:
+    """The cases of each scheduler, the shortest queue first."""
+    found: dict[str, list[Mapping]] = {}
+    for case in sorted(result["cases"], key=lambda case: case["waiting"]):
+        found.setdefault(case["scheduler"], []).append(case)
+    return found
+
+
+def table(result: Mapping[str, Any]) -> Table:
+    """A row a scheduler; the mean of a step in the median round, and how it grows."""
+    cases = by_scheduler(result)
+    shown = Table("ms a step, waiting:", box=None, pad_edge=False)
+    for waiting in result["plan"]["waiting"]:
+        shown.add_column(f"{waiting:,}", justify="right")
+    for heading in ("growth", "p99", "spread"):
+        shown.add_column(heading, justify="right")
+    for name, of_name in cases.items():
+        longest = of_name[-1]
+        shown.add_row(
+            name,
+            *(f"{1000 * statistics.median(case['mean']):.3f}" for case in of_name),
+            f"{growth(of_name):.2f} ×",
+            f"{1000 * statistics.median(longest['p99']):.3f}",
+            f"±{50 * spread(longest['mean']):.0f} %",
+        )
+    return shown
+
+
+def growth(cases: list[Mapping]) -> float:
+    """How many times longer a step takes with the longest queue than with the shortest."""
+    return statistics.median(cases[-1]["mean"]) / statistics.median(cases[0]["mean"])
+
+
+def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Below half a millisecond with the longest queue; and no longer than with the shortest, but for noise."""
+    cases = by_scheduler(result)
+    slowest = max(statistics.median(case["mean"]) for of_name in cases.values() for case in of_name)
+    yield f"below {1000 * LIMIT} ms a step: at most {1000 * slowest:.3f} ms", slowest < LIMIT
+    steepest = max(map(growth, cases.values()))
+    few, many = result["plan"]["waiting"][0], result["plan"]["waiting"][-1]
+    yield f"flat from {few:,} to {many:,} waiting (below {FLAT} ×): at most {steepest:.2f} ×", steepest < FLAT
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """What was measured, on which machine, the table, and the targets."""
+    plan = result["plan"]
+    origin(
+        console,
+        result,
+        "everything in a step but the model",
+        f"{plan['rounds']} rounds of {plan['steps']} steps",
+    )
+    prompts = ", ".join(map(str, plan["prompts"]))
+    console.print(
+        f"\n{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns,\n"
+        f"{plan['answer']} tokens each. Processor time: the mean of a step in the median round;\n"
+        "p99 and spread are those of the longest queue.\n"
+    )
+    console.print(table(result))
+    for says, is_met in targets(result):
+        console.print(Text.assemble(("met   ", "green") if is_met else ("missed", "red"), f"  {says}"))

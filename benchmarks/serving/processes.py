@@ -1,0 +1,159 @@
+"""Servers that the benchmark starts: ours with its options, and a peer's on the same model."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from tiny_llm_kit.model.hub import model_folder
+
+HOST = "127.0.0.1"
+START_SECONDS, STOP_SECONDS = 300.0, 30.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server's command line.
+
+    Args:
+        command: without the host and the port, which are added as `--host` and `--port`.
+        model: the name that requests carry.
+        ready: the path that answers 200 when requests can be sent.
+        extra_body: fields of every request, without which the servers would not do the same work.
+        environment: variables added to this process's own.
+    """
+
+    command: tuple[str, ...]
+    model: str
+    ready: str
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where our server runs: whose code, on which port and device."""
+
+    solution: str
+    backend: str
+    device: str
+
+
+def our_server(place: Place, model: str, options: Mapping[str, Any]) -> Server:
+    """`pdm run serve`; `options` are those of `LLM`, None for its defaults. `model` may be a path."""
+    flags = [
+        text
+        for name, value in options.items()
+        if value is not None
+        for text in flag(name.replace("_", "-"), value)
+    ]
+    command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--solution", place.solution]
+    command += ["--backend", place.backend, "--device", place.device]
+    command += ["--model", model, "--served-model-name", model, *flags]
+    return Server(tuple(command), model, "/ready", {"ignore_eos": True})
+
+
+def flag(name: str, value: Any) -> tuple[str, ...]:
+    """An option as it is typed."""
+    if isinstance(value, bool):
+        return (f"--{name}" if value else f"--no-{name}",)
+    return f"--{name}", str(value)
+
+
+def transformers_server(model: str, dtype: str, rows: int, room: int, block_size: int) -> Server:
+    """`transformers serve` with its continuous batching, on a CPU.
+
+    Its pool holds as many tokens as ours: by default it takes 90 % of the memory. It has no field `ignore_eos`; an end
+    token that never comes does the same.
+
+    Args:
+        rows, room: requests that run at the same time, and tokens of the longest one.
+
+    Raises:
+        ValueError: a package that it needs is missing.
+    """
+    missing = [name for name in ("transformers", "accelerate", "psutil") if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"--compare transformers: {' and '.join(missing)} missing; run "
+            f"`python -m pip install --no-deps {' '.join(missing)}` in this project's environment"
+        )
+    folder = str(model_folder(model))
+    blocks = rows * -(-room // block_size)
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder]
+    command += ["--continuous-batching", "--device", "cpu", "--dtype", dtype]
+    command += ["--cb-block-size", str(block_size), "--cb-num-blocks", str(blocks)]
+    endless = {"generation_config": json.dumps({"do_sample": False, "eos_token_id": -1})}
+    return Server(tuple(command), folder, "/health", endless, {"HF_HUB_OFFLINE": "1"})
+
+
+@contextmanager
+def running(server: Server) -> Iterator[str]:
+    """Starts a server, waits until it is ready, yields its base URL, and ends it.
+
+    Raises:
+        ValueError: it ends before it is ready, or is not ready in time; see `_why_not`.
+    """
+    url = f"http://{HOST}:{free_port()}"
+    command = [*server.command, "--host", HOST, "--port", url.rpartition(":")[2]]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **server.environment}
+        )
+        try:
+            if not _becomes_ready(process, url + server.ready):
+                log.seek(0)
+                raise ValueError(_why_not(server, log.read(), process.returncode))
+            yield url
+        finally:
+            _end(process)
+
+
+def _why_not(server: Server, log: str, code: int | None) -> str:
+    """The line with which a server has refused to start; of one that has crashed or hangs, the end of its log."""
+    if code and log.strip() and "Traceback" not in log:
+        return log.strip().splitlines()[-1]
+    return f"{' '.join(server.command)}: not ready\n{log[-2000:]}"
+
+
+def _becomes_ready(process: subprocess.Popen, url: str) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if _is_ok(url):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _is_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return reply.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]

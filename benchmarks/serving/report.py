@@ -1,0 +1,97 @@
+"""What `bench-serve` has found, as tables: a row per server and rate, and the capacities."""
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tiny_llm_kit.trace.text import counted
+
+from ..contest import OURS
+from ..origin import origin
+
+COLUMNS = (
+    ("tokens/s", "output_throughput", 1),
+    ("TTFT p50", "ttft_p50_ms", 0),
+    ("p99", "ttft_p99_ms", 0),
+    ("TBT p50", "tbt_p50_ms", 1),
+    ("p99", "tbt_p99_ms", 0),
+    ("gap", "longest_gap_ms", 0),
+)
+LATE = 10.0  # milliseconds: a client that sends later than this measures itself
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """What was sent, from where, and what came back."""
+    plan, machine = result["plan"], result["provenance"]["machine"]
+    what = f"{served(plan)}, {plan['dtype']}"
+    origin(console, result, what, f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}")
+    arrivals = "Poisson" if plan["burstiness"] == 1 else f"burstiness {plan['burstiness']:g}"
+    console.print(f"\n{result['dataset']}; arrivals: {arrivals}; the clients share the machine")
+    console.print(latencies(result))
+    if plan["goodput"]:
+        console.print(f"\ntarget: {', '.join(plan['goodput'])} (milliseconds)")
+        console.print(goodput(result))
+    late = max(run["send_delay_p99_ms"] for runs in result["runs"].values() for run in runs)
+    if late > LATE and not plan["max_concurrency"]:
+        console.print(f"one request in a hundred was sent {late:.0f} ms late: the clients were busy, too")
+    for line in failures(result):
+        console.print(line, soft_wrap=True)
+
+
+def served(plan: Mapping[str, Any]) -> str:
+    """The model, or the shape of its random weights; older results have no such fields."""
+    name = plan.get("config") or plan["model"] or "tiny-qwen3"
+    layers = f", {counted(plan['layers'], 'layer')}" if plan.get("layers") else ""
+    return f"{name}{layers}" + ", random weights" * bool(plan.get("config") or plan.get("random_weights"))
+
+
+def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[str, Any]]]]:
+    """The runs of each server at each rate, in the order in which rates were asked for."""
+    return [
+        (name, rate, [run for run in runs if run["rate"] == rate])
+        for rate in dict.fromkeys(result["plan"]["request_rate"])
+        for name, runs in result["runs"].items()
+    ]
+
+
+def latencies(result: Mapping[str, Any]) -> Table:
+    """The medians of the rounds; latencies in milliseconds."""
+    shown = Table("server, ms", box=None, pad_edge=False)
+    for heading in ("rate", *(heading for heading, _, _ in COLUMNS)):
+        shown.add_column(heading, justify="right")
+    for name, rate, runs in by_rate(result):
+        cells = [median(runs, key, digits) for _, key, digits in COLUMNS]
+        shown.add_row(name, f"{rate:g}", *cells, style="bold" if name == OURS else "")
+    return shown
+
+
+def goodput(result: Mapping[str, Any]) -> Table:
+    """Which share meets the target, how many per second, and up to which rate."""
+    shown = Table("server", box=None, pad_edge=False)
+    for heading in ("rate", "meet the target", "requests/s that do", "capacity"):
+        shown.add_column(heading, justify="right")
+    for name, rate, runs in by_rate(result):
+        found = result["capacity"].get(name)
+        limit = f"{statistics.median(found):.2f}" if found else "–"
+        met = statistics.median(run["attainment"] for run in runs)
+        shown.add_row(name, f"{rate:g}", f"{met:.0%}", median(runs, "request_goodput", 2), limit)
+    return shown
+
+
+def median(runs: list[Mapping[str, Any]], key: str, digits: int) -> str:
+    """The median of one figure; a dash where no run has it."""
+    values = [run[key] for run in runs if run[key] is not None]
+    return f"{statistics.median(values):,.{digits}f}" if values else "–"
+
+
+def failures(result: Mapping[str, Any]) -> list[str]:
+    """A line for each kind of failure of each server."""
+    found: dict[tuple[str, str], int] = {}
+    for name, runs in result["runs"].items():
+        for run in runs:
+            for error, count in run["errors"].items():
+                found[name, error] = found.get((name, error), 0) + count
+    return [f"{name}: {counted(count, 'request')}: {error}" for (name, error), count in found.items()]

@@ -1,0 +1,119 @@
+"""Throughput as tables: requests and tokens per second of every contestant; latencies and counts of our engine."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tiny_llm_kit.trace.samples import ratio, spread
+from tiny_llm_kit.trace.text import counted
+
+from .contest import OURS
+from .origin import origin
+
+LATENCIES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "longest_gap")
+
+
+def seconds_of(runs: list[Mapping]) -> list[float]:
+    return [run["seconds"] for run in runs]
+
+
+def per_second(runs: list[Mapping], *counts: str) -> float:
+    """The median rate of these counts together."""
+    return statistics.median(sum(run[count] for count in counts) / run["seconds"] for run in runs)
+
+
+def speeds(result: Mapping[str, Any]) -> Table:
+    """A row per contestant, ours first."""
+    shown = Table("engine", box=None, pad_edge=False)
+    for heading in ("requests/s", "tokens/s", "of answers", "spread", "tiny-llm is"):
+        shown.add_column(heading, justify="right")
+    ours = seconds_of(result["runs"][OURS])
+    for name, runs in result["runs"].items():
+        shown.add_row(
+            name,
+            f"{per_second(runs, 'requests'):.2f}",
+            f"{per_second(runs, 'prompt_tokens', 'output_tokens'):.1f}",
+            f"{per_second(runs, 'output_tokens'):.1f}",
+            f"±{50 * spread(seconds_of(runs)):.0f} %",
+            "" if name == OURS else f"{ratio(seconds_of(runs), ours):.2f} ×",
+            style="bold" if name == OURS else "",
+        )
+    return shown
+
+
+def latencies(result: Mapping[str, Any]) -> Table:
+    """Milliseconds of the requests of our engine, in each way that it ran: the medians of the rounds."""
+    shown = Table("ms", box=None, pad_edge=False)
+    for heading in ("TTFT p50", "p99", "TBT p50", "p99", "longest gap"):
+        shown.add_column(heading, justify="right")
+    for name, runs in ours(result):
+        values = [[run[each] for run in runs if run[each] is not None] for each in LATENCIES]
+        shown.add_row(name, *(f"{1000 * statistics.median(each):.1f}" if each else "–" for each in values))
+    return shown
+
+
+def counts(result: Mapping[str, Any]) -> Table:
+    """What our engine did in its last run, in each way that it ran."""
+    shown = Table("", box=None, pad_edge=False)
+    for heading in ("calls", "padding", "prefix hits", "preemptions", "graphs", "peak KV blocks"):
+        shown.add_column(heading, justify="right")
+    for name, runs in ours(result):
+        run = runs[-1]
+        shown.add_row(
+            name,
+            f"{run['calls']:,}",
+            padding(run),
+            f"{100 * run['cached_tokens'] / run['prompt_tokens']:.1f} %",
+            f"{run['preemptions']:,}",
+            graphs(run),
+            f"{run['peak_blocks']:,} of {run['num_blocks']:,}",
+        )
+    return shown
+
+
+def padding(run: Mapping[str, Any]) -> str:
+    """The share of padding among the rows that were computed, and among the pages that were read if those have any."""
+    rows = 1 - run["scheduled_tokens"] / run["computed_tokens"]
+    scheduled, computed = (run.get(f"{kind}_pages", 0) for kind in ("scheduled", "computed"))
+    of_pages = f", {100 * (1 - scheduled / computed):.1f} % of pages" if computed > scheduled else ""
+    return f"{100 * rows:.1f} %{of_pages}"
+
+
+def graphs(run: Mapping[str, Any]) -> str:
+    """How many shapes were compiled before the first request, and how long that took."""
+    count = run.get("compiled_shapes", 0)
+    return f"{counted(count, 'shape')}, {run['setup_seconds']:.0f} s" if count else "0 (eager)"
+
+
+def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
+    """The contestants with more figures than their seconds."""
+    return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
+
+
+def model_name(plan: Mapping[str, Any]) -> str:
+    layers = f", {plan['layers']} layers" if plan["layers"] else ""
+    is_random = plan["config"] or plan["random_weights"]
+    bits = f", layers in {plan['quantization']}" if plan["quantization"] else ""
+    bits += f", head in {plan['head_quantization']}" if plan.get("head_quantization") else ""
+    return f"{plan['config'] or plan['model']}{layers}{', random weights' if is_random else ''}, {plan['dtype']}{bits}"
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """What was measured, on what machine, and the tables."""
+    plan, machine = result["plan"], result["provenance"]["machine"]
+    runs = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
+    how = f"{runs}, load before {machine['load_before']}"
+    origin(console, result, model_name(plan), how)
+    console.print(f"\n{result['dataset']}")
+    chunking = "chunked" if plan["enable_chunked_prefill"] else "whole prompts"
+    console.print(
+        f"{chunking}, {plan['policy']}; at most {plan['max_num_seqs']} requests and {result['budget']:,} tokens a step"
+    )
+    for line in (*result.get("notes", ()), *(f"Left out: {each}" for each in result["left_out"])):
+        console.print(line)
+    for table in (speeds(result), latencies(result), counts(result)):
+        console.print()
+        console.print(table)

@@ -1,0 +1,170 @@
+"""Hugging Face transformers as a contestant, with the same weights in memory. Torch port only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM, StaticCache
+from transformers.generation import ContinuousBatchingConfig
+
+from tiny_llm_kit.trace.shapes import RandomCheckpoint
+from tiny_llm_kit.trace.workload import RequestSpec, Workload
+
+PAGE, BATCH_TOKENS = 128, 512  # of continuous batching, as our engine has them
+
+
+@dataclass
+class Transformers:
+    """`Qwen3ForCausalLM` with fused attention; "dynamic" is the cache it uses by default, "static" the one for graphs.
+
+    Args:
+        checkpoint: whose arrays it shares.
+        cache: "dynamic" or "static".
+    """
+
+    checkpoint: RandomCheckpoint
+    cache: str
+    model: Any = field(default=None)
+
+    def __post_init__(self):
+        self.model = self.model or shared_model(self.checkpoint)
+        self.device = self.checkpoint.device
+
+    @torch.inference_mode()
+    def prefill(self, tokens: list[int]) -> None:
+        """Computes a prompt into a fresh cache, and chooses the next token."""
+        self._next([tokens], self._new_cache(len(tokens) + 1))
+
+    def _new_cache(self, length: int) -> DynamicCache | StaticCache:
+        if self.cache == "dynamic":
+            return DynamicCache(config=self.model.config)
+        return StaticCache(config=self.model.config, max_cache_len=length)
+
+    def _next(self, tokens: list[list[int]], cache: DynamicCache | StaticCache) -> list[int]:
+        ids = torch.tensor(tokens, device=self.device)
+        out = self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return out.logits[:, -1].argmax(-1).tolist()
+
+    @torch.inference_mode()
+    def fill(self, rows: int, context: int, steps: int) -> None:
+        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
+        config = self.model.config
+        self._past = self._new_cache(context + steps)
+        dtype = self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
+        shape = (rows, config.num_key_value_heads, context, config.head_dim)
+        for index in range(config.num_hidden_layers):
+            key, value = (torch.randn(shape, dtype=dtype, device=self.device) for _ in "kv")
+            self._past.update(key, value, index)
+        self.rows, self.context, self.steps = rows, context, steps
+
+    @torch.inference_mode()
+    def decode(self) -> None:
+        """`steps` tokens a row, each read by the host; then the cache is as it was."""
+        tokens = [[1]] * self.rows
+        for _ in range(self.steps):
+            tokens = [[token] for token in self._next(tokens, self._past)]
+        for layer in self._past.layers:
+            if self.cache == "static":
+                layer.cumulative_length.fill_(self.context)
+            else:
+                layer.crop(-self.steps)
+
+
+def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
+    """The peer's model on the checkpoint's own arrays: nothing is copied."""
+    config = checkpoint.config
+    names = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+    )  # fmt: skip
+    options = {name: getattr(config, name) for name in names}
+    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
+    theirs = Qwen3Config(**options, rope_parameters=rope, attn_implementation="sdpa")
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(theirs)
+    missing, unexpected = model.load_state_dict(checkpoint.weights, strict=False, assign=True)
+    if unexpected or [name for name in missing if name != "lm_head.weight"]:
+        raise ValueError(f"the peer's weights have other names: {missing}, {unexpected}")
+    model.tie_weights()
+    # RoPE's frequencies are no weights: made on the meta device, they have no numbers yet.
+    model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(checkpoint.device)
+    return model.eval()
+
+
+@dataclass
+class TransformersBatch:
+    """`generate` on static batches: requests in their order, padded on the left, until the longest answer is done.
+
+    Args:
+        model: see `shared_model`.
+        rows: requests of a batch.
+        cache: "dynamic" or "static".
+    """
+
+    model: Any
+    rows: int
+    cache: str
+
+    @torch.inference_mode()
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests, each with as many tokens as it asks for, or more."""
+        specs = workload.requests
+        for start in range(0, len(specs), self.rows):
+            self._batch(specs[start : start + self.rows])
+
+    def _batch(self, specs: Sequence[RequestSpec]) -> None:
+        width, answer = max(spec.tokens for spec in specs), max(spec.answer for spec in specs)
+        ids = torch.tensor([[*[0] * (width - spec.tokens), *spec.prompt] for spec in specs])
+        mask = torch.tensor([[0] * (width - spec.tokens) + [1] * spec.tokens for spec in specs])
+        options = {"cache_implementation": "static"} if self.cache == "static" else {}
+        config = GenerationConfig(max_new_tokens=answer, do_sample=False, pad_token_id=0, **options)
+        device = self.model.device
+        self.model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=config).tolist()
+
+
+@dataclass
+class TransformersContinuous:
+    """Continuous batching of transformers, with its own defaults but for the number of requests.
+
+    Args:
+        checkpoint: whose arrays it shares; its model is its own, for it changes the model's attention.
+        rows: requests that run at a time.
+        room: tokens of the longest request.
+    """
+
+    checkpoint: RandomCheckpoint
+    rows: int
+    room: int
+
+    def __post_init__(self):
+        self.model = shared_model(self.checkpoint)
+
+    def generate(self, workload: Workload) -> None:
+        """Answers all requests, each with as many tokens as it asks for."""
+        pages = self.rows * -(-self.room // PAGE)
+        config = ContinuousBatchingConfig(
+            page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCH_TOKENS, max_requests_per_batch=self.rows
+        )
+        wanted = {str(number): spec for number, spec in enumerate(workload.requests)}
+        with self.model.continuous_batching_context_manager(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=config,
+            persistent_manager=True,  # its memory is allocated once, in the run that is not counted
+        ) as manager:
+            for name, spec in wanted.items():
+                manager.add_request(list(spec.prompt), request_id=name, max_new_tokens=spec.answer)
+            while wanted:
+                result = manager.get_result(timeout=1)
+                if result is not None and result.is_finished():
+                    self._check(result, wanted.pop(result.request_id))
+                elif result is None and not manager.is_running():
+                    raise ValueError("transformers' continuous batching ended before its requests did")
+
+    @staticmethod
+    def _check(result: Any, spec: RequestSpec) -> None:
+        if len(result.generated_tokens) != spec.answer:
+            raise ValueError(
+                f"transformers' continuous batching gave {len(result.generated_tokens)} of {spec.answer} tokens: "
+                f"{result.error}"
+            )

@@ -1,0 +1,44 @@
+"""The screen of `pdm run batch-main`: its table at one moment of the run, then all that it prints at the end."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tiny_llm_kit.course.capabilities import load
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.trace.batch.job import BatchJob, make_job
+from tiny_llm_kit.trace.batch.view import SlotBoard
+from tiny_llm_kit.trace.live import LineView
+from tiny_llm_kit.trace.prompts import QUESTIONS
+from tiny_llm_kit.trace.serve import Serving
+
+COMMAND = "pdm run batch-main"
+# Text that differs between runs: measurements, and the device.
+MEASURED = (r"\d+\.\d(?= (?:ms|tokens/s))", r"(?:mlx|torch) · cpu")
+# The live table is transient. The book shows it when this prompt's prefill begins, halfway through the run.
+MOMENT = 8
+
+
+class Still(LineView):
+    """A view that shows the table once.
+
+    Args:
+        job: the batch whose slots are shown.
+        console: where the table is printed.
+    """
+
+    def __init__(self, job: BatchJob, console: Console):
+        super().__init__(console)
+        self._board = SlotBoard(job.requests, job.slots)
+
+    def __call__(self, event: Any) -> None:
+        self._board(event)
+        if event.kind == "prefill" and event.request.prompt_idx + 1 == MOMENT:
+            self._console.print(self._board, Text("⋮", "dim"), sep="\n")
+
+
+def show(backend: str, console: Console) -> None:
+    """Run the command on one port's CPU, and keep one moment of the live table."""
+    serving = Serving(resolve_serving("ref"), *load(backend=backend, device="cpu"))
+    make_job(serving, backend, QUESTIONS).report(Still, console)

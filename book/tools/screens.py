@@ -1,0 +1,89 @@
+"""All screens of the book, captured from the commands that it shows; `--check` reports those that have changed.
+
+Both ports must print the same, but for what `measured` patterns match: seconds and the like, which differ in every run.
+The book shows what was measured when a screen was captured, and comparing leaves it out; to measure again, delete the
+file and capture.
+"""
+
+import json
+from collections.abc import Iterator
+
+from benchmarks import reports
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.trace.provenance import RESULTS, is_sealed
+from tiny_llm_lab.studies import chart
+
+from . import batch_screen, roofline_screen, timeline_screen, tradeoff_screen, widget
+from .command_screens import command_screens
+from .console import fragment, recording_console
+from .day_screens import day_screens, port_screens, see_modules, shown_on
+from .screen_files import differences
+
+SHIPPED = "tiny-qwen3"
+
+
+def batch_screens(backend: str) -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of a running batch."""
+    console = recording_console(batch_screen.COMMAND)
+    batch_screen.show(backend, console)
+    yield "batch-main", fragment(console, batch_screen.MEASURED)
+
+
+def timeline_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of two runs in virtual time: as a terminal shows them, and as a drawing."""
+    console = recording_console(timeline_screen.COMMAND)
+    timeline_screen.show(console)
+    yield "timeline", fragment(console)
+    yield "week2-07-timeline", timeline_screen.drawing()
+
+
+def widget_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of the widgets' pictures for readers without JavaScript."""
+    yield "week2-07-widget", widget.picture() + "\n"
+    yield "week2-07-late-widget", widget.late_picture() + "\n"
+
+
+def benchmark_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of every saved benchmark, from its sealed file: nothing is measured again.
+
+    A roofline, the chunk sizes of the shipped model and a study with a chart have a drawing too.
+
+    Raises:
+        RuntimeError: a file was changed after it was sealed.
+    """
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if not is_sealed(result):
+            raise RuntimeError(f"{file.name} was changed after it was sealed: measure again")
+        console = recording_console(reports.command_of(result))
+        reports.show(console, result)
+        yield f"benchmark-{file.stem}", fragment(console)
+        if result["kind"] == "roofline":
+            yield file.stem, roofline_screen.drawing(result)
+        if result["kind"] == "chunked-prefill" and result["plan"]["model"] == SHIPPED:
+            yield file.stem.replace("chunked-prefill", "tradeoff"), tradeoff_screen.drawing(result)
+        if result.get("chart"):
+            yield file.stem, chart.drawing(result)
+
+
+def capture_all() -> Iterator[tuple[str, str]]:
+    """Every screen of the book, drawn on one port or on the port that it needs."""
+    for module in see_modules():
+        yield from day_screens(shown_on(module), [module])
+    for backend in installed_backends():
+        yield from port_screens(backend)
+    yield from batch_screens(installed_backends()[0])
+    yield from command_screens()
+    yield from benchmark_screens()
+    yield from timeline_screens()
+    yield from widget_screens()
+
+
+def check_all() -> Iterator[str]:
+    """Differences between the book's screens and what the commands print now, on every port here."""
+    for backend in installed_backends():
+        for difference in differences(
+            (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
+        ):
+            yield f"[{backend}] {difference}"
+    yield from differences((*command_screens(), *benchmark_screens(), *timeline_screens(), *widget_screens()))

@@ -1,0 +1,1 @@
+"""The evaluation of the shipped model on its questions."""

@@ -1,0 +1,102 @@
+"""`pdm run eval-tiny-model`: exact answers of the shipped model, on each port and in each dtype."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import nullcontext
+
+from rich.console import Console
+
+from tiny_llm_kit.course.address import parse_day
+from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, ports_of
+from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
+from tiny_llm_kit.engine.port import SOLUTIONS, installed_backends
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.quantization import QUANTIZATIONS
+from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_kit.terminal import command, fail
+
+from .evaluated_models import DTYPES, ORACLE, broken_mask, make_logits
+from .evaluation_cases import make_suites, read_material
+from .evaluation_run import EvaluationRun, evaluate, report, table
+
+WEEK_1_MODEL = parse_day("1.5")  # the day whose code is evaluated
+OTHER_CASES = 20  # cases a suite on every run but the first
+
+BREAK_HELP = """run the same cases with a wrong causal mask in the solution, one that hides the first half of the
+keys from the second half of the queries, to see how wrong words show it"""
+
+
+def _plan(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """(backend, dtype) of each run; the first run gets all cases."""
+    dtypes = list(DTYPES) if options.dtype == "all" else [options.dtype]
+    if options.solution == ORACLE:
+        return [(ORACLE, dtype) for dtype in dtypes]
+    backends = sorted(ports_of(options.backend), reverse=True)  # torch first: it is the faster one on a CPU
+    return [(backend, dtype) for backend in backends for dtype in dtypes]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pdm run eval-tiny-model", description=__doc__)
+    parser.add_argument("--solution", default="ref", choices=[*sorted(SOLUTIONS), ORACLE])
+    parser.add_argument("--backend", default="all", choices=[*installed_backends(), "all"])
+    parser.add_argument("--dtype", default="all", choices=[*DTYPES, "all"])
+    parser.add_argument(
+        "--cases",
+        type=whole_number(1),
+        default=200,
+        help="look-ups of each kind on the first run; 20 on others",
+    )
+    parser.add_argument("--model", type=model_argument, default="tiny-qwen3")
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="quantise the layers' weights; the Week 2 model then answers",
+    )
+    parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
+    parser.add_argument("--json", type=output_argument, help="also write the figures to this file")
+    return parser
+
+
+def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun]:
+    """Run the whole plan; the first run gets all cases."""
+    maker = read_material(MODELS / "train", load_tokenizer(options.model))
+    runs = []
+    for backend, dtype in _plan(options):
+        count = options.cases if not runs else min(options.cases, OTHER_CASES)
+        name = " ".join(filter(None, (backend, dtype, options.quantize)))
+        run = EvaluationRun(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
+        with ends_at_a_blank(needs=needed_day("quantization") if options.quantize else WEEK_1_MODEL):
+            logits = make_logits(options.solution, backend, dtype, options.model, options.quantize)
+            with broken_mask(options.solution, backend) if options.break_mask else nullcontext():
+                evaluate(logits, run, console)
+        runs.append(run)
+    return runs
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    for name in ("quantize", "break_mask"):
+        if getattr(options, name) and options.solution == ORACLE:
+            option = name.replace("_", "-")
+            parser.error(f"--{option} needs a solution of this course: choose --solution ref")
+    console = Console()
+    try:
+        runs = run_all(options, console)
+    except CheckpointError as error:
+        fail(error)
+    console.print(table(runs))
+    if options.json:
+        options.json.write_text(json.dumps(report(runs), indent=2) + "\n", encoding="utf-8")
+    failures = [line for run in runs for line in run.failures()]
+    for line in failures:
+        console.print(line, highlight=False)
+    raise SystemExit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

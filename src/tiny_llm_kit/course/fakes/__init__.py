@@ -1,0 +1,1 @@
+"""Models and engines without arithmetic, for the day tests and the screens."""

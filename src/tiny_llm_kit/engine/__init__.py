@@ -1,0 +1,1 @@
+"""From arrays to steps: backends, loading, runners, `LLM` and its engine."""

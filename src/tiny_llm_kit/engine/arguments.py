@@ -1,0 +1,156 @@
+"""Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from ..model.quantization import QUANTIZATIONS
+from ..repo import PORTS
+from .port import SOLUTIONS
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
+
+
+def model_argument(text: str) -> str:
+    """A model's name. An empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder or a hub id")
+    return text
+
+
+def text_argument(text: str) -> str:
+    """A text. Bytes that are not UTF-8 become U+FFFD: as surrogates, no tokenizer would take them."""
+    return os.fsencode(text).decode(errors="replace")
+
+
+def stop_argument(text: str) -> str:
+    """A stop string. An empty one would end every text before it begins."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: every answer would end before it begins")
+    return text_argument(text)
+
+
+def output_argument(text: str) -> Path:
+    """A file that the command will write.
+
+    It is opened now, so that a wrong path does not lose the results at the command's end.
+    """
+    file = Path(text)
+    try:
+        existed = file.exists()
+        file.open("a").close()
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written ({error.strerror})") from None
+    return file
+
+
+def positive_number(text: str) -> float:
+    """A number above 0, and finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
+    """Add the options for the solution, the port, the device and the model; `solution` is the default."""
+    add = parser.add_argument
+    add(
+        "--solution",
+        default=solution,
+        choices=sorted(SOLUTIONS),
+        help=f"whose code: tiny_llm is yours; default: {solution}",
+    )
+    add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
+    add("--device", default="auto", choices=DEVICES)
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        help="quantise the layers' weights to few bits while loading (Day 2.3)",
+    )
+
+
+def add_eager_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--enforce-eager`, an option of Week 3's engine alone."""
+    parser.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)",
+    )
+
+
+def check_engine_arguments(options: argparse.Namespace) -> None:
+    """Raise ValueError if an engine that does not have these options is asked for."""
+    if options.enforce_eager is not None and options.loader != "week3":
+        raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for drawing tokens and for their number."""
+    add = parser.add_argument
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="maximum tokens per answer")
+    add("--temperature", type=float, default=0.0, help="0 is greedy")
+    add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
+    add("--top-k", type=int, help="with a temperature: draw from this many tokens")
+    add("--seed", type=whole_number(0), default=0, help="seed of the random draws")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Add an option for each field of `EngineOptions`; `defaults` replace its own.
+
+    `EngineOptions` checks the values.
+    """
+    group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
+    for each in engine_fields():
+        default = defaults.get(each.name, each.default)
+        flag, says = f"--{each.name.replace('_', '-')}", f"default: {default}"
+        kinds = str(each.type)  # as "int | None"
+        if "bool" in kinds:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=says)
+        else:
+            kind = whole_number(0) if "int" in kinds else float if "float" in kinds else str
+            group.add_argument(flag, type=kind, default=default, help=says)
+
+
+def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The values given for the options of `add_engine_arguments`.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+    from .engine_options import EngineOptions
+
+    chosen = {each.name: getattr(options, each.name) for each in engine_fields()}
+    EngineOptions(**chosen)  # checks them, before a model is loaded
+    return chosen
+
+
+def engine_fields() -> tuple[Field, ...]:
+    """The fields of `EngineOptions`; imported here, because `--help` of other commands needs none of it."""
+    from .engine_options import EngineOptions
+
+    return fields(EngineOptions)
+
+
+def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:
+    """The type of a whole number within these bounds; the integers of array libraries end at 2⁶³ - 1."""
+
+    def parse(text: str) -> int:
+        digits = text.isdecimal() and len(text) <= len(str(largest))  # Python refuses to convert 5000 digits
+        if not digits or not smallest <= int(text) <= largest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {smallest} to {largest}")
+        return int(text)
+
+    return parse

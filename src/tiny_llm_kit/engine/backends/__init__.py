@@ -1,0 +1,1 @@
+"""What one array library does for the engine: devices, types, memory, sampling."""

@@ -1,0 +1,303 @@
+"""Loads a model by name: its weights on a device, a week's engine, the runner and the tokenizer.
+
+Loading takes plain arguments. `course/capabilities.py` decides what a learner's code can do so far.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from safetensors import SafetensorError
+
+from ..model.checkpoint import Checkpoint
+from ..model.config import ModelConfig, read_config
+from ..model.files import CheckpointError, shown
+from ..model.hub import model_folder
+from ..model.quantization import GROUP_SIZES, QUANTIZATIONS, WeightQuantizer, in_a_layer
+from ..model.quantized_head import QuantizedHead
+from ..model.quantized_tensors import check_quantized_parts, parts
+from ..model.safetensors_folder import TensorInfo, read_headers, refused
+from ..model.tokenizer import Tokenizer, load_tokenizer
+from .model_runner import ModelRunner
+from .port import Port
+
+LARGEST_FLOAT16 = 65504
+# Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
+QUANTIZED_ON_HPU = (
+    "quantised weights on an HPU: outside of a compiled graph every product first writes its whole matrix in bf16, "
+    "which is slower than bf16 weights. The engine of Week 3 compiles; those before it do not"
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The names of one week's engine in a solution.
+
+    Args:
+        model: name of its model.
+        generate: name of its generator for one prompt, if it has one.
+        has_caches: whether the model serves many prompts, and reads quantised weights.
+        is_packed: whether it computes packed batches, with a `PackedRunner`.
+    """
+
+    model: str
+    generate: str | None
+    has_caches: bool
+    is_packed: bool = False
+
+
+# In the order of the course: "auto" takes the last one that fits.
+ENGINES = {
+    "week1": Engine("Qwen3ModelWeek1", "simple_generate", has_caches=False),
+    "week2": Engine("Qwen3ModelWeek2", "simple_generate_with_kv_cache", has_caches=True),
+    "week3": Engine("Qwen3ModelWeek3", None, has_caches=True, is_packed=True),
+}
+
+
+def load(
+    model: str | PathLike[str] = "tiny-qwen3",
+    *,
+    solution: str = "ref",
+    backend: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    loader: str = "auto",
+    quantize: str | None = None,
+    keep_quantized: bool = True,
+    attention: str = "device",
+    chunk_mask: bool = True,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[ModelRunner, Tokenizer]:
+    """Load a runner and a tokenizer, which schedulers, `Request` and `batch_generate` take.
+
+    Args:
+        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        solution: the code that runs: "ref" or "tiny_llm".
+        backend: "mlx" or "torch".
+        device: "auto", "cpu", "gpu", "cuda" or "hpu".
+        dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
+        loader: "week2"; "auto" takes the newest one.
+        quantize, keep_quantized, attention: see `load_network`.
+        chunk_mask: whether the solution's own function makes the mask of a prompt's chunks; otherwise the cache does.
+        seed: seed of the random draws.
+        options: options of `ModelRunner`.
+
+    Raises:
+        CheckpointError: the model's files are missing or unusable.
+        ValueError: this machine does not have the device, or the engine of that week has no cache.
+    """
+    fitting = [name for name, engine in ENGINES.items() if engine.has_caches and not engine.is_packed]
+    loader = fitting[-1] if loader == "auto" else loader
+    if loader not in fitting:
+        with_caches = ", ".join(fitting)
+        raise ValueError(f"loader {loader!r}: a runner needs an engine with caches: {with_caches}")
+    port = Port(solution, backend, device, dtype)
+    port.seed(seed)
+    network, tokenizer = load_network(
+        port, model, loader, quantize, keep_quantized=keep_quantized, attention=attention
+    )
+    if chunk_mask:
+        options = {"chunk_mask": port.chunked_attention_mask, **options}
+    return port.runner(network, **options), tokenizer
+
+
+def load_network(
+    port: Port,
+    model: str | PathLike[str],
+    loader: str,
+    quantize: str | None = None,
+    *,
+    keep_quantized: bool = True,
+    attention: str = "device",
+    head_quantization: str | None = None,
+) -> tuple[Any, Tokenizer]:
+    """Load a week's model with its weights on the port's device, and its tokenizer.
+
+    Args:
+        quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
+        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
+        attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
+        head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
+
+    Raises:
+        CheckpointError: the model's files are missing or unusable.
+        ValueError: `quantize` was given for an engine that reads only plain weights, or the head cannot be quantised.
+    """
+    week = ENGINES[loader]
+    if quantize and not week.has_caches:
+        raise ValueError(
+            f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
+        )
+    keeps = week.has_caches and (quantize or keep_quantized)
+    quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize)) if keeps else None
+    tokenizer = load_tokenizer(model)
+    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer)
+    if head_quantization:
+        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
+    options = {"attention": attention} if week.has_caches and attention != "simple" else {}
+    return getattr(port, week.model)(weights, **options), tokenizer
+
+
+def load_checkpoint(
+    model: str | PathLike[str],
+    backend: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    quantizer: WeightQuantizer | None = None,
+) -> Checkpoint:
+    """Read a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
+
+    Args:
+        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        backend: "mlx" or "torch". On a Gaudi, resolve the solution first: its hpu.py must precede torch.
+        device: "auto", "cpu", "gpu", "cuda" or "hpu".
+        dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
+        quantizer: keeps quantised weights quantised, and may quantise plain ones; None dequantises.
+
+    Raises:
+        CheckpointError: the folder is unusable, or the weights have other bits than `quantizer` asks for; every header
+            is checked before the first weight is read.
+        ValueError: this machine does not have the device, or `dtype` is unknown.
+    """
+    kit = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
+    device = kit.pick_device(device)
+    dtype = kit.default_dtype(device) if dtype == "auto" else dtype
+    if dtype not in kit.DTYPES:
+        raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(kit.DTYPES)}")
+    folder = model_folder(model)
+    config = read_config(folder)
+    headers = read_headers(folder)
+    names = _weight_names(headers, config)
+    _check_bits(folder, config, quantizer)
+    if device == "hpu" and quantizer and (quantizer.bits or config.quantization):
+        print(QUANTIZED_ON_HPU, file=sys.stderr)
+    if quantizer and quantizer.bits and not config.quantization:
+        _tell_what_stays(quantizer, {name: headers[name].shape for name in names})
+    weights = _read_weights(kit, headers, names, config, device, dtype, quantizer)
+    return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
+
+
+def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
+    names = check_quantized_parts(headers, config.quantization)
+    if config.tie_word_embeddings:
+        # Some files contain a copy of the tied head, which is the largest tensor of a small model.
+        names = [name for name in names if name != "lm_head.weight"]
+    return list(names)
+
+
+def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | None) -> None:
+    if quantizer and quantizer.bits and config.quantization and quantizer.bits != config.quantization.bits:
+        raise CheckpointError(
+            f"{folder}: its weights have {config.quantization.bits} bits already: leave --quantize out, or take the "
+            "model that they were made from"
+        )
+
+
+def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Print on standard error how many matrices of the layers cannot be quantised.
+
+    Raises:
+        ValueError: none can be.
+    """
+    matrices = [name for name, shape in shapes.items() if in_a_layer(name, shape)]
+    fitting = [name for name in matrices if quantizer.applies_to(name, shapes[name])]
+    group = GROUP_SIZES[quantizer.bits]
+    why = f"quantising to {quantizer.bits} bits takes rows of a multiple of {group} numbers"
+    if not fitting:
+        raise ValueError(f"{why}, and no matrix of the layers has them: load the model without it")
+    if len(fitting) < len(matrices):
+        stay = len(matrices) - len(fitting)
+        print(f"{why}: {stay} of the layers' {len(matrices)} matrices stay as they are", file=sys.stderr)
+
+
+def _read_weights(
+    kit: ModuleType,
+    headers: Mapping[str, TensorInfo],
+    names: list[str],
+    config: ModelConfig,
+    device: str,
+    dtype: str,
+    quantizer: WeightQuantizer | None,
+) -> dict[str, Any]:
+    """Read one weight after the other, so that only one is in memory in its stored and in its final form."""
+    stored = {}
+    for file in {info.file: None for info in headers.values()}:
+        stored.update(_open(kit, file))
+    weights = {}
+
+    def taken(name: str) -> Any:
+        return _checked(kit, stored.pop(name), headers[name], name, dtype)
+
+    for name in _with_progress(names) if quantizer and quantizer.bits else names:
+        if headers[name].dtype == "U32":
+            words, *numbers = parts(name)
+            triple = [stored.pop(words), *map(taken, numbers)]
+            weights[name] = _quantized_weight(kit, name, triple, config, device, dtype, quantizer)
+        elif quantizer and quantizer.applies_to(name, headers[name].shape):
+            weights[name] = quantizer.quantize(name, kit.place(taken(name), dtype, "cpu"), config)
+        else:
+            weights[name] = kit.place(taken(name), dtype, device)
+    return weights
+
+
+def _checked(kit: ModuleType, array: Any, info: TensorInfo, name: str, dtype: str) -> Any:
+    """The stored array, after a check that its numbers are finite and fit the type.
+
+    Raises:
+        CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.
+    """
+    low, high = kit.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
+    if not math.isfinite(low) or not math.isfinite(high):
+        raise CheckpointError(
+            f"{info.file}: tensor {shown(name)} holds NaN or infinity; download the model again"
+        )
+    if dtype == "float16" and max(-low, high) > LARGEST_FLOAT16:
+        raise CheckpointError(
+            f"{info.file}: tensor {shown(name)} holds {max(-low, high):g}, and float16 ends at 65504: choose bfloat16 "
+            "or float32"
+        )
+    return array
+
+
+def _quantized_weight(
+    kit: ModuleType,
+    name: str,
+    triple: list,
+    config: ModelConfig,
+    device: str,
+    dtype: str,
+    quantizer: WeightQuantizer | None,
+) -> Any:
+    """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
+    if quantizer:
+        words, scales, biases = triple
+        kept = kit.place(words, None, "cpu"), kit.place(scales, dtype, "cpu"), kit.place(biases, dtype, "cpu")
+        return quantizer.keep(name, kept, config)
+    quantization = config.quantization
+    array = kit.dequantize(*triple, quantization.group_size, quantization.bits, device)
+    return kit.place(array, dtype, device)
+
+
+def _with_progress(names: list[str]) -> Iterable[str]:
+    """The names, with a progress bar on a terminal: quantising takes longer than reading."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    return track(names, "quantising weights", console=console, transient=True, disable=quiet)
+
+
+def _open(kit: ModuleType, file: Path) -> dict[str, Any]:
+    try:
+        return kit.open_safetensors(file)
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
+        # MLX's reader may reject what safetensors accepts.
+        raise refused(file, error) from None

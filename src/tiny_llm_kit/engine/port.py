@@ -1,0 +1,234 @@
+"""One port of one solution: whether it is installed, its code by name, and conversion of arrays.
+
+The kit finds a solution by name, never by import: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of the
+day tests and of the screens.
+"""
+
+from __future__ import annotations
+
+import platform
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ..repo import PORTS, SOURCES, read_source
+from ..torch_build import INTEL_MAC, is_intel_mac
+from .backends.blas import preload
+
+if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
+    import numpy as np
+
+    from .model_runner import ModelRunner
+    from .packed_runner import PackedRunner
+
+MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
+SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
+
+
+def installed_backends() -> list[str]:
+    """The ports whose array library is installed; imports neither."""
+    return [name for name in PORTS if find_spec(name) is not None]
+
+
+def has_mlx_wheels() -> bool:
+    """Whether MLX has wheels for this system: Apple silicon, and Linux with glibc 2.35 or later."""
+    if platform.system() == "Linux":
+        return glibc() >= MLX_GLIBC
+    return (platform.system(), platform.machine()) == ("Darwin", "arm64")
+
+
+def glibc() -> tuple[int, ...]:
+    """The version of this Linux's glibc, for example (2, 35); empty where the C library is another one."""
+    name, version = platform.libc_ver()
+    return tuple(map(int, version.split("."))) if name == "glibc" else ()
+
+
+def default_port() -> str:
+    """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
+    if not has_mlx_wheels() and "mlx" not in installed_backends():
+        return "torch"
+    if platform.system() == "Darwin" or "torch" not in installed_backends():
+        return "mlx"
+    return "torch"
+
+
+def install_line(port: str) -> str:
+    """The line that installs a missing port, or the reason why that is impossible."""
+    if is_intel_mac(platform.system(), platform.machine()):
+        return INTEL_MAC
+    if port == "torch":
+        return "run `pdm run setup-torch`"
+    if has_mlx_wheels():
+        return "run `pdm install`"
+    if platform.system() == "Linux":
+        return "MLX needs glibc 2.35: use `pdm install --without mlx`, and `pdm run course port torch`"
+    return "MLX has no build for this system: `pdm run course port torch` chooses the other port"
+
+
+def require_backend(name: str) -> None:
+    """End the command with one line if this port is not installed."""
+    if name not in installed_backends():
+        raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
+
+
+def resolve(solution: str, backend: str) -> ModuleType:
+    """The package of one port of one solution, for example `tiny_llm_ref.mlx_backend`."""
+    require_backend(backend)
+    if backend == "mlx":
+        preload()  # before the solution imports mlx: after that it is too late
+    return _checked(f"{SOLUTIONS[solution]}.{backend}_backend")
+
+
+def resolve_serving(solution: str) -> ModuleType:
+    """The package of a solution's policy, `<solution>.serving`, which imports no array library."""
+    return _checked(f"{SOLUTIONS[solution]}.serving")
+
+
+def _checked(name: str) -> ModuleType:
+    """Import `name`, and end the command if it is not from this repository: tests must run the edited code."""
+    solution, _, package = name.partition(".")
+    if solution == "tiny_llm":
+        _check_packages("serving", package)
+    module = _imported(name)
+    expected = SOURCES.joinpath(*name.split("."), "__init__.py")
+    if module.__file__ is None or Path(module.__file__).resolve() != expected:
+        raise SystemExit(
+            f"{name} was imported from {module.__file__} and not from {expected.parent}: "
+            "another copy is installed in this environment; run `pdm install` again"
+        )
+    return module
+
+
+def _check_packages(*packages: str) -> None:
+    """End the command if a learner's package has lost its `__init__.py`.
+
+    Python would import it as an empty package.
+    """
+    for package in packages:
+        file = SOURCES / "tiny_llm" / package / "__init__.py"
+        if not file.exists():
+            raise SystemExit(f"{_short(str(file))}: missing; `pdm run course sync` writes it again")
+
+
+def _imported(name: str) -> ModuleType:
+    """Import `name`; an error in a learner's file ends the command, one in the reference is raised."""
+    try:
+        return import_module(name)
+    except (Exception, SystemExit) as error:  # a learner's sys.exit(0) would pass for a success
+        if name.split(".")[0] != "tiny_llm":
+            raise
+        for path in sorted((SOURCES / "tiny_llm").rglob("*.py")):
+            read_source(path)  # names the file whose bytes Python cannot read
+        file, line = _where(error)
+        raise SystemExit(
+            f"{file}, line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}. Mend it, or put the day "
+            "back with `pdm run course reset --week W --day D --whole-files`, which keeps a copy"
+        ) from None
+
+
+def _where(error: BaseException) -> tuple[str, int]:
+    """File and line of the last frame of an error that is in the repository's sources."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return _short(error.filename), error.lineno or 0
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(SOURCES)
+    ]
+    return _short(frames[-1].filename), frames[-1].lineno or 0
+
+
+def learners_line(error: BaseException) -> str | None:
+    """The last line of a learner's file that an error went through, and the error; None if there is none."""
+    learners = SOURCES / "tiny_llm"
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(learners)
+    ]
+    if not frames:
+        return None
+    message = str(error).partition("\n")[0]
+    return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}: {type(error).__name__}: {message}"
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(SOURCES.parent)) if path.is_relative_to(SOURCES) else file
+
+
+class Port:
+    """The public names of a solution on one backend, and a few methods that convert arrays.
+
+    `b.softmax`, `b.RoPE`, … are the solution's; what is defined here belongs to the kit.
+
+    Args:
+        solution: "tiny_llm" (the learner's) or "tiny_llm_ref".
+        backend: "mlx" or "torch".
+        device: "auto", "cpu", "gpu", "cuda" or "hpu".
+        dtype: "auto", "float32", "bfloat16" or "float16": the type of the port's weights.
+    """
+
+    def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
+        # The solution first: on a Gaudi its hpu.py must set the environment before torch is imported.
+        self.solution = resolve(solution, backend)
+        self.kit = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
+        self.name = backend
+        self.device = self.kit.pick_device(device)
+        self.float_dtype = self.kit.default_dtype(self.device) if dtype == "auto" else dtype
+
+    def __getattr__(self, name: str):
+        if name == "solution":  # not yet set: __init__ failed
+            raise AttributeError(name)
+        try:
+            return getattr(self.solution, name)
+        except AttributeError:
+            raise AttributeError(f"{self.solution.__name__} has no public name {name!r}") from None
+
+    def __repr__(self) -> str:
+        return f"Port({self.solution.__name__}, {self.device})"
+
+    def array(self, values, dtype: str | None = None):
+        """A NumPy array or a list as this backend's array on this port's device."""
+        return self.kit.to_array(values, dtype, self.device)
+
+    def numpy(self, array) -> np.ndarray:
+        return self.kit.to_numpy(array)
+
+    def dtype(self, name: str):
+        """The backend's own object for "float32", "bfloat16" or "float16"."""
+        return self.kit.DTYPES[name]
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
+        return self.kit.peak_bytes(run, self.device)
+
+    def runner(self, model, **options) -> ModelRunner:
+        """A `ModelRunner` for a model of this port, with these options."""
+        from .model_runner import ModelRunner
+
+        ladder = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
+        shapes = ladder if self.device == "hpu" else {}
+        options = {"sampler": self.make_sampler, **shapes, **options}
+        return ModelRunner(model, self.kit, self.device, **options)
+
+    def packed_runner(self, model, num_blocks: int, block_size: int = 128, **options) -> PackedRunner:
+        """A `PackedRunner` for a model of Week 3, with these options."""
+        from .backends.candidate_filter import CandidateFilter
+        from .backends.seeded_sampling import SeededSampler
+        from .packed_runner import PackedRunner
+
+        names = resolve_serving(self.solution.__name__.partition(".")[0])
+        candidates = CandidateFilter(self.sampler, self.kit) if self.device == "cpu" else None
+        options = {
+            "sampler": SeededSampler(self.sampler, self.kit, self.device, candidates),
+            "sampled": names.Sampled,
+            "inputs_of": names.PackedInputs.of,
+            **options,
+        }
+        return PackedRunner(
+            model, self.kit, self.device, num_blocks=num_blocks, block_size=block_size, **options
+        )
+
+    def seed(self, number: int) -> None:
+        self.kit.seed(number)

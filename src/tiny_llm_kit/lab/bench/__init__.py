@@ -1,1 +1,0 @@
-"""Benchmarks against peers: the same weights and threads, in one process, interleaved, with provenance."""

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server around the engine of Week 3."""

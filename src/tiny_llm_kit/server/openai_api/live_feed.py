@@ -1,0 +1,95 @@
+"""Scheduler events for all watchers: server-sent events that never delay the engine."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from ...engine.llm_engine import LLMEngine
+from .event_stream import event
+
+MOST_UNREAD = 256  # messages of one watcher; the oldest ones are dropped
+QUIET_SECONDS = 15.0  # after which a comment is sent, so that the connection is not taken for dead
+
+
+class LivePage(Protocol):
+    """The interface of the live page, which is passed to the server."""
+
+    html: str
+
+    def hello(self, engine: LLMEngine) -> dict[str, Any]:
+        """The first message of a watcher."""
+
+    def message(self, event: Any, engine: LLMEngine) -> dict[str, Any] | None:
+        """The message that watchers get for an event, None for none. Called on the engine's thread."""
+
+
+class Watcher:
+    """One reader of the feed, and what it has not read."""
+
+    def __init__(self):
+        self._unread: deque[dict[str, Any]] = deque(maxlen=MOST_UNREAD)
+        self._has_news = asyncio.Event()
+
+    def put(self, message: dict[str, Any]) -> None:
+        self._unread.append(message)
+        self._has_news.set()
+
+    def wake(self) -> None:
+        self._has_news.set()
+
+    async def messages(self) -> list[dict[str, Any]]:
+        """Unread messages; empty after a quiet time."""
+        try:
+            await asyncio.wait_for(self._has_news.wait(), QUIET_SECONDS)
+        except asyncio.TimeoutError:
+            return []
+        self._has_news.clear()
+        messages = list(self._unread)
+        self._unread.clear()
+        return messages
+
+
+class LiveFeed:
+    """A listener of the scheduler that passes the page's messages on to the event loop.
+
+    Args:
+        page: makes the messages.
+        engine: whose events they are.
+        loop: the event loop of the watchers.
+    """
+
+    def __init__(self, page: LivePage, engine: LLMEngine, loop: asyncio.AbstractEventLoop):
+        self._page, self._engine, self._loop = page, engine, loop
+        self._watchers: set[Watcher] = set()
+        self._is_closed = False
+
+    def __call__(self, event: Any) -> None:
+        """Pass an event on; called on the engine's thread. Without watchers it costs nothing."""
+        if not self._watchers:
+            return
+        message = self._page.message(event, self._engine)
+        if message is not None:
+            self._loop.call_soon_threadsafe(self._send, message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        for watcher in self._watchers:
+            watcher.put(message)
+
+    async def events(self, hello: dict[str, Any]) -> AsyncGenerator[str, None]:
+        """Texts of server-sent events: the hello, then every message, until the client disconnects."""
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        try:
+            yield event(hello)
+            while not self._is_closed:
+                messages = await watcher.messages()
+                yield "".join(map(event, messages)) or ": \n\n"
+        finally:
+            self._watchers.discard(watcher)
+
+    def close(self) -> None:
+        """End every watcher's stream."""
+        self._is_closed = True
+        for watcher in self._watchers:
+            watcher.wake()

@@ -1,0 +1,1 @@
+"""Workloads, the loop that serves them, and what is recorded and drawn of a run."""

@@ -1,0 +1,187 @@
+"""A batch of prompts answered by the engine of Week 2 or 3: the work, and its output on a terminal."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ...engine.llm_engine import LLMEngine
+from ...terminal import interrupts_kept
+from ..prompts import rendered
+from ..recorder import Recorder
+from ..serve import Serving
+from ..text import counted, harmless, shortened
+
+PROMISE = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A batch to answer.
+
+    Args:
+        serving: model and scheduler.
+        backend: its port.
+        prompts: the texts of the prompts.
+        requests: one for each.
+        slots: how many run at a time.
+        max_seq_len: tokens of a slot.
+        recorder: of what happens.
+        answer: answers all requests; it gets a listener for the events.
+    """
+
+    serving: Serving
+    backend: str
+    prompts: Sequence[str]
+    requests: Sequence[Any]
+    slots: int
+    max_seq_len: int
+    recorder: Recorder
+    answer: Callable[[Callable[[Any], object]], object]
+
+    @property
+    def failed(self) -> list[Any]:
+        return [request for request in self.requests if request.error is not None]
+
+    def run(self, view: AbstractContextManager[Callable[[Any], object]]) -> None:
+        """Answer all prompts. Ctrl-C ends it between two steps, with every cache released."""
+        with view as show, interrupts_kept() as check_interrupt:
+
+            def on_event(event: Any) -> None:
+                self.recorder(event)
+                show(event)
+                check_interrupt()
+
+            self.answer(on_event)
+            check_interrupt()  # Ctrl-C may have come after the last event
+
+    def report(self, make_view: Callable[["BatchJob", Console], Any], console: Console) -> bool:
+        """Run the batch and print its answers; return whether it was interrupted."""
+        interrupted = False
+        try:
+            self.run(make_view(self, console))
+        except KeyboardInterrupt:
+            interrupted = True
+        print_report(self, console, interrupted)
+        return interrupted
+
+
+def make_job(
+    serving: Serving,
+    backend: str,
+    prompts: Sequence[str],
+    slots: int = 4,
+    max_seq_len: int = 512,
+    template: bool = True,
+    sampling: Any = None,
+    prefill_step: int | None = None,
+) -> BatchJob:
+    """A batch on Week 2's engine: one request per prompt, all arriving now.
+
+    There are at most as many slots as prompts, since more would only take memory.
+
+    Args:
+        template: whether prompts get the model's chat template.
+        sampling: `SamplingParams` of every request; greedy when None.
+        prefill_step: tokens of a chunk, at most; None computes prompts whole.
+
+    Raises:
+        CheckpointError: the template fails.
+    """
+    start, model, tokenizer, names = serving.clock(), serving.model, serving.tokenizer, serving.names
+    slots, limits = min(slots, len(prompts)), {"max_seq_len": max_seq_len, "sampling": sampling}
+    requests = [
+        names.Request(model, tokenizer, text, prompt_idx=number, **limits)
+        for number, text in enumerate(rendered_prompts(tokenizer, prompts, template))
+    ]
+
+    def answer(on_event: Callable[[Any], object]) -> None:
+        heard = {"clock": serving.clock, "on_event": on_event}
+        names.batch_generate(model, tokenizer, requests, max_seq_len, slots, prefill_step, **heard)
+
+    recorder = recorder_of(requests, start, PROMISE)
+    return BatchJob(serving, backend, prompts, requests, slots, max_seq_len, recorder, answer)
+
+
+def make_engine_job(
+    engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: Any = None
+) -> BatchJob:
+    """A batch on Week 3's engine, whose options limit how many requests run at a time."""
+    start, tokenizer, names = engine.clock(), engine.tokenizer, engine.names
+    texts = rendered_prompts(tokenizer, prompts, template)
+    asked = [
+        engine.request(text, tokenizer.encode(text), sampling or names.SamplingParams()) for text in texts
+    ]
+    sequences = [sequence for request in asked for sequence in request.sequences]
+
+    def answer(on_event: Callable[[Any], object]) -> None:
+        engine.listeners[:] = [on_event]
+        engine.run(asked)
+
+    serving = Serving(names, engine.runner, tokenizer, engine.clock)
+    recorder = recorder_of(sequences, start, engine.max_num_batched_tokens)
+    slots = min(engine.options.max_num_seqs, len(prompts))
+    return BatchJob(
+        serving, engine.port.name, prompts, sequences, slots, engine.max_model_len, recorder, answer
+    )
+
+
+def rendered_prompts(tokenizer: Any, prompts: Sequence[str], template: bool) -> list[str]:
+    """Each prompt as the model reads it, in the chat template if there is one."""
+    return [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
+
+
+def recorder_of(requests: Sequence[Any], start: float, prefill_step: int) -> Recorder:
+    """A recorder of the requests, which have waited since `start`."""
+    recorder = Recorder(prefill_step, [str(number + 1) for number in range(len(requests))])
+    for request in requests:
+        recorder.arrive(request, start)
+    return recorder
+
+
+def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
+    """Print the answers and the summary of a batch; after Ctrl-C, only the finished answers."""
+    ended = [request for request in job.requests if request.finish_reason not in (None, "abort")]
+    digits = len(str(len(job.requests)))
+    for request in ended:
+        number = f"{request.prompt_idx + 1:{digits}}. "
+        prompt = shortened(job.prompts[request.prompt_idx])
+        console.print(Text.assemble((number, "green"), (prompt, "bold")), soft_wrap=True)
+        print_wrapped(console, answer_of(request), indent=" " * len(number))
+    if ended:
+        console.print()
+    for parts in (counts(job, len(ended), interrupted), job.recorder.trace().latencies()):
+        if parts:
+            console.print(Text(" · ".join(parts)), soft_wrap=True)
+
+
+def answer_of(request: Any) -> str:
+    """The text, then the finish reason if it is not "stop"; the message of an error."""
+    if request.error is not None:
+        return f"error: {harmless(request.error)}"
+    reason = "" if request.finish_reason == "stop" else f" [{request.finish_reason}]"
+    return harmless(request.text) + reason
+
+
+def print_wrapped(console: Console, text: str, indent: str) -> None:
+    """Print a text indented, and wrapped between words on a terminal; a file keeps its lines."""
+    for line in text.split("\n"):
+        width = max(1, console.width - len(indent))
+        pieces = Text(line).wrap(console, width) if console.is_terminal else [Text(line)]
+        for piece in pieces:
+            piece.rstrip()
+            console.print(Text(indent) + piece, soft_wrap=True)
+
+
+def counts(job: BatchJob, ended: int, interrupted: bool) -> list[str]:
+    """Totals of the run, and the device."""
+    total, recorder = len(job.requests), job.recorder
+    texts = [f"{ended} of {counted(total, 'prompt')}" if interrupted else counted(total, "prompt")]
+    if job.failed:
+        texts.append(f"{len(job.failed)} failed")
+    tokens = recorder.trace().num_tokens
+    texts += [counted(job.slots, "slot"), counted(recorder.steps, "step"), counted(tokens, "token")]
+    return [*texts, job.backend, job.serving.model.device, *["interrupted"] * interrupted]

@@ -1,0 +1,102 @@
+"""The report of the demo: each request under each policy, and the gains and losses of chunks."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
+from ..workload import LONG
+from .runs import Demo, PolicyRun
+
+# Figures of which less is better: name, and function of a run.
+COMPARED = (
+    ("longest gap", lambda run: run.longest_gap),
+    ("short TTFT", lambda run: run.short_ttft),
+    ("long TTFT", lambda run: run.long_ttft),
+    ("total time", lambda run: run.total),
+)
+# Shown only in the table, because they follow from the others.
+ALSO_SHOWN = (
+    ("short mean", lambda run: run.short_latency),
+    ("long mean", lambda run: run.long_latency),
+    ("requests/s", lambda run: run.requests_per_second),
+    ("tokens/s", lambda run: run.tokens_per_second),
+)
+
+
+def seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
+    """Print the requests, the model, and when they are sent."""
+    console.print(f"{what} on {demo.serving.model.device}; {len(demo.specs)} requests, {when}:")
+    for spec in demo.specs:
+        size = "long text" if spec.kind == LONG else "question"
+        console.print(f"  {spec.name}  {spec.text_tokens:>5,} tokens, {size}")
+
+
+def table(runs: Sequence[PolicyRun]) -> Table:
+    """A table with a row per request: tokens, and per policy the seconds to first token and to the end."""
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("\nrequest", no_wrap=True)
+    shown.add_column("text\ntokens", justify="right")
+    shown.add_column("prompt\ntokens", justify="right")
+    for run in runs:
+        shown.add_column(f"{run.policy.name}\nTTFT", justify="right", no_wrap=True)
+        shown.add_column("\nfinish", justify="right", no_wrap=True)
+    for index, spec in enumerate(runs[0].specs):
+        cells = [seconds(s) for o in runs for s in (o.ttft(index), o.latency(index))]
+        tokens = len(runs[0].requests[index].prompt_tokens)
+        shown.add_row(spec.name, f"{spec.text_tokens:,}", f"{tokens:,}", *cells)
+    shown.add_row()
+    for name, value in (*COMPARED, *ALSO_SHOWN):
+        shown.add_row(name, "", "", *(c for o in runs for c in (seconds(value(o)), "")), style="bold")
+    return shown
+
+
+def summary(baseline: PolicyRun, run: PolicyRun) -> list[str]:
+    """Lines with a policy's changes against the baseline, and which gain or lose.
+
+    TTFT is the median of the prompts.
+    """
+    changes = []
+    for name, value in COMPARED:
+        mine, other = value(run), value(baseline)
+        if mine is not None and other:
+            changes.append((name, mine / other - 1))
+    if not changes:
+        return [f"{run.policy.name}: nothing to compare"]
+    figures = ", ".join(f"{name} {percent(share)}" for name, share in changes)
+    won = [name for name, share in changes if share <= -NEAR]
+    lost = [name for name, share in changes if share >= NEAR]
+    verdict = f"won: {', '.join(won) or 'nothing'}; lost: {', '.join(lost) or 'nothing'}"
+    return [f"{run.policy.name} against {baseline.policy.name}:", f"  {figures}", f"  {verdict}"]
+
+
+def same_answers(runs: Sequence[PolicyRun]) -> str:
+    """A line on whether the policies gave the same texts.
+
+    They decide when something is computed, not what.
+    """
+    texts = {tuple(request.text for request in run.requests) for run in runs}
+    return "the same answers under every policy" if len(texts) == 1 else "the answers differ between policies"
+
+
+def show(console: Console, runs: Sequence[PolicyRun], has_fused_attention: bool = True) -> None:
+    """Print table and summary of the finished policies, and the effect of a missing fused attention."""
+    if not runs:
+        return
+    console.print(
+        "\nSeconds from sending a request to its first token (TTFT) and to its end; one run each.\n"
+        "Below: medians of TTFT; short mean and long mean are mean times to the end.\n"
+    )
+    console.print(table(runs))
+    console.print()
+    for run in runs[1:]:
+        for line in summary(runs[0], run):
+            console.print(line, soft_wrap=True)
+    if not has_fused_attention:
+        console.print(WITHOUT_A_FUSED_KERNEL)
+    console.print(f"{same_answers(runs)}; with medians: `pdm run bench-chunked-prefill`")

@@ -1,0 +1,220 @@
+"""Runs a scheduler through the trace of an incident, on a virtual clock."""
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from statistics import fmean
+from types import ModuleType
+from typing import Any
+
+from ..simulation.cost_model import line
+from ..simulation.packed_cost import INCIDENTS, PackedCost, StepWork
+from ..simulation.simulator import Simulation, StuckScheduler
+from ..workload import SHORT, RequestSpec
+from .incident import Bound, Incident, IncidentCase, Sent
+
+BUDGET, SEQS = 512, 8  # tokens of a step, requests that run
+UNTIL = 120.0  # seconds: a request that has not ended by then never does
+LATE = 0.010  # seconds until freed blocks come back, where they come late
+COUNTS_STEPS = "paced"  # the policy of which no step may be skipped
+SIZES = (64, 128, 256, 512, 1024)
+
+
+class IncidentRun:
+    """One scheduler's run of one trace; times in ms.
+
+    Args:
+        names: the module `serving` of a solution.
+        policy: a name of its `POLICIES`.
+        case: the trace.
+        cost: seconds of a step.
+        options: of the scheduler, besides those of the case.
+    """
+
+    def __init__(
+        self, names: ModuleType, policy: str, case: IncidentCase, cost: PackedCost = INCIDENTS, **options: Any
+    ):
+        self.names, self.policy, self.case = names, policy, case
+        self.tokens: dict[str, list[float]] = {sent.name: [] for sent in case.requests}
+        self.ends: dict[str, float] = {}
+        self.step_tokens: list[int] = []  # prompt tokens of each step
+        self.stuck = ""
+        self.simulation = Simulation(
+            names,
+            cost,
+            scheduler=self._scheduler,
+            recorder=self,
+            jump=policy != COUNTS_STEPS and case.options.get("policy") != "separate",
+            num_blocks=case.blocks,
+            watermark=case.watermark,
+            max_model_len=max(sent.prompt + sent.answer for sent in case.requests),
+            **self._options(cost, options),
+        )
+        self.sequences = {sent.name: self._send(sent, i) for i, sent in enumerate(case.requests)}
+        try:
+            self.simulation.run(UNTIL)
+        except StuckScheduler as error:
+            self.stuck = str(error)
+
+    def _options(self, cost: PackedCost, options: dict[str, Any]) -> dict[str, Any]:
+        made = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **self.case.options, **options}
+        kind = self.names.POLICIES[self.policy]
+        if issubclass(kind, self.names.WholePrompts):
+            longest = max(sent.prompt + sent.answer for sent in self.case.requests)
+            made["max_num_batched_tokens"] = max(longest, made["max_num_batched_tokens"])
+        if kind is self.names.SlackScheduler:
+            profile = self.names.profile_steps(measured_by(cost), SIZES, line)
+            made = {"profile": profile, "latency_target": self.case.target / 1000, **made}
+        if self.case.adapters:
+            made["can_join"] = self._shares_adapter
+        return made
+
+    def _scheduler(self, model: Any, allocator: Any, **options: Any) -> Any:
+        if self.case.late_frees:
+            allocator = late_allocator(self.names, allocator, self._late)
+        return self.names.make_scheduler(self.policy, model, allocator, **options)
+
+    def _late(self, come_back: Callable[[], None]) -> None:
+        self.simulation.at(self.simulation.clock() + LATE, come_back)
+
+    def _send(self, sent: Sent, number: int) -> Any:
+        spec = RequestSpec(
+            SHORT, sent.prompt, sent.answer, time=sent.at / 1000, name=sent.name, priority=sent.priority
+        )
+        sequence = self.simulation.send(spec, number)
+        if sent.aborted is not None:
+            self.simulation.at(sent.aborted / 1000, sequence.abort)
+        return sequence
+
+    def _sent(self, sequence: Any) -> Sent:
+        return self.case.requests[sequence.request_id]
+
+    def _shares_adapter(self, one: Any, other: Any) -> bool:
+        return self._sent(one).adapter == self._sent(other).adapter
+
+    def arrive(self, sequence: Any, time: float) -> None:
+        """See `Recorder`."""
+
+    def stretch(self, sequences: Sequence[Any], times: Any) -> None:
+        """Record a token of each of these requests at each of these times."""
+        for sequence in sequences:
+            self.tokens[self._sent(sequence).name].extend(1000 * times)
+
+    def __call__(self, event: Any) -> None:
+        """Record an event."""
+        if event.kind == "step":
+            self.step_tokens.append(sum(part.tokens for part in event.parts if part.kind == "chunk"))
+        elif event.kind == "token":
+            self.tokens[self._sent(event.request).name].append(1000 * event.time)
+        elif event.kind == "finish":
+            self.ends[self._sent(event.request).name] = 1000 * event.time
+
+    # What is measured, of all requests whose names match.
+
+    def _named(self, of: str) -> list[Sent]:
+        return [sent for sent in self.case.requests if fnmatchcase(sent.name, of)]
+
+    def ttfts(self, of: str = "*") -> list[float]:
+        """Time to first token of each request; the end of the run if it had none."""
+        never = 1000 * UNTIL
+        return [(self.tokens[sent.name] or [never])[0] - sent.at for sent in self._named(of)]
+
+    def ttft(self, of: str) -> float:
+        return max(self.ttfts(of))
+
+    def mean_ttft(self, of: str) -> float:
+        return fmean(self.ttfts(of))
+
+    def gap(self, of: str) -> float:
+        """The longest time between two tokens of one answer."""
+        gaps = [b - a for sent in self._named(of) for a, b in pairwise(self.tokens[sent.name])]
+        return max(gaps, default=0.0)
+
+    def end(self, of: str) -> float:
+        """The time when the last of these requests ended."""
+        return max(self.ends.get(sent.name, 1000 * UNTIL) for sent in self._named(of))
+
+    def preemptions(self, of: str) -> float:
+        return max(self.sequences[sent.name].num_preemptions for sent in self._named(of))
+
+    def refused(self, of: str) -> float:
+        return sum(self.sequences[sent.name].error is not None for sent in self._named(of))
+
+    def prompt_tokens(self, of: str) -> float:
+        """The largest number of prompt tokens in one step."""
+        return max(self.step_tokens, default=0)
+
+    def broken(self) -> list[str]:
+        """The bounds that do not hold, each with the value that was measured."""
+        found = [self.stuck] if self.stuck else []
+        open_ = [name for name, sequence in self.sequences.items() if not sequence.is_done]
+        if open_ and not self.stuck:
+            found.append(f"{len(open_)} requests never end, {open_[0]} among them")
+        allocator = self.simulation.scheduler.allocator
+        if not open_ and allocator.num_free + allocator.num_returning < allocator.num_blocks:
+            found.append("blocks were not freed")
+        return found + [
+            f"{bound}: {self.seen(bound):,.0f}, at most {bound.most:,.0f}"
+            if self.seen(bound) > bound.most
+            else f"{bound}: {self.seen(bound):,.0f}, at least {bound.least:,.0f}"
+            for bound in self.case.bounds
+            if not self.holds(bound)
+        ]
+
+    def seen(self, bound: Bound) -> float:
+        """The measured value that a bound limits."""
+        return getattr(self, bound.what)(bound.of)
+
+    def holds(self, bound: Bound) -> bool:
+        return bound.least <= self.seen(bound) <= bound.most + 1e-6
+
+
+def measured_by(cost: PackedCost) -> Callable[[int, int], float]:
+    """A `measure` for `profile_steps`: seconds of a simulated step, at short contexts."""
+    return lambda tokens, decodes: cost.seconds(
+        StepWork(chunk_tokens=tokens - decodes, decodes=decodes, decode_pairs=decodes)
+    )
+
+
+def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], None]], None]) -> Any:
+    """An allocator whose freed blocks come back late, as after a step that is still running on the device.
+
+    Args:
+        names: the module `serving` of a solution.
+        like: an allocator of the same size.
+        later: called with a function that frees them.
+    """
+
+    class LateAllocator(names.BlockAllocator):
+        def __init__(self):
+            self.returning: list[int] = []
+            options = {"watermark": like.watermark_blocks / like.num_blocks, "enable_prefix_caching": False}
+            super().__init__(like.num_blocks, like.block_size, **options)
+
+        @property
+        def num_returning(self) -> int:
+            return len(self.returning)
+
+        def free(self, blocks: Any) -> None:
+            before = len(self.blank)
+            super().free(blocks)
+            late, self.blank[before:] = self.blank[before:], []
+            self.returning += late
+            if late:
+                later(lambda: self._come_back(late))
+
+        def _come_back(self, late: list[int]) -> None:
+            self.returning = [block for block in self.returning if block not in late]
+            self.blank += late
+
+    return LateAllocator()
+
+
+def run_case(names: ModuleType, policy: str, case: IncidentCase, **options: Any) -> IncidentRun:
+    """Run a trace of an incident by a policy."""
+    return IncidentRun(names, policy, case, **options)
+
+
+def failures(names: ModuleType, policy: str, one: Incident, **options: Any) -> list[str]:
+    """The bounds of an incident that a policy breaks, in any of its cases."""
+    return [broken for case in one.cases for broken in IncidentRun(names, policy, case, **options).broken()]

@@ -1,0 +1,127 @@
+"""Where a figure comes from: commit, machine, versions, threads; and a seal that shows an edit."""
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+
+from ..repo import ROOT
+
+RESULTS = ROOT / "benchmark_results"
+QUIET = 0.1  # the load above which a machine is too busy for figures that stay
+PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "mlx-lm", "numpy")
+
+
+def provenance(device: str) -> dict:
+    """What a reader needs to judge a figure, and to repeat it. No name of a person, host or folder."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "changed_since_commit": bool(_git("status", "--porcelain", "--", "src")),
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "load_before": load(),
+        },
+        "device": device,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES if _version(name)},
+    }
+
+
+def load() -> float | None:
+    """Processes that wanted to run, on average over the last minute; None where the system does not count them."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def warn_if_busy() -> None:
+    """One line on standard error if more processes want to run than there are cores: times say little then."""
+    now, cores = load() or 0.0, os.cpu_count() or 1
+    if now > cores:
+        print(
+            f"warning: the load is {now:.1f} on {cores} cores: measured times will be too long",
+            file=sys.stderr,
+        )
+
+
+def settled_load(seconds: int = 300) -> float:
+    """Waits until the machine is quiet, for so long at most, and returns its load then.
+
+    Raises:
+        ValueError: it stays busy.
+    """
+    for _ in range(seconds // 5):
+        if (now := load() or 0.0) < QUIET:
+            return now
+        time.sleep(5)
+    raise ValueError(f"the load is {now}: end what else runs here until it is below {QUIET}, and try again")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    """The processor's name, and which of the vector units that matter to these figures it has."""
+    file = Path("/proc/cpuinfo")
+    if not file.exists():
+        return platform.processor()
+    lines = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if ":" in line
+    )
+    flags = set(lines.get("flags", "").split())
+    units = [name for name in ("avx2", "avx512bw", "avx512_bf16", "amx_bf16") if name in flags]
+    return " ".join([lines.get("model name", platform.processor()), *units])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def seal(result: dict) -> dict:
+    """The result with a digest of everything else in it."""
+    return {**result, "seal": _digest(result)}
+
+
+def is_sealed(result: dict) -> bool:
+    """Whether nothing was changed since it was sealed."""
+    return result.get("seal") == _digest({key: value for key, value in result.items() if key != "seal"})
+
+
+def _digest(result: dict) -> str:
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()
+
+
+def keep(console: Console, result: dict, name: str, argv: list[str] | None) -> None:
+    """Saves a result with the options of its command, as a reader would type them, and says where.
+
+    Args:
+        argv: the options; None takes those of this process.
+    """
+    typed = " ".join(sys.argv[1:] if argv is None else argv)
+    result["options"] = re.sub(r" ?--save[ =]\S+", "", typed).strip()
+    console.print(f"kept: {save(result, name, RESULTS).name}")
+
+
+def save(result: dict, name: str, folder: Path = RESULTS) -> Path:
+    """Writes `name`.json, sealed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(seal(result), indent=1) + "\n", encoding="utf-8")
+    return file

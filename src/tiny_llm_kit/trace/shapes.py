@@ -1,0 +1,147 @@
+"""The shapes that are measured, with random weights made in memory: speed does not depend on what a model knows."""
+
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+from ..model.config import ModelConfig, read_config
+from ..model.hub import model_folder
+from ..model.quantization import QUANTIZATIONS, WeightQuantizer
+from ..model.quantized_head import QuantizedHead
+from ..repo import MODELS
+from .serve import EndlessTokenizer
+
+# As its config.json on the hub says.
+QWEN3_06B = ModelConfig(
+    hidden_size=1024,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    intermediate_size=3072,
+    vocab_size=151936,
+    max_position_embeddings=40960,
+    rms_norm_eps=1e-6,
+    rope_theta=1e6,
+    tie_word_embeddings=True,
+)
+SHAPES = ("qwen3-0.6b", "tiny-qwen3")
+
+
+def shape(name: str, layers: int | None = None) -> ModelConfig:
+    """The shape of that name; with fewer layers when a machine is too slow for all of them."""
+    config = QWEN3_06B if name == SHAPES[0] else read_config(MODELS / name)
+    return config if layers is None else replace(config, num_hidden_layers=layers)
+
+
+@dataclass
+class RandomCheckpoint:
+    """A checkpoint whose weights are drawn when they are asked for, in the size that is asked for.
+
+    Args:
+        config: the shape.
+        kit: `backend_mlx` or `backend_torch`.
+        dtype, device: of the weights.
+    """
+
+    config: ModelConfig
+    kit: ModuleType
+    dtype: str
+    device: str
+    weights: dict[str, Any] = field(default_factory=dict)
+
+    def weight(self, name: str, *shape: int) -> Any:
+        """Norms are ones; all other weights are normal with a deviation of 0.02."""
+        if name not in self.weights:
+            scale = 0.02 if len(shape) > 1 else 0.0
+            self.weights[name] = self.kit.random_normal(
+                shape, scale, 1.0 - bool(scale), self.dtype, self.device
+            )
+        return self.weights[name]
+
+
+@dataclass(frozen=True)
+class QuantizedCheckpoint:
+    """The same weights, the layers' matrices quantised as `--quantize` does it.
+
+    Args:
+        plain: whose weights.
+        quantizer: to which bits.
+    """
+
+    plain: RandomCheckpoint
+    quantizer: WeightQuantizer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.plain.config
+
+    def weight(self, name: str, *shape: int) -> Any:
+        array = self.plain.weight(name, *shape)
+        return (
+            self.quantizer.quantize(name, array, self.config)
+            if self.quantizer.applies_to(name, shape)
+            else array
+        )
+
+
+class BlankAnswers(EndlessTokenizer):
+    """Reads texts as a model's tokenizer does; every token of an answer is a blank, and none ends it.
+
+    For random weights, whose tokens mean nothing, and may not be in the vocabulary of that tokenizer.
+
+    Args:
+        tokenizer: of prompts.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def random_network(
+    port: Any,
+    model: str,
+    config: str | None,
+    layers: int | None,
+    quantization: str | None,
+    head_quantization: str | None = None,
+) -> tuple[Any, RandomCheckpoint]:
+    """Week 3's network with random weights, and where they come from.
+
+    Args:
+        port: of the solution.
+        model: whose shape, without `config`: a shipped name, a folder or a hub id.
+        config: one of `SHAPES`.
+        layers: fewer than the shape has; None is all.
+        quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
+    """
+    chosen = shape(config, layers) if config else read_config(model_folder(model))
+    chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
+    checkpoint = RandomCheckpoint(chosen, port.kit, port.float_dtype, port.device)
+    weights: Any = checkpoint
+    if quantization:
+        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[quantization]))
+    if head_quantization:
+        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
+    return port.Qwen3ModelWeek3(weights, attention="device"), checkpoint
+
+
+def check_layers(config: str | None, random_weights: bool, layers: int | None) -> bool:
+    """Whether random weights were asked for.
+
+    Raises:
+        ValueError: `layers` were, without these.
+    """
+    if layers and not (config or random_weights):
+        raise ValueError("--layers needs random weights: add --config NAME or --random-weights")
+    return bool(config or random_weights)
+
+
+def random_runner(port: Any, name: str, layers: int | None = None) -> Any:
+    """A runner of a shape with random weights."""
+    checkpoint = RandomCheckpoint(shape(name, layers), port.kit, port.float_dtype, port.device)
+    model = port.Qwen3ModelWeek2(checkpoint, attention="device")
+    return port.runner(model, chunk_mask=port.chunked_attention_mask)

@@ -1,0 +1,1 @@
+"""Schedulers in virtual time: what a step costs, and models that only take time."""

@@ -1,0 +1,203 @@
+"""Discrete-event simulation around a scheduler: requests arrive in seconds, and only the model takes time.
+
+The scheduler is that of the solution, with its own plan, pack and commit. With a simulated model a run is the same on
+every machine. A real model and a clock of its work make the same loop send requests to an engine.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from ..workload import RequestSpec
+from .decode_stretch import skip_decodes
+from .packed_cost import INCIDENTS, PackedCost
+from .simulated_packed_model import SimulatedPackedModel
+
+COLLECT = 256  # requests that have ended are forgotten in groups of this size
+
+
+class SilentTokenizer:
+    """A tokenizer without an end token that decodes every token to nothing, so every answer has its full length."""
+
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def detokenizer(self) -> "SilentTokenizer":
+        return self
+
+    def add(self, token: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+class StuckScheduler(RuntimeError):
+    """Raised when the scheduler has work but plans none, and no further request will arrive."""
+
+    def __init__(self, now: float, waiting: int, running: int):
+        super().__init__(
+            f"{now:.3f} s: {waiting} requests wait and {running} run, and the plan is empty: admit the next request "
+            "when nothing runs, or refuse what can never fit"
+        )
+
+
+class Simulation:
+    """One scheduler in virtual time.
+
+    Args:
+        names: the module `serving` of a solution.
+        cost: seconds of a step, for a simulated model.
+        model: runs the steps instead of a simulated model.
+        clock: of that model, as `EngineClock` for a real one; its own when None.
+        scheduler: makes it, as `HybridScheduler` is made; that one when None.
+        recorder: called with each event, and as recorder.arrive(sequence, time) when a request arrives. One that has
+            `stretch`, as `LatencyRecorder` has, lets stretches of decode steps be skipped.
+        on_event: called with each event after it was recorded; then nothing is skipped.
+        jump: whether stretches may be skipped; not for a scheduler that counts its steps.
+        num_blocks, block_size, watermark: of the KV blocks.
+        max_model_len: tokens of a prompt and its answer, at most.
+        options: of the scheduler.
+    """
+
+    def __init__(
+        self,
+        names: ModuleType,
+        cost: PackedCost = INCIDENTS,
+        *,
+        model: Any = None,
+        clock: Any = None,
+        scheduler: Callable[..., Any] | None = None,
+        recorder: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        jump: bool = True,
+        num_blocks: int = 2**16,
+        block_size: int = 16,
+        watermark: float = 0.01,
+        max_model_len: int = 2**20,
+        **options: Any,
+    ):
+        self.names, self.recorder = names, recorder
+        self.model = model or SimulatedPackedModel(names.Sampled, cost, max_model_len)
+        self.clock = clock or self.model.clock
+        self.allocator = names.BlockAllocator(
+            num_blocks, block_size, watermark=watermark, enable_prefix_caching=False
+        )
+        self.scheduler = (scheduler or names.HybridScheduler)(
+            self.model, self.allocator, clock=self.clock, on_event=self._emit, **options
+        )
+        self.steps = self.skipped = 0  # steps of the scheduler, and those of them that were skipped
+        self._on_event, self._tokenizer = on_event, SilentTokenizer()
+        self._jumps = jump and on_event is None and hasattr(recorder, "stretch")
+        self._order = count()  # breaks ties: actions at the same time run in the order of their calls
+        self._happenings: list[tuple[float, int, Callable[[], object]]] = []
+        self._ended = 0
+        self._decoded_last = False  # whether the last step that was not skipped had decodes alone
+
+    def at(self, time: float, action: Callable[[], object]) -> None:
+        """Call `action` at a time, between two steps, for example to add or abort a request."""
+        heapq.heappush(self._happenings, (time, next(self._order), action))
+
+    def send(self, spec: RequestSpec, number: int) -> Any:
+        """Send a request at its time.
+
+        Returns:
+            The `Sequence`, to inspect or abort.
+        """
+        sequence = self._sequence(spec, number)
+        self.at(spec.time, lambda: self._arrive(sequence, spec.time))
+        return sequence
+
+    def send_all(self, specs: Iterable[RequestSpec]) -> None:
+        """Send requests in the order of their times; each is made only when it arrives."""
+        self._send_next(enumerate(specs))
+
+    def _send_next(self, specs: Iterator[tuple[int, RequestSpec]]) -> None:
+        number, spec = next(specs, (0, None))
+        if spec is not None:
+            self.at(spec.time, lambda: self._arrive_and_go_on(spec, number, specs))
+
+    def _arrive_and_go_on(self, spec: RequestSpec, number: int, specs: Iterator) -> None:
+        self._arrive(self._sequence(spec, number), spec.time)
+        self._send_next(specs)
+
+    def _sequence(self, spec: RequestSpec, number: int) -> Any:
+        return self.names.Sequence(
+            [0] * spec.tokens,
+            self._tokenizer,
+            request_id=number,
+            sampling=self.names.SamplingParams(max_tokens=spec.answer),
+            max_seq_len=self.model.max_model_len,
+            priority=spec.priority,
+        )
+
+    def _arrive(self, sequence: Any, time: float) -> None:
+        if self.recorder is not None:
+            self.recorder.arrive(sequence, time)
+        self.scheduler.add(sequence)
+
+    def run(self, until: float = math.inf) -> "Simulation":
+        """Serve every request that was sent.
+
+        Args:
+            until: seconds after which no further step begins.
+
+        Raises:
+            StuckScheduler: work remains, and none of it is ever planned.
+        """
+        while self.clock() < until and self.advance(until):
+            pass
+        self.scheduler.collect_results()
+        return self
+
+    def advance(self, until: float = math.inf) -> bool:
+        """Run a step, or jump to the next arrival.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        self._happen()
+        if self.scheduler.has_work_remaining():
+            self._step(until)
+        elif self._happenings:
+            self.clock.wait_until(self._happenings[0][0])
+        else:
+            return False
+        return True
+
+    def _happen(self) -> None:
+        """Run all due actions.
+
+        A request that arrives during a step is added after it.
+        """
+        while self._happenings and self._happenings[0][0] <= self.clock():
+            heapq.heappop(self._happenings)[2]()
+
+    def _step(self, until: float) -> None:
+        next_time = self._happenings[0][0] if self._happenings else math.inf
+        may_skip = self._jumps and self._decoded_last
+        skipped = skip_decodes(self.scheduler, self.recorder, min(next_time, until)) if may_skip else 0
+        self.steps += skipped
+        self.skipped += skipped
+        if skipped:
+            return
+        if self.scheduler.step():
+            self.steps += 1
+        elif self.scheduler.has_work_remaining():
+            if not self._happenings:
+                raise StuckScheduler(self.clock(), len(self.scheduler.waiting), len(self.scheduler.running))
+            self.clock.wait_until(self._happenings[0][0])
+
+    def _emit(self, event: Any) -> None:
+        if self.recorder is not None:
+            self.recorder(event)
+        if self._on_event is not None:
+            self._on_event(event)
+        if event.kind == "step":
+            self._decoded_last = all(part.kind == "decode" for part in event.parts)
+        elif event.kind == "finish":
+            self._ended += 1
+            if self._ended % COLLECT == 0:
+                self.at(self.clock(), self.scheduler.collect_results)

@@ -1,0 +1,99 @@
+"""Two runs as one page that needs no network: both timelines, their figures, and a slider for the chunk size.
+
+What it shows is computed here; its looks are in `page.html.j2`, `page.css` and `page.js`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..simulation.cost_model import Cost, Costs, measured_costs
+from ..template import render
+from ..text import counted
+from ..trace import WHOLE, Lane, Trace
+from . import bars
+from .figures import Figure
+from .words import MEANINGS, duration
+
+
+def html(
+    about: str,
+    before: Trace,
+    after: Trace,
+    rows: Sequence[Figure],
+    runs: Sequence[Trace],
+    costs: Costs | None,
+) -> str:
+    """The page.
+
+    Args:
+        about: what is served, and by what.
+        before, after: the two runs.
+        rows: their figures.
+        runs: the same requests in chunks of every size, in virtual time.
+        costs: costs of the steps in these runs, if fitted to the two runs; None for the measured ones.
+    """
+    chosen = next((i for i, run in enumerate(runs) if run.chunk == after.chunk), len(runs) - 1)
+    kinds = {span.kind for run in (before, after, *runs) for span in run.spans}
+    return render(
+        Path(__file__).with_name("page.html.j2"),
+        chart=bars,
+        about=about,
+        before=before,
+        after=after,
+        rows=rows,
+        runs=runs,
+        chosen=chosen,
+        legend=[(kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds],
+        sizes=[_size(run) for run in runs],
+        costs=_costs([(before, runs[-1]), (after, runs[chosen])], costs),
+        source=_source(after.provenance),
+    )
+
+
+def _size(run: Trace) -> list[str]:
+    """A row of the table of all sizes."""
+    longest_prompt: Lane = max(run.lanes, key=lambda lane: lane.prompt_tokens)
+    size = "whole" if run.chunk >= WHOLE else str(run.chunk)
+    times = map(duration, (run.longest_gap, run.tbt_p99, longest_prompt.ttft, run.end))
+    return [size, str(run.stall_steps), *times]
+
+
+def _source(found: Mapping[str, Any]) -> str:
+    """The provenance of two runs."""
+    if found.get("virtual_time"):
+        return f"{found['model']} model, virtual time"
+    machine = found["machine"]
+    commit = f"commit {found['commit']}" + ", changed since" * found["changed_since_commit"]
+    load = "" if machine["load_before"] is None else f", load {machine['load_before']} before"
+    return (
+        f"{found['model']}, {found['solution']}, {found['port']} port, {found['device']}; {machine['processor']}, "
+        f"{counted(machine['cores'], 'core')}{load}; {found['date']}, {commit}"
+    )
+
+
+def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: Costs | None) -> str:
+    """The costs of the steps in the virtual runs, and how near these come to the measured ones.
+
+    Args:
+        pairs: each measured run with the same run in virtual time.
+    """
+    used = costs or measured_costs()
+    text = f"A chunk takes {_cost(used.prefill)}; a decode step {_cost(used.decode)}."
+    if costs is None:
+        return f"{text} These are the simulated model's own figures."
+    near = "; ".join(
+        f"{virtual.title}: {duration(virtual.end)}, measured {duration(measured.end)}"
+        for measured, virtual in pairs
+    )
+    return f"{text} This was fitted to the steps of both runs above. What it gives for them: {near}."
+
+
+def _cost(cost: Cost) -> str:
+    """The cost line as text, each term in a unit that fits it."""
+    return f"{_small(cost.a)} + {_small(cost.b)} a token + {_small(cost.c)} for each token that one sees"
+
+
+def _small(seconds: float) -> str:
+    """Seconds as text: "12.0 ms", "140 µs", "0.16 µs"."""
+    return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

@@ -1,0 +1,1 @@
+"""The scheduling lab: studies of the course's schedulers in virtual time."""

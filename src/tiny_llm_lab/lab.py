@@ -1,0 +1,116 @@
+"""`pdm run lab`: experiments with the scheduler in virtual time, compared with the figures of Sarathi-Serve."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from rich.console import Console
+
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.capabilities import choose_backend, ends_at_a_blank
+from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
+from tiny_llm_kit.engine.port import SOLUTIONS, Port, resolve_serving
+from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.terminal import command, fail, write_file
+from tiny_llm_kit.trace.provenance import keep, provenance
+
+from .studies.agreement import CLOCKS, AgreementPlan, compare, study_of
+from .studies.catalogue import ALL, STUDIES
+from .studies.hardware import HARDWARE
+from .studies.served import StudyPlan
+from .studies.study import Study, show
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
+    add = top.add_argument
+    add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all but scale")
+    add("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose scheduler")
+    add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
+    add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
+    add(
+        "--seeds",
+        type=whole_number(0),
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="N",
+        help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
+    )
+    add(
+        "--compare-engine",
+        action="store_true",
+        help="serve requests on the shipped model and in virtual time, and compare the latencies",
+    )
+    add("--backend", default="auto", choices=["auto", *PORTS], help="with --compare-engine")
+    add("--device", default="auto", choices=DEVICES, help="with --compare-engine")
+    add(
+        "--rounds",
+        type=whole_number(1),
+        default=5,
+        metavar="N",
+        help="with --compare-engine: runs whose median counts; default: 5",
+    )
+    add(
+        "--clock",
+        default="processor",
+        choices=list(CLOCKS),
+        help="with --compare-engine: what a step takes; default: processor, which other processes hardly change",
+    )
+    add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
+    add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
+    return top
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    top = parser()
+    options = top.parse_args(argv)
+    unknown = [name for name in options.studies if name not in STUDIES]
+    if unknown:
+        top.error(f"no study {unknown[0]!r}: choose from {', '.join(STUDIES)}")
+    return options
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options, console, results = parse(argv), Console(highlight=False), []
+    typed = [word for word in (sys.argv[1:] if argv is None else argv) if word not in options.studies]
+    with ends_at_a_blank(needs=Day(3, 3)):
+        for name, run in chosen(options, console).items():
+            before = provenance("cpu")
+            found = run()
+            asked = {"requests": options.requests, "seeds": options.seeds, "hardware": options.hardware}
+            results.append(found.result(asked, before))
+            show(console, results[-1])
+            if options.save:
+                words = typed if options.compare_engine else [name, *typed]
+                keep(console, results[-1], f"{options.save}-{name}", words)
+            console.print()
+    if options.json:
+        write_file(options.json, json.dumps(results, indent=1) + "\n")
+
+
+def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[[], Study]]:
+    """The requested studies, by name."""
+    if options.compare_engine:
+        return {"agreement": partial(compare_engine, options, console)}
+    names = resolve_serving(options.solution)
+    plan = StudyPlan(names, options.hardware, options.requests, tuple(options.seeds))
+    return {name: partial(STUDIES[name], plan) for name in options.studies or ALL}
+
+
+def compare_engine(options: argparse.Namespace, console: Console) -> Study:
+    """Compare the simulator with the engine."""
+    backend = choose_backend(options.solution, options.backend)
+    try:
+        port = Port(SOLUTIONS[options.solution], backend, options.device)
+        plan = AgreementPlan(options.solution, port, options.requests, options.rounds, options.clock)
+        with console.status("", refresh_per_second=1) as status:
+            return study_of(plan, compare(plan, status.update))
+    except (ImportError, ValueError) as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main()

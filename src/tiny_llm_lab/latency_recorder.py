@@ -1,0 +1,129 @@
+"""Latencies of a run of any length: first tokens, gaps and delays, without the spans that `Recorder` keeps.
+
+The requests that decode in one step have waited equally long, so gaps are kept in groups of equal ones.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tiny_llm_kit.trace.trace import percentile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Latencies of a run, in seconds.
+
+    Args:
+        ttfts: of each request that has a token, the time from its arrival to the first.
+        delays: of each request that has begun, the time from its arrival to its admission.
+        gaps: times between two tokens of a request, in groups of equal ones.
+        weights: how many gaps each group has.
+        requests: how many have arrived.
+        failed: how many ended with an error, or were aborted.
+        tokens: of all answers.
+        end: when the last token came, since the first arrival.
+    """
+
+    ttfts: "np.ndarray"
+    delays: "np.ndarray"
+    gaps: "np.ndarray"
+    weights: "np.ndarray"
+    requests: int
+    failed: int
+    tokens: int
+    end: float
+
+    def ttft(self, p: float) -> float:
+        """A percentile of the times to the first token."""
+        return percentile(self.ttfts, p)
+
+    def delay(self, p: float) -> float:
+        """A percentile of the times to admission: the paper's scheduling delay."""
+        return percentile(self.delays, p)
+
+    def tbt(self, p: float) -> float | None:
+        """A percentile of the times between tokens; None where no request has two."""
+        return weighted_percentile(self.gaps, self.weights, p) if len(self.gaps) else None
+
+    @property
+    def longest_gap(self) -> float | None:
+        return float(self.gaps.max()) if len(self.gaps) else None
+
+
+def weighted_percentile(values: "np.ndarray", weights: "np.ndarray", p: float) -> float:
+    """`percentile` of values that each stand for several; the result is one of the values."""
+    import numpy as np
+
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    # The same rounding as NumPy's "inverted_cdf".
+    return float(values[order][np.searchsorted(reached, reached[-1] * p / 100)])
+
+
+class LatencyRecorder:
+    """A listener that records latencies from the events of a scheduler."""
+
+    def __init__(self):
+        self._first: float | None = None  # when the first request arrived
+        self._arrived: dict[int, float] = {}
+        self._last: dict[int, float] = {}  # when each request that runs had its last token
+        self._ttfts, self._delays, self._gaps, self._weights = (array("d") for _ in range(4))
+        self.requests = self.failed = self.tokens = 0
+        self._end = 0.0
+
+    def arrive(self, sequence: Any, time: float) -> None:
+        """Record that a request starts to wait."""
+        self._first = time if self._first is None else self._first
+        self._arrived[sequence.request_id] = time
+        self.requests += 1
+
+    def __call__(self, event: Any) -> None:
+        if event.kind == "token":
+            self._token(event.request.request_id, event.time)
+        elif event.kind == "prefill":
+            self._delays.append(event.time - self._arrived[event.request.request_id])
+        elif event.kind == "finish":
+            self._arrived.pop(event.request.request_id, None)
+            self._last.pop(event.request.request_id, None)
+            self.failed += event.request.finish_reason in ("abort", "error")
+
+    def _token(self, number: int, time: float) -> None:
+        before, self._last[number] = self._last.get(number), time
+        self.tokens += 1
+        self._end = time
+        if before is None:
+            self._ttfts.append(time - self._arrived[number])
+        else:
+            self._gap(time - before, 1)
+
+    def _gap(self, gap: float, weight: int) -> None:
+        if self._gaps and self._gaps[-1] == gap:
+            self._weights[-1] += weight
+        else:
+            self._gaps.append(gap)
+            self._weights.append(weight)
+
+    def stretch(self, sequences: Sequence[Any], times: "np.ndarray") -> None:
+        """Record a token of each of these requests at each of these times."""
+        import numpy as np
+
+        for sequence in sequences:  # their previous tokens need not have come at the same time
+            self._gap(float(times[0]) - self._last[sequence.request_id], 1)
+            self._last[sequence.request_id] = float(times[-1])
+        self._gaps.frombytes(np.diff(times).tobytes())
+        self._weights.frombytes(np.full(len(times) - 1, float(len(sequences))).tobytes())
+        self.tokens += len(sequences) * len(times)
+        self._end = float(times[-1])
+
+    def latencies(self) -> Latencies:
+        """The latencies recorded so far."""
+        import numpy as np
+
+        found = (np.array(each) for each in (self._ttfts, self._delays, self._gaps, self._weights))
+        end = self._end - (self._first or 0.0)
+        return Latencies(*found, self.requests, self.failed, self.tokens, end)

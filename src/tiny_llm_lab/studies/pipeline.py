@@ -1,0 +1,180 @@
+"""Pipeline bubbles: how long a stage waits because consecutive micro-batches take unequal time.
+
+A micro-batch passes all stages; each takes its share of a step. There are as many micro-batches as stages,
+each with separate requests. A stage that has ended a micro-batch waits until the next one arrives from the stage
+before it: that is a bubble, named after the two micro-batches between which it lies.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from tiny_llm_kit.trace.simulation.cost_model import pairs
+from tiny_llm_kit.trace.simulation.packed_cost import PackedCost, StepWork
+from tiny_llm_kit.trace.simulation.simulated_packed_model import SimulatedPackedModel
+from tiny_llm_kit.trace.simulation.simulator import Simulation
+
+from ..traffic import TRACES, traffic
+from .hardware import BLOCK, HARDWARE
+from .served import StudyPlan, options_of, runs_of
+from .study import Study
+
+STAGES, TRACE = 2, "openchat"
+ROUNDS = 50  # of a pair of micro-batches
+# The paper's names. Two prompts of different lengths; a prompt and decodes alone; decodes that read different amounts.
+KINDS = ("PB1", "PB2", "PB3")
+SCHEDULERS = ("vLLM", "Orca", "Sarathi-Serve")
+COLUMNS = ("scheduler", "bubbles, %", *(f"{kind}, %" for kind in KINDS), "tokens/s")
+
+
+def kind_of(before: StepWork, after: StepWork) -> str:
+    """The kind of bubble between two micro-batches, one of the paper's three."""
+    prompts = bool(before.chunk_tokens), bool(after.chunk_tokens)
+    return "PB1" if all(prompts) else "PB2" if any(prompts) else "PB3"
+
+
+class Pipeline:
+    """Stages through which micro-batches pass in order.
+
+    Args:
+        cost: seconds of a step on all stages together; each takes the same share.
+        stages: how many.
+    """
+
+    def __init__(self, cost: PackedCost, stages: int = STAGES):
+        self.cost, self.stages = cost, stages
+        self.bubbles: Counter[str] = Counter()  # seconds by kind, summed over the stages
+        self.busy = 0.0  # seconds in which they computed
+        self.tokens = 0
+        self._ends = [0.0] * stages  # when each stage has ended what it was sent
+        self._last: StepWork | None = None
+
+    def send(self, work: StepWork, ready: float, is_late: bool = False) -> float:
+        """Send a micro-batch through the pipeline.
+
+        Args:
+            work: what it computes.
+            ready: seconds; the first stage does not begin before.
+            is_late: whether it waited for requests: then no bubble is counted before it.
+
+        Returns:
+            When the last stage has ended it.
+        """
+        share, end = self.cost.seconds(work) / self.stages, ready
+        for stage, free in enumerate(self._ends):
+            start = max(end, free)
+            if self._last is not None and not is_late:
+                self.bubbles[kind_of(self._last, work)] += start - free
+            self.busy += share
+            self._ends[stage] = end = start + share
+        self._last = work
+        self.tokens += work.chunk_tokens + work.decodes
+        return end
+
+    @property
+    def end(self) -> float:
+        """Seconds when the last stage has finished everything."""
+        return self._ends[-1]
+
+
+def pass_in_turns(cost: PackedCost, works: Iterable[StepWork], stages: int = STAGES) -> Pipeline:
+    """Run micro-batches in turns, as many at a time as there are stages, without waiting for requests."""
+    pipeline, ends = Pipeline(cost, stages), [0.0] * stages
+    for number, work in enumerate(works):
+        ends[number % stages] = pipeline.send(work, ends[number % stages])
+    return pipeline
+
+
+class PipelinedModel(SimulatedPackedModel):
+    """A simulated model whose steps are micro-batches in a shared pipeline.
+
+    Args:
+        pipeline: the pipeline that computes the steps.
+        sampled, max_model_len: see `SimulatedPackedModel`.
+    """
+
+    def __init__(self, pipeline: Pipeline, sampled: Any, max_model_len: int):
+        super().__init__(sampled, pipeline.cost, max_model_len)
+        self._pipeline, self._end = pipeline, 0.0
+
+    def run(self, batch: Any) -> list[Any]:
+        """See `PackedModel.run`."""
+        is_late = self.clock.now > self._end
+        self.clock.now = self._end = self._pipeline.send(StepWork.of(batch), self.clock.now, is_late)
+        self.calls += 1
+        return [self._chosen] * len(batch.sample_rows)
+
+
+def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
+    """Serve requests that are all there at the start, a group per stage, until the first group is served."""
+    hardware, most = HARDWARE[plan.hardware], TRACES[TRACE].most
+    pipeline, options = Pipeline(hardware.cost), options_of(scheduler, TRACE)
+    blocks = {"num_blocks": hardware.num_blocks // STAGES, "block_size": BLOCK}
+    models = [PipelinedModel(pipeline, plan.names.Sampled, most) for _ in range(STAGES)]
+    groups = [Simulation(plan.names, model=model, **blocks, **options) for model in models]
+    for number, spec in enumerate(traffic(TRACE, 1.0, plan.requests, seed)):
+        groups[number % STAGES].send(replace(spec, time=0.0), number)
+    while min(groups, key=lambda group: group.clock.now).advance():
+        pass
+    return pipeline
+
+
+def shares(pipeline: Pipeline) -> list[float]:
+    """Bubbles in per cent of the stages' time: all of them, and each kind."""
+    total = pipeline.busy + pipeline.bubbles.total()
+    return [
+        100 * seconds / total for seconds in (pipeline.bubbles.total(), *(pipeline.bubbles[k] for k in KINDS))
+    ]
+
+
+def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
+    """Pairs of micro-batches that take turns, by name."""
+
+    def prompt(tokens: int, decodes: int = 0, context: int = 2048) -> StepWork:
+        return StepWork(tokens, pairs(tokens, 0), 0, decodes, decodes * context)
+
+    return {
+        "prompts of 4,096 and 1,024": (prompt(4096), prompt(1024)),
+        "a prompt of 4,096, and 32 decodes": (prompt(4096), prompt(0, 32)),
+        "32 decodes at 512, and at 8,192": (prompt(0, 32, 512), prompt(0, 32, 8192)),
+        "480 of a prompt and 32 decodes, twice": (prompt(480, 32), prompt(480, 32)),
+    }
+
+
+def bubbles(plan: StudyPlan) -> Study:
+    """Measure each kind of bubble by itself: two micro-batches in turns."""
+    cost, rows = HARDWARE[plan.hardware].cost, []
+    for name, works in pairs_of_batches().items():
+        pipeline = pass_in_turns(cost, works * ROUNDS)
+        rows.append([name, kind_of(*works), shares(pipeline)[0]])
+    return Study(
+        "bubbles",
+        f"Bubbles, {STAGES} stages\n{HARDWARE[plan.hardware].says}",
+        ("micro-batches in turns", "kind", "bubbles, %"),
+        rows,
+        (
+            "The paper names the kinds and gives one example: Falcon-180B, 1,150 ms beside 200 ms, a bubble of 950 ms.",
+            "Each stage takes half of a step; passing activations on costs nothing.",
+        ),
+    )
+
+
+def run(plan: StudyPlan) -> Study:
+    """Run three schedulers with more requests than they can serve at once."""
+    rows = []
+    for scheduler in SCHEDULERS:
+        found = [serve_saturated(plan, scheduler, seed) for seed in plan.seeds]
+        figures = [(*shares(each), each.tokens / each.end) for each in found]
+        rows.append([scheduler, *map(median, zip(*figures, strict=True))])
+    title = f"Pipeline, {STAGES} stages, {TRACE}, all requests at the start\n{runs_of(plan)}"
+    return Study(
+        "pipeline",
+        title,
+        COLUMNS,
+        rows,
+        (
+            "The paper draws its bubbles, and has no table of them. Passing activations on costs nothing here.",
+        ),
+    )

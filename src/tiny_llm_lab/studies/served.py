@@ -1,0 +1,81 @@
+"""Serves a trace in the simulator, by one of the schedulers that the paper compares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from tiny_llm_kit.trace.simulation.simulator import Simulation
+from tiny_llm_kit.trace.text import counted
+
+from ..latency_recorder import Latencies, LatencyRecorder
+from ..traffic import TRACES, traffic
+from .hardware import BLOCK, HARDWARE
+
+SEQS, ORCA_SEQS = 128, 16  # as in the artefact's configurations
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """Options that all studies share.
+
+    Args:
+        names: the module `serving` of a solution.
+        hardware: one of `HARDWARE`.
+        requests: requests per run.
+        seeds: seeds of the runs; a figure is the median over them.
+    """
+
+    names: ModuleType
+    hardware: str = "yi-34b"
+    requests: int = 128
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+def runs_of(plan: StudyPlan) -> str:
+    """A description of the runs, for a title."""
+    runs = f"{counted(plan.requests, 'request')}, {counted(len(plan.seeds), 'seed')}"
+    return f"{HARDWARE[plan.hardware].says}; {runs}"
+
+
+def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:
+    """The options that make the hybrid scheduler one of the paper's.
+
+    Args:
+        scheduler: "hybrid-batching-only", "chunked-prefills-only", "Sarathi-Serve", "vLLM" or "Orca".
+        budget: tokens of a step, for those that cut prompts into chunks.
+    """
+    most = TRACES[trace].most
+    found: Mapping[str, dict[str, Any]] = {
+        # Whole prompts beside decodes: a chunk may be as long as the longest prompt.
+        "hybrid-batching-only": {"max_num_batched_tokens": most},
+        "chunked-prefills-only": {"max_num_batched_tokens": budget, "policy": "separate"},
+        "Sarathi-Serve": {"max_num_batched_tokens": budget},
+        # Whole prompts first, in steps of their own.
+        "vLLM": {"max_num_batched_tokens": most, "enable_chunked_prefill": False},
+        "Orca": {"max_num_batched_tokens": ORCA_SEQS * most, "max_num_seqs": ORCA_SEQS},
+    }
+    return {"max_num_seqs": SEQS, **found[scheduler]}
+
+
+def serve_trace(
+    plan: StudyPlan, trace: str, rate: float, seed: int, variation: float = 1.0, **options: Any
+) -> Simulation:
+    """Run one trace; the recorder is a `LatencyRecorder`."""
+    hardware = HARDWARE[plan.hardware]
+    simulation = Simulation(
+        plan.names,
+        hardware.cost,
+        recorder=LatencyRecorder(),
+        num_blocks=hardware.num_blocks,
+        block_size=BLOCK,
+        max_model_len=TRACES[trace].most,
+        **options,
+    )
+    simulation.send_all(traffic(trace, rate, plan.requests, seed, variation))
+    return simulation.run()
+
+
+def latencies_of_seeds(plan: StudyPlan, trace: str, rate: float, **options: Any) -> list[Latencies]:
+    """Latencies of one run per seed."""
+    return [serve_trace(plan, trace, rate, seed, **options).recorder.latencies() for seed in plan.seeds]

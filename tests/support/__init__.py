@@ -1,0 +1,1 @@
+"""Oracles and measurements that the tests share, and nothing else uses."""

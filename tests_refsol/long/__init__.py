@@ -1,0 +1,1 @@
+"""Runs of minutes: random load on the engine and on the server, each answer checked."""
