@@ -1,4 +1,4 @@
-"""`pdm run bench-scheduler`: what a step costs besides the model, by the number of waiting requests."""
+"""`pdm run bench-scheduler`: cost of a scheduler step without the model, by number of waiting requests."""
 
 from rich.console import Console
 from rich.progress import track

@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def place_of(plan: ServingPlan, options: argparse.Namespace) -> Place:
-    """The place of the server that is measured; little is known of one that runs already."""
+    """The description of the measured server; its device is unknown if it was already running."""
     if plan.base_url:
         return Place(options.solution, "an OpenAI-compatible server", "the server's")
     backend = choose_backend(options.solution, options.backend)
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console()
     try:
         plan = plan_of(ServingPlan, options, api_key=options.api_key or os.environ.get("OPENAI_API_KEY"))
-        # A spinner that turns once a second takes no time from what is measured.
+        # Refreshed once a second, so that the spinner takes no time from the measurement.
         with console.status("starting", refresh_per_second=1) as status:
             result = measure(plan, place_of(plan, options), status.update)
     except (ImportError, ValueError) as error:

@@ -21,7 +21,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     backend = choose_backend(options.solution, options.backend)
     port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
     loading = network_options(options.solution, backend)
-    # A spinner that turns once a second takes no time from what is measured.
+    # Refreshed once a second, so that the spinner takes no time from the measurement.
     with console.status("", refresh_per_second=1) as status:
         return measure(plan_of(ThroughputPlan, options), port, loading, status.update)
 

@@ -1,4 +1,4 @@
-"""Workloads of the throughput benchmark: prompts of random ids, with lengths as people have them, or from a file."""
+"""Workloads of the throughput benchmark: random prompts of realistic lengths, or prompts from a file."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ SPREAD, LONGEST = (
 
 @dataclass(frozen=True)
 class DatasetSize:
-    """What a data set is asked for.
+    """The requested size of a data set.
 
     Args:
         num_prompts: requests.
@@ -37,20 +37,20 @@ class DatasetSize:
 
 
 def random_prompts(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
-    """Every prompt and every answer has the same length; nothing is shared."""
+    """Requests whose prompts and answers all have the same length; nothing is shared."""
     for _ in range(size.num_prompts):
         yield _spec(_ids(rng, size.input_len, size), size.output_len)
 
 
 def sharegpt_like(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
-    """Log-normal lengths: many short prompts and answers, few long ones, as in chats."""
+    """Requests of log-normal lengths: many short prompts and answers, few long ones, as in chats."""
     inputs, outputs = (_lengths(rng, mean, size.num_prompts) for mean in (size.input_len, size.output_len))
     for tokens, answer in zip(inputs, outputs, strict=True):
         yield _spec(_ids(rng, tokens, size), answer)
 
 
 def shared_prefix(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
-    """All prompts begin with the same tokens; the last `OWN` of each are its own."""
+    """Requests whose prompts begin with the same tokens; the last `OWN` of each are its own."""
     if size.input_len <= OWN:
         raise ValueError(f"--input-len {size.input_len}: shared-prefix needs more than the {OWN} own tokens")
     shared = _ids(rng, size.input_len - OWN, size)
@@ -59,7 +59,7 @@ def shared_prefix(size: DatasetSize, rng: np.random.Generator) -> Iterator[Reque
 
 
 def decode_heavy(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
-    """`STREAMS` requests decode from the first step to the last; a prompt arrives every `EVERY` decode steps."""
+    """`STREAMS` requests that decode throughout; a prompt arrives every `EVERY` decode steps."""
     if size.num_prompts <= STREAMS:
         raise ValueError(
             f"--num-prompts {size.num_prompts}: decode-heavy needs more than its {STREAMS} streams"

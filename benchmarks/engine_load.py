@@ -1,4 +1,4 @@
-"""Serves a workload by Week 3's engine: requests that are there at the start, and those that arrive among its steps."""
+"""A workload on Week 3's engine: requests present at the start, and arrivals between its steps."""
 
 from collections import deque
 from typing import Any
@@ -8,14 +8,14 @@ from tiny_llm_kit.trace.workload import Workload
 
 
 class EngineLoad:
-    """The requests of one run. A listener of the engine.
+    """The requests of one run. A listener for the engine's events.
 
     `arrives` of a request counts the calls of the model that decode. Every policy and every budget has the same number
     of them, so a prompt meets the same batch under all.
 
     Args:
-        engine: what serves.
-        workload: what is asked.
+        engine: the engine that serves them.
+        workload: the requests and their arrivals.
     """
 
     def __init__(self, engine: LLMEngine, workload: Workload):
@@ -36,7 +36,7 @@ class EngineLoad:
         self._decodes += any(part.kind == "decode" for part in event.parts)
 
     def run(self) -> None:
-        """Serves every request to its end. If nothing is left to do, the next one arrives at once.
+        """Serve every request to its end; without work, the next one arrives at once.
 
         Raises:
             ValueError: a request failed.

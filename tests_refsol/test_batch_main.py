@@ -233,8 +233,8 @@ def test_prompts_come_from_options_files_and_standard_input(batch, tmp_path):
     [
         (None, r".*no-such.txt: cannot be read \(No such file or directory\)"),
         (b"Hello\nM\xfcller\n", r".*, line 2: not UTF-8: save the file as UTF-8 text"),
-        (b"\n \r\n", r".*: no prompt in it: write one a line"),
-        (b"", r".*: no prompt in it: write one a line"),
+        (b"\n \r\n", r".*: no prompt in it: write one per line"),
+        (b"", r".*: no prompt in it: write one per line"),
     ],
 )
 def test_a_file_without_prompts_is_one_line(batch, tmp_path, content, line):

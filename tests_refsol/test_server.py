@@ -731,7 +731,7 @@ def test_a_signal_ends_a_server_at_once_that_loads_or_drains_already(monkeypatch
     monkeypatch.setattr(server, "stop", lambda: None)
     server.handle_exit(signal.SIGTERM, None)
     assert codes == [128 + signal.SIGTERM]
-    assert capsys.readouterr().err == "ended by SIGTERM, without waiting for anybody\n"
+    assert capsys.readouterr().err == "ended by SIGTERM, without waiting for open requests\n"
 
 
 @pytest.mark.parametrize(

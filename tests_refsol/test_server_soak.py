@@ -63,7 +63,7 @@ def test_a_block_that_is_not_given_back_is_found(monkeypatch):
         check()
 
     monkeypatch.setattr(made, "_check_memory", leak)
-    with pytest.raises(SoakError, match="1 blocks were not given back"):
+    with pytest.raises(SoakError, match="1 blocks were not freed"):
         made.run(2, 1.0, seconds=0.1)
 
 

@@ -35,8 +35,8 @@ def test_a_soak_preempts_shares_cancels_and_finds_nothing(port, monkeypatch):
 @pytest.mark.parametrize(
     ("break_it", "says"),
     [
-        (lambda engine: engine.allocator.allocate(1), "1 blocks were not given back"),
-        (lambda engine: engine._open.update({-1: None}), "still knows 1 requests"),
+        (lambda engine: engine.allocator.allocate(1), "1 blocks were not freed"),
+        (lambda engine: engine._open.update({-1: None}), "1 requests are still open"),
     ],
 )
 def test_what_is_not_given_back_is_found(port, break_it, says):

@@ -15,9 +15,9 @@ from tiny_llm_kit.trace.recorder import number_of
 from tiny_llm_kit.trace.serve import Serving
 
 COMMAND = "pdm run batch-main"
-# What a run measures, and where it runs.
+# Text that differs between runs: measurements, and the device.
 MEASURED = (r"\d+\.\d(?= (?:ms|tokens/s))", r"(?:mlx|torch) · cpu")
-# The table of a terminal comes and goes. The book shows it when this prompt's prefill begins: the run is half done.
+# The live table is transient. The book shows it when this prompt's prefill begins, halfway through the run.
 MOMENT = 8
 
 
@@ -25,8 +25,8 @@ class Still(LineView):
     """A view that shows the table once.
 
     Args:
-        job: whose slots.
-        console: where to.
+        job: the batch whose slots are shown.
+        console: where the table is printed.
     """
 
     def __init__(self, job: BatchJob, console: Console):
@@ -40,6 +40,6 @@ class Still(LineView):
 
 
 def show(backend: str, console: Console) -> None:
-    """The command on one port's CPU; what a terminal shows and forgets is kept at one moment."""
+    """Run the command on one port's CPU, and keep one moment of the live table."""
     serving = Serving(resolve_serving("ref"), *load(backend=backend, device="cpu"))
     make_job(serving, backend, QUESTIONS).report(Still, console)

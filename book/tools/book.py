@@ -1,4 +1,4 @@
-"""`pdm run book`: serve, build and check the book, capture the screens in it, measure for the widget in it."""
+"""`pdm run book`: serve, build and check the book, capture its screens, measure the costs for its widget."""
 
 import argparse
 import sys
@@ -63,8 +63,8 @@ def check() -> int:
 
 
 def capture(check_only: bool) -> int:
-    """Draws the screens again, or only compares them with those in the book."""
-    # They run the reference, which building the book does not need.
+    """Draw the screens again, or only compare them with those in the book."""
+    # Imported here: screens run the reference, which building the book does not need.
     from . import screen_files, screens
 
     try:
@@ -84,7 +84,7 @@ def capture(check_only: bool) -> int:
 
 
 def measure() -> int:
-    """Measures the cost of a step on this machine, for the widget and its picture."""
+    """Measure the cost of a step on this machine, for the widget and its picture."""
     from . import screen_files, screens, widget  # they run the reference
 
     try:

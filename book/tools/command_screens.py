@@ -1,4 +1,4 @@
-"""Screens that are the output of a command, run as a reader would."""
+"""Screens that are the output of a command, run as a reader would run it."""
 
 import os
 import re
@@ -13,14 +13,17 @@ from tiny_llm_kit.repo import ROOT, command_modules
 
 from .console import COLUMNS, fragment, recording_console
 
-# What people set for themselves, and readers of the book have not.
+# Environment variables that an author may have set, and a reader has not.
 THEIRS = ("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PYTEST_ADDOPTS", "TTY_COMPATIBLE")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command whose output the book shows. What changes from run to run is masked by the `mask` patterns, or is
-    shown and not compared, by the `measured` ones."""
+    """A command whose output the book shows.
+
+    Text that varies is masked if it matches a `mask` pattern. If it matches a `measured` pattern, it is shown and not
+    compared.
+    """
 
     name: str
     shown: str

@@ -1,4 +1,4 @@
-"""A console that remembers what it prints, and what it printed as a `<pre>` for a chapter to include."""
+"""A console that records what it prints, and its output as a `<pre>` for a chapter."""
 
 import io
 import re
@@ -12,7 +12,7 @@ COLUMNS = 88
 
 
 def recording_console(command: str, columns: int = COLUMNS) -> Console:
-    """A console that remembers what it prints, the same on every machine; it begins with the command's own line."""
+    """A recording console, the same on every machine, that starts with the command's own line."""
     console = Console(
         record=True,
         width=columns,
@@ -27,20 +27,20 @@ def recording_console(command: str, columns: int = COLUMNS) -> Console:
 
 
 def shell_lines(command: str, columns: int) -> str:
-    """A command on lines that fit the console, as a shell takes them."""
+    """A command broken into lines that fit the console, with a backslash at each break."""
     lines = textwrap.wrap(command, columns - 4, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines)
 
 
 def fragment(console: Console, measured: tuple[str, ...] = ()) -> str:
-    """What the console printed, as one `<pre>` for a chapter to include; `measured` patterns of its text are marked."""
+    """The console's output as a `<pre>` for a chapter; text that matches `measured` is marked."""
     code = console.export_html(theme=MONOKAI, code_format="{code}", inline_styles=True)
     lines = [mark(line.rstrip(), measured) for line in code.splitlines()]
     return '<pre class="screen" tabindex="0">' + "\n".join(lines).strip("\n") + "\n</pre>\n"
 
 
 def mark(line: str, measured: tuple[str, ...]) -> str:
-    """Puts what the patterns match into `<span class="measured">`; tags are left alone."""
+    """Wrap text that matches a pattern in `<span class="measured">`; tags are left alone."""
     if not measured:
         return line
     either = f"(<[^>]*>)|(?:{'|'.join(measured)})"
@@ -48,5 +48,5 @@ def mark(line: str, measured: tuple[str, ...]) -> str:
 
 
 def unmeasured(fragment: str) -> str:
-    """The fragment without what differs in every run."""
+    """The fragment without the text that differs between runs."""
     return re.sub(r'<span class="measured">[^<]*</span>', "…", fragment)

@@ -9,20 +9,20 @@ from typing import Any
 from benchmarks.roofline_report import Point, Roof, points, roof
 from tiny_llm_kit.trace.template import render
 
-LABELLED = (1, 4, 32, 128, 512, 2048)  # tokens; of the other points the place says enough
-DECODES = 16  # tokens: a call with no more could be a decode step, one row for each
+LABELLED = (1, 4, 32, 128, 512, 2048)  # tokens; the other points need no label
+DECODES = 16  # tokens: a call of at most this many could be a decode step, one row per request
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Logarithmic: operations per byte from `low` in doublings, operations per second from `slow` in decades.
+    """Logarithmic axes: operations per byte in doublings, operations per second in decades.
 
     Args:
         low, high: exponents of 2.
         slow, fast: exponents of 10.
     """
 
-    LEFT, RIGHT, TOP, BOTTOM = 62, 462, 36, 248  # where they begin and end
+    LEFT, RIGHT, TOP, BOTTOM = 62, 462, 36, 248  # where the axes begin and end
     low: int
     high: int
     slow: int

@@ -23,7 +23,7 @@ SHIPPED = "tiny-qwen3"
 
 
 def batch_screens(backend: str) -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of a batch at work."""
+    """`(name, fragment)` of a running batch."""
     console = recording_console(batch_screen.COMMAND)
     batch_screen.show(backend, console)
     yield "batch-main", fragment(console, batch_screen.MEASURED)
@@ -44,12 +44,12 @@ def widget_screens() -> Iterator[tuple[str, str]]:
 
 
 def benchmark_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of every benchmark that is kept, from its sealed file: nothing is measured again.
+    """`(name, fragment)` of every saved benchmark, from its sealed file: nothing is measured again.
 
-    Of a roofline there is a drawing, too, of the chunk sizes of the shipped model, and of a study with a chart.
+    A roofline, the chunk sizes of the shipped model and a study with a chart have a drawing too.
 
     Raises:
-        RuntimeError: a file is not what was sealed.
+        RuntimeError: a file was changed after it was sealed.
     """
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
 
 
 def check_all() -> Iterator[str]:
-    """What differs between the book's screens and what the commands print now, on every port of this machine."""
+    """Differences between the book's screens and what the commands print now, on every port here."""
     for backend in installed_backends():
         for difference in differences(
             (*day_screens(backend), *port_screens(backend), *batch_screens(backend))

@@ -1,4 +1,7 @@
-"""Two timelines for the book: a drawing, and what a terminal shows. Virtual time, so that every machine agrees."""
+"""Two timelines for the book, as a drawing and as terminal output.
+
+They run in virtual time, so that every machine draws the same.
+"""
 
 from pathlib import Path
 
@@ -14,7 +17,7 @@ TITLE = "Six requests, one of them long: computed whole it stops the others, com
 
 
 def show(console: Console) -> None:
-    """What the command prints."""
+    """Print the command's output."""
     Comparison.of(among_decodes(), resolve_serving("ref")).show(console)
 
 

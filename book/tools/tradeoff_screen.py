@@ -17,12 +17,12 @@ CURVES = {"longest_gap": "longest gap", "ttft_long": "prompt done"}
 
 @dataclass(frozen=True)
 class Dot:
-    """One chunk size.
+    """The figures of one chunk size.
 
     Args:
-        tokens: of a chunk; of the whole prompt where it is not cut.
+        tokens: tokens per chunk, or of the whole prompt if it is not cut.
         chunk: its name in the benchmark.
-        seconds: by the names of the curves' figures.
+        seconds: seconds by the name of each curve's figure.
     """
 
     tokens: int
@@ -36,7 +36,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class TradeoffAxes:
-    """Both logarithmic: tokens of a chunk in doublings, seconds in decades.
+    """Logarithmic axes: tokens per chunk in doublings, seconds in decades.
 
     Args:
         few, many: tokens.
@@ -44,7 +44,7 @@ class TradeoffAxes:
     """
 
     LEFT, RIGHT, TOP, BOTTOM = 48, 352, 26, 206
-    INSET = 22  # of the first and the last size: their labels are wider than a dot
+    INSET = 22  # of the first and the last size, whose labels are wider than a dot
     few: int
     many: int
     fast: float
@@ -60,7 +60,7 @@ class TradeoffAxes:
 
     @property
     def ticks(self) -> list[float]:
-        """1, 2 and 5 times the powers of ten between the ends."""
+        """Ticks between the ends: 1, 2 and 5 times the powers of ten."""
         powers = range(math.floor(math.log10(self.fast)), math.ceil(math.log10(self.slow)))
         marks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
         return [mark for mark in marks if self.fast <= mark <= self.slow]
@@ -89,7 +89,7 @@ def _dots(result: Mapping[str, Any]) -> list[Dot]:
     dots = [
         Dot(whole if name == NONE else int(name), name, {figure: median(runs, figure) for figure in CURVES})
         for name, runs in sweep["runs"].items()
-        if name == NONE or name.isdigit()  # the adaptive chunker has no one size
+        if name == NONE or name.isdigit()  # the adaptive chunker has no single size
     ]
     return sorted(dots, key=lambda dot: dot.tokens)
 

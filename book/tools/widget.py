@@ -1,4 +1,4 @@
-"""The live widgets of Week 2 Day 7, seen from Python: their scripts, the costs of their steps, their static pictures.
+"""The live widgets of Week 2 Day 7 in Python: their scripts, step costs and static pictures.
 
 The widgets are plain JavaScript in `book/src/widgets`, loaded by the pages that include them. Here its pure files run
 in an engine, so that the schedule can be tested, and the picture in the page is what the page would draw.
@@ -16,7 +16,7 @@ from tiny_llm_kit.trace.simulation.cost_model import MEASURED, sealed
 
 FOLDER = MEASURED.parent
 SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")
-# What the pictures in the pages show, before a slider is moved.
+# Settings of the static pictures: the initial positions of the sliders.
 SCENE = {"promptTokens": 2048, "chunk": 128, "promise": 128, "decodes": 4, "answerTokens": 32, "context": 256}
 LATE = {"tokens": 8, "arrives": 0.1}
 WIDTH = 620
@@ -24,13 +24,13 @@ WIDTH = 620
 
 @contextmanager
 def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str], Any]]:
-    """An engine that knows the widget's pure files: call it with an expression, get its value.
+    """A JavaScript engine that has loaded the widgets' pure files; calling it evaluates an expression.
 
     Args:
-        changed: by a file's name, the text that takes its place; for tests.
+        changed: replacement text by file name, for tests.
 
     Raises:
-        RuntimeError: there is no engine.
+        RuntimeError: mini-racer, the JavaScript engine, is not installed.
     """
     try:
         from py_mini_racer import MiniRacer
@@ -63,7 +63,9 @@ def _picture(name: str, policies: list[str], **more: Any) -> str:
 def measure(
     backend: str, rounds: int, progress: Callable = iter, settle: Callable[[], float] = settled_load
 ) -> None:
-    """Measures what a step costs on this machine, and keeps it for the page; what was before stays if it is busy.
+    """Measure the cost of a step on this machine, and save it for the page.
+
+    The previous measurement is kept if the machine is busy.
 
     Raises:
         ValueError: the machine is busy before or after, or was too busy for a line.

@@ -1,4 +1,4 @@
-"""`pdm run eval-tiny-model`: how many answers of the shipped model are exact, on each port and in each type."""
+"""`pdm run eval-tiny-model`: exact answers of the shipped model, on each port and in each dtype."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ keys from the second half of the queries, to see how wrong words show it"""
 
 
 def _plan(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """(backend, dtype) of each run; the first one is given all cases."""
+    """(backend, dtype) of each run; the first run gets all cases."""
     dtypes = list(DTYPES) if options.dtype == "all" else [options.dtype]
     if options.solution == ORACLE:
         return [(ORACLE, dtype) for dtype in dtypes]
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun]:
-    """Every run of the plan; the first one is given all cases."""
+    """Run the whole plan; the first run gets all cases."""
     maker = read_material(MODELS / "train", load_tokenizer(options.model))
     runs = []
     for backend, dtype in _plan(options):

@@ -1,4 +1,4 @@
-"""What `eval-tiny-model` scores, as functions from ids to logits: a solution's models, and transformers."""
+"""The models that `eval-tiny-model` scores, as functions from ids to logits."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ ORACLE = "transformers"
 
 
 def make_logits(solution: str, backend: str, dtype: str, model: str, quantize: str | None = None) -> Logits:
-    """The function of one run; `ORACLE` stands for a port."""
+    """The ids-to-logits function of one run; the backend may be `ORACLE`."""
     if backend == ORACLE:
         return oracle_logits(dtype, model)
     if quantize:
@@ -63,7 +63,7 @@ def oracle_logits(dtype: str, model: str) -> Logits:
 
 @contextmanager
 def broken_mask(solution: str, backend: str) -> Iterator[None]:
-    """Replaces `causal_mask` in every module of a solution's port by one that forgets the first half of the text."""
+    """Replace `causal_mask` in every module of a solution's port by one that forgets the first half of the text."""
     package = f"{SOLUTIONS[solution]}.{backend}_backend"
     modules = [module for name, module in sys.modules.items() if name.startswith(package)]
     modules = [module for module in modules if hasattr(module, "causal_mask")]

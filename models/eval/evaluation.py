@@ -27,7 +27,7 @@ def exact_answers(
     exact: list[list[bool]] = [[] for _ in cases]
     for batch in _batches(cases):
         longest = max(len(cases[i].tokens) for i in batch)
-        # Padding follows the row, where a causal model does not look.
+        # Padding follows the row's tokens, and a causal model does not see it.
         scores = logits([[*cases[i].tokens, *[0] * (longest - len(cases[i].tokens))] for i in batch])
         for i, score in zip(batch, scores, strict=True):
             exact[i] = [_is_best(score, cases[i].tokens, start, stop) for start, stop in cases[i].answers]
@@ -36,7 +36,7 @@ def exact_answers(
 
 
 def _is_best(score: np.ndarray, tokens: Sequence[int], start: int, stop: int) -> bool:
-    """`score` is (L, vocabulary); row i judges token i + 1."""
+    """Whether tokens `start` to `stop` are the greedy choice; row i of `score` (L, V) judges token i + 1."""
     return score[start - 1 : stop - 1].argmax(-1).tolist() == list(tokens[start:stop])
 
 
@@ -52,7 +52,7 @@ def generates_exactly(logits: Logits, case: EvaluationCase) -> bool:
 
 
 def misses_allowed(suite: Suite) -> int:
-    """How many wrong answers the target leaves; in a small sample one is always allowed."""
+    """The number of wrong answers that the target allows; at least one, for small samples."""
     return max(1, math.floor((1 - suite.target) * suite.size + 1e-9))
 
 

@@ -1,6 +1,6 @@
-"""What the shipped model is asked in its evaluation: its own questions, paraphrases, and look-ups of fresh pairs.
+"""Evaluation cases of the shipped model: its own questions, paraphrases, and look-ups of fresh pairs.
 
-Makes token ids only; it knows neither models nor array libraries. The same seed makes the same cases.
+Makes token ids only; needs neither models nor array libraries. The same seed makes the same cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OTHER_LOOKUPS = ("Please read out {}.", "I need {}!", "How much is {}?", "{} ?",
 
 @dataclass(frozen=True)
 class EvaluationCase:
-    """A conversation as token ids, and where its answers stand: (start, stop) of each, the end-of-turn token included.
+    """A conversation as token ids, and (start, stop) of each answer, end-of-turn token included.
 
     Most cases have one answer. A long list of registers is followed by several questions, each a turn of its own.
     """
@@ -47,7 +47,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Maker:
-    """Everything that cases are made of."""
+    """The material that cases are made of."""
 
     tokenizer: Tokenizer
     questions: Sequence[Question]
@@ -55,7 +55,7 @@ class Maker:
     names: Sequence[str]
 
     def case(self, *turns: tuple[str, str]) -> EvaluationCase:
-        """The conversation of (question, answer) turns."""
+        """A case from (question, answer) turns."""
         tokens: list[int] = []
         answers = []
         for user, answer in turns:
@@ -74,7 +74,7 @@ def read_material(folder: Path, tokenizer: Tokenizer) -> Maker:
 
 
 def make_suites(maker: Maker, count: int, every_question: bool, seed: int = 0) -> list[Suite]:
-    """All suites: `count` answers in each, but every phrasing of every question if `every_question`."""
+    """All suites, with `count` answers each, or with every phrasing if `every_question`."""
     limit = None if every_question else count
 
     def lookups(
@@ -117,7 +117,7 @@ def lookup(
     """Fresh random pairs, one a line, then a question for one of the names (or for a name that no line has).
 
     With `tokens`, lines of ordinary text are strewn in until the conversation has about that many tokens.
-    With `turns`, as many different names are asked for, one after the other.
+    With `turns`, that many different names are asked for, one after the other.
     """
     names = random.sample(list(maker.names), lines + 1)
     values = {name: str(random.randint(0, 999)) for name in names[:lines]}

@@ -1,4 +1,4 @@
-"""One run of `eval-tiny-model`: a model that is given suites, as a column of its table."""
+"""One run of `eval-tiny-model`: a model on suites of cases, as a column of its table."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ GENERATED = 20  # cases that are also decoded step by step
 
 @dataclass
 class EvaluationRun:
-    """One column of the table: a port and a type, the suites it was given and the number of exact answers in each."""
+    """One column of the table: port, dtype, suites, and the number of exact answers in each."""
 
     name: str
     suites: list[Suite]
@@ -75,7 +75,7 @@ def table(runs: list[EvaluationRun]) -> Table:
 
 
 def report(runs: list[EvaluationRun]) -> dict:
-    """What the table shows, for a file."""
+    """The figures of the table, for a file."""
     return {
         run.name: {
             suite.name: {"exact": exact, "cases": suite.size, "target": suite.target}

@@ -1,7 +1,7 @@
 """Reads question files: Markdown in which each heading is a question's id, each bullet one way to ask it.
 
 Knows nothing of models. The paragraph after the bullets is the answer; a file without answers (paraphrases
-of questions that stand elsewhere) is read by the same function.
+of questions from elsewhere) is read by the same function.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ABSENT_NAME = "I do not see that name in your list."
 
 @dataclass(frozen=True)
 class Question:
-    """One question: its id, the ways to ask it, and the answer ("" in a file that holds only paraphrases).
+    """One question: its id, its phrasings, and the answer ("" in a file that holds only paraphrases).
 
-    `written` are the asks that stand in the file as they are; the others come from templates.
+    `written` are the phrasings that the file has literally; the others come from templates.
     """
 
     id: str
@@ -49,7 +49,7 @@ def read_corpus(folder: Path) -> list[Question]:
 
 
 def read_templates(path: Path) -> list[str]:
-    """The ways to ask what a thing is, each with `{}` where the thing stands."""
+    """The ways to ask what a thing is, each with `{}` for the thing."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line[2:].strip() for line in lines if line.startswith("- ")]
 

@@ -1,4 +1,4 @@
-"""Where things are in the repository, and how a file of the course is read."""
+"""Paths in the repository, and reading of the course's source files."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""What commands do with their terminal: print what it can show, stream an answer, end with one line or at Ctrl-C."""
+"""Terminal behaviour of commands: printable output, streamed answers, one-line errors, Ctrl-C."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 
 def command(main: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator of every command's `main`: whatever the system does to it, it ends with one line and its exit code.
+    """Decorate a command's `main`: a system error ends it with one line and an exit code.
 
     130 after Ctrl-C; 1 when the reader of the output has gone, when the output or a file cannot be written or read,
     and when standard output is closed. A closed standard input is empty.
@@ -39,7 +39,7 @@ def command(main: Callable[..., Any]) -> Callable[..., Any]:
             _give_up_output()
             sys.exit(1)
         except OSError as error:
-            if error.errno is None:  # no answer of the system: a library that does not load, or a defect
+            if error.errno is None:  # not a system error: a library that does not load, or a defect
                 raise
             _end_refused(error)
 
@@ -47,7 +47,7 @@ def command(main: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_standard_streams() -> None:
-    """Opens the standard streams that are closed: the next file would take the number of one.
+    """Open the standard streams that are closed: the next file would take the number of one.
 
     The input is then empty, and the output refuses what is written, as a full disk does.
     """
@@ -60,20 +60,23 @@ def open_standard_streams() -> None:
 
 
 def replace_unknown_characters() -> None:
-    """A terminal may know fewer characters than the course and the model write: it gets "?" for the others."""
+    """Print "?" for characters that the terminal's encoding lacks."""
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):  # a notebook has its own
             stream.reconfigure(errors="replace")
 
 
 def _give_up_output() -> None:
-    """Discards what is still buffered, which Python would try to write at its end, and fail again."""
+    """Discard buffered output, which Python would try to write again at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_refused(error: OSError) -> NoReturn:
-    """Ends the command with what the system refused. Only a stream that is open already has no file name."""
+    """End the command with the file and the system's error.
+
+    Only errors of the standard streams have no file name.
+    """
     if error.filename is None:
         _give_up_output()
         fail(f"standard output: cannot be written ({error.strerror})", 1)
@@ -81,13 +84,13 @@ def _end_refused(error: OSError) -> NoReturn:
 
 
 def fail(problem: object, code: int = 2) -> NoReturn:
-    """Ends the command with one line on standard error; exit code 2 stands for an input that cannot be used."""
+    """End the command with one line on standard error; exit code 2 means unusable input."""
     print(problem, file=sys.stderr)
     sys.exit(code)
 
 
 def write_file(file: Path, text: str) -> None:
-    """Writes what an option asks for, and says so; where that cannot be, the command ends with one line."""
+    """Write a file that an option asks for and say so; end with one line if that fails."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -97,7 +100,7 @@ def write_file(file: Path, text: str) -> None:
 
 @contextmanager
 def interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Keeps Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
+    """Keep Ctrl-C until the yielded function is called, which then raises KeyboardInterrupt.
 
     A second Ctrl-C does not wait. Where Ctrl-C is ignored, or Python does not have it, nothing changes.
     """
@@ -127,7 +130,7 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
 
 @dataclass
 class Meter:
-    """Passes the pieces of an answer on and remembers when each came, in seconds since it was made."""
+    """Pass the pieces of an answer on, and record when each came, in seconds."""
 
     write: Callable[[str], object]
     clock: Callable[[], float] = time.perf_counter
@@ -141,7 +144,7 @@ class Meter:
         self.write(piece)
 
     def figures(self, max_tokens: int) -> list[str]:
-        """Tokens; time to the first one; how many came per second after it. What was not seen is left out."""
+        """Tokens, time to first token, and tokens per second after it; unobserved values are left out."""
         # One call a token; one more can follow the last token, with what an unfinished character leaves.
         tokens = min(len(self.seconds), max_tokens)
         texts = ["1 token" if tokens == 1 else f"{tokens} tokens"]
@@ -154,7 +157,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class TerminalSession:
-    """One solution's generator with everything it needs, answering on the terminal.
+    """A solution's generator with all that it needs to answer on the terminal.
 
     Args:
         port: where it runs: its name and its device.
@@ -173,13 +176,13 @@ class TerminalSession:
     max_tokens: int
 
     def answer(self, prompt: Sequence[int]) -> str:
-        """Streams the answer to standard output, then the line of figures; an interrupted one has both as well.
+        """Stream the answer to standard output, then a line of figures, also after Ctrl-C.
 
         Args:
             prompt: token ids; at least one, and fewer than `context`.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, after what there was has been printed.
+            KeyboardInterrupt: Ctrl-C, after the answer so far has been printed.
         """
         limit = min(self.max_tokens, self.context - len(prompt))
         meter = Meter(_write)

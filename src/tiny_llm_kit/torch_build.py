@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# PyTorch's own index of CPU builds, for a Linux machine without a GPU whose pip knows no such build.
+# PyTorch's own index of CPU builds, for a Linux machine without a GPU whose pip finds no such build.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 GAUDI_FIX = (
     "make the environment again so that it sees the container's packages: "
@@ -20,18 +20,18 @@ INTEL_MAC = "Intel Macs are not supported: neither MLX nor a current PyTorch has
 
 @dataclass(frozen=True)
 class Facts:
-    """What `choose` may look at.
+    """The facts that `choose` decides from.
 
     Attributes:
         pinned: the version in pyproject.toml, [tool.tiny_llm].
         system: Linux, Darwin or Windows, as `platform.system()` says it.
         machine: as `platform.machine()` says it.
         installed: the version of the torch that an import would find; "unknown" where it has no metadata.
-        outside: that torch lies outside of this environment.
+        outside: whether that torch is outside this environment.
         habana: the version of habana-torch-plugin.
-        gaudi: Intel's driver or tool is on this machine.
-        nvidia: an NVIDIA driver answers.
-        cpu_source: who offers the pinned version's CPU build: pip as it is configured, or PyTorch's index.
+        gaudi: whether Intel's driver or tool is on this machine.
+        nvidia: whether an NVIDIA driver answers.
+        cpu_source: where the pinned version's CPU build is: at pip's configured index, or at PyTorch's.
     """
 
     pinned: str
@@ -46,7 +46,7 @@ class Facts:
 
     @property
     def wants_cpu_build(self) -> bool:
-        """Elsewhere the index's default build is the right one."""
+        """Whether this machine wants the CPU build; elsewhere the index's default build is right."""
         return self.system == "Linux" and not self.nvidia
 
     @property
@@ -57,7 +57,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why (for the learner), and what pip is asked for when it is to install."""
+    """What to do, why (for the learner), and the requirement that pip installs."""
 
     action: Literal["keep", "install", "refuse"]
     why: str
@@ -65,7 +65,7 @@ class Decision:
 
 
 def choose(facts: Facts) -> Decision:
-    """The decision that follows from the facts."""
+    """Decide what to do about torch."""
     reason_to_keep = _reason_to_keep(facts)
     if reason_to_keep:
         return Decision("keep", f"torch {facts.installed} {reason_to_keep}")
@@ -76,7 +76,10 @@ def choose(facts: Facts) -> Decision:
 
 
 def _reason_to_keep(facts: Facts) -> str | None:
-    """A torch that stays: a vendor's, one that belongs to the machine, one built by hand, the pinned one."""
+    """Why the installed torch stays, None if it does not.
+
+    A vendor's torch stays, one that belongs to the machine, one built by hand, and the pinned one.
+    """
     if facts.installed is None:
         return None
     if facts.is_vendors:
@@ -89,7 +92,7 @@ def _reason_to_keep(facts: Facts) -> str | None:
 
 
 def _reason_to_refuse(facts: Facts) -> str | None:
-    """Machines for which a torch from an index would be wrong, or for which there is none."""
+    """Why no torch from an index is installed here: it would be wrong, or there is none."""
     if facts.habana:
         return "habana-torch-plugin is here without its torch: install the torch of the same Gaudi release"
     if facts.gaudi:
@@ -98,7 +101,7 @@ def _reason_to_refuse(facts: Facts) -> str | None:
 
 
 def _install(facts: Facts) -> Decision:
-    """Which build, on a machine where the pinned torch is missing."""
+    """The build to install on a machine where the pinned torch is missing."""
     plain, cpu = f"torch=={facts.pinned}", f"torch=={facts.pinned}+cpu"
     if not facts.wants_cpu_build:
         why = "this machine has an NVIDIA GPU" if facts.nvidia else f"it is the one for {facts.system}"

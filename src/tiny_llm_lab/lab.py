@@ -28,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
     add = top.add_argument
     add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all but scale")
     add("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose scheduler")
-    add("--hardware", default="yi-34b", choices=list(HARDWARE), help="whose steps; default: yi-34b")
-    add("--requests", type=whole_number(1), default=128, metavar="N", help="of each run; default: 128")
+    add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
+    add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
     add(
         "--seeds",
         type=whole_number(0),
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[[], Study]]:
-    """The studies that were asked for, by name."""
+    """The requested studies, by name."""
     if options.compare_engine:
         return {"agreement": partial(compare_engine, options, console)}
     names = resolve_serving(options.solution)
@@ -101,7 +101,7 @@ def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[
 
 
 def compare_engine(options: argparse.Namespace, console: Console) -> Study:
-    """The simulator beside the engine."""
+    """Compare the simulator with the engine."""
     backend = choose_backend(options.solution, options.backend)
     try:
         port = Port(SOLUTIONS[options.solution], backend, options.device)

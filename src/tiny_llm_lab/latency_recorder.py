@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Latencies:
-    """What a run has recorded, in seconds.
+    """Latencies of a run, in seconds.
 
     Args:
         ttfts: of each request that has a token, the time from its arrival to the first.
@@ -56,7 +56,7 @@ class Latencies:
 
 
 def weighted_percentile(values: "np.ndarray", weights: "np.ndarray", p: float) -> float:
-    """`percentile` of values each of which stands for several: no value is made up."""
+    """`percentile` of values that each stand for several; the result is one of the values."""
     import numpy as np
 
     order = np.argsort(values)
@@ -66,7 +66,7 @@ def weighted_percentile(values: "np.ndarray", weights: "np.ndarray", p: float) -
 
 
 class LatencyRecorder:
-    """Records latencies. A listener for the events of a scheduler."""
+    """A listener that records latencies from the events of a scheduler."""
 
     def __init__(self):
         self._first: float | None = None  # when the first request arrived
@@ -77,7 +77,7 @@ class LatencyRecorder:
         self._end = 0.0
 
     def arrive(self, sequence: Any, time: float) -> None:
-        """A request starts to wait."""
+        """Record that a request starts to wait."""
         self._first = time if self._first is None else self._first
         self._arrived[sequence.request_id] = time
         self.requests += 1
@@ -109,10 +109,10 @@ class LatencyRecorder:
             self._weights.append(weight)
 
     def stretch(self, sequences: Sequence[Any], times: "np.ndarray") -> None:
-        """Every one of these requests had a token at each of these times."""
+        """Record a token of each of these requests at each of these times."""
         import numpy as np
 
-        for sequence in sequences:  # before the first of them not all need have had one at the same time
+        for sequence in sequences:  # their previous tokens need not have come at the same time
             self._gap(float(times[0]) - self._last[sequence.request_id], 1)
             self._last[sequence.request_id] = float(times[-1])
         self._gaps.frombytes(np.diff(times).tobytes())
@@ -121,7 +121,7 @@ class LatencyRecorder:
         self._end = float(times[-1])
 
     def latencies(self) -> Latencies:
-        """What was recorded so far."""
+        """The latencies recorded so far."""
         import numpy as np
 
         found = (np.array(each) for each in (self._ttfts, self._delays, self._gaps, self._weights))

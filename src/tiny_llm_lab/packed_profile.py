@@ -1,4 +1,4 @@
-"""What the steps of a running engine cost: samples from its own events, and the sum nearest to them."""
+"""Measured step costs of a running engine: samples from its events, and the sum fitted to them."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tiny_llm_kit.trace.simulation.packed_cost import AdditiveCost, StepWork
 
 
 class EngineClock:
-    """The time that one engine has worked: it passes inside `with clock:` alone, and a wait is a jump.
+    """A clock of one engine's working time: it runs only inside `with clock:`, and jumps over waits.
 
     So a run takes no longer than its work, and engines that work in turns do not count each other's steps.
 
@@ -38,7 +38,7 @@ class EngineClock:
 
 
 class StepSamples:
-    """Listens to a scheduler, and notes what each step computed and how long it took.
+    """A listener that records the work of each step, and how long it took.
 
     A step counts from the end of the one before it, or from the end of a wait: planning and packing belong to it.
 

@@ -1,7 +1,7 @@
-"""Requests as people send them: lengths from published quantiles, and arrivals in seconds, one by one or in bursts.
+"""Realistic requests: lengths from published quantiles, and arrivals in seconds, singly or in bursts.
 
 The traces themselves are not in the repository. Between two published quantiles, lengths are spread evenly; a prompt
-and its answer are drawn apart, since in the trace where it is known their correlation is 0.04.
+and its answer are drawn independently, since their correlation is 0.04 in the trace where it is known.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def assert_close(actual, expected, *, atol: float = 1e-5, rtol: float = 1e-5, idea: str) -> None:
-    """Compares two NumPy arrays in float64.
+    """Compare two NumPy arrays in float64.
 
     Args:
         actual: what the solution computed.

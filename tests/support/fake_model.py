@@ -1,7 +1,7 @@
-"""A model, its caches, and a tokenizer that are scripts: every call of a scheduler can be compared exactly.
+"""A scripted model, with caches and a tokenizer, for exact comparison of scheduler calls.
 
-The vocabulary is bytes. The caches hold the tokens themselves, so the model sees at once when one is not what it
-should be, and says so in an AssertionError.
+The vocabulary is bytes. The caches hold the tokens themselves, so the model raises an AssertionError as soon as one
+is wrong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ OTHER_END = 257
 
 
 class ByteTokenizer:
-    """One id a byte, and two ids that end a text."""
+    """A tokenizer with one id per byte, and two ids that end a text."""
 
     eos_token_ids = frozenset({END, OTHER_END})
 
@@ -73,7 +73,7 @@ class FakeBatchCache:
 
 @dataclass(frozen=True)
 class PrefillCall:
-    """A prompt, or a piece of one, as the scheduler asked for it."""
+    """A recorded prefill call: a prompt, or a piece of one."""
 
     tokens: list[int]
     offset: int
@@ -83,17 +83,17 @@ class PrefillCall:
 
     @property
     def computed(self) -> int:
-        """Tokens."""
+        """Number of computed tokens."""
         return len(self.tokens)
 
     def __str__(self) -> str:
-        """ "prompt Hi"."""
+        """The call as text, such as "prompt Hi"."""
         return f"prompt {bytes(self.tokens).decode(errors='replace')}"
 
 
 @dataclass(frozen=True)
 class DecodeCall:
-    """A step of the batch, as the scheduler asked for it: one entry per slot."""
+    """A recorded decode call, with one entry per slot."""
 
     tokens: list[int | None]
     offsets: list[int]
@@ -107,11 +107,11 @@ class DecodeCall:
 
     @property
     def computed(self) -> int:
-        """Tokens."""
+        """Number of computed tokens."""
         return len(self.slots)
 
     def __str__(self) -> str:
-        """ "decode a-c": a letter per slot, a dash for an idle one."""
+        """The call as text, such as "decode a-c": a letter per slot, a dash for an idle one."""
         letters = ("-" if token is None else bytes([token]).decode(errors="replace") for token in self.tokens)
         return f"decode {''.join(letters)}"
 
@@ -119,14 +119,14 @@ class DecodeCall:
 class FakeModel:
     """A `ServingModel` that answers each prompt with a script.
 
-    It checks every call: tokens stand where their caches end, each slot continues its own request, a request that
+    It checks every call: tokens start where their caches end, each slot continues its own request, a request that
     ended is not computed again, no cache is released meanwhile. A call takes one second of the clock per token; idle
     slots do not count.
 
     Args:
         answers: by prompt, the ids that follow it; a string stands for its bytes and `END`.
         max_model_len: its context.
-        fails: by the number of the call, from 0: what it raises, before anything has changed.
+        fails: errors to raise by call number, from 0, before anything has changed.
         during: called with each call's number while it runs.
         clock: a `FakeClock` to move.
     """
@@ -197,7 +197,7 @@ class FakeModel:
         return [self._decode_row(call, kv_cache, slot) if slot in used else None for slot in range(slots)]
 
     def _run(self, call: PrefillCall | DecodeCall, layers: list) -> None:
-        """What all calls have in common, before anything has changed."""
+        """Check and count any call, before anything has changed."""
         number = len(self.calls)
         assert number < 1000, "1000 calls of the model: the loop does not end"
         assert len(layers) == self.num_hidden_layers, (
@@ -214,7 +214,7 @@ class FakeModel:
         self.clock.now += call.computed
 
     def _decode_row(self, call: DecodeCall, layers: list[FakeBatchCache], slot: int) -> int:
-        """Adds the row's token to its cache in every layer, and returns what follows."""
+        """Add the row's token to its cache in every layer, and return what follows."""
         rows = [layer.rows[slot] for layer in layers]
         assert all(row is not None for row in rows), f"slot {slot} was not filled in every layer"
         held = rows[0].offset
@@ -237,11 +237,11 @@ class FakeModel:
 
     @property
     def trace(self) -> list[str]:
-        """Every call in a few letters."""
+        """Every call as a short text."""
         return [str(call) for call in self.calls]
 
     def unreleased(self) -> str:
-        """What still holds memory, in words; empty when all is given back."""
+        """A description of what still holds memory; empty when all is released."""
         own = sum(not cache.is_released for cache in self.caches)
         batch = sum(not cache.is_released for cache in self.batch_caches)
         return ", ".join(

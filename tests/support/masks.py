@@ -8,7 +8,7 @@ import numpy as np
 
 from tiny_llm_kit.course.address import task_of_label
 
-# Where a text may have got to. bf16 has no 257 and float16 no 2,049: 13 tokens from each of these cross both borders.
+# Starts of a chunk in a text. bf16 has no 257 and float16 no 2,049: 13 tokens from each of these cross both borders.
 FAR_STARTS = (250, 2045, 30_000)
 SHORT_TYPES = ("bfloat16", "float16")
 MANY = 13
@@ -21,7 +21,7 @@ def visible_keys(positions, S: int, window: int | None = None) -> np.ndarray:
 
 
 def assert_shows(mask: np.ndarray, positions, idea: str, window: int | None = None) -> None:
-    """A mask (..., L, S) in NumPy must be 0 where `visible_keys` says so, and -inf elsewhere.
+    """Assert that a mask (..., L, S) in NumPy is 0 where `visible_keys` is true, and -inf elsewhere.
 
     Raises:
         AssertionError: naming the idea, and the first query and key that are wrong.
@@ -37,8 +37,8 @@ def assert_shows(mask: np.ndarray, positions, idea: str, window: int | None = No
 
 
 def assert_no_loop(make: Callable[[int], object], idea: str) -> None:
-    """make(size) must execute as many lines of Python for 400 tokens as for 4."""
-    make(4)  # what runs once only, runs here
+    """Assert that make(size) executes as many lines of Python for 400 tokens as for 4."""
+    make(4)  # warm-up: code that runs only once
     # The smallest of three: sometimes a library, or the garbage collector, adds lines.
     few, many = (min(_executed_lines(lambda size=size: make(size)) for _ in range(3)) for size in (4, 400))
     assert many == few, f"{idea}: {few} lines of Python ran for 4 tokens, {many} for 400; use whole arrays"
@@ -61,7 +61,7 @@ def _executed_lines(call: Callable[[], object]) -> int:
 
 
 def assert_traces(b, function: Callable, *arrays, idea: str):
-    """function(*arrays) must work where only the arrays' shapes, types and device are known; returns what it made.
+    """Assert that function(*arrays) works on the arrays' shapes, types and device alone; return its result.
 
     Raises:
         AssertionError: it read a number of an array, or mixed arrays of two devices.

@@ -55,7 +55,7 @@ class PackedServing:
         )
 
     def run(self, entries: Iterable[tuple[Any, int, int]]) -> list[np.ndarray]:
-        """Computes (sequence, start, size) in one call; returns the logits of the rows that need a token."""
+        """Compute (sequence, start, size) in one call; return the logits of the rows that need a token."""
         plan = [self.s.Scheduled(*entry) for entry in entries]
         self.rows = []
         self.runner.run(self.s.pack(plan))
@@ -85,7 +85,7 @@ def batch_with(s: Any, requests: Iterable[tuple[int, int]], page_size: int) -> A
 
 
 def poison_padding(runner: Any) -> None:
-    """Fills the pad page of every pool with NaN."""
+    """Fill the pad page of every pool with NaN."""
     for pool in runner.pools:
         pool.keys[-pool.page_size :] = np.nan
         pool.values[-pool.page_size :] = np.nan

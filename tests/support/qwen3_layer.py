@@ -6,12 +6,12 @@ import numpy as np
 
 
 def causal64(L: int, S: int) -> np.ndarray:
-    """0 where key j stands at or before query i, which stands at S - L + i; -inf elsewhere."""
+    """Causal mask (L, S): 0 where key j is at or before query i's position S - L + i, else -inf."""
     return np.where(np.arange(S) <= np.arange(L)[:, None] + S - L, 0.0, -np.inf)
 
 
 def attention64(query, key, value, scale=None, mask=0.0) -> np.ndarray:
-    """Grouped attention the slow way: every K/V head is repeated for its group."""
+    """Grouped attention computed naively: every K/V head is repeated for its group."""
     group = query.shape[-3] // key.shape[-3]
     key, value = np.repeat(key, group, axis=-3), np.repeat(value, group, axis=-3)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -21,12 +21,12 @@ def attention64(query, key, value, scale=None, mask=0.0) -> np.ndarray:
 
 
 def norm64(heads, weight, eps, axes=-1) -> np.ndarray:
-    """RMSNorm over the D numbers of each head; other axes are a wrong idea."""
+    """RMSNorm over the D numbers of each head; other `axes` are wrong ideas."""
     return heads / np.sqrt((heads**2).mean(axis=axes, keepdims=True) + eps) * weight
 
 
 def rope64(heads, theta, turn_by="token", pairs="halves") -> np.ndarray:
-    """RoPE of heads (B, L, H, D); any `turn_by` and `pairs` but these are wrong ideas."""
+    """RoPE of heads (B, L, H, D); other values of `turn_by` and `pairs` are wrong ideas."""
     L, H, D = heads.shape[1:]
     positions = np.arange(L)[:, None, None] if turn_by == "token" else np.arange(H)[:, None]
     turns = np.exp(1j * positions * np.float64(theta) ** (-np.arange(0, D, 2) / D))

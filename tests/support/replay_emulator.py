@@ -1,7 +1,7 @@
-"""Captured steps on a CPU: what HPU graphs and CUDA graphs do, and the mistakes that show nowhere else.
+"""Emulates captured graphs (HPU graphs, CUDA graphs) on a CPU, with the mistakes that only they show.
 
 A captured graph is a list of operations and of the arrays that they read and write. A replay runs this list again, on
-the same arrays; no line of Python runs. So inputs must be copied into the captured ones, results are always in the same
+the same arrays; no line of Python runs. So inputs must be copied into those arrays, results are always in the same
 arrays, and everything that Python decided or read during the capture is frozen. Knows the rules from the public sources
 of Gaudi's plug-in and from PyTorch's documents. PyTorch only: MLX has no such graphs.
 """
@@ -17,10 +17,10 @@ from tiny_llm_kit.course.recorded_operations import HOST_READS
 
 
 class RecordedGraph(TorchDispatchMode):
-    """As a context, records the operations that run in it; `replay` runs them again on the same arrays.
+    """A context that records the operations that run in it; `replay` runs them again on the same arrays.
 
     Raises:
-        RuntimeError: in the context, when a number of an array is read by Python: a device cannot replay that.
+        RuntimeError: Python reads a number of an array in the context, which a device cannot replay.
     """
 
     def __init__(self):
@@ -41,7 +41,7 @@ class RecordedGraph(TorchDispatchMode):
         return result
 
     def replay(self) -> None:
-        """Runs the operations again; their results take the place of those of the capture."""
+        """Run the operations again; their results take the place of those of the capture."""
         for operation, args, kwargs, made in self._calls:
             result = operation(*args, **kwargs)
             for array, new in zip(made, arrays_of(result) if made else [], strict=True):
@@ -51,7 +51,7 @@ class RecordedGraph(TorchDispatchMode):
 class ReplayEmulator:
     """A function as `wrap_in_hpu_graph` makes it: captured on its first call with a key, replayed from then on.
 
-    Results of all keys are filled with NaN before every call, so that one that was kept without a copy shows.
+    Results of all keys are filled with NaN before every call, so that a result kept without a copy is noticed.
 
     Args:
         function: of arrays and other values.

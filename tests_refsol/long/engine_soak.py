@@ -25,7 +25,7 @@ CANCELS = 0.02  # probability that a step is followed by a cancellation
 
 
 class SoakError(AssertionError):
-    """An answer that differs from that of the request alone, or memory that was not freed."""
+    """Raised for an answer that differs from that of the request alone, or memory that was not freed."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Prompts:
         self._prefixes = [rng.integers(0, vocabulary, PREFIX).tolist() for _ in range(PREFIXES)]
 
     def draw(self) -> tuple[list[int], int]:
-        """Token ids of a prompt, and tokens of its answer, at most."""
+        """Draw token ids of a prompt, and the maximum number of tokens of its answer."""
         shared = self._prefixes[self._rng.integers(PREFIXES)][: self._rng.integers(0, PREFIX + 1)]
         own = self._rng.integers(0, self._vocabulary, self._rng.integers(1, OWN + 1)).tolist()
         return shared + own, int(self._rng.integers(1, ANSWER + 1))
@@ -88,7 +88,7 @@ class Soak:
     def run(
         self, seconds: float, on_wave: Callable[[SoakCounts], object] = lambda counts: None
     ) -> SoakCounts:
-        """Waves of requests until the time is over, at least one.
+        """Run waves of requests until the time is over, at least one.
 
         Raises:
             SoakError: something is wrong.
@@ -101,7 +101,7 @@ class Soak:
                 return self.counts
 
     def wave(self, count: int) -> None:
-        """Serves this many requests that arrive over some steps, then checks every answer, and that nothing is left."""
+        """Serve this many requests that arrive over some steps; check every answer, and that nothing is left."""
         engine, waiting = self.pressed.engine, [self._request() for _ in range(count)]
         served: list[EngineRequest] = []
         while waiting or engine.has_work_remaining():
@@ -126,7 +126,10 @@ class Soak:
             open_ones[self.rng.integers(len(open_ones))].abort()
 
     def _check(self, request: EngineRequest) -> None:
-        """Equal to the request alone; a cancelled one as far as it came; after a near tie nothing is known."""
+        """Compare an answer with that of the request alone; after a near tie it may differ.
+
+        A cancelled request is compared as far as it came.
+        """
         output, counts = request.output(), self.counts
         answer = output.outputs[0]
         counts.requests += 1
@@ -158,16 +161,16 @@ class Soak:
         allocator = engine.allocator
         if allocator.num_free != allocator.num_blocks:
             lost = allocator.num_blocks - allocator.num_free
-            raise SoakError(f"{self._place('the last')}: {lost} blocks were not given back")
+            raise SoakError(f"{self._place('the last')}: {lost} blocks were not freed")
         if engine.num_open:
-            raise SoakError(f"{self._place('the last')}: the engine still knows {engine.num_open} requests")
+            raise SoakError(f"{self._place('the last')}: {engine.num_open} requests are still open")
 
     def _place(self, number: str) -> str:
         return f"seed {self.seed}, request {number}"
 
 
 def margin(answer: Any, place: int) -> float:
-    """By how much the most probable token of a place was better than the next one, in log-probability."""
+    """Log-probability margin between the two most probable tokens at a position."""
     first, second = sorted((each.logprob for each in answer.logprobs[place].values()), reverse=True)[:2]
     return first - second
 
@@ -178,7 +181,7 @@ def ended(answer: Any) -> tuple[str, int]:
 
 
 def first_difference(actual: list[int], expected: list[int]) -> int | None:
-    """Where two answers differ first; one that is the beginning of the other does not differ."""
+    """Index of the first difference of two answers, None if `actual` is a prefix of `expected`."""
     pairs = enumerate(zip(actual, expected, strict=False))
     beyond = len(expected) if len(actual) > len(expected) else None
     return next((place for place, (a, z) in pairs if a != z), beyond)

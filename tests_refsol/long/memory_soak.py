@@ -1,4 +1,4 @@
-"""The memory of a process that serves thousands of short requests, in the type and with the places of a real engine."""
+"""Memory of a process that serves thousands of short requests, with dtype and batch size of a real engine."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def resident_bytes() -> int:
     """Memory of this process that is in RAM.
 
     Raises:
-        ValueError: the system does not tell.
+        ValueError: the system does not report it.
     """
     if not STATM.exists():
         raise ValueError(f"--requests reads {STATM}, which only Linux has: run it there, or in a container")
@@ -29,7 +29,9 @@ def resident_bytes() -> int:
 
 
 class MemorySoak:
-    """Serves random short requests and reports the process's memory. Prompts have many lengths, so steps do too.
+    """Serves random short requests and reports the process's memory.
+
+    Prompts have many lengths, and so have steps.
 
     Args:
         port: whose code runs.
@@ -43,7 +45,7 @@ class MemorySoak:
         self.rng, self._vocabulary = np.random.default_rng(seed), network.config.vocab_size
 
     def run(self, count: int, on_report: Callable[[int, int], object]) -> None:
-        """Serves `count` requests, and calls on_report(requests, bytes) at the beginning and after each thousand."""
+        """Serve `count` requests; call on_report(requests, bytes) at the start and after each thousand."""
         params = self.llm.engine.names.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
         on_report(0, resident_bytes())
         for served in range(0, count, WAVE):

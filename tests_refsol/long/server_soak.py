@@ -1,4 +1,4 @@
-"""A soak test of the server: hundreds of clients at once, some of which go away or read slowly.
+"""A soak test of the server: hundreds of clients at once, some of which disconnect or read slowly.
 
 Every answer is compared with the one that the model gives to this request alone, and no block or request may be left.
 The clients use plain sockets, because a client library does not close a connection in the middle of an answer.
@@ -37,25 +37,25 @@ from .engine_soak import (
     margin,
 )
 
-SHAPES = {"Poisson": 1.0, "bursts": 0.05}  # of the arrivals: burstiness
-SECONDS = 10.0  # in which all clients come
-LEAVES, SLOW, WHOLE = 0.3, 0.1, 0.2  # shares of the clients: go away, read slowly, want no stream
-PAUSE = 0.2  # seconds, at most, that a slow reader rests between two reads
-LEAVING = 0.01  # seconds per token after which a client leaves that sees no pieces
-REST = 2.0  # seconds, at most, that a refused client waits before it comes again
+SHAPES = {"Poisson": 1.0, "bursts": 0.05}  # burstiness of the arrivals
+SECONDS = 10.0  # seconds in which all clients arrive
+LEAVES, SLOW, WHOLE = 0.3, 0.1, 0.2  # shares of clients that disconnect, read slowly, want no stream
+PAUSE = 0.2  # seconds, at most, between two reads of a slow reader
+LEAVING = 0.01  # seconds per token until a client without a stream leaves
+REST = 2.0  # seconds, at most, until a refused client retries
 PATIENCE = 3600.0  # seconds after which an answer counts as lost
-IDLE = 10.0  # seconds in which the server gives back what belongs to clients that have left
+IDLE = 10.0  # seconds in which the server must free what clients that have left held
 
 
 @dataclass(frozen=True)
 class Visit:
-    """What one client does.
+    """The behaviour of one client.
 
     Args:
         prompt: token ids.
         max_tokens: of the answer.
-        time: seconds from the start at which it comes.
-        leaves_after: pieces after which it goes away; None stays.
+        time: seconds from the start until it sends its request.
+        leaves_after: pieces after which it disconnects; None stays.
         pause: seconds between two reads.
         streams: whether it wants the answer piece by piece.
     """
@@ -70,7 +70,7 @@ class Visit:
 
 @dataclass
 class Seen:
-    """What a client has seen: the text, why it ended (None for a client that left), and how often it was refused."""
+    """What a client received: the text, its finish reason (None if it left), and the number of refusals."""
 
     text: str = ""
     reason: str | None = None
@@ -79,7 +79,7 @@ class Seen:
 
 @dataclass
 class ServerCounts:
-    """What a soak of the server has seen."""
+    """Counts of a soak of the server."""
 
     completed: int = 0
     left: int = 0
@@ -103,7 +103,7 @@ class ServerSoak:
     Args:
         port: whose code runs; its type is float32.
         seed: of everything random.
-        max_queue: of the server: clients beyond it are refused with 429, and come again.
+        max_queue: of the server: clients beyond it are refused with 429, and retry.
     """
 
     def __init__(self, port: Port, seed: int = 0, max_queue: int = 256):
@@ -112,7 +112,7 @@ class ServerSoak:
         shape = {"block_size": BLOCK, "max_model_len": PREFIX + OWN + ANSWER, "num_blocks": BLOCKS}
         pressed = {"max_num_seqs": SEQS, "max_num_batched_tokens": BUDGET}
         options = ServerOptions(max_queue=max_queue, request_timeout=PATIENCE)
-        # A model of its own: arrays of MLX belong to the thread that has loaded them.
+        # A separate model: arrays of MLX belong to the thread that has loaded them.
         self.app = create_app(
             lambda: LLM.of(port, *load_network(port, MODEL, "week3"), **shape, **pressed), options
         )
@@ -121,7 +121,7 @@ class ServerSoak:
         self._prompts = Prompts(network.config.vocab_size, self.rng)
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
-        """Runs `clients` clients that arrive within `seconds`, then checks every answer and that nothing is left.
+        """Run `clients` clients that arrive within `seconds`, then check every answer and that nothing is left.
 
         Raises:
             SoakError: something is wrong.
@@ -151,16 +151,19 @@ class ServerSoak:
         allocator = self.engine.allocator
         if not wait_until(lambda: allocator.num_free == allocator.num_blocks, IDLE):
             raise SoakError(
-                f"seed {self.seed}: {allocator.num_blocks - allocator.num_free} blocks were not given back"
+                f"seed {self.seed}: {allocator.num_blocks - allocator.num_free} blocks were not freed"
             )
         if not wait_until(self._is_idle, IDLE):  # a request is forgotten a moment after its blocks are back
-            raise SoakError(f"seed {self.seed}: the server still knows {self.loop.num_open} requests")
+            raise SoakError(f"seed {self.seed}: {self.loop.num_open} requests are still open")
 
     def _is_idle(self) -> bool:
         return not self.loop.num_open and not self.engine.has_work_remaining()
 
     def _check(self, number: int, visit: Visit, seen: Seen) -> None:
-        """Equal to the request alone; a client that left has seen its beginning; after a near tie nothing is known."""
+        """Compare an answer with that of the request alone; after a near tie it may differ.
+
+        A client that left has seen the beginning of the answer.
+        """
         counts = self.counts
         counts.refused += seen.refused
         counts.slow += visit.pause > 0
@@ -193,7 +196,7 @@ class ServerSoak:
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Whether it is so within these seconds."""
+    """Wait until a condition holds; return whether it did within these seconds."""
     end = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > end:
@@ -203,7 +206,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 async def visit_all(port: int, visits: list[Visit]) -> list[Seen]:
-    """All clients, each at its time.
+    """Run all clients, each at its time.
 
     Raises:
         SoakError: one of them got no answer, or a wrong kind of answer.
@@ -221,7 +224,7 @@ async def visit_all(port: int, visits: list[Visit]) -> list[Seen]:
 
 
 async def come(port: int, visit: Visit) -> Seen:
-    """One client, which comes again as often as it is refused.
+    """Run one client, which retries whenever it is refused.
 
     Raises:
         SoakError: the server answered something else than 200 or 429, or ended in the middle of an answer.
@@ -234,7 +237,7 @@ async def come(port: int, visit: Visit) -> Seen:
 
 
 async def ask(port: int, visit: Visit, seen: Seen) -> float | None:
-    """One request, noted in `seen`. Returns the seconds until the next one if it was refused."""
+    """Send one request and record it in `seen`; if refused, return the seconds until the retry."""
     reader, writer = await asyncio.open_connection(BackgroundServer.host, port)
     try:
         writer.write(request_bytes(visit))
@@ -254,11 +257,11 @@ async def ask(port: int, visit: Visit, seen: Seen) -> float | None:
     except asyncio.IncompleteReadError:
         raise SoakError(f"the answer ends after {seen.text!r}, without a reason") from None
     finally:
-        writer.transport.abort()  # no goodbye: the server has to notice
+        writer.transport.abort()  # without a closing message: the server has to notice
 
 
 def request_bytes(visit: Visit) -> bytes:
-    """The request as it is sent."""
+    """The HTTP request as bytes."""
     body = {
         "prompt": visit.prompt,
         "max_tokens": visit.max_tokens,
@@ -271,14 +274,14 @@ def request_bytes(visit: Visit) -> bytes:
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """The status and the headers of an answer."""
+    """Read the status and the headers of an answer."""
     lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     pairs = (line.partition(": ") for line in lines[1:] if line)
     return int(lines[0].split()[1]), {name.lower(): value for name, _, value in pairs}
 
 
 async def read_stream(reader: asyncio.StreamReader, visit: Visit, seen: Seen) -> None:
-    """Notes the pieces of a stream until it ends, or until the client has had enough."""
+    """Record the pieces of a stream until it ends, or until the client leaves."""
     pieces = 0
     async for data in stream_data(reader):
         if pieces == visit.leaves_after or data == "[DONE]":
@@ -289,7 +292,7 @@ async def read_stream(reader: asyncio.StreamReader, visit: Visit, seen: Seen) ->
 
 
 async def stream_data(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    """What server-sent events carry, out of a body in HTTP's chunks."""
+    """The data of server-sent events in a body in HTTP's chunked encoding."""
     text = ""
     while size := int(await reader.readuntil(b"\r\n"), 16):
         text += (await reader.readexactly(size + 2))[:-2].decode()
@@ -300,7 +303,7 @@ async def stream_data(reader: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def note(seen: Seen, told: dict[str, Any]) -> None:
-    """Takes a piece of an answer in."""
+    """Record a piece of an answer."""
     if "error" in told:
         raise SoakError(f"after {seen.text!r}: {told['error']['message']}")
     for choice in told["choices"]:

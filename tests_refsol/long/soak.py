@@ -1,7 +1,7 @@
 """`pdm run soak`: random requests with cancellations and preemptions, each compared with the same request served alone.
 
-With --server they come over HTTP, from hundreds of clients at once, some of which go away or read slowly. With
---requests so many short ones are served, in bf16, and the memory of the process is reported after each thousand.
+With --server, hundreds of clients send them over HTTP at once; some disconnect or read slowly. With --requests N,
+N short ones are served in bf16, and the memory of the process is reported after each thousand.
 """
 
 import argparse
@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
     add("--backend", default="all", choices=["all", *PORTS])
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
-    add("--requests", type=whole_number(1), metavar="N", help="instead: memory over so many short requests")
-    add("--server", action="store_true", help="clients of a server, in two shapes of arrival each")
+    add("--requests", type=whole_number(1), metavar="N", help="instead: process memory over N requests")
+    add("--server", action="store_true", help="clients of a server, with two arrival patterns on each port")
     add("--clients", type=whole_number(1), default=500, help="with --server; default: 500")
     return top
 
@@ -62,7 +62,7 @@ def show(console: Console, case: str, counts: Any) -> None:
 
 
 def soak_memory(ports: list[str], options: argparse.Namespace, console: Console) -> None:
-    """The memory of this process while each port serves short requests."""
+    """Report the memory of this process while each port serves short requests."""
     from .memory_soak import MemorySoak
 
     for name in ports:
@@ -78,7 +78,7 @@ def memory_line(name: str, count: int, size: int) -> str:
 
 
 def soak_servers(ports: list[str], options: argparse.Namespace, console: Console) -> None:
-    """A server on each port, with clients in each shape of arrival."""
+    """Soak a server on each port, once per arrival pattern."""
     from .server_soak import SHAPES, ServerSoak
 
     for name in ports:
@@ -93,7 +93,7 @@ def soak_servers(ports: list[str], options: argparse.Namespace, console: Console
 
 
 def soak(port: Port, policy: str, seed: int, seconds: float, console: Console) -> SoakCounts:
-    """Runs one soak, with a spinner and the counts so far."""
+    """Run one soak, with a spinner and the counts so far."""
     with console.status("") as status:
         made = Soak(port, seed, policy=policy)
         return made.run(seconds, lambda counts: status.update(f"{port.name}, {policy}: {counts}"))

@@ -107,7 +107,7 @@ def _own_mask(positions: mx.array, past: int, window: int | None) -> mx.array | 
 
 
 def _similar_lengths(texts: dict[int, list[int]]) -> list[list[int]]:
-    """Rows of decodes whose lengths are between the same two powers of two stand together."""
+    """Groups of the rows of decodes whose lengths are between the same two powers of two."""
     groups: dict[int, list[int]] = defaultdict(list)
     for row, slots in texts.items():
         groups[(len(slots) - 1).bit_length()].append(row)

@@ -169,7 +169,7 @@ class TinyKvPagedCache:
         return key, value, self.offset, mask
 
     def _reserve(self, L: int) -> None:
-        """Room for L more tokens. The first layer of a step finds the blocks missing, the others find them there."""
+        """Reserves room for L more tokens: the first layer of a step adds the blocks, the others find them there."""
         if self.offset < self.table.num_registered:
             raise ValueError(
                 f"position {self.offset} is in a block that other requests may read: go on at "

@@ -159,7 +159,7 @@ class ChunkedPrefillMetrics:
         raise NotImplementedError("week 2 day 7 task 7: ChunkedPrefillMetrics.get_interleaving_ratio")
 
     def summary(self) -> dict[str, Any]:
-        """All numbers for JSON: times in milliseconds, None where there is no number. Given."""
+        """All figures for JSON: times in milliseconds, None where nothing was measured. Given."""
         latencies = {"ttft": list(self.ttft.values()), "tbt": self.tbt, "tpot": list(self.tpot.values())}
         return {
             "prefill_step": self.prefill_step,

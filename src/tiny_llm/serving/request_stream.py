@@ -112,5 +112,5 @@ class RequestStream:
         raise NotImplementedError("week 3 day 6 task 6: RequestStream.close")
 
     def fail(self, error: str) -> None:
-        """Ends every answer whose last piece was not put with an error. Given: of an engine that is dead."""
+        """Ends with an error every answer whose last piece was not put: the engine is dead. Given."""
         self.put([Piece(index, finish_reason="error", error=error) for index in sorted(self._open)])

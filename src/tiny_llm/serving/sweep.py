@@ -44,7 +44,7 @@ def _check(steps: Sequence[int | None], rounds: int) -> None:
 
 # GIVEN: a run may return either; the lesson is the comparison.
 def _summary(result: Any) -> dict[str, Any]:
-    """A result as a summary, whichever of the two it is."""
+    """The summary of a result, which may be one already."""
     return result if isinstance(result, dict) else result.summary()
 
 

@@ -97,7 +97,7 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
 
 
 def _allow_graphs(num_buckets: int) -> None:
-    """Past its limit, Dynamo runs a function eagerly, and says so only in a log."""
+    """Raises the limits of Dynamo, past which it runs a function eagerly and says so only in a log."""
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, 4 * num_buckets)
     limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 32 * num_buckets)

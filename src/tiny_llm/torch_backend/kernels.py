@@ -110,8 +110,8 @@ def choose_kernels(attention: str) -> Kernels:
 def dense_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Day 1.1's `linear` by the fastest product of the device: (..., I), (O, I), (O,) or None to (..., O).
 
-    On a CPU bf16 weights have products of their own: for one row where there are bf16 units, and in float32 where there
-    are none. `w` may also be what `pack_weight` has made.
+    On a CPU bf16 weights have products of their own: for one row if it has bf16 units, and in float32 if it has
+    none. `w` may also be what `pack_weight` has made.
     """
     if isinstance(w, _PackedWeight):
         return torch.ops.tiny_llm.packed_linear(x, w.packed, bias)
@@ -124,7 +124,7 @@ def dense_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = N
 
 
 def _linear_of_one_row(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """By a product for vectors: oneDNN's for matrices took 1.2 to 2 × as long for one row on a CPU with AMX."""
+    """A product for vectors: oneDNN's for matrices took 1.2 to 2 × as long for one row on a CPU with AMX."""
     out = torch.mv(w, x.reshape(-1)).view(*x.shape[:-1], -1)
     return out if bias is None else out + bias
 

@@ -141,7 +141,7 @@ class PastMask:
 
     @classmethod
     def of(cls, bias: torch.Tensor, num_pages: int) -> "PastMask":
-        """That of N = `num_pages` pages."""
+        """The mask of N = `num_pages` pages."""
         return cls(bias, bias.amax(dim=0).view(num_pages, -1), bias.amax(dim=1) > -torch.inf)
 
 

@@ -5,7 +5,10 @@ from types import TracebackType
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Python's own report, except of Ctrl-C while the command's imports still run: `terminal.command` comes later."""
+    """Report an exception as Python does, except Ctrl-C during the command's imports.
+
+    Later `terminal.command` handles Ctrl-C.
+    """
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 

@@ -1,4 +1,4 @@
-"""`pdm run batch-main`: a solution answers many prompts, several in each step, by continuous batching."""
+"""`pdm run batch-main`: answer many prompts with continuous batching, several in each step."""
 
 import argparse
 import sys
@@ -34,11 +34,11 @@ LOADED = ("model", "solution", "backend", "device", "dtype", "quantize", "seed")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with `auto` resolved."""
+    """Parse the options and resolve `auto`."""
     top = argparse.ArgumentParser(prog="pdm run batch-main", description=__doc__)
     add = top.add_argument
     add(
-        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="one of the prompts"
+        "--prompt", type=text_argument, default=[], action="append", metavar="TEXT", help="prompt; repeatable"
     )
     add("--prompts-file", metavar="FILE", help="a prompt a line, UTF-8; - is standard input")
     add(
@@ -62,7 +62,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         type=stop_argument,
         action="append",
         metavar="TEXT",
-        help="ends an answer, and is no part of it",
+        help="ends an answer and is not part of it; repeatable",
     )
     add("--no-template", dest="template", action="store_false", help="continue the prompts as they are")
     add(
@@ -87,7 +87,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def job_of(options: argparse.Namespace) -> BatchJob:
-    """Loads the model, or ends the command with one line on what is wrong with the options or the files."""
+    """Load the model; bad options or files end the command with one line."""
     try:
         check_engine_arguments(options)
         lines = [] if options.prompts_file is None else read_prompts(options.prompts_file)
@@ -123,7 +123,7 @@ def engine_of(options: argparse.Namespace, count: int) -> LLMEngine:
 
 
 def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> Any:
-    """A table on a terminal, lines for a file or a pipe."""
+    """Choose the view: a table on a terminal, lines for a file or a pipe."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty() and not console.is_dumb_terminal
     if is_terminal and not options.plain:
         return LiveTable(SlotBoard(job.requests, job.slots), console)
@@ -131,7 +131,7 @@ def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) ->
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Runs the command on one console; returns the exit code."""
+    """Run the command on one console and return the exit code."""
     job = job_of(options)
     interrupted = job.report(lambda *shown: choose_view(options, *shown), console)
     if options.trace:

@@ -25,7 +25,7 @@ COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
 
 
 def parts(choice: str | None) -> list[str]:
-    """The parts that a command works on: the learner's port, or the one asked for, and the shared policy."""
+    """The parts that a command works on: the learner's port, or the requested one, and the shared policy."""
     return [*ports_of(choice or learner_port()), "serving"]
 
 
@@ -127,7 +127,10 @@ def prefix(options: argparse.Namespace) -> None:
 
 
 def selection(options: argparse.Namespace):
-    """Which tasks `--week --day [--task]` or `--through` name; unknown ones end the command with exit code 2."""
+    """The tasks that `--week --day [--task]` or `--through` select.
+
+    An unknown day or task ends the command with exit code 2.
+    """
     chosen = [number for number in (options.week, options.day, options.task) if number is not None]
     if options.through:
         if chosen:
@@ -141,7 +144,7 @@ def selection(options: argparse.Namespace):
 
 
 def known(address: Day | Task) -> None:
-    """Ends the command when the course has no such day or task."""
+    """End the command if the course has no such day or task."""
     if not any(tuple(task[: len(address)]) == tuple(address) for task in tasks()):
         present = sorted({str(task.of_day) for task in tasks()})
         kind = "task" if isinstance(address, Task) else "day"

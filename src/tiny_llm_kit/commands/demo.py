@@ -24,7 +24,7 @@ LOADED = ("model", "solution", "backend", "device", "dtype", "quantize")
 
 
 class Parser(argparse.ArgumentParser):
-    """Its help ends with the tables of options and of remedies."""
+    """A parser whose help ends with the tables of options and of remedies."""
 
     def format_help(self) -> str:
         return f"{super().format_help()}\n{help_text()}"
@@ -55,16 +55,16 @@ def parser() -> argparse.ArgumentParser:
     add("--max-seq-len", type=whole_number(2), metavar="N", help="default: what the longest request needs")
     add("--reserved-decode-slots", type=whole_number(0), default=0, metavar="N")
     add("--priorities", action="store_true", help="questions go before long texts")
-    add("--peak-load", type=share, metavar="SHARE", help="of the slots, from which on a long prompt waits")
+    add("--peak-load", type=share, metavar="SHARE", help="share of busy slots at which a long prompt waits")
     add("--patience", type=whole_number(1), default=Knobs.patience, metavar="N")
-    add("--max-tokens", type=whole_number(1), default=Knobs.max_tokens, metavar="N", help="of an answer")
-    add("--plain", action="store_true", help="lines alone, on a terminal too")
+    add("--max-tokens", type=whole_number(1), default=Knobs.max_tokens, metavar="N", help="tokens per answer")
+    add("--plain", action="store_true", help="only lines, on a terminal too")
     add_model_arguments(top, solution="ref")
     return top
 
 
 def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str] = input) -> str:
-    """Asks which demo to run; without a terminal it takes the first."""
+    """Ask which demo to run; without a terminal, take the first."""
     if wanted is not None or not is_terminal:
         return wanted or "sync"
     print("1  sync   all requests are there at the start; a loop steps the scheduler")
@@ -75,7 +75,7 @@ def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str]
 
 
 def make_demo(options: argparse.Namespace) -> Demo:
-    """Loads the model, or ends the command with one line on what is wrong with the options or the files."""
+    """Load the model; bad options or files end the command with one line."""
     try:
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         if not 0 <= options.reserved_decode_slots < options.batch_size:

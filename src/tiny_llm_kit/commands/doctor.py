@@ -1,5 +1,7 @@
-"""`pdm run doctor`: what is installed, what is missing, and the command that repairs it. Exit code 1 if the course
-cannot run. A table in a terminal, plain lines elsewhere."""
+"""`pdm run doctor`: what is installed, what is missing, and the command that repairs it.
+
+Prints a table on a terminal, plain lines elsewhere. The exit code is 1 if the course cannot run.
+"""
 
 import argparse
 import importlib.util

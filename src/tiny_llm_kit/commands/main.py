@@ -1,4 +1,4 @@
-"""`pdm run main`: a solution answers a question, or holds a conversation, on one port."""
+"""`pdm run main`: answer a question, or hold a conversation, with a solution on one port."""
 
 import argparse
 from dataclasses import replace
@@ -29,7 +29,7 @@ PROMPT = "What is chunked prefill?"
 
 
 def open_session(options: argparse.Namespace) -> TerminalSession:
-    """The model, ready to answer.
+    """Load the model, ready to answer.
 
     Raises:
         ValueError: an option is out of range, there is no such device, or the model's files are unusable.
@@ -37,7 +37,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     from ..engine.loading import ENGINES, load_network
     from ..engine.port import Port, resolve_serving
 
-    # Out of range is out of range, at a temperature of 0 too, where nothing is drawn.
+    # Checked at a temperature of 0 too, although nothing is drawn there.
     resolve_serving(options.solution).SamplingParams(options.temperature, options.top_p, options.top_k)
     check_engine_arguments(options)
     if options.loader == "week3":
@@ -59,7 +59,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
 
 def open_engine(options: argparse.Namespace) -> TerminalSession:
-    """The same with Week 3's engine, whose draws come from `SamplingParams`."""
+    """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
     from ..engine.port import SOLUTIONS
 
     llm = llm_class(SOLUTIONS[options.solution])(
@@ -90,7 +90,7 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
 
 
 def answer(session: TerminalSession, question: str) -> None:
-    """Answers one question. The prompt is encoded here, once."""
+    """Answer one question; its prompt is encoded here, once."""
     ids = encoded(session.tokenizer, question)
     if not ids:
         fail("the prompt is empty: give the model at least one token to continue")
@@ -102,7 +102,7 @@ def answer(session: TerminalSession, question: str) -> None:
 
 
 def encoded(tokenizer: Any, question: str) -> list[int]:
-    """The question as the model was trained to read it; a model without a template continues the plain text."""
+    """Token ids of the question in the chat template, or as plain text if the model has none."""
     messages = [{"role": "user", "content": question}]
     return tokenizer.encode(
         tokenizer.apply_chat_template(messages) if tokenizer.has_chat_template else question
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with `auto` resolved."""
+    """Parse the options and resolve `auto`."""
     options = parser().parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
     if options.quantize and options.loader == "auto":

@@ -18,7 +18,7 @@ from ..trace.serve import NoEnd
 
 
 def screen(day: Day, part: str = ""):
-    """The module that draws a day, `tiny_llm_kit.course.see.week_W_day_D`, or what one of its options shows."""
+    """The module that draws a day, `tiny_llm_kit.course.see.week_W_day_D`, or a part of its screen."""
     try:
         return import_module(f"tiny_llm_kit.course.see.week_{day.week}_day_{day.day}{part}")
     except ModuleNotFoundError:
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def end_in_learners_file(error: Exception, day: Day) -> NoReturn:
-    """Ends the command with the line of a learner's file that raised. A blank, and any other error, is raised."""
+    """End the command with the learner's line that raised; other errors and blank tasks are raised."""
     line = learners_line(error)
     if line is None or isinstance(error, NotImplementedError):
         raise error
@@ -67,7 +67,7 @@ def end_in_learners_file(error: Exception, day: Day) -> NoReturn:
 
 
 def shown(module, options: argparse.Namespace, backend: str) -> list[Callable]:
-    """The functions that draw a day's screen and its part for this port; or the screen of one sitting."""
+    """The functions that draw a day's screen and its part for this port, or the screen of one sitting."""
     if options.sitting is None:
         return [module.show, *filter(None, [getattr(module, f"show_{backend}", None)])]
     sittings = getattr(module, "SITTINGS", ())
@@ -79,7 +79,7 @@ def shown(module, options: argparse.Namespace, backend: str) -> list[Callable]:
 
 
 def show_graphs(options: argparse.Namespace) -> None:
-    """Counts the programs that a compiler for fixed shapes would make. PyTorch port only."""
+    """Count the programs that a compiler for fixed shapes would make. PyTorch port only."""
     module = screen(options.day, "_graphs")
     if options.backend == "mlx":
         fail("--graphs counts programs of the torch port: compilers for fixed shapes take no other")

@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_shape_arguments(top: argparse.ArgumentParser) -> None:
-    """Adds the options of random weights: speed does not depend on what a model knows."""
+    """Add the options for random weights: speed does not depend on the weights' values."""
     add = top.add_argument_group(
         "random weights", "to measure; texts are read as --model reads them"
     ).add_argument
@@ -92,7 +92,7 @@ def add_shape_arguments(top: argparse.ArgumentParser) -> None:
 
 
 def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) -> Any:
-    """The `LLM` that was asked for; runs on the engine's thread."""
+    """Open the `LLM` that the options ask for; runs on the engine's thread."""
     cls = llm_class(SOLUTIONS[options.solution])
     if check_layers(options.config, bool(options.random_weights), options.layers):
         port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
@@ -110,9 +110,9 @@ def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections there; where it cannot be, the command ends with one line.
+    """A listening socket on this address; if it cannot listen, the command ends with one line.
 
-    Before the model is loaded: the address may be taken.
+    Called before the model is loaded, because the address may be taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -132,15 +132,15 @@ def url_of(host: str, port: int) -> str:
 
 
 def say_ready(url: str, name: str) -> None:
-    """The line for those who wait for the model."""
+    """Print that the server is ready, with its URL and the name of the model."""
     print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
 
 
 def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = lambda name: None) -> Any:
-    """The server, not started yet.
+    """The server, not yet started.
 
     Args:
-        on_ready: called with the name of the model when requests are taken.
+        on_ready: called with the name of the model once requests are accepted.
 
     Raises:
         ValueError: an option is out of range.

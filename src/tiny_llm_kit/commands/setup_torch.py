@@ -1,4 +1,4 @@
-"""`pdm run setup-torch`: installs the torch build that fits this machine, and says which one and why."""
+"""`pdm run setup-torch`: install the torch build that fits this machine, and say which one and why."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`pdm run test --week 1 --day 2`: grades the learner's own package, `src/tiny_llm`."""
+"""`pdm run test --week 1 --day 2`: grade the learner's own package, `src/tiny_llm`."""
 
 import sys
 

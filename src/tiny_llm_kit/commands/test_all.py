@@ -1,4 +1,4 @@
-"""`pdm run test-all`: installs the torch port if it is missing, then runs every check that this machine can run."""
+"""`pdm run test-all`: run every check that this machine can run, after installing the torch port if it is missing."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from ..terminal import command
 Check = tuple[str, list[str]]
 
 INSTALLATION: Check = ("the torch port is missing: installing it", ["setup-torch"])
-# The tests take turns with the checks of the course, which are single processes: one process of tests for each core.
+# One test process per core; the checks of the course that run beside them are single processes.
 WORKERS = max(2, min(8, os.cpu_count() or 1))
 TESTS: Check = (
     "the day tests on the reference, and the tests of the product",
@@ -37,7 +37,7 @@ SOAK: Check = (
     "the soak: every answer under pressure is that of the request alone",
     ["soak", "--minutes", "2"],
 )
-# A learner's tests run with as many threads as the libraries take; all others here have one.
+# A learner's tests use the libraries' default number of threads; all other checks here use one.
 TWO_THREADS: list[Check] = [
     (f"the day tests of week {week} with two threads", ["test-refsol", "--week", str(week)])
     for week in sorted({day.week for day in days()})
@@ -47,7 +47,7 @@ TWO_THREADS: list[Check] = [
 @command
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="pdm run test-all", description=__doc__)
-    parser.add_argument(LONG, action="store_true", help=f"also what proves the machine: {LONG_ADDS}")
+    parser.add_argument(LONG, action="store_true", help=f"also the tests of the machine: {LONG_ADDS}")
     options = parser.parse_args(argv)
     failed = [] if "torch" in installed_backends() else run([INSTALLATION])
     failed += run_all(options.long)
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run_all(long: bool = False) -> list[str]:
-    """Runs the tests and, at the same time, the checks of the course. Returns the titles of those that failed."""
+    """Run the tests and the course checks side by side; return the titles of failures."""
     title, arguments = TESTS
     with ThreadPoolExecutor() as pool:
         course = pool.submit(run, COURSE, capture=True)
@@ -68,12 +68,12 @@ def run_all(long: bool = False) -> list[str]:
 
 
 def run(checks: list[Check], capture: bool = False, threads: int = 1) -> list[str]:
-    """Runs checks one after the other; returns the titles of those that failed."""
+    """Run checks one after the other; return the titles of failures."""
     return [title for title, arguments in checks if call(title, arguments, capture, threads)]
 
 
 def call(title: str, arguments: list[str], capture: bool = False, threads: int = 1) -> int:
-    """Runs a command in a separate process and prints how long it took; captured output comes last."""
+    """Run a command in a separate process and print its time; captured output comes last."""
     started = time.monotonic()
     name, *arguments = arguments
     if not capture:
@@ -95,10 +95,10 @@ def call(title: str, arguments: list[str], capture: bool = False, threads: int =
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Environment of a check. Processes that run side by side have one thread each: more would slow each other down.
+    """Environment of a check, with one thread for each of the processes that run side by side.
 
-    What a user sets for their own pytest runs, such as `-x` or `-k`, is not part of the proof. Bytecode is kept, also
-    where the machine's setting is not to: without it each of more than a hundred processes compiles the libraries.
+    Options that users set for their own pytest runs, such as `-x` or `-k`, are dropped. Bytecode is kept even if the
+    machine's setting forbids it: otherwise each of more than a hundred processes would compile the libraries.
     """
     mine = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return mine | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}

@@ -22,7 +22,7 @@ MODEL = "tiny-qwen3"
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with `auto` resolved."""
+    """Parse the options and resolve `auto`."""
     parser = argparse.ArgumentParser(prog="pdm run timeline", description=__doc__)
     add, size = parser.add_argument, whole_number(1, WHOLE)
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
@@ -64,7 +64,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def make_console() -> Console:
-    """The console: as wide as the terminal, or plain lines of the full width for a file or a pipe."""
+    """A console as wide as the terminal, or of full width and plain for a file or a pipe."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=COLUMNS)
 
@@ -76,7 +76,7 @@ def compare(options: argparse.Namespace) -> Comparison:
 
 
 def measured(options: argparse.Namespace, workload: Workload, names: ModuleType):
-    """How to run the workload on the model, which has been warmed up."""
+    """A function that runs the workload on the model, which has been warmed up."""
     try:
         model, _ = load(MODEL, solution=options.solution, backend=options.backend, device=options.device)
     except ValueError as error:  # no such device here, files that are unusable
@@ -87,7 +87,7 @@ def measured(options: argparse.Namespace, workload: Workload, names: ModuleType)
             f"{MODEL} reads {model.max_model_len}: choose fewer, or --simulate"
         )
     serving = Serving(names, model)
-    # What happens once, such as the start of threads, is no part of what is compared.
+    # Warm-up: one-time costs, such as the start of threads, are not part of the comparison.
     serve(serving, among_decodes(min(options.prompt_tokens, 256), options.decodes), 128)
     source = {"model": MODEL, "solution": options.solution, "port": options.backend}
     source |= provenance(model.device)

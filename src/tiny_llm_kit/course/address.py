@@ -14,11 +14,14 @@ class Day(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """How the day's files begin, those of its tests and of its wrong solutions."""
+        """Prefix of the names of the day's test and mutant files."""
         return f"week_{self.week}_day_{self.day}"
 
     def files(self, folder: Path, prefix: str = "") -> list[Path]:
-        """The day's files: `week_2_day_7.py`; or, of a large day, `week_2_day_7_masks.py` and so on; in order."""
+        """The day's files in a folder, in order.
+
+        They are `week_2_day_7.py`, or for a large day `week_2_day_7_masks.py` and so on.
+        """
         return [*folder.glob(f"{prefix}{self.slug}.py"), *sorted(folder.glob(f"{prefix}{self.slug}_*.py"))]
 
 
@@ -43,7 +46,7 @@ LABEL = re.compile(r"week (\d+) day (\d+) task (\d+): ([\w.<>]+)")
 
 
 def task_of_label(text: str) -> tuple[Task, str] | None:
-    """The task and the function that a blank hole's message names; None for any other message."""
+    """The task and the function that the message of a blank hole names; None for any other message."""
     match = LABEL.fullmatch(text)
     return match and (Task(*map(int, match.groups()[:3])), match[4])
 

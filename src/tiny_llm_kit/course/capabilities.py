@@ -60,14 +60,17 @@ def set_learner_port(port: str) -> None:
 
 
 def ports_of(choice: str) -> list[str]:
-    """`mlx`, `torch`, or both for `both`; `all` means every port installed here."""
+    """The ports that a name stands for: `both` is mlx and torch, `all` every port installed here."""
     if choice == "all":
         return installed_backends()
     return list(PORTS) if choice == "both" else [choice]
 
 
 def choose_backend(solution: str, wanted: str) -> str:
-    """`auto` is the learner's port; the reference takes any other that is installed, where that one is not."""
+    """Resolve `auto` to the learner's port.
+
+    The reference falls back to any installed port.
+    """
     if wanted != "auto":
         return wanted
     port, installed = ports_of(learner_port())[0], installed_backends()
@@ -76,14 +79,17 @@ def choose_backend(solution: str, wanted: str) -> str:
 
 
 def blank_tasks(solution: str, backend: str) -> set[Task]:
-    """The tasks that are blank; of the reference, none."""
+    """The blank tasks of a solution; the reference has none."""
     if SOLUTIONS[solution] != "tiny_llm":
         return set()
     return {state.task for state in states([backend]) if state.status == "blank"}
 
 
 def states(parts: Collection[str]) -> list:
-    """See `learner.states`, which parses the learner's files: imported where one is asked for."""
+    """The state of every task, see `learner.states`.
+
+    Imported on first use, because it parses the learner's files.
+    """
     from . import learner
 
     return learner.states(parts)
@@ -96,7 +102,10 @@ def has(capability: str, blank: Collection[Task]) -> bool:
 
 
 def choose_loader(solution: str, backend: str, wanted: str) -> str:
-    """`auto` is the newest engine whose own day is filled: of the learner's code, until Day 2.1, that of Week 1."""
+    """Resolve `auto` to the newest engine whose own day is filled.
+
+    It is Week 1's until the learner has filled Day 2.1.
+    """
     if wanted != "auto":
         return wanted
     blank = blank_tasks(solution, backend)
@@ -104,7 +113,7 @@ def choose_loader(solution: str, backend: str, wanted: str) -> str:
 
 
 def load_options(solution: str, backend: str) -> dict[str, Any]:
-    """How `runtime.loading.load` loads for this solution: what is blank is left out."""
+    """Options of `runtime.loading.load` for this solution, without what is still blank."""
     blank = blank_tasks(solution, backend)
     return {
         "keep_quantized": has("quantization", blank),
@@ -114,7 +123,7 @@ def load_options(solution: str, backend: str) -> dict[str, Any]:
 
 
 def network_options(solution: str, backend: str) -> dict[str, Any]:
-    """How `runtime.loading.load_network` loads for this solution."""
+    """Options of `runtime.loading.load_network` for this solution."""
     options = load_options(solution, backend)
     del options["chunk_mask"]  # of a runner of Week 2
     return options
@@ -122,7 +131,7 @@ def network_options(solution: str, backend: str) -> dict[str, Any]:
 
 @cache
 def llm_class(solution: str) -> type[LLM]:
-    """`LLM` of a solution: on the learner's port, as far as the solution is filled."""
+    """The `LLM` class of a solution, on the learner's port and as far as the solution is filled."""
     from ..engine.llm import LLM
 
     class SolutionLLM(LLM):
@@ -148,7 +157,7 @@ def llm_class(solution: str) -> type[LLM]:
 def load(
     model: str | PathLike[str] = "tiny-qwen3", *, solution: str = "ref", backend: str = "auto", **options: Any
 ) -> tuple[ModelRunner, Tokenizer]:
-    """A model ready to be served by a solution, as far as that is filled. `tiny_llm_kit.load`.
+    """Load a model to be served by a solution, as far as that is filled. Public as `tiny_llm_kit.load`.
 
     Args:
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
@@ -157,7 +166,7 @@ def load(
         options: see `runtime.loading.load`.
 
     Raises:
-        CheckpointError: the model's files are unusable, or not here.
+        CheckpointError: the model's files are missing or unusable.
         ValueError: no such device here.
     """
     from ..engine import loading
@@ -180,7 +189,7 @@ def unused_days(*used: str) -> list[Day]:
 
 @contextmanager
 def ends_at_a_blank(needs: Day, unused: Collection[Day] = ()) -> Iterator[None]:
-    """The command ends with one line: the first blank task, how to fill all it needs, how to see the reference.
+    """End the command at a blank task with one line: the task, how to fill it, how to see the reference.
 
     Args:
         needs: the last day whose code the command runs.
@@ -206,7 +215,7 @@ def _part_of(blank: NotImplementedError) -> str | None:
 
 
 def _first_blank(part: str | None, unused: Collection[Day]) -> str | None:
-    """The address of the earliest blank: a later one may be what stopped the command."""
+    """The address of the earliest blank task; a later one may be what stopped the command."""
     blanks = [state for state in states([part] if part else []) if state.status == "blank"]
     blanks = [state for state in blanks if state.task.of_day not in unused]
     return blanks[0].task.label(blanks[0].names[0]) if blanks else None

@@ -12,7 +12,7 @@ from .tree import LEARNER, reference_files
 
 
 def problems_of_stubs() -> list[str]:
-    """One line a problem; empty when the committed stubs are right."""
+    """One line per problem; empty if the committed stubs are right."""
     try:
         stale = [f"{path.relative_to(ROOT)}: stale; run `pdm run course sync`" for path in stale_stubs()]
     except MarkerError as error:
@@ -29,7 +29,7 @@ def _leaks() -> list[str]:
 
 
 def _not_invertible() -> list[str]:
-    """Filling every hole of a stub must give the reference back, byte for byte."""
+    """Files that are not restored byte for byte when every hole of their stub is filled."""
     texts = {file: file.read_text(encoding="utf-8") for file in reference_files()}
     return [
         f"{file.relative_to(ROOT)}: solving every task does not give this file back"

@@ -37,7 +37,7 @@ def is_blank(text: str, hole: Hole) -> bool:
 
 
 def _blank_line(lines: list[str], hole: Hole) -> int | None:
-    """Where the hole's raising line stands alone: below its comment, with no code of the same body after it."""
+    """Index of the hole's raising line if it stands alone: below its comment, with no code after it."""
     for at, line in enumerate(lines):
         if line.strip() == hole.blank_line.strip() and lines[at - 1].lstrip().startswith("#"):
             behind = next((other for other in lines[at + 1 :] if other.strip()), "")

@@ -100,7 +100,7 @@ def _comments(source: str, lines: list[str]):
         if at is None or any(first <= (number, at) < last for first, last in strings):
             continue
         if not text.startswith("#"):
-            raise MarkerError(f"line {number}: a TASK comment stands alone on its line")
+            raise MarkerError(f"line {number}: a TASK comment must be alone on its line")
         if ALMOST.match(text):
             yield number, line[:at], text.rstrip()
 
@@ -134,7 +134,7 @@ def _covers(node: ast.AST, lines: list[int]) -> bool:
 def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Hole:
     owner = _owner(line, indent, functions)
     if owner is None:
-        raise MarkerError(f"{file}:{line}: TASK {task} does not stand at the top level of a function's body")
+        raise MarkerError(f"{file}:{line}: TASK {task} is not at the top level of a function's body")
     qualname, function = owner
     start = line + 1
     while lines[start - 1].startswith(f"{indent}#") and lines[start - 1].strip() != END:

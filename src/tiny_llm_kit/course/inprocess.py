@@ -36,7 +36,7 @@ class DayTests(Generic[Result]):
     """A pytest plugin whose session calls `work` instead of running each test once.
 
     Args:
-        work: is given this object, whose `run` runs tests.
+        work: called with this object, whose `run` runs tests.
     """
 
     def __init__(self, work: "Callable[[DayTests], Result]"):
@@ -50,11 +50,11 @@ class DayTests(Generic[Result]):
         self.is_interrupted = False
 
     def run(self, of: Day | Task) -> list[TestOutcome]:
-        """How the tests of a day or of a task ended, on every port."""
+        """Outcomes of the tests of a day or of a task, on every port."""
         return [self._run(item) for item in self._items(of)]
 
     def first_failure(self, of: Day | Task, port: str | None = None, idea: Hashable = None) -> TestOutcome:
-        """The first test that does not pass; the last one where all do.
+        """Outcome of the first test that does not pass, or of the last one if all pass.
 
         Args:
             port: runs only this port's and the policy's tests; None runs those of every port.
@@ -64,7 +64,7 @@ class DayTests(Generic[Result]):
         likely = [item for item in items if _twin_name(item) == self.failed_for.get(idea)]
         for number, item in enumerate(likely + items):
             outcome = self._run(item)
-            # What crashes must be what crashes first in the order of the file.
+            # A crash counts only in the order of the file, not from the test that is tried early.
             if outcome.status == "failed" or (outcome.status != "passed" and number >= len(likely)):
                 self.failed_for[idea] = _twin_name(item)
                 break
@@ -72,7 +72,7 @@ class DayTests(Generic[Result]):
 
     def _run(self, item: pytest.Item) -> TestOutcome:
         with self._output_kept():
-            # Without a next test every fixture ends with this one: none keeps an earlier solution.
+            # Without a next test every fixture ends with this one, so that no fixture keeps an earlier solution.
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         return self.outcomes.pop(item.nodeid)
 
@@ -109,17 +109,17 @@ class DayTests(Generic[Result]):
 
 
 def _costs(item: pytest.Item) -> tuple[bool, bool]:
-    """Searches with many examples come last, tests that load no port's model first: most of them catch enough."""
+    """Sort key: tests that load no model first, since they catch most mutants; long searches last."""
     return item.get_closest_marker("hypothesis") is not None, port_of(item) is not None
 
 
 def _twin_name(item: pytest.Item) -> str:
-    """The same for a test on either port."""
+    """A test's name without its port, the same for both ports."""
     return item.name.replace(f"[{port_of(item)}", "[")
 
 
 def _how(report, call) -> str:
-    """A failed test is "failed" when a check of the test said so, and "crashed" when the code under test raised."""
+    """How a failed test ended: "failed" by a check of the test, "crashed" by the code under test."""
     if getattr(report, "blank", None):
         return "blank"
     asserted = isinstance(call.excinfo.value, AssertionError | pytest.fail.Exception)
@@ -129,11 +129,11 @@ def _how(report, call) -> str:
 def with_day_tests(
     days: Sequence[Day], backends: Sequence[str], solution: str, work: Callable[[DayTests], Result]
 ) -> Result:
-    """What `work` returns, called with the tests of `days` on a solution, all collected.
+    """Collect the tests of `days` on a solution, call `work` with them, and return its result.
 
     Raises:
         RuntimeError: with pytest's output, when the tests cannot be collected or `work` fails.
-        KeyboardInterrupt: Ctrl-C, which pytest would end its session for and keep.
+        KeyboardInterrupt: Ctrl-C, which pytest itself would swallow after ending its session.
     """
     tests: DayTests[Result] = DayTests(work)
     arguments = [str(file) for day in days for file in day_tests(day)]
@@ -144,7 +144,7 @@ def with_day_tests(
     arguments += [f"--solution={solution}", f"--backends={','.join(backends)}"]
     profile = settings.get_current_profile_name()
     with patch.dict(os.environ), tests._output_kept():
-        os.environ.pop("PYTEST_ADDOPTS", None)  # what a user wants of their own pytest runs
+        os.environ.pop("PYTEST_ADDOPTS", None)  # options meant for the user's own pytest runs
         os.environ.pop(
             "CI", None
         )  # there pytest explains every failure in full, which takes minutes for long lists

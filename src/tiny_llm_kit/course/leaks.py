@@ -9,7 +9,7 @@ GIVEN = re.compile(r"#\s*GIVEN: \S")
 
 
 def leaks(source: str) -> list[str]:
-    """One line for each rule of the cut that a reference file breaks; empty when the cut is clean."""
+    """One line for each leak in a reference file; empty when the cut is clean."""
     holes = find_holes(source)
     return [*_private_helpers(source, holes), *_names_bound_in_holes(source, holes)]
 
@@ -19,7 +19,10 @@ def _in_hole(line: int, holes: list[Hole]) -> bool:
 
 
 def _private_helpers(source: str, holes: list[Hole]) -> list[str]:
-    """A private name that only holes use gives the solution away: mark it, nest it, or declare it GIVEN."""
+    """Private names that only holes use, which give the solution away.
+
+    Mark them, nest them, or declare them GIVEN.
+    """
     lines, tree = source.splitlines(), ast.parse(source)
     found = []
     for name, first, last in _private_definitions(tree):
@@ -50,7 +53,7 @@ def _is_private(name: str) -> bool:
 
 
 def _declared(lines: list[str], first: int) -> bool:
-    """A `# GIVEN: reason` on the definition's line or on the one above its decorators."""
+    """Whether a `# GIVEN: reason` is on the definition's line or on the one above its decorators."""
     above = first - 2
     while above >= 0 and lines[above].lstrip().startswith("@"):
         above -= 1
@@ -67,7 +70,7 @@ def _uses(tree: ast.Module, name: str) -> list[int]:
 
 
 def _names_bound_in_holes(source: str, holes: list[Hole]) -> list[str]:
-    """Given code below a hole may only use what is bound outside the hole."""
+    """Names that given code uses although only a hole binds them."""
     functions = functions_of(source)
     found = []
     for hole in holes:

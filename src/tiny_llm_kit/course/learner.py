@@ -54,7 +54,10 @@ def _text(reference: Path) -> str:
 
 
 def _has_function(text: str, hole: Hole) -> bool:
-    """Whether a function of that name is still there. Looks at the text, which may not be Python just now."""
+    """Whether the text still has a function of that name.
+
+    The text need not parse as Python.
+    """
     name = hole.qualname.rpartition(".")[2]
     return re.search(rf"^\s*(async )?def {name}\b", text, re.MULTILINE) is not None
 
@@ -67,7 +70,7 @@ def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> l
 
 
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
-    """Fills the blank holes of the wanted tasks from the reference; a hole with work in it is left alone."""
+    """Fill the blank holes of the wanted tasks from the reference; a hole with work in it is left alone."""
     written = []
     for file in _files(parts, wanted):
         filled = fill(_text(file), read(file), wanted)
@@ -80,10 +83,10 @@ def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
 def reset(
     parts: Iterable[str], wanted: Callable[[Task], bool], whole_files: bool = False
 ) -> tuple[list[Path], Path | None]:
-    """Puts the functions of the wanted tasks back to their stubs, after a backup of the files it changes.
+    """Put the functions of the wanted tasks back to their stubs, after a backup of the files it changes.
 
     Args:
-        whole_files: renew the whole files that hold these tasks, whatever is in them.
+        whole_files: renew the whole files that hold these tasks, whatever their content.
 
     Raises:
         LookupError: a file cannot be read as Python, or a function is no longer where the stub has it.

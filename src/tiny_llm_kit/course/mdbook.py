@@ -1,4 +1,4 @@
-"""mdBook on the book: which program, on which port of this machine, with this Python for its preprocessor."""
+"""Run mdBook on the book: find the program and a free port, use this Python for the preprocessor."""
 
 import os
 import shlex
@@ -23,7 +23,7 @@ def serve(port: int, in_browser: bool) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether mdBook, which serves on localhost, could have this port."""
+    """Whether this port is free on localhost, where mdBook serves."""
     family, *_, address = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)[0]
     try:
         socket.create_server(address, family=family).close()
@@ -43,7 +43,7 @@ def mdbook(action: str, *options: str) -> int:
     try:
         return subprocess.run([program, action, str(BOOK), *options], env=environment).returncode
     except KeyboardInterrupt:
-        return 0  # how one ends `serve`
+        return 0  # the usual way to end `serve`
 
 
 def find_mdbook() -> str | None:

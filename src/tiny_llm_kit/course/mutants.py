@@ -26,7 +26,7 @@ class Mutant:
     """One wrong idea, as a replacement of text in the reference.
 
     Args:
-        task: whose tests must kill it, for example "1.1.3".
+        task: the task whose tests must kill it, for example "1.1.3".
         idea: the wrong idea in a few words.
         file: the file of the backend package, or of `serving`, that holds it: "attention.py", or "../x.py" for one
             that both ports share.
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def _around(source: str, qualname: str | None) -> tuple[str, str, str]:
-    """`source` cut into what stands before, in and after a function."""
+    """`source` split into the text before, in and after a function."""
     if qualname is None:
         return "", source, ""
     function = functions_of(source)[qualname]
@@ -100,10 +100,10 @@ def _listed_in(file: Path) -> list[Mutant]:
 
 
 def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None) -> Verdict:
-    """Runs the tests of the mutant's own task on it, until the first that fails.
+    """Run the tests of the mutant's own task on it, until the first that fails.
 
     Args:
-        tests: those of its day, among others.
+        tests: collected tests, those of its day among them.
         part: where its edit is.
         backend: which port runs the tests; for an edit in a port always that port.
     """
@@ -118,13 +118,16 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
 
 
 def _package_of(file: Path, part: str) -> str:
-    """What must be imported anew when `file` changes. No other part imports a port, and all parts import the rest."""
+    """The package to import again when `file` changes.
+
+    No other part imports a port, and all parts import the rest.
+    """
     is_of_port = part in PORTS and file.is_relative_to(REFERENCE / PARTS[part])
     return f"tiny_llm_ref.{PARTS[part]}" if is_of_port else "tiny_llm_ref"
 
 
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
-    """Runs every mutant with a progress bar; prints killed/total per day and part, and each survivor."""
+    """Run every mutant with a progress bar; print killed/total per day and part, and each survivor."""
     chosen = [only] if only else days()
     parts = [*backends, "serving"]
     work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]

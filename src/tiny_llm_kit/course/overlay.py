@@ -25,7 +25,7 @@ class _TextLoader(SourceFileLoader):
 
 @cache
 def _compiled(text: str, path: str):
-    """Compiles a text once: most files are the same in all the courses that a check makes."""
+    """Compile a text once: most files are the same in all the courses that a check makes."""
     return compile(text, path, "exec", dont_inherit=True)
 
 
@@ -59,17 +59,17 @@ def _is_of(package: str, name: str) -> bool:
 
 
 def forget(package: str) -> None:
-    """Removes `package` from the loaded modules, so that the next import loads it again."""
+    """Remove `package` from the loaded modules, so that the next import loads it again."""
     for name in [name for name in sys.modules if _is_of(package, name)]:
         del sys.modules[name]
 
 
 @contextmanager
 def overlay(package: str, texts: Mapping[Path, str]) -> Iterator[None]:
-    """Inside, `import package` sees `texts` (by absolute path) instead of the files; outside, the files again.
+    """A context in which `import package` sees `texts`, by absolute path, instead of the files.
 
     Args:
-        package: with its dots, as "tiny_llm_ref.mlx_backend". What imports it from outside keeps what it has imported.
+        package: dotted name, as "tiny_llm_ref.mlx_backend". Modules outside it keep what they have imported from it.
         texts: of files of this package.
     """
     finder = _Finder(package, texts)

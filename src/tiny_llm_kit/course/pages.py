@@ -1,4 +1,4 @@
-"""The pages of a day: one chapter, or of a large day one page for each sitting; and the tasks of each sitting."""
+"""The pages of a day, one or one per sitting, and the tasks of each sitting."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ HEADING = re.compile(r"^### Task (\d+\.\d+\.\d+): ", re.MULTILINE)
 
 
 def pages_of(day: Day) -> list[Path]:
-    """The pages of a day, in order: book/src/weekW-0D-*.md; or weekW-0Da-*.md, weekW-0Db-*.md and so on."""
+    """The pages of a day, in order: weekW-0D-*.md, or per sitting weekW-0Da-*.md, weekW-0Db-*.md and so on."""
     return sorted((BOOK / "src").glob(f"week{day.week}-{day.day:02d}*.md"))
 
 
@@ -26,7 +26,7 @@ def tasks_on(text: str) -> list[Task]:
 
 
 def sittings_of(day: Day) -> list[list[Task]]:
-    """The tasks of each sitting: those of each page; of a day with one page, or none yet, all its tasks."""
+    """The tasks of each sitting, by page; a day with at most one page is one sitting."""
     pages = pages_of(day)
     if len(pages) < 2:
         return [[task for task in tasks() if task.of_day == day]]

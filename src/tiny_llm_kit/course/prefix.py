@@ -42,14 +42,17 @@ def course_with(blank: Callable[[Task], bool]) -> dict[Path, str]:
 
 @cache
 def _cut(reference: Path, blank: frozenset[Task]) -> str:
-    """Each file is cut once for each set of its tasks, and most runs of the check share most files."""
+    """The files' stubs with these tasks blank.
+
+    Each file is cut once per set of its tasks, because most runs of the check share most files.
+    """
     return cut(reference.read_text(encoding="utf-8"), lambda task: task in blank)
 
 
 def _solved_until(tests: DayTests, day: Day, number: int) -> Finding:
-    """Days < `day` and its first `number` sittings solved: the tests of the last of these sittings must pass.
+    """Check with days before `day` and its first `number` sittings solved: the last sitting's tests must pass.
 
-    Those of earlier days and sittings have passed when less was solved: they met no blank, so nothing that they run is
+    Tests of earlier days and sittings have passed with less solved. They met no blank, so none of the code they run is
     new.
     """
     sittings = sittings_of(day)
@@ -62,7 +65,10 @@ def _solved_until(tests: DayTests, day: Day, number: int) -> Finding:
 
 
 def _blank_at(tests: DayTests, day: Day) -> Finding:
-    """Days < day solved: each test of `day` must end at a blank of that day, and each task must have tests."""
+    """Check with days before `day` solved: each of its tests must end at a blank of `day`.
+
+    Each of its tasks must have tests.
+    """
     with overlay("tiny_llm", course_with(lambda task: task.of_day >= day)):
         outcomes = tests.run(day)
     problems = [f"{o.nodeid} does not need its task: {o.status}" for o in outcomes if not _waits_for(o, day)]
@@ -70,7 +76,7 @@ def _blank_at(tests: DayTests, day: Day) -> Finding:
 
 
 def _blank_alone(tests: DayTests, task: Task) -> Finding:
-    """Everything solved except one task: each test of it must stop at this task."""
+    """Check with all but one task solved: each test of this task must stop at it."""
     with overlay("tiny_llm", course_with(lambda other: other == task)):
         outcomes = tests.run(task)
     wrong = [o for o in outcomes if (task_of_label(o.message) or [None])[0] != task]
@@ -93,7 +99,7 @@ def _runs() -> list[Callable[[DayTests], Finding]]:
 
 
 def report_prefix(console: Console, backends: list[str]) -> int:
-    """Runs the check with a progress bar, prints a line a run and each problem; 1 when there is any.
+    """Run the check with a progress bar, and print a line per run and each problem; return 1 if there is any.
 
     Each run tests every port at once, and so the policy, which they share, once.
     """

@@ -1,4 +1,4 @@
-"""What a graph compiler would see of a run of torch: its operations in order, and the numbers that the host reads.
+"""Torch operations of a run in order, and the numbers that the host reads, as a graph compiler sees them.
 
 MLX has no twin of it: it compiles nothing unless it is asked to.
 """
@@ -51,7 +51,7 @@ def _described(part):
 
 
 def record(run: Callable[[], object]) -> Recording:
-    """Runs `run()` and records every operation of torch in it."""
+    """Run `run()` and record every operation of torch in it."""
     with _Recorder() as recorder:
         run()
     operations = (name for name, *_ in recorder.calls)

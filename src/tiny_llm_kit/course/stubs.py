@@ -29,7 +29,7 @@ def stale_stubs() -> list[Path]:
 
 
 def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
-    """Brings the stubs up to date.
+    """Bring the stubs up to date.
 
     Returns:
         The files written or removed, and the folder of the backup, if one was made. A file that only the learner
@@ -56,11 +56,11 @@ def sync(backup: bool = False) -> tuple[list[Path], Path | None]:
 
 
 class LearnersWork(Exception):
-    """`sync` would have lost the work in these files.
+    """Raised when `sync` would overwrite a learner's work.
 
     Args:
-        files: with work in them, which are as they were.
-        restored: that were absent, and are there again.
+        files: files that hold work, left as they were.
+        restored: absent files that were written again.
     """
 
     def __init__(self, files: list[Path], restored: list[Path]):
@@ -91,7 +91,7 @@ def write(path: Path, text: str) -> None:
 
 
 def keep(files: list[Path]) -> Path | None:
-    """Copies the files that exist into a fresh backup folder, and says which; None when there is nothing to keep."""
+    """Copy the existing files into a fresh backup folder, and return it; None if there are none."""
     files = [file for file in files if file.exists()]
     if not files:
         return None

@@ -1,4 +1,4 @@
-"""The files of the course: which there are, and which tasks and days the reference defines."""
+"""The files of the course, and the tasks and days that the reference defines."""
 
 from functools import cache
 from pathlib import Path

@@ -36,7 +36,10 @@ def stop_argument(text: str) -> str:
 
 
 def output_argument(text: str) -> Path:
-    """A file that the command will write. It is tried now: at its end, all that the command computed would be lost."""
+    """A file that the command will write.
+
+    It is opened now, so that a wrong path does not lose the results at the command's end.
+    """
     file = Path(text)
     try:
         existed = file.exists()
@@ -60,7 +63,7 @@ def positive_number(text: str) -> float:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
-    """Adds the options for the solution, the port, the device and the model; `solution` is the default."""
+    """Add the options for the solution, the port, the device and the model; `solution` is the default."""
     add = parser.add_argument
     add(
         "--solution",
@@ -80,7 +83,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_eager_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--enforce-eager`, an option of Week 3's engine alone."""
+    """Add `--enforce-eager`, an option of Week 3's engine alone."""
     parser.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
@@ -89,23 +92,26 @@ def add_eager_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def check_engine_arguments(options: argparse.Namespace) -> None:
-    """Raises ValueError if an engine that does not have these options is asked for."""
+    """Raise ValueError if an engine that does not have these options is asked for."""
     if options.enforce_eager is not None and options.loader != "week3":
         raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for drawing tokens and for their number."""
+    """Add the options for drawing tokens and for their number."""
     add = parser.add_argument
-    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="tokens of an answer, at most")
+    add("--max-tokens", type=whole_number(1), default=256, metavar="N", help="maximum tokens per answer")
     add("--temperature", type=float, default=0.0, help="0 is greedy")
     add("--top-p", type=float, help="with a temperature: draw from the nucleus of this probability")
     add("--top-k", type=int, help="with a temperature: draw from this many tokens")
-    add("--seed", type=whole_number(0), default=0, help="of the random draws")
+    add("--seed", type=whole_number(0), default=0, help="seed of the random draws")
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
-    """Adds an option for each field of `EngineOptions`, which checks the values; `defaults` differ from its own."""
+    """Add an option for each field of `EngineOptions`; `defaults` replace its own.
+
+    `EngineOptions` checks the values.
+    """
     group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
     for each in engine_fields():
         default = defaults.get(each.name, each.default)
@@ -119,7 +125,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> No
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given for the options of `add_engine_arguments`.
+    """The values given for the options of `add_engine_arguments`.
 
     Raises:
         ValueError: a value is out of range.

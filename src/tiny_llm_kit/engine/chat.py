@@ -8,7 +8,7 @@ GOODBYES = ("exit", "quit")
 
 
 class MessageTooLong(Exception):
-    """A question that does not fit into the model's context, even without a history."""
+    """Raised for a question that does not fit into the model's context, even without a history."""
 
 
 class Conversation:
@@ -44,12 +44,12 @@ class Conversation:
         )
 
     def keep(self, answer: str) -> None:
-        """Adds the answer to the last question given to `prompt`."""
+        """Add the answer to the last question given to `prompt`."""
         self.messages.append({"role": "assistant", "content": answer})
 
 
 def chat(session: TerminalSession, first: str | None = None) -> None:
-    """Asks and answers until `exit`, `quit` or the end of the input. `first` is a question to begin with."""
+    """Ask and answer until `exit`, `quit` or the end of the input. `first` is a question to begin with."""
     conversation = Conversation(session)
     if _at_a_terminal():
         print("Ctrl-D or exit ends the conversation.")

@@ -18,7 +18,7 @@ def will_compile(port: Port, enforce_eager: bool | None) -> bool:
         enforce_eager: True never compiles, False always, and None on the devices that gain most.
 
     Raises:
-        ValueError: it should, and something is missing on this machine. With None it warns instead.
+        ValueError: compilation is asked for, and something is missing on this machine. With None it warns instead.
     """
     if enforce_eager or (enforce_eager is None and port.device not in BY_DEFAULT):
         return False
@@ -32,7 +32,7 @@ def will_compile(port: Port, enforce_eager: bool | None) -> bool:
 
 
 def keep_compiled(port: Port) -> None:
-    """Lets the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
+    """Let the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
     try:
         port.kit.keep_compiled(user_cache())
     except (OSError, NoCopyError):  # no home, or none that can be written: each run compiles again
@@ -42,10 +42,10 @@ def keep_compiled(port: Port) -> None:
 def shapes_without_buckets(
     names: Any, most: int, max_num_seqs: int, pad_block: int, block_size: int
 ) -> list[Any]:
-    """Batches for a warm-up of graphs that take any number of rows: one row, several, and as many as a step has.
+    """Batches that warm up graphs for any number of rows: one row, several, and as many as a step has.
 
-    Decodes have a past, so that what reads it is compiled as well. One row has a separate graph, and so have numbers of
-    rows for which the model chooses another product, as it does for quantised weights.
+    Decodes have a context, so that the code that reads it is compiled as well. One row has a separate graph, and so
+    have numbers of rows for which the model chooses another product, as it does for quantised weights.
 
     Args:
         names: of the solution's `serving`.
@@ -59,13 +59,13 @@ def shapes_without_buckets(
 
 
 def decodes_of_padding(names: Any, count: int, pad_block: int, block_size: int) -> Any:
-    """A batch for a warm-up: `count` decodes that read two tokens of the pad block, and write to it.
+    """A warm-up batch: `count` decodes that read two tokens of the pad block, and write to it.
 
     Args:
         names: of the solution's `serving`.
         pad_block, block_size: of the allocator.
     """
-    context = 2  # with the row itself three keys: a compiler takes a size of 1 for a constant
+    context = 2  # three keys with the row itself: a compiler takes a size of 1 for a constant
     table = [pad_block] * -(-(context + 1) // block_size)
     return names.PackedBatch(
         [0] * count, [context] * count, [pad_block * block_size] * count, list(range(count + 1)), [context] * count,
@@ -74,7 +74,7 @@ def decodes_of_padding(names: Any, count: int, pad_block: int, block_size: int) 
 
 
 def rows_of_padding(names: Any, count: int, pad_slot: int) -> Any:
-    """A batch for a warm-up: one prompt of `count` tokens, whose keys and values go to the pad block.
+    """A warm-up batch: one prompt of `count` tokens, whose keys and values go to the pad block.
 
     Args:
         names: of the solution's `serving`.

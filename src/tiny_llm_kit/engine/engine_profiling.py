@@ -1,4 +1,4 @@
-"""What an engine measures before its first request: the memory of the largest step, and what steps cost."""
+"""Measurements before an engine's first request: memory of the largest step, and cost of steps."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size:
 
 
 def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, limits: EngineLimits) -> Any:
-    """Measures the cost of steps here; each decode has half of its context, or what the blocks hold.
+    """Measure the cost of steps here; each decode has half of its context, or what the blocks hold.
 
     Returns:
         A `StepProfile` of the solution.
@@ -71,7 +71,10 @@ def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, l
     sizes = sorted({*(size for size in SIZES if size < most), -(-most // 2), most})
 
     def seconds(tokens: int, decodes: int) -> float:
-        """More decodes than run at a time, which a line of one request needs, cost as much as those."""
+        """Seconds of a step; more decodes than may run at a time cost as much as that maximum.
+
+        The line of one request needs such a step.
+        """
         at_most = options.max_num_seqs
         return timer.seconds(*((at_most, at_most) if decodes > at_most else (tokens, decodes)))
 

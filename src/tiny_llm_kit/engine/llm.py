@@ -81,23 +81,23 @@ class LLM:
 
     @classmethod
     def choose_backend(cls, wanted: str) -> str:
-        """What "auto" is."""
+        """The backend that "auto" stands for."""
         return default_port() if wanted == "auto" else wanted
 
     @classmethod
     def load_options(cls, backend: str) -> dict[str, Any]:
-        """Options of `load_network`: what the solution can do so far."""
+        """Options of `load_network` for what the solution can do so far."""
         return {}
 
     @classmethod
     def engine_options(cls, backend: str) -> dict[str, Any]:
-        """Options of the engine, unless others are given: what the solution can do so far."""
+        """Options of the engine for what the solution can do so far, unless others are given."""
         return {}
 
     def generate(
         self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True
     ) -> list[RequestOutput]:
-        """Answers prompts, as many at a time as the engine runs.
+        """Answer prompts, as many at a time as the engine runs.
 
         A request that cannot be served has the finish reason "error" and a line that says why; the others are served.
 
@@ -133,7 +133,7 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
     ) -> list[RequestOutput]:
-        """Answers conversations, rendered by the model's chat template.
+        """Answer conversations, rendered by the model's chat template.
 
         Args:
             messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations.
@@ -149,7 +149,7 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
-        """Answers one prompt and yields the text piece by piece.
+        """Answer one prompt and yield the text piece by piece.
 
         Args:
             prompt: token ids.
@@ -172,15 +172,15 @@ class LLM:
 
     @property
     def padding_waste(self) -> PaddingWaste:
-        """How much padding the model has computed so far; none without buckets."""
+        """The padding that the model has computed so far; none without buckets."""
         return self.engine.runner.waste
 
     def reset_prefix_cache(self) -> None:
-        """Forgets all cached prefixes."""
+        """Forget all cached prefixes."""
         self.engine.reset_prefix_cache()
 
     def close(self) -> None:
-        """Gives the memory of weights and KV blocks back. Closing twice does nothing."""
+        """Free the memory of weights and KV blocks. Closing twice does nothing."""
         self.engine.close()
 
     def __enter__(self) -> "LLM":
@@ -218,7 +218,7 @@ class LLM:
 
 
 class _Told:
-    """Passes the text of one sequence on, once for each new token."""
+    """Passes the text of one sequence on, once per new token."""
 
     def __init__(self, on_text: Callable[[str], object]):
         self._on_text, self._tokens, self._characters = on_text, 0, 0
@@ -231,13 +231,13 @@ class _Told:
 
 
 def check_quantization(name: str, value: str | None) -> None:
-    """Raises ValueError if an option is no quantisation."""
+    """Raise ValueError if an option is not a quantisation."""
     if value not in (None, *QUANTIZATIONS):
         raise ValueError(f"{name} is {value!r}: choose {' or '.join(QUANTIZATIONS)}, or None")
 
 
 def backend_of_environment(wanted: str) -> str:
-    """A backend that is asked for; for "auto" that of the environment, if it names one.
+    """The backend that is asked for; for "auto" the one that the environment names, if any.
 
     Raises:
         ValueError: there is no such backend.

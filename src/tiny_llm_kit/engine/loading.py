@@ -75,7 +75,7 @@ def load(
     seed: int = 0,
     **options: Any,
 ) -> tuple[ModelRunner, Tokenizer]:
-    """Loads a runner and a tokenizer, which schedulers, `Request` and `batch_generate` take.
+    """Load a runner and a tokenizer, which schedulers, `Request` and `batch_generate` take.
 
     Args:
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
@@ -118,7 +118,7 @@ def load_network(
     attention: str = "device",
     head_quantization: str | None = None,
 ) -> tuple[Any, Tokenizer]:
-    """Loads a week's model with its weights on the port's device, and its tokenizer.
+    """Load a week's model with its weights on the port's device, and its tokenizer.
 
     Args:
         quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
@@ -152,7 +152,7 @@ def load_checkpoint(
     dtype: str = "auto",
     quantizer: WeightQuantizer | None = None,
 ) -> Checkpoint:
-    """Reads a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
+    """Read a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
 
     Args:
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
@@ -201,7 +201,7 @@ def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | 
 
 
 def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Says on standard error how many matrices of the layers cannot be quantised.
+    """Print on standard error how many matrices of the layers cannot be quantised.
 
     Raises:
         ValueError: none can be.
@@ -226,7 +226,7 @@ def _read_weights(
     dtype: str,
     quantizer: WeightQuantizer | None,
 ) -> dict[str, Any]:
-    """Reads one weight after the other, so that only one is in memory in its stored and in its final form."""
+    """Read one weight after the other, so that only one is in memory in its stored and in its final form."""
     stored = {}
     for file in {info.file: None for info in headers.values()}:
         stored.update(_open(kit, file))
@@ -248,7 +248,7 @@ def _read_weights(
 
 
 def _checked(kit: ModuleType, array: Any, info: TensorInfo, name: str, dtype: str) -> Any:
-    """The array as it is stored, whose numbers the model can compute with.
+    """The stored array, after a check that its numbers are finite and fit the type.
 
     Raises:
         CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.

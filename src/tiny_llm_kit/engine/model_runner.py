@@ -144,7 +144,7 @@ class ModelRunner:
                 layer.rewind(count)
 
     def _choose(self, logits, rows: Sequence[int], draws: "Draws", choices: Any) -> list[int]:
-        """Chooses one token for each of these rows; `choices` is `draws.choices` on the device.
+        """Choose one token for each of these rows; `choices` is `draws.choices` on the device.
 
         Each set of sampling parameters is drawn for all rows, so that the shape stays the same.
         """
@@ -163,7 +163,7 @@ class ModelRunner:
 
 
 class Draws:
-    """Which rows draw with which parameters.
+    """The sampling parameters of a batch, and which row uses which.
 
     Args:
         rows: `sampling_key` of each row.

@@ -21,7 +21,7 @@ class PackedRunner:
         inputs_of: makes the solution's `PackedInputs` of the list that its `flatten` has made.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
         buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
-        capture: makes of a forward, which is a function of arrays alone, one that is captured and replayed; see the
+        capture: turns a forward, which is a function of arrays alone, into one that is captured and replayed; see the
             solution's `capture_step`.
     """
 
@@ -52,7 +52,7 @@ class PackedRunner:
 
     @property
     def computed_tokens(self) -> int:
-        """Rows that the model has computed so far, those of padding included."""
+        """Rows that the model has computed so far, padding included."""
         return self.waste.padded_tokens
 
     def run(self, batch: Any) -> list[Any]:
@@ -63,7 +63,7 @@ class PackedRunner:
         return chosen
 
     def warm_up(self, on_progress: Callable[[int, int], object] = lambda done, total: None) -> None:
-        """Runs every bucket that a load can need once, as `run` does, on a batch that writes only to the pad block.
+        """Run every bucket that a load can need once, on a batch that writes only to the pad block.
 
         Each number of sampled rows also draws a token once: drawing has operations that the greedy choice has not.
 
@@ -81,7 +81,7 @@ class PackedRunner:
     def warm_up_on(
         self, batches: Sequence[Any], on_progress: Callable[[int, int], object] = lambda done, total: None
     ) -> None:
-        """The same without buckets: runs these batches as they are."""
+        """Run these batches once as they are, for an engine without buckets."""
         for done, batch in enumerate(batches, start=1):
             self._compute(batch, None)
             on_progress(done, len(batches))
@@ -94,7 +94,7 @@ class PackedRunner:
             chosen = [] if logits is None else self._choose(batch, logits)
             for pool in self.pools:
                 pool.materialize()
-            if logits is None:  # nothing was read, so wait for the device before anyone takes the time
+            if logits is None:  # nothing was read, so synchronise before the caller takes the time
                 self.kit.synchronize(self.device)
         return chosen
 

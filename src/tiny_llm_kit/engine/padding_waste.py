@@ -19,11 +19,11 @@ class PaddingWaste:
     padded_pages: int = 0
 
     def count(self, batch: Any, bucket: Any, page_size: int) -> None:
-        """Adds a call.
+        """Add a call.
 
         Args:
-            batch: what was asked for.
-            bucket: what it was padded to; None for nothing.
+            batch: the requested batch.
+            bucket: the bucket that it was padded to; None if it was not padded.
             page_size: tokens per page.
         """
         tokens, pages = len(batch.token_ids), sum(batch.past_pages(page_size))

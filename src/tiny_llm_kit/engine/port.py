@@ -57,7 +57,7 @@ def default_port() -> str:
 
 
 def install_line(port: str) -> str:
-    """How to install a missing port, or why that is impossible."""
+    """The line that installs a missing port, or the reason why that is impossible."""
     if is_intel_mac(platform.system(), platform.machine()):
         return INTEL_MAC
     if port == "torch":
@@ -70,7 +70,7 @@ def install_line(port: str) -> str:
 
 
 def require_backend(name: str) -> None:
-    """Ends the command with one line if this port is not installed."""
+    """End the command with one line if this port is not installed."""
     if name not in installed_backends():
         raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
 
@@ -89,7 +89,7 @@ def resolve_serving(solution: str) -> ModuleType:
 
 
 def _checked(name: str) -> ModuleType:
-    """Imports `name`, and ends the command if it is not from this repository: tests must run the edited code."""
+    """Import `name`, and end the command if it is not from this repository: tests must run the edited code."""
     solution, _, package = name.partition(".")
     if solution == "tiny_llm":
         _check_packages("serving", package)
@@ -104,7 +104,10 @@ def _checked(name: str) -> ModuleType:
 
 
 def _check_packages(*packages: str) -> None:
-    """Ends the command if a learner's package has lost its `__init__.py`: Python would import it, empty."""
+    """End the command if a learner's package has lost its `__init__.py`.
+
+    Python would import it as an empty package.
+    """
     for package in packages:
         file = SOURCES / "tiny_llm" / package / "__init__.py"
         if not file.exists():
@@ -112,7 +115,7 @@ def _check_packages(*packages: str) -> None:
 
 
 def _imported(name: str) -> ModuleType:
-    """Imports `name`. An error in a learner's file ends the command with one line; one in the reference is raised."""
+    """Import `name`; an error in a learner's file ends the command, one in the reference is raised."""
     try:
         return import_module(name)
     except (Exception, SystemExit) as error:  # a learner's sys.exit(0) would pass for a success
@@ -138,7 +141,7 @@ def _where(error: BaseException) -> tuple[str, int]:
 
 
 def learners_line(error: BaseException) -> str | None:
-    """The last line of a learner's file that an error went through, and the error; None if it went through none."""
+    """The last line of a learner's file that an error went through, and the error; None if there is none."""
     learners = SOURCES / "tiny_llm"
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(learners)

@@ -1,4 +1,4 @@
-"""The bars that `LLM` draws on a terminal: while it warms up, and while it generates."""
+"""The progress bars of `LLM` on a terminal: one while it warms up, one while it generates."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ PAUSE = 0.1  # seconds between two looks at the requests
 
 
 class GenerationBar:
-    """How many requests have ended, and tokens per second. Draws nothing where standard error is no terminal.
+    """A bar of finished requests and tokens per second, drawn only if standard error is a terminal.
 
     Args:
         requests: all of them.
@@ -37,7 +37,7 @@ class GenerationBar:
         return self
 
     def __call__(self) -> None:
-        """After a step."""
+        """Update the bar after a step."""
         now = time.perf_counter()
         if not self._progress.disable and now >= self._next:
             self._next = now + PAUSE
@@ -55,7 +55,7 @@ class GenerationBar:
 
 @contextmanager
 def warm_up_bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar for `PackedRunner.warm_up`; gives its `on_progress`. Draws nothing where standard error is no terminal."""
+    """A bar for `PackedRunner.warm_up` that yields its `on_progress`, drawn only on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("warm-up"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

@@ -10,7 +10,7 @@ from .progress_bar import warm_up_bar
 
 
 class StepShapes:
-    """Decides how steps are padded and whether the model is compiled, and makes the runner for it.
+    """Decides which steps are padded and whether the model is compiled, and makes the runner for it.
 
     Args:
         port: of the solution whose code runs.
@@ -19,7 +19,7 @@ class StepShapes:
         num_blocks: of its pools.
 
     Raises:
-        ValueError: the model should be compiled, and cannot be on this machine.
+        ValueError: the model should be compiled, which this machine cannot do.
     """
 
     def __init__(self, port: Port, names: Any, options: EngineOptions, limits: EngineLimits, num_blocks: int):
@@ -55,7 +55,7 @@ class StepShapes:
         return runner
 
     def warm_up(self, runner: PackedRunner) -> None:
-        """Runs every shape that a step can have once, with a progress bar on a terminal."""
+        """Run every shape that a step can have once, with a progress bar on a terminal."""
         with warm_up_bar() as on_progress:
             if self.buckets is not None:
                 runner.warm_up(on_progress)

@@ -1,4 +1,4 @@
-"""Measures what steps of a runner cost, for the step profile of Day 3.5."""
+"""Measures the cost of a runner's steps, for the step profile of Day 3.5."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SIZES = (16, 64, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True)
 class StepLine:
-    """seconds = a + b · tokens."""
+    """A cost line: seconds = a + b · tokens."""
 
     a: float
     b: float
@@ -34,7 +34,7 @@ class StepTimer:
 
     Args:
         names: the module `serving` of a solution.
-        runner: what runs them.
+        runner: the runner of the steps.
         block_size: of its pools.
         context: tokens that each decode reads.
     """
@@ -54,7 +54,7 @@ class StepTimer:
         return median(taken)
 
     def batch(self, tokens: int, decodes: int) -> Any:
-        """The step."""
+        """A batch of `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
         batch = self.names.PackedBatch()
         parts = [(1, self.context)] * decodes + [(tokens - decodes, 0)] * (tokens > decodes)
         for size, past in parts:

@@ -113,7 +113,7 @@ class ModelConfig:
         return tuple(self.sliding_window if kind == SLIDING else None for kind in types)
 
     def require_plain_qwen3(self, reader: str) -> None:
-        """Rejects a model that `reader`, Week 1's model, does not compute.
+        """Reject a model that `reader`, such as Week 1's model, cannot compute.
 
         Raises:
             CheckpointError: the model is of another family, or has biases, windows or a scaled RoPE.
@@ -136,7 +136,7 @@ def _is_positive(value: object) -> bool:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads `config.json` of a model folder, in the spelling of old and new transformers and of mlx-lm.
+    """Read `config.json` of a model folder, in the spelling of old and new transformers and of mlx-lm.
 
     Raises:
         CheckpointError: as `ModelConfig`, and for what is not supported (other activations, other RoPEs).

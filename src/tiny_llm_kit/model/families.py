@@ -37,7 +37,7 @@ class Family:
     must_give_head_dim: bool = False
 
     def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
-        """Rejects biases that this architecture never has, and missing ones that it always has."""
+        """Reject biases that this architecture never has, and missing ones that it always has."""
         for field, found, fixed in (
             ("attention_bias", attention_bias, self.attention_bias),
             ("mlp_bias", mlp_bias, self.mlp_bias),
@@ -73,7 +73,7 @@ def head_dim_of(architecture: str, data: Mapping[str, Any]) -> object:
 
 
 def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> object:
-    """Hkv: null means one per query head, as does no field in Llama's files, the first of which had no groups."""
+    """Hkv: one per query head if it is null, or absent in Llama's files, the first of which had no groups."""
     given = data.get("num_key_value_heads")
     may_derive = "num_key_value_heads" in data or architecture == "LlamaForCausalLM"
     return data.get("num_attention_heads") if given is None and may_derive else given
@@ -95,14 +95,14 @@ def _no_window(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
 
 
 def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
-    """Mistral: the window is for all layers; null means none."""
+    """Mistral's windows: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
     window = data.get("sliding_window", DEFAULT_WINDOW)
     return window, () if window is None else ("sliding_attention",) * layers
 
 
 def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
-    """Qwen: a switch and a list of layer types, or all layers from `max_window_layers` on."""
+    """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
     switch = data.get("use_sliding_window", False)
     require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
     window = data.get("sliding_window", DEFAULT_WINDOW) if switch else None

@@ -15,7 +15,7 @@ def shown(value: object, width: int = 60) -> str:
 
 
 def require(field: str, value: object, holds: bool, wanted: str) -> None:
-    """Raises CheckpointError for a field of a file, in words that all readers share, unless `holds`."""
+    """Raise CheckpointError for a field of a file, in words that all readers share, unless `holds`."""
     if not holds:
         found = "missing" if value is None else shown(value)
         raise CheckpointError(f"{field} is {found} and must be {wanted}")
@@ -45,7 +45,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong with a JSON file, in a few words."""
+    """A description of what is wrong with a JSON file."""
     if isinstance(error, json.JSONDecodeError):
         return f"is not JSON ({error.msg} at character {error.pos})"
     if isinstance(error, UnicodeDecodeError):

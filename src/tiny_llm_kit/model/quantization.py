@@ -41,12 +41,12 @@ class WeightQuantizer:
         return self.bits is not None and in_a_layer(name, shape) and shape[1] % GROUP_SIZES[self.bits] == 0
 
     def quantize(self, name: str, array: Any, config: ModelConfig) -> Any:
-        """Quantises a plain matrix, and converts it to the device's form."""
+        """Quantise a plain matrix, and convert it to the device's form."""
         group_size = GROUP_SIZES[self.bits]
         return self._prepared(name, self.port.quantize_matrix(array, group_size, self.bits), config)
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig) -> Any:
-        """Converts words, scales and biases of a checkpoint to the device's form."""
+        """Convert words, scales and biases of a checkpoint to the device's form."""
         stored: Quantization = config.quantization
         return self._prepared(
             name, self.port.QuantizedWeights(*parts, stored.group_size, stored.bits), config

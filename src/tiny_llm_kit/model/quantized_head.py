@@ -18,7 +18,7 @@ class QuantizedHead:
 
     Args:
         checkpoint: `Checkpoint`, or an object with its `config` and `weight`.
-        quantizer: to how many bits.
+        quantizer: quantises the head.
     """
 
     checkpoint: Any
@@ -26,7 +26,7 @@ class QuantizedHead:
 
     @property
     def config(self) -> ModelConfig:
-        """With a head of its own."""
+        """The configuration, with an untied head."""
         return replace(self.checkpoint.config, tie_word_embeddings=False)
 
     def weight(self, name: str, *shape: int) -> Any:

@@ -20,7 +20,7 @@ LARGEST_FACTOR = 1e9
 REFUSED = {
     "longrope": "its frequencies change with the length of the text, and keys in the cache would have to turn again",
     "su": "it is an old name of longrope, whose frequencies change with the length of the text",
-    "mrope": "it turns by places in an image, and there are none in a text",
+    "mrope": "it rotates by positions in an image, which a text does not have",
     "proportional": "it turns a part of each head only",
 }
 
@@ -42,7 +42,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the formulas need of a model: theta, D, and its context length in tokens now and in pretraining."""
+    """Sizes of a model that the formulas need: theta, D, and context length in tokens, now and in pretraining."""
 
     theta: float
     head_dim: int
@@ -111,7 +111,7 @@ def _computed(field: str, kind: str, sizes: Sizes, values: Mapping[str, Any]) ->
     try:
         with np.errstate(all="ignore"):
             frequencies, factor = KINDS[kind].compute(sizes, values)
-    except (ArithmeticError, ValueError):  # the logarithm of 0, a division by 0
+    except (ArithmeticError, ValueError):  # a logarithm of 0, or a division by 0
         frequencies, factor = np.array([np.nan]), 1.0
     if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
         raise CheckpointError(f"{field}: {kind} of these numbers is not finite")

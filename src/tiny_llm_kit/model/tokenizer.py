@@ -150,7 +150,7 @@ def _special_tokens(settings: Mapping) -> dict[str, str]:
 
 
 def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
-    """Rejects ids beyond the embedding's last row: they would fail much later, or on a GPU read other memory."""
+    """Reject ids beyond the embedding's last row: they would fail much later, or on a GPU read other memory."""
     largest = max(bpe.get_vocab(with_added_tokens=True).values(), default=0)
     rows = read_optional_json(folder / "config.json").get("vocab_size")
     if isinstance(rows, int) and largest >= rows:
@@ -161,7 +161,7 @@ def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
 
 
 def _eos_token_ids(folder: Path, bpe: tokenizers.Tokenizer, eos_token: str | None) -> set[int]:
-    """The end tokens of all files of the folder, which differ: a chat model ends its turn, and not only its text."""
+    """The end tokens from all files of the folder; a chat model also has one that ends its turn."""
     ids = set()
     for file in (folder / "generation_config.json", folder / "config.json"):
         value = read_optional_json(file).get("eos_token_id")

@@ -20,7 +20,7 @@ class BackgroundServer:
         wait: whether to wait until the engine is ready.
 
     Raises:
-        RuntimeError: it does not get ready.
+        RuntimeError: the server does not get ready in time.
     """
 
     host = "127.0.0.1"

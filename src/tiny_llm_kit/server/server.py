@@ -42,7 +42,7 @@ def create_app(
     Args:
         open_llm: makes the `LLM`; called on the engine's thread.
         options: see `ServerOptions`.
-        page: what `GET /` shows, with `/events` and `/step_budget`; without one there are none of these.
+        page: what `GET /` shows, with `/events` and `/step_budget`; without it these endpoints do not exist.
     """
     options = options or ServerOptions()
     metrics = EngineMetrics(options.model_name)
@@ -81,7 +81,7 @@ def create_app(
 
 
 def openapi_schema(app: FastAPI) -> dict[str, Any]:
-    """The schema of the API, without the framework's own error for a body: here it is 400, as OpenAI's."""
+    """The schema of the API, with OpenAI's 400 for a wrong body instead of the framework's own error."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         for path in app.openapi_schema["paths"].values():
@@ -95,7 +95,7 @@ def service_of(request: Request) -> EngineService:
 
 
 def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
-    """Whether the process should be restarted, whether it should get requests, and what it does."""
+    """Add the probes for liveness and readiness, and the metrics."""
 
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
@@ -118,7 +118,7 @@ def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
 
 
 def add_models(app: FastAPI) -> None:
-    """The served model, and its tokenizer."""
+    """Add the endpoints for the served model and its tokenizer."""
 
     def card(request: Request) -> schemas.ModelCard:
         service = service_of(request)
@@ -164,11 +164,11 @@ def rendered(
 
 
 def add_completions(app: FastAPI) -> None:
-    """The two endpoints that generate."""
+    """Add the two endpoints that generate."""
 
     @app.post("/v1/completions", response_model=schemas.CompletionAnswer, responses={**BUSY, **STREAM})
     async def completions(request: Request, body: schemas.CompletionBody) -> Response:
-        """Continues a text, or several."""
+        """Continue a text, or several."""
         service = service_of(request)
         check_body(service, body)
         params = sampling_params(service.names, body, body.max_tokens or MAX_TOKENS, body.logprobs)
@@ -183,7 +183,7 @@ def add_completions(app: FastAPI) -> None:
 
     @app.post("/v1/chat/completions", response_model=schemas.ChatAnswer, responses={**BUSY, **STREAM})
     async def chat(request: Request, body: schemas.ChatBody) -> Response:
-        """Answers a conversation."""
+        """Answer a conversation."""
         service = service_of(request)
         check_body(service, body)
         if body.top_logprobs and not body.logprobs:
@@ -204,7 +204,7 @@ def prompts_of(prompt: Any) -> list[Any]:
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:
-    """The live page, its event stream, and the token budget that it can change."""
+    """Add the live page, its event stream, and the endpoint for the token budget."""
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> str:
@@ -219,14 +219,14 @@ def add_page(app: FastAPI, page: LivePage) -> None:
 
     @app.post("/step_budget", responses={**ERRORS, 503: WRONG})
     async def step_budget(request: Request, body: schemas.BudgetBody) -> schemas.BudgetBody:
-        """Sets the tokens of a step, which is what makes chunks large or small."""
+        """Set the token budget of a step, which makes chunks large or small."""
         service = service_of(request)
         await service.loop.on_worker(set_budget, service.engine, body.max_num_batched_tokens)
         return body
 
 
 def set_budget(engine: LLMEngine, tokens: int) -> None:
-    """Sets it between two steps, within the limits of the engine.
+    """Set the budget between two steps, within the limits of the engine.
 
     Raises:
         ApiError: 400, the budget is out of range, or there are no chunks.

@@ -1,4 +1,4 @@
-"""What moves on a terminal while requests are served: a table that is drawn again, and the end of a text that grows."""
+"""Live output on a terminal while requests are served: a redrawn table, and the tail of a growing text."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two drawings
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a text on one line, as much of it as there is room for."""
+    """The tail of a text, as much of it as fits on one line."""
 
     text: str
 
@@ -31,8 +31,8 @@ class Tail:
         return Measurement(1, options.max_width)
 
     def last(self, width: int) -> str:
-        """At most `width` columns of a terminal; some characters take two."""
-        # Every character may be of no width at all, but four times as many as columns are more than enough.
+        """The end of a text in at most `width` columns; some characters take two."""
+        # Characters may have no width, but four times as many as there are columns are more than enough.
         text = one_line(self.text[-4 * width :])
         if cell_len(text) <= width:
             return text
@@ -43,10 +43,10 @@ class Tail:
 
 
 class LineView:
-    """A view that writes lines and draws nothing.
+    """A view that only writes lines.
 
     Args:
-        console: where they go.
+        console: where the lines go.
     """
 
     def __init__(self, console: Console):
@@ -63,7 +63,7 @@ class LineView:
 
 
 class LiveTable:
-    """The board, drawn again now and then, on the engine's own thread between two steps.
+    """A board that is redrawn now and then, on the engine's own thread between two steps.
 
     Args:
         board: what is drawn, a listener for the events too.
@@ -81,7 +81,7 @@ class LiveTable:
     ):
         self._board, self._clock, self._lines = board, clock, lines
         self._next = clock()
-        # Nothing remains of the table: the answers take its place.
+        # The table is cleared: the answers replace it.
         self._live = Live(board, console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> "LiveTable":

@@ -23,7 +23,7 @@ STANDARD_INPUT = "-"
 
 
 def rendered(tokenizer: Any, text: str) -> str:
-    """The prompt as the model was trained to read it; a model without a template continues the plain text.
+    """The prompt in the model's chat template, or as it is if the model has none.
 
     Raises:
         CheckpointError: the template fails.
@@ -43,17 +43,17 @@ def read_prompts(file: str) -> list[str]:
     try:
         text = (
             _bytes(file).decode().removeprefix("\ufeff")
-        )  # some editors begin a file with a mark that is no text
+        )  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise ValueError(f"{name}, line {line}: not UTF-8: save the file as UTF-8 text") from None
-    # Not splitlines(): that also splits at characters which may stand inside a prompt.
+    # Not splitlines(): that also splits at characters that may be in a prompt.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     prompts = [line for line in lines if line.strip()]
     if not prompts:
-        raise ValueError(f"{name}: no prompt in it: write one a line")
+        raise ValueError(f"{name}: no prompt in it: write one per line")
     return prompts
 
 

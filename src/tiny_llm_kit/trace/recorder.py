@@ -1,4 +1,4 @@
-"""From the events of a scheduler to a trace."""
+"""Turns the events of a scheduler into a trace."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ def computed_of(request: Any) -> int:
 
 
 class Recorder:
-    """Records what a scheduler does. A listener for the events of `batch_generate` and `ChunkedPrefillScheduler`.
+    """A listener that records what `batch_generate` or a `ChunkedPrefillScheduler` does.
 
     Args:
-        prefill_step: tokens of prompts that were agreed between two decode steps.
-        names: what people call the requests, by their numbers.
+        prefill_step: prompt tokens agreed between two decode steps.
+        names: names of the requests in charts and tables, by number.
     """
 
     def __init__(self, prefill_step: int, names: Sequence[str] = ()):
@@ -31,10 +31,10 @@ class Recorder:
         self._now = 0.0
         self._lanes: dict[int, Lane] = {}
         self._spans: list[Span] = []
-        self._since: dict[int, tuple[str, float]] = {}  # what a request waits for, and since when
+        self._since: dict[int, tuple[str, float]] = {}  # why a request waits, and since when
         self._chunks: list[
             tuple[float, int]
-        ] = []  # start and tokens, of those for which running requests wait
+        ] = []  # (start, tokens) of chunks for which running requests wait
 
     def __call__(self, event: Any) -> None:
         self.begin(event.time)
@@ -42,11 +42,11 @@ class Recorder:
         getattr(self, f"_{event.kind}")(event)
 
     def begin(self, time: float) -> None:
-        """All times count from here; without this call, from the first event."""
+        """Set the origin of all times; without this call it is the first event."""
         self._begin = time if self._begin is None else self._begin
 
     def arrive(self, request: Any, time: float) -> None:
-        """A request starts to wait; a later "arrive" event of it changes nothing."""
+        """Record that a request starts to wait; a later "arrive" event of it is ignored."""
         self.begin(time)
         number, time = number_of(request), time - self._begin
         if number not in self._lanes:
@@ -55,7 +55,7 @@ class Recorder:
             self._since[number] = ("queued", time)
 
     def trace(self, title: str = "", chunk: int = WHOLE, provenance: dict[str, Any] | None = None) -> Trace:
-        """What was recorded so far."""
+        """The trace recorded so far."""
         lanes = [self._lanes[number] for number in sorted(self._lanes)]
         spans, end = list(self._spans), self._now
         return Trace(title, lanes, spans, chunk, self.prefill_step, self.stall_steps, end, provenance or {})
@@ -89,7 +89,7 @@ class Recorder:
             self.stall_steps += self._stalls()
 
     def _stalls(self) -> int:
-        """Of the wait that goes on."""
+        """Stalls in the current wait."""
         return stalls(sum(tokens for _, tokens in self._chunks), self.prefill_step)
 
     def _token(self, event: Any) -> None:
@@ -105,7 +105,7 @@ class Recorder:
             self._spans.append(span)
 
     def _waits(self, part: Any, end: float) -> None:
-        """The decode that begins now ends a wait for chunks, for requests that had a token before."""
+        """End the wait for chunks of requests that had a token before, as a decode begins."""
         if not self._chunks:
             return
         start, tokens = self._chunks[0][0], sum(tokens for _, tokens in self._chunks)

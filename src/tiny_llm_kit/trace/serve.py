@@ -1,4 +1,4 @@
-"""Serves a workload by a solution's chunked scheduler: the one loop of the lab, and what is recorded of it."""
+"""The lab's serve loop: a workload on a solution's chunked scheduler, and its recorded trace."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,10 @@ Listener = Callable[[Any], object]
 
 
 class EndlessTokenizer:
-    """Ends no text, so that every answer has the length that was asked for. Prompts are token ids."""
+    """A tokenizer without an end token, so that every answer has its full length.
+
+    Prompts are token ids.
+    """
 
     eos_token_ids: frozenset[int] = frozenset()
 
@@ -25,15 +28,15 @@ class EndlessTokenizer:
 
 
 class CountedModel:
-    """A `ServingModel` that counts its calls, and lets things happen while one of them runs.
+    """A `ServingModel` that counts its calls, and runs actions as chosen calls begin.
 
     Args:
-        model: what runs them.
+        model: the model that runs the calls.
     """
 
     def __init__(self, model: Any):
         self._model, self.calls = model, 0
-        self.during: dict[int, list[Callable[[], None]]] = {}  # by a call's number, what happens as it begins
+        self.during: dict[int, list[Callable[[], None]]] = {}  # call number -> actions as it begins
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -58,7 +61,7 @@ class CountedModel:
 
 @dataclass(frozen=True)
 class Serving:
-    """What serves.
+    """A solution's scheduler and a model that it serves.
 
     Args:
         names: the module `serving` of a solution.
@@ -73,7 +76,7 @@ class Serving:
     clock: Callable[[], float] = time.perf_counter
 
     def adaptive_chunker(self) -> Any:
-        """`AdaptiveChunker` over the chunk sizes of the model's device; over its own where the model has none."""
+        """`AdaptiveChunker` over the chunk sizes of the model's device, or over its own if there are none."""
         sizes = getattr(self.model, "chunk_sizes", None)
         return self.names.AdaptiveChunker(**({} if sizes is None else {"sizes": sizes}))
 
@@ -93,7 +96,7 @@ class Serving:
 
 
 class NoEnd(RuntimeError):
-    """A scheduler that does not serve everybody to the end: one line, which names the fix."""
+    """Raised when a scheduler does not serve every request to its end; one line that names the fix."""
 
     def __init__(self, problem: str):
         super().__init__(f"{problem}: `pdm run test --week 2 --day 7` says what is wrong with the scheduler")
@@ -103,8 +106,8 @@ class Service:
     """One run of a workload.
 
     Args:
-        serving: what serves.
-        workload: what is asked.
+        serving: model and scheduler.
+        workload: the requests and their arrivals.
         chunk: tokens of a chunk; None computes prompts whole.
         on_event: called with each event, after it was recorded.
         metrics: the scheduler's `ChunkedPrefillMetrics`, if any.
@@ -141,7 +144,7 @@ class Service:
         )
 
     def __enter__(self) -> "Service":
-        """Serves a small request that is not recorded, so that the batch's cache is made already."""
+        """Serve a small request that is not recorded, so that the batch's cache exists."""
         try:
             self.scheduler.add(self.serving.request(RequestSpec(RUNNING, 4, 2), model=self._model))
             for _ in self.steps():
@@ -164,12 +167,12 @@ class Service:
         self._on_event(event)
 
     def send(self, number: int, time: float | None = None) -> None:
-        """Sends a request; it has been waiting since `time` if it was sent during a step."""
+        """Send a request; it has been waiting since `time` if it was sent during a step."""
         self.recorder.arrive(self.requests[number], self.serving.clock() if time is None else time)
         self.scheduler.add(self.requests[number])
 
     def send_all(self) -> None:
-        """Sends every request when its workload says."""
+        """Send every request at its time in the workload."""
         for number, spec in enumerate(self.workload.requests):
             if spec.arrives is None:
                 self.send(number)
@@ -181,7 +184,7 @@ class Service:
         check_interrupt: Callable[[], None] = lambda: None,
         more_come: Callable[[], object] = lambda: False,
     ) -> Iterator[None]:
-        """The serve loop: yields before each step, and while there is no work but `more_come()`.
+        """The serve loop: yield before each step, and while there is no work but `more_come()`.
 
         Raises:
             NoEnd: the scheduler takes more steps than there are tokens.
@@ -198,7 +201,7 @@ class Service:
                 raise NoEnd(f"the scheduler has work after {steps:,} steps, more than there are tokens")
 
     def check_answers(self) -> None:
-        """Raises NoEnd if a request does not have its whole answer."""
+        """Raise NoEnd if a request does not have its whole answer."""
         for spec, request in zip(self.workload.requests, self.requests, strict=True):
             if len(request.tokens) != spec.answer:
                 reason = request.error or request.finish_reason or "it never ended"
@@ -206,12 +209,12 @@ class Service:
                 raise NoEnd(f"request {name} has {len(request.tokens)} of {spec.answer} tokens: {reason}")
 
     def trace(self, title: str = "", provenance: dict[str, Any] | None = None) -> Trace:
-        """What was recorded."""
+        """The recorded trace."""
         return self.recorder.trace(title or self.workload.name, self.chunk, provenance)
 
 
 def serve(serving: Serving, workload: Workload, chunk: int | None = None, **options: Any) -> Service:
-    """Serves a workload once, every request to its whole answer; options as `Service` takes them.
+    """Serve a workload once, every request to its whole answer; options as `Service` takes them.
 
     Raises:
         NoEnd: a request does not have its whole answer.

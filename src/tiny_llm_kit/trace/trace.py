@@ -1,4 +1,4 @@
-"""A run of a scheduler as plain data: one lane a request, spans in it, and the figures that follow from them."""
+"""A run of a scheduler as plain data: one lane per request, its spans, and figures that follow from them."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ WHOLE = 999_999  # the prefill step that computes every prompt whole
 
 
 def percentile(values: Sequence[float], p: float) -> float:
-    """The smallest of the values that is not exceeded by p per cent of them: no value is made up.
+    """Nearest-rank percentile: the smallest value that at least p per cent of the values do not exceed.
 
     So p99 of fewer than 100 values is the largest one.
 
@@ -99,7 +99,7 @@ class Trace:
         lanes: the requests, in the order of their numbers.
         spans: what they did, in the order in which it ended.
         chunk: tokens of a chunk, at most; `WHOLE` is no limit.
-        prefill_step: tokens of prompts that were agreed between two decode steps. What is more is a stall.
+        prefill_step: prompt tokens agreed between two decode steps; more is a stall.
         stall_steps: how many more chunks of that size were computed, or begun, while running requests waited.
         end: seconds, of all of it.
         provenance: where it comes from: model, port, device and the like.
@@ -119,17 +119,17 @@ class Trace:
         return next(lane for lane in self.lanes if lane.name == name)
 
     def of(self, lane: Lane) -> list[Span]:
-        """Its spans, in order."""
+        """The spans of a lane, in order."""
         return [span for span in self.spans if span.request == lane.request]
 
     @property
     def num_tokens(self) -> int:
-        """Of all answers."""
+        """Number of tokens in all answers."""
         return sum(len(lane.tokens) for lane in self.lanes)
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between two tokens of a request, of all requests."""
+        """Seconds between two tokens of a request, for all requests."""
         return [gap for lane in self.lanes for gap in lane.gaps]
 
     @property
@@ -138,11 +138,11 @@ class Trace:
 
     @property
     def tbt_p99(self) -> float | None:
-        """Time between tokens that one gap in a hundred exceeds, in seconds."""
+        """P99 of the time between tokens, in seconds."""
         return percentile(self.gaps, 99) if self.gaps else None
 
     def latencies(self) -> list[str]:
-        """TTFT, TBT and speed as texts. What was not seen is left out."""
+        """TTFT, TBT and speed as texts; unobserved values are left out."""
         texts, ttfts = [], [lane.ttft for lane in self.lanes if lane.tokens]
         for name, seconds in (("TTFT", ttfts), ("TBT", self.gaps)):
             if seconds:
@@ -153,7 +153,7 @@ class Trace:
         return texts
 
     def summary(self) -> dict[str, Any]:
-        """Where it comes from, and its figures in ms, of values that JSON has."""
+        """Provenance, and figures in ms, as JSON values."""
         return {
             "provenance": self.provenance,
             "chunk": None if self.chunk >= WHOLE else self.chunk,

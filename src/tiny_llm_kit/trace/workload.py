@@ -43,7 +43,7 @@ class RequestSpec:
     time: float = 0.0
 
     def ids(self, vocabulary: int, number: int = 0) -> list[int]:
-        """Its prompt."""
+        """Token ids of the prompt."""
         return list(self.prompt) or prompt_of(self.tokens, vocabulary, number)
 
 
@@ -73,14 +73,14 @@ class Workload:
 
 
 def mixed(tokens: int = 1024, answer: int = 32) -> Workload:
-    """Three long prompts and ten short ones, five at a time, all there at the start."""
+    """A workload of three long prompts and ten short ones, five at a time, all there at the start."""
     long, short = RequestSpec(LONG, tokens, answer), RequestSpec(SHORT, 8, answer)
     says = f"3 prompts of {tokens:,} tokens, then 10 of 8, all there at the start; 5 slots"
     return Workload("mixed", says, (long,) * 3 + (short,) * 10)
 
 
 def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
-    """Four requests that decode; then a long prompt arrives.
+    """A workload of four requests that decode when a long prompt arrives.
 
     Their prompts are of one chunk whatever its size. Each starts in a separate step, so calls 0 to 7 are a prompt
     and a decode in turns; the long one arrives during the 16th decode that follows. Of the gaps between 4 · 96 tokens
@@ -92,7 +92,7 @@ def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
 
 
 def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
-    """Three short prompts after a long one.
+    """A workload of three short prompts after a long one.
 
     Args:
         tokens: of the long one.
@@ -108,9 +108,10 @@ def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
 
 
 def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> Workload:
-    """The timeline's: requests that decode, a long prompt that arrives among them, and a short one right after it.
+    """The timeline's workload: requests that decode, a long prompt among them, then a short one.
 
-    It arrives in the third step in which all of them decode. Each outlives it by some tokens, in chunks of `promise`.
+    The long prompt arrives in the third step in which all of them decode. In chunks of `promise`, its prefill
+    ends before they do.
     """
     arrives, chunks = 2 * decodes + 1, -(-tokens // promise)
     running = tuple(

@@ -28,7 +28,7 @@ DIFFERS = (
 
 
 def run(plan: StudyPlan) -> Study:
-    """Three schedulers on two traces, at the rates of the artefact."""
+    """Run three schedulers on two traces, at the rates of the artefact."""
     rows = []
     for (trace, rate), schedulers in PAPER.items():
         for scheduler, (ttft, tbt) in schedulers.items():

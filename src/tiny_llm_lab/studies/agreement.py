@@ -40,14 +40,14 @@ COLUMNS = ("figure", "engine ms", "simulator ms", "off by, %", "allowed, %", "fr
 
 @dataclass(frozen=True)
 class AgreementPlan:
-    """What to compare.
+    """The settings of a comparison.
 
     Args:
-        solution: whose engine.
-        port: on which it runs.
-        requests: of a run.
-        rounds: of which the medians count; each has new requests and a new profile.
-        clock: one of `CLOCKS`: of the engine's steps.
+        solution: the solution whose engine runs.
+        port: the port on which it runs.
+        requests: requests per run.
+        rounds: rounds whose medians count; each has new requests and a new profile.
+        clock: the clock of the engine's steps, one of `CLOCKS`.
     """
 
     solution: str
@@ -70,7 +70,7 @@ class RealEngine:
         self._runner = plan.port.packed_runner(network, BLOCKS, BLOCK)
 
     def begin(self, specs: Iterator[RequestSpec]) -> None:
-        """Sends requests at their times."""
+        """Schedule requests at their times."""
         self._clock, self.recorder = EngineClock(self._source), LatencyRecorder()
         self.samples, engine = StepSamples(self._clock), {"model": self._runner, "clock": self._clock}
         listeners = {"recorder": self.recorder, "on_event": self.samples}
@@ -79,12 +79,12 @@ class RealEngine:
         self._run.send_all(specs)
 
     def advance(self) -> bool:
-        """A step. Returns whether there was anything to do."""
+        """Run a step; return whether there was anything to do."""
         with self._clock:
             return self._run.advance()
 
     def serve(self, specs: Iterator[RequestSpec]) -> Latencies:
-        """Serves requests from the first to the last."""
+        """Serve requests from the first to the last."""
         self.begin(specs)
         while self.advance():
             pass
@@ -92,7 +92,7 @@ class RealEngine:
 
 
 def simulated(names: Any, cost: Any, specs: Iterator[RequestSpec]) -> Latencies:
-    """The same in virtual time."""
+    """Serve the same requests in virtual time."""
     blocks = {"num_blocks": BLOCKS, "block_size": BLOCK}
     run = Simulation(names, cost, recorder=LatencyRecorder(), **blocks, **OPTIONS)
     run.send_all(specs)
@@ -109,7 +109,7 @@ def requests(count: int, rate: float, seed: int) -> Iterator[RequestSpec]:
 def compare(
     plan: AgreementPlan, progress: Callable[[str], object] = lambda now: None
 ) -> list[tuple[Latencies, Latencies]]:
-    """Engine and simulator of each round."""
+    """Latencies of engine and simulator in each round."""
     plan.port.kit.set_threads(1)
     network, _ = load_network(plan.port, MODEL, "week3")
     engine, profiled = RealEngine(plan, network), RealEngine(plan, network)

@@ -14,7 +14,7 @@ DIFFERS = (
 
 
 def run(plan: StudyPlan) -> Study:
-    """The same requests under each budget."""
+    """Run the same requests under each budget."""
     rows = []
     for budget in BUDGETS:
         found = latencies_of_seeds(plan, TRACE, RATE, **options_of("Sarathi-Serve", TRACE, budget))

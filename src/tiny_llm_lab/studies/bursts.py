@@ -12,7 +12,7 @@ COLUMNS = ("arrivals", "scheduler", "P50 TTFT", "P99 TTFT", "P99 TBT", "longest 
 
 
 def run(plan: StudyPlan) -> Study:
-    """Three schedulers under both kinds of arrivals, at the same mean rate."""
+    """Run three schedulers under both kinds of arrivals, at the same mean rate."""
     rows = []
     for name, variation in VARIATIONS.items():
         for scheduler in SCHEDULERS:

@@ -44,7 +44,10 @@ def largest_step(holds: Callable[[float], bool]) -> int | None:
 def trials(
     plan: StudyPlan, trace: str, scheduler: str, budget: int | None
 ) -> Callable[[float], tuple[float, float]]:
-    """By a rate, P99 TBT and the median delay, in seconds. Each rate is served once, for all targets."""
+    """A function from rate to P99 TBT and median delay, in seconds.
+
+    Each rate is served once, for all targets.
+    """
 
     @cache
     def trial(rate: float) -> tuple[float, float]:
@@ -55,7 +58,7 @@ def trials(
 
 
 def capacity(trial: Callable[[float], tuple[float, float]], target: float) -> float:
-    """Requests per second within the target for the time between tokens; 0 when no rate of the ladder is."""
+    """Requests per second within the target for the time between tokens; 0 if no rate of the ladder is."""
 
     def holds(rate: float) -> bool:
         tbt, delay = trial(rate)
@@ -77,7 +80,7 @@ def capacities(plan: StudyPlan, trace: str) -> dict[tuple[str, str], float]:
 
 
 def run(plan: StudyPlan) -> Study:
-    """Three schedulers, two traces, two targets."""
+    """Run three schedulers on two traces with two targets."""
     rows = []
     for trace in TRACES:
         found = capacities(plan, trace)

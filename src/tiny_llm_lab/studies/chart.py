@@ -15,11 +15,11 @@ DASHES = ("none", "7 4", "2 3", "10 3 2 3")  # of the first curve, the second, a
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places in the drawing.
+    """A mapping from values to positions in the drawing.
 
     Args:
         low, high: values at the ends.
-        start, end: their places.
+        start, end: their positions.
         doublings: whether it is logarithmic.
     """
 
@@ -64,5 +64,5 @@ def drawing(result: Mapping[str, Any]) -> str:
 
 
 def _scale(values: Sequence[float], high: float, start: float, end: float, doublings: bool) -> Scale:
-    """From the least value if it is logarithmic, else from 0."""
+    """The scale of an axis: from the least value if it is logarithmic, else from 0."""
     return Scale(min(values) if doublings else 0, high, start, end, doublings)

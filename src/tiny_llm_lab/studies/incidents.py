@@ -13,7 +13,7 @@ CODES = {
 
 
 def run(plan: StudyPlan) -> Study:
-    """A row per incident, a column per policy: ✓ where every bound holds."""
+    """Run every policy through every incident: a row per incident, ✓ where every bound holds."""
     policies = list(plan.names.POLICIES)
     broken = {policy: broken_by(plan.names, policy) for policy in policies}
     rows = [

@@ -1,4 +1,4 @@
-"""Pipeline bubbles: how long a stage waits because the micro-batch before it in the pipeline took longer or shorter.
+"""Pipeline bubbles: how long a stage waits because consecutive micro-batches take unequal time.
 
 A micro-batch passes all stages; each takes its share of a step. There are as many micro-batches as stages,
 each with separate requests. A stage that has ended a micro-batch waits until the next one arrives from the stage
@@ -30,7 +30,7 @@ COLUMNS = ("scheduler", "bubbles, %", *(f"{kind}, %" for kind in KINDS), "tokens
 
 
 def kind_of(before: StepWork, after: StepWork) -> str:
-    """Which of the paper's three kinds of bubble lies between two micro-batches."""
+    """The kind of bubble between two micro-batches, one of the paper's three."""
     prompts = bool(before.chunk_tokens), bool(after.chunk_tokens)
     return "PB1" if all(prompts) else "PB2" if any(prompts) else "PB3"
 
@@ -52,7 +52,7 @@ class Pipeline:
         self._last: StepWork | None = None
 
     def send(self, work: StepWork, ready: float, is_late: bool = False) -> float:
-        """Sends a micro-batch through.
+        """Send a micro-batch through the pipeline.
 
         Args:
             work: what it computes.
@@ -75,12 +75,12 @@ class Pipeline:
 
     @property
     def end(self) -> float:
-        """When the last stage has ended everything, in seconds."""
+        """Seconds when the last stage has finished everything."""
         return self._ends[-1]
 
 
 def pass_in_turns(cost: PackedCost, works: Iterable[StepWork], stages: int = STAGES) -> Pipeline:
-    """A pipeline with as many micro-batches under way as it has stages, and always one ready."""
+    """Run micro-batches in turns, as many at a time as there are stages, without waiting for requests."""
     pipeline, ends = Pipeline(cost, stages), [0.0] * stages
     for number, work in enumerate(works):
         ends[number % stages] = pipeline.send(work, ends[number % stages])
@@ -88,10 +88,10 @@ def pass_in_turns(cost: PackedCost, works: Iterable[StepWork], stages: int = STA
 
 
 class PipelinedModel(SimulatedPackedModel):
-    """A simulated model whose steps are micro-batches in a pipeline that others use as well.
+    """A simulated model whose steps are micro-batches in a shared pipeline.
 
     Args:
-        pipeline: which computes.
+        pipeline: the pipeline that computes the steps.
         sampled, max_model_len: see `SimulatedPackedModel`.
     """
 
@@ -108,7 +108,7 @@ class PipelinedModel(SimulatedPackedModel):
 
 
 def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
-    """Requests that are all there at the start, a group of them for each stage, until the first group is served."""
+    """Serve requests that are all there at the start, a group per stage, until the first group is served."""
     hardware, most = HARDWARE[plan.hardware], TRACES[TRACE].most
     pipeline, options = Pipeline(hardware.cost), options_of(scheduler, TRACE)
     blocks = {"num_blocks": hardware.num_blocks // STAGES, "block_size": BLOCK}
@@ -130,7 +130,7 @@ def shares(pipeline: Pipeline) -> list[float]:
 
 
 def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
-    """Two micro-batches that take turns, by kind of bubble."""
+    """Pairs of micro-batches that take turns, by name."""
 
     def prompt(tokens: int, decodes: int = 0, context: int = 2048) -> StepWork:
         return StepWork(tokens, pairs(tokens, 0), 0, decodes, decodes * context)
@@ -144,7 +144,7 @@ def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
 
 
 def bubbles(plan: StudyPlan) -> Study:
-    """Each kind of bubble by itself: two micro-batches in turns, for ever."""
+    """Measure each kind of bubble by itself: two micro-batches in turns."""
     cost, rows = HARDWARE[plan.hardware].cost, []
     for name, works in pairs_of_batches().items():
         pipeline = pass_in_turns(cost, works * ROUNDS)
@@ -162,7 +162,7 @@ def bubbles(plan: StudyPlan) -> Study:
 
 
 def run(plan: StudyPlan) -> Study:
-    """Three schedulers with more requests than they can serve at once."""
+    """Run three schedulers with more requests than they can serve at once."""
     rows = []
     for scheduler in SCHEDULERS:
         found = [serve_saturated(plan, scheduler, seed) for seed in plan.seeds]

@@ -13,7 +13,7 @@ COLUMNS = ("requests", "processor s", "steps", "skipped, %", "hours simulated", 
 
 
 def run(plan: StudyPlan, clock: Callable[[], float] = time.process_time) -> Study:
-    """One run of the requests that are asked for, and what a million of them would take."""
+    """Time one run of the requests, and estimate that of a million."""
     start = clock()
     found = serve_trace(plan, TRACE, RATE, plan.seeds[0], **options_of("Sarathi-Serve", TRACE))
     seconds, latencies = clock() - start, found.recorder.latencies()

@@ -22,8 +22,8 @@ class StudyPlan:
     Args:
         names: the module `serving` of a solution.
         hardware: one of `HARDWARE`.
-        requests: of each run.
-        seeds: of which a figure is the median.
+        requests: requests per run.
+        seeds: seeds of the runs; a figure is the median over them.
     """
 
     names: ModuleType
@@ -33,7 +33,7 @@ class StudyPlan:
 
 
 def runs_of(plan: StudyPlan) -> str:
-    """What was run, for a title."""
+    """A description of the runs, for a title."""
     runs = f"{counted(plan.requests, 'request')}, {counted(len(plan.seeds), 'seed')}"
     return f"{HARDWARE[plan.hardware].says}; {runs}"
 
@@ -61,7 +61,7 @@ def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:
 def serve_trace(
     plan: StudyPlan, trace: str, rate: float, seed: int, variation: float = 1.0, **options: Any
 ) -> Simulation:
-    """One run; its recorder is a `LatencyRecorder`."""
+    """Run one trace; the recorder is a `LatencyRecorder`."""
     hardware = HARDWARE[plan.hardware]
     simulation = Simulation(
         plan.names,
@@ -77,5 +77,5 @@ def serve_trace(
 
 
 def latencies_of_seeds(plan: StudyPlan, trace: str, rate: float, **options: Any) -> list[Latencies]:
-    """A run for each seed."""
+    """Latencies of one run per seed."""
     return [serve_trace(plan, trace, rate, seed, **options).recorder.latencies() for seed in plan.seeds]

@@ -36,7 +36,7 @@ def ttft(plan: StudyPlan, prompt: int, chunk: int) -> float:
 
 
 def overhead(plan: StudyPlan) -> Study:
-    """Chunked against whole, by the prompt's length."""
+    """Compare chunked with whole prompts, by the prompt's length."""
     rows = []
     for prompt in PROMPTS:
         whole = ttft(plan, prompt, prompt)
@@ -63,7 +63,7 @@ def overhead(plan: StudyPlan) -> Study:
 
 
 def piggyback(plan: StudyPlan) -> Study:
-    """Decodes beside a prompt, against decodes alone."""
+    """Compare decodes beside a prompt with decodes alone."""
     cost, rows = HARDWARE[plan.hardware].cost, []
     for (tokens, decodes), published in MIXED.items():
         work = StepWork(tokens, tokens * (tokens + 1) // 2, 0, decodes, decodes * DECODE_CONTEXT)
@@ -80,7 +80,7 @@ def piggyback(plan: StudyPlan) -> Study:
 
 
 def tiles(plan: StudyPlan) -> Study:
-    """A step of one token more than whole tiles."""
+    """Measure a step of one token more than whole tiles."""
     cost = HARDWARE[plan.hardware].cost
     smooth = replace(cost, tile=1)
 

@@ -42,7 +42,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Study:
-    """What a study has found.
+    """The result of a study.
 
     Args:
         name: as the command calls it.
@@ -61,12 +61,12 @@ class Study:
     chart: Chart | None = None
 
     def result(self, options: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
-        """As JSON has it."""
+        """The study as a JSON object."""
         return {"kind": "lab", "plan": dict(options), "provenance": dict(provenance), **asdict(self)}
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """The table of a study, from its result."""
+    """Print the table of a study, from its result."""
     title, *with_what = result["title"].splitlines()
     console.print(Text(title, style="bold"))
     for line in with_what:
@@ -88,7 +88,7 @@ def _style(heading: str) -> str:
 
 
 def _texts(column: Sequence[Any]) -> list[str]:
-    """The values of a column, its fractions with two decimals, or three when all are small."""
+    """The values of a column as texts: fractions with two decimals, or three when all are small."""
     largest = max((abs(value) for value in column if isinstance(value, float)), default=1.0)
     decimals = 0 if largest >= 1000 else min(3, max(2, 2 - math.floor(math.log10(largest or 1.0))))
     return [_text(value, decimals) for value in column]

@@ -154,7 +154,7 @@ class PastMask:
 
     @classmethod
     def of(cls, bias: mx.array, num_pages: int) -> "PastMask":
-        """That of N = `num_pages` pages."""
+        """The mask of N = `num_pages` pages."""
         return cls(bias, mx.max(bias, axis=0).reshape(num_pages, -1))
 
 

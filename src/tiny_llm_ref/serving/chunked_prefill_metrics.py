@@ -175,7 +175,7 @@ class ChunkedPrefillMetrics:
         return self.prefill_chunks_processed / self.decode_steps if self.decode_steps else math.inf
 
     def summary(self) -> dict[str, Any]:
-        """All numbers for JSON: times in milliseconds, None where there is no number. Given."""
+        """All figures for JSON: times in milliseconds, None where nothing was measured. Given."""
         latencies = {"ttft": list(self.ttft.values()), "tbt": self.tbt, "tpot": list(self.tpot.values())}
         return {
             "prefill_step": self.prefill_step,

@@ -52,11 +52,11 @@ class PrefixCache:
         return block in self.digest_of
 
     def mark_idle(self, block: int) -> None:
-        """A findable block has lost its last reference: it is the most recently used of the idle ones."""
+        """Marks a findable block without references as idle, the most recently used one."""
         self.idle[block] = None
 
     def mark_used(self, block: int) -> None:
-        """An idle block has a reference again."""
+        """Marks an idle block as referenced again."""
         del self.idle[block]
 
     def evict(self) -> int:

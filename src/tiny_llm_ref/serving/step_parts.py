@@ -8,7 +8,7 @@ from .sequence import Sequence
 
 
 def step_parts(call: abc.Sequence[Scheduled], running: abc.Sequence[Sequence]) -> tuple[Part, ...]:
-    """The chunks of a call, then its decodes: those have waited for the chunks, also in the same call.
+    """The chunks of a call, then its decodes, which have waited for the chunks even in the same call.
 
     Args:
         call: entries whose tokens are not taken yet.

@@ -97,7 +97,7 @@ def _own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.T
 
 
 def _decode_reads(texts: dict[int, torch.Tensor]) -> list[DecodeReads]:
-    """Decodes whose lengths are between the same two powers of two stand together.
+    """One call per group of decodes whose lengths are between the same two powers of two.
 
     Args:
         texts: the slots of each, by its row.

@@ -1,4 +1,4 @@
-"""Preemption by class: who gives up slots and blocks, and for whom."""
+"""Preemption by class: which requests give up slots and blocks, and for which."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ from ..mdbook import find_mdbook
 from . import probe, setup_torch
 
 PYTHONS = [(3, minor) for minor in range(10, 14)]
-# A few steps of bf16 at the size of the numbers that hpu.self_check works on.
+# A few bf16 rounding steps at the magnitude of the numbers in hpu.self_check.
 BF16_TOLERANCE = 0.1
 
 
@@ -55,7 +55,7 @@ def check_machine() -> Check:
 
 
 def check_environment() -> Check:
-    """The project's own environment, and the PDM that made it."""
+    """Check the project's own environment, and the PDM that made it."""
     if sys.prefix == sys.base_prefix:
         fix = "run it as `pdm run doctor`, after `pdm install`"
         return Check("environment", "warn", f"{sys.prefix} is not an environment of its own", fix)
@@ -67,7 +67,7 @@ def check_environment() -> Check:
 
 
 def check_packages() -> Check:
-    """The packages that `pdm install` installs on every machine. MLX and its BLAS have separate checks."""
+    """Check the packages that `pdm install` installs everywhere; MLX and its BLAS have separate checks."""
     try:
         requirements = importlib.metadata.requires("tiny-llm") or []
     except importlib.metadata.PackageNotFoundError:
@@ -104,7 +104,7 @@ def check_torch() -> Check:
 
 
 def _working(name: str, version: str, backend: str, fix: str) -> Check:
-    """A port that is installed, asked for its device."""
+    """Ask an installed port for its device."""
     try:
         found = ask(backend)
     except Exception as error:
@@ -116,7 +116,10 @@ def _working(name: str, version: str, backend: str, fix: str) -> Check:
 
 
 def check_gaudi() -> Check:
-    """The plug-in, its mode, and every fused function against its twin. The course also runs without a Gaudi."""
+    """Check Gaudi's plug-in, its mode, and every fused function against its twin.
+
+    The course also runs without a Gaudi.
+    """
     habana = facts().habana
     if not habana and not facts().gaudi:
         return Check("Gaudi", "ok", "none on this machine")
@@ -150,7 +153,7 @@ def _fused(detail: str, errors: list[tuple[str, float]]) -> Check:
 
 
 def check_blas() -> Check:
-    """The BLAS that MLX uses on a Linux CPU, and how much faster it is than MLX's own."""
+    """Check the BLAS that MLX uses on a Linux CPU, and how much faster it is than MLX's own."""
     if facts().system != "Linux" or setup_torch.version_of("mlx") is None:
         return Check("BLAS", "ok", "nothing to do: it matters for MLX on Linux")
     try:
@@ -179,7 +182,7 @@ def _no_copy() -> tuple[str, str]:
 
 
 def _openblas_line() -> str:
-    """The install line of this distribution, or all that are known."""
+    """The install command for this distribution, or for all known ones."""
     lines = [line for tool, line in blas.INSTALL_LINES.items() if shutil.which(tool)]
     return " or ".join(lines or blas.INSTALL_LINES.values())
 
@@ -192,7 +195,7 @@ def check_mdbook() -> Check:
 
 
 def check_model() -> Check:
-    """A shipped model has a config, a tokenizer and weights."""
+    """Check that each shipped model has a config, a tokenizer and weights."""
     folders = [file.parent for file in sorted(MODELS.glob("*/config.json"))]
     whole = [f for f in folders if (f / "tokenizer.json").exists() and list(f.glob("*.safetensors"))]
     if whole:
@@ -201,7 +204,7 @@ def check_model() -> Check:
 
 
 def check_port() -> Check:
-    """The port that the learner works on needs its library."""
+    """Check that the library of the learner's port is installed."""
     port = capabilities.learner_port()
     absent = [name for name in capabilities.ports_of(port) if name not in capabilities.installed_backends()]
     if not absent:
@@ -226,7 +229,7 @@ CHECKS: list[Callable[[], Check]] = [
 
 
 def run(check: Callable[[], Check]) -> Check:
-    """The result of a check; an error in the check itself is a finding."""
+    """Run a check; an error in the check itself counts as a finding."""
     name = check.__name__.removeprefix("check_")
     try:
         return check()

@@ -1,6 +1,6 @@
 """Reports one port from a separate process, as one line of JSON.
 
-A separate process, because a broken array library may end its process, because two speeds of one library need two,
+The process is separate because a broken array library may end it, because two speeds of one library need two,
 and because neither library should be imported where the other is used.
 """
 
@@ -15,7 +15,7 @@ SECONDS = 0.3
 
 
 def ask(backend: str, **environment: str) -> dict:
-    """The answer of a fresh process about a port.
+    """Ask a fresh process about a port.
 
     Raises:
         RuntimeError: the process failed; the message is the last line that it printed.

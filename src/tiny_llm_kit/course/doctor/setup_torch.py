@@ -19,7 +19,7 @@ from typing import Literal
 from ...repo import ROOT
 from ...torch_build import CPU_INDEX, Facts, choose, pinned_version
 
-# A machine that cannot reach PyTorch's index finds out in seconds: one try of 5.
+# One try of 5 seconds: a machine that cannot reach PyTorch's index should fail quickly.
 IMPATIENT = ("--timeout", "5", "--retries", "0")
 
 
@@ -51,19 +51,19 @@ def torch_version() -> str | None:
 
 
 def torch_folder() -> Path | None:
-    """Where the torch that an import would find lies."""
+    """Folder of the torch that an import would find."""
     spec = importlib.util.find_spec("torch")
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def torch_is_outside() -> bool:
-    """Whether that torch is not this environment's own: system site packages, PYTHONPATH, a user's folder."""
+    """Whether that torch is outside this environment: in system site packages, PYTHONPATH or a user's folder."""
     folder = torch_folder()
     return folder is not None and Path(sys.prefix) not in folder.parents
 
 
 def nvidia_answers() -> bool:
-    """Whether an NVIDIA driver is there; on some systems the tool is the only sign of it."""
+    """Whether an NVIDIA driver is installed; on some systems `nvidia-smi` is the only sign of it."""
     tool = shutil.which("nvidia-smi")
     return Path("/proc/driver/nvidia/version").exists() or (tool is not None and _succeeds([tool, "-L"], 10))
 
@@ -106,7 +106,7 @@ def _offered(pip: list[str], *options: str) -> list[str]:
 
 
 def install() -> int:
-    """Installs it and says which and why; the exit code."""
+    """Install torch, print which build and why, and return the exit code."""
     facts = gather()
     decision = choose(facts)
     if decision.action != "install":

@@ -26,14 +26,17 @@ class FakeAnswer:
         return [self]
 
     def abort(self) -> None:
-        """Ends it. No step may be running, for the step writes into its block."""
+        """End the answer.
+
+        No step may be running, because a step writes into its block.
+        """
         if self.engine is not None:
             self.engine.note("abort", self)
         if self.finish_reason is None:
             self.finish_reason = "abort"
 
     def advance(self) -> None:
-        """One step's work."""
+        """Do one step's work."""
         if self.prefill:
             self.prefill -= 1
             return
@@ -61,12 +64,12 @@ class FakeRequest:
 
 
 class FakeEngine:
-    """Answers as many requests at a time as it has blocks, one block each.
+    """An engine that answers as many requests at a time as it has blocks, one block each.
 
     Args:
         blocks: of all answers that run.
         during: called with each step's number, from 0, while it runs.
-        fails: by the number of a step, what it raises; the answers that run end with that error.
+        fails: errors to raise, by step number; the running answers end with that error.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class FakeEngine:
         self.is_in_step = self.is_closed = False
 
     def note(self, call: str, answer: FakeAnswer | None = None) -> None:
-        """Records a call, and that nothing else was going on."""
+        """Record a call, and assert that no step is running."""
         self.calls.append(call if answer is None else f"{call} {answer.whole}")
         self.threads.add(threading.get_ident())
         assert not self.is_in_step, f"{self.calls[-1]!r} while a step runs: hand over, and wait for its end"

@@ -1,7 +1,7 @@
-"""A model of packed batches without arithmetic: what it chooses depends on every token that a request can see.
+"""A model of packed batches without arithmetic, whose tokens depend on all that a request can see.
 
 Its memory holds one token per slot, and a fingerprint of the text up to that token. So it knows what a request really
-reads through its block table, and says in an AssertionError when that is not one text.
+reads through its block table, and raises an AssertionError if that is not one text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ END = 256  # ends a text of bytes
 
 
 class FakeClock:
-    """Seconds that pass only while the fake model runs."""
+    """A clock that advances only while the fake model runs."""
 
     def __init__(self):
         self.now = 0.0
@@ -21,7 +21,7 @@ class FakeClock:
 
 
 def fingerprint(tokens: Sequence[int], start: int = 0) -> int:
-    """A number that depends on all tokens and on their order, given that of the text before them."""
+    """A number that depends on all tokens and on their order, continued from that of the text before."""
     for token in tokens:
         start = (start * 1_000_003 + token + 1) % (2**61 - 1)
     return start
@@ -34,9 +34,9 @@ class FakePackedModel:
         allocator: of the requests' blocks; the memory is as large as its pool.
         sampled: what makes a `Sampled` of a token.
         answers: by prompt, the text that follows it, and then the end. Other texts go on with letters of their own.
-        ends: of the other texts, one in this many ends at each token; 0: none does.
+        ends: of the other texts, one in this many ends at each token; 0 means that none does.
         max_model_len: its context.
-        fails: by the number of the call, from 0: what it raises, after it has written a part of its batch.
+        fails: errors to raise by call number, from 0, after a part of the batch was written.
         during: called with each call's number while it runs.
         clock: a `FakeClock` to move.
     """
@@ -84,7 +84,7 @@ class FakePackedModel:
         return [self.sampled(self.next_token(rows[row])) for row in batch.sample_rows]
 
     def next_token(self, seen: int) -> int:
-        """What follows a text, by its fingerprint."""
+        """The token that follows a text, by its fingerprint."""
         if seen in self.scripts:
             return self.scripts[seen]
         return END if self.ends and seen % self.ends == 0 else ord("a") + seen % 26
@@ -118,7 +118,7 @@ class FakePackedModel:
         assert not free, f"block {free[0]} of a request in the batch was freed {when}"
 
     def _write(self, batch: Any, index: int, halfway: bool) -> list[int]:
-        """Writes the rows of a request; returns the fingerprint of its text at each of them."""
+        """Write the rows of a request; return the fingerprint of its text at each of them."""
         (first, stop), context = batch.spans[index], batch.context_lens[index]
         positions = batch.positions[first:stop]
         assert positions == list(range(context, context + stop - first)), (
@@ -136,7 +136,7 @@ class FakePackedModel:
         return fingerprints
 
     def _read(self, table: Sequence[int], context: int) -> int:
-        """The fingerprint of the past that a block table shows."""
+        """The fingerprint of the context that a block table shows."""
         seen = 0
         for position in range(context):
             token, written = self.memory.get(self._slot(table, position), (None, None))
@@ -154,7 +154,7 @@ class FakePackedModel:
 
     @property
     def trace(self) -> list[str]:
-        """Every call in a few letters: "x@5 abc@0" is a token at position 5 of one text, and three of another."""
+        """Every call as text: "x@5 abc@0" is a token at position 5 of one text, and three of another."""
         return [
             " ".join(
                 f"{bytes(batch.token_ids[start:stop]).decode(errors='replace')}@{context}"

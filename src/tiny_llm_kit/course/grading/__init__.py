@@ -1,1 +1,1 @@
-"""How the day tests run and what they say: the pytest plugin, and the references that screens use too."""
+"""The day tests: a pytest plugin that runs and reports them, and references that screens use too."""

@@ -6,7 +6,10 @@ Statistics = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def statistics64(query, key, value, scale=None, mask=0.0) -> Statistics:
-    """(o, m, l) the slow way: every K/V head repeated. A row that sees nothing has o = 0, m = -inf, l = 0."""
+    """(o, m, l) computed naively, with every K/V head repeated.
+
+    A row that sees nothing has o = 0, m = -inf, l = 0.
+    """
     group = query.shape[-3] // key.shape[-3]
     key, value = np.repeat(key, group, axis=-3), np.repeat(value, group, axis=-3)
     scale = query.shape[-1] ** -0.5 if scale is None else scale

@@ -1,4 +1,4 @@
-"""Goldens: what Hugging Face's transformers computed once, on random weights that NumPy makes again from a seed.
+"""Golden outputs of Hugging Face's transformers, on random weights that NumPy makes again from a seed.
 
 Only inputs and outputs are stored, in `tests/goldens/`, with their provenance beside them; the command that makes
 them is `tests_refsol/make_goldens.py`. So a day test compares with transformers without needing it.
@@ -102,10 +102,10 @@ def small_model(seed: int, rows: int = 1, tokens: int = 1, **sizes: int | float 
 
 
 def golden(name: str) -> dict[str, np.ndarray]:
-    """The stored arrays of a case, float32 but for the ids.
+    """The stored arrays of a case, float32 except for the ids.
 
     inputs: (B, L) token ids. logits: (B, L, V) of the whole model for them.
-    x: (B, L, E), a stream. attention, block: (B, L, E), what layer 0's attention and the whole of layer 0 make of
+    x: (B, L, E), a stream. attention, block: (B, L, E), the outputs of layer 0's attention and of all of layer 0 for
     x, under the causal mask.
     """
     with np.load(FOLDER / f"{name}.npz") as arrays:
@@ -113,7 +113,10 @@ def golden(name: str) -> dict[str, np.ndarray]:
 
 
 def random_weights(case: SmallModel) -> dict[str, np.ndarray]:
-    """Float32 weights by Hugging Face name. Matrices keep sizes as they are; norms are far enough from 1 to matter."""
+    """Random float32 weights by Hugging Face name.
+
+    Matrices preserve the size of activations; norms are far enough from 1 to matter.
+    """
     # RandomState and not default_rng: NumPy promises that its stream never changes.
     random = np.random.RandomState(case.seed)
     weights = {}
@@ -125,7 +128,7 @@ def random_weights(case: SmallModel) -> dict[str, np.ndarray]:
 
 
 def random_inputs(case: SmallModel) -> tuple[np.ndarray, np.ndarray]:
-    """(B, L) token ids and (B, L, E) stream of a case."""
+    """(B, L) token ids and a (B, L, E) residual stream for a case."""
     random = np.random.RandomState(case.seed + 1000)
     inputs = random.randint(0, case.config.vocab_size, (case.rows, case.tokens))
     stream = 0.3 + random.standard_normal((case.rows, case.tokens, case.config.hidden_size))

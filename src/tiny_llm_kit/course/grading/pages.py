@@ -1,4 +1,4 @@
-"""Pages in NumPy: a pool with random contents, and what each request's keys and values are, the oracle of Day 3.2."""
+"""Pages in NumPy, the oracle of Day 3.2: a random pool, and the keys and values of each request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,14 +63,17 @@ def random_pages(rng, lengths, page_size: int = 4, Hkv: int = 2, D: int = 8, num
 
 
 def decode64(query: np.ndarray, pages: Pages, scale=None, window: int | None = None) -> Statistics:
-    """One token (H, D) of each request over its text: (o, m, l) of (B, H, D), (B, H) and (B, H)."""
+    """Attention of one token (H, D) per request over its text.
+
+    Returns (o, m, l) of shapes (B, H, D), (B, H) and (B, H).
+    """
     return _stacked(
         [prompt64(query[None, b], pages, b, [pages.lengths[b] - 1], scale, window) for b in range(len(query))]
     )
 
 
 def prompt64(query: np.ndarray, pages: Pages, request: int, positions, scale=None, window=None) -> Statistics:
-    """Tokens (T, H, D) of one request at `positions` over its text up to their own position, in the window."""
+    """Causal attention of one request's tokens (T, H, D) at `positions` over its text, in the window."""
     key, value = pages.text(request)
     T, H, D = query.shape
     if key.shape[1] == 0:

@@ -18,7 +18,7 @@ from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import tasks_of_part
 
-# Without its last phase, which traces every line to explain a failure: a day of blank stubs took minutes by it.
+# Without the last phase, which traces every line to explain a failure: it took minutes on a day of blank stubs.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 settings.register_profile(
     "course",
@@ -26,7 +26,7 @@ settings.register_profile(
     deadline=None,
     report_multiple_bugs=False,
     phases=PHASES,
-    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no wrong solution
+    suppress_health_check=[HealthCheck.too_slow],  # slowness on a busy machine is not a wrong solution
 )
 settings.load_profile("course")
 # Where only pass or fail counts, the first failing example is enough; it is not shrunk.
@@ -36,15 +36,15 @@ settings.register_profile(VERDICT, settings.get_profile("course"), phases=(Phase
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiny-llm")
-    group.addoption("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose code is tested")
+    group.addoption("--solution", default="ref", choices=sorted(SOLUTIONS), help="solution under test")
     group.addoption("--backends", default=",".join(installed_backends()), help="mlx, torch or mlx,torch")
     group.addoption(
-        "--device", default="cpu", help="where the arrays live; CPU is what the tolerances assume"
+        "--device", default="cpu", help="device of the arrays; the tolerances are those of the CPU"
     )
     group.addoption(
         "--record", action="store_true", help="remember which tasks are green, for `course status`"
     )
-    group.addoption("--long", action="store_true", help="also tests that prove the machine, as real training")
+    group.addoption("--long", action="store_true", help="also tests of the machine, such as real training")
     group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
 
 
@@ -70,7 +70,7 @@ def b(request: pytest.FixtureRequest) -> Port:
 
 @pytest.fixture(scope="session")
 def s(request: pytest.FixtureRequest):
-    """The policy under test, `serving`: it knows no arrays and runs once."""
+    """The policy under test, `serving`; it uses no arrays, so its tests run once."""
     return resolve_serving(SOLUTIONS[request.config.getoption("solution")])
 
 
@@ -87,7 +87,7 @@ def task_of(item: pytest.Item) -> Task | None:
 
 
 def port_of(item: pytest.Item) -> str | None:
-    """The port that a test runs on; None for a test of the policy, which has none."""
+    """The port that a test runs on; None for a test of the policy."""
     return getattr(getattr(item, "callspec", None), "params", {}).get("b")
 
 
@@ -124,7 +124,7 @@ class Grader:
             items[:] = [item for item in items if task_of(item) in wanted]
 
     def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
-        """A test that needs a missing device or port, or a long one, is neither passed nor skipped but listed."""
+        """Deselect and list tests that are long, or need a device or port that is missing."""
         present = {"device": cache(devices), "port": cache(lambda: set(installed_backends()))}
         needs = [(item, _missing(item, present) or self._too_long(item)) for item in items]
         self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
@@ -156,8 +156,8 @@ class Grader:
         return port, str(task)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Only reports arrive from tests that ran in other processes (pytest-xdist)."""
-        grades = getattr(report, "grades", None)  # of a process that died there is only a plain report
+        """Record a result from its report, which is all that other processes (pytest-xdist) send."""
+        grades = getattr(report, "grades", None)  # a process that died sends only a plain report
         if grades and (report.failed or report.when == "call"):
             key = grades[0], parse_task(grades[1])
             self.outcomes[key] = self.outcomes.get(key, True) and report.passed
@@ -166,7 +166,7 @@ class Grader:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node) -> None:
-        """Takes the list of a finished pytest-xdist process: each has set the same tests aside."""
+        """Take the list of deselected tests from a finished pytest-xdist process; all processes have the same."""
         self.untested = node.workeroutput.get("untested", self.untested)
 
     def pytest_report_teststatus(self, report):
@@ -181,7 +181,7 @@ class Grader:
         elif self.config.getoption("record"):
             try:
                 record_results(self.outcomes)
-            except OSError as error:  # a checkout that is read only: what the tests found counts all the same
+            except OSError as error:  # a read-only checkout: the results count anyway
                 self.not_kept = error
         if self.skipped and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -210,7 +210,7 @@ class Grader:
             terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
 
     def _blank_days_before(self) -> list[Day]:
-        """Days that were not asked for, but whose blanks the tests ran into."""
+        """Earlier days, not selected, whose blank tasks the tests ran into."""
         asked = {task.of_day for _, task in self.outcomes}
         return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
 
@@ -220,15 +220,18 @@ def _where(missing: str) -> str:
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
-    """The device or port that a test needs and that is not here; devices that no test needs are not looked for."""
+    """The missing device or port that a test needs.
+
+    Devices that no test needs are not probed.
+    """
     needed = [(kind, mark.args[0]) for kind in present for mark in item.iter_markers(kind)]
     return next((name for kind, name in needed if name not in present[kind]()), None)
 
 
 def _repr_failure(in_full: Callable, failure: pytest.ExceptionInfo):
-    """The report of a failed test. For a blank it is the address, so that pytest need not parse the source.
+    """The report of a failed test: for a blank task its address, so that pytest need not parse the source.
 
-    pytest parses the file of each frame anew for each failure: of Day 2.7 alone, still blank, that was a minute.
+    pytest parses the file of each frame again for each failure; for a blank Day 2.7 alone that took a minute.
     """
     blank = _blank_hole(failure)
     return f"blank: {blank}" if blank else in_full(failure)

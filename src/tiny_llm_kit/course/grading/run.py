@@ -68,7 +68,7 @@ def run(
     pytest_arguments: list[str],
     extra: tuple[str, ...] = (),
 ) -> int:
-    """Runs pytest on `paths` and returns the exit code; no test selected is an error."""
+    """Run pytest on `paths` and return the exit code; no test selected is an error."""
     for backend in backends:
         check_port(solution, backend, options.device)
     arguments = [
@@ -88,12 +88,12 @@ def run(
         arguments.append(f"--task={options.week}.{options.day}.{options.task}")
     status = pytest.main([*arguments, "-q", *pytest_arguments])
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
-        fail("no test was selected, and nothing tested is not a pass")
+        fail("no test was selected: a run without tests does not pass")
     return int(status)
 
 
 def check_port(solution: str, backend: str, device: str) -> None:
-    """Ends with one line, instead of one error per test, if a port or its device is missing or cannot be imported."""
+    """End with one line, instead of one error per test, if a port or its device is missing or cannot be imported."""
     try:
         Port(SOLUTIONS[solution], backend, device)
     except ValueError as error:

@@ -32,7 +32,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class InlineExecutor(Executor):
-    """Runs everything at once, where it is called."""
+    """An executor that runs each call at once, in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
         future: Future = Future()
@@ -44,7 +44,10 @@ class InlineExecutor(Executor):
 
 
 class OneSecondExecutor(Executor):
-    """Every call takes a virtual second, in which the event loop runs: a worker thread that computes."""
+    """An executor whose calls each take a virtual second, like a worker thread that computes.
+
+    The event loop runs meanwhile.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future:
         future: Future = Future()
@@ -54,7 +57,7 @@ class OneSecondExecutor(Executor):
 
 
 def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> T:
-    """Runs a coroutine in virtual time.
+    """Run a coroutine in virtual time.
 
     Raises:
         AssertionError: it waits for something that never comes.

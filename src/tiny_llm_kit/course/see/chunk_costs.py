@@ -36,12 +36,12 @@ class Chunks:
         self.caches = self.model.create_kv_cache(tokens)
 
     def run(self, start: int, size: int, keep: int = 0):
-        """One chunk; logits of the last `keep` tokens."""
+        """Run one chunk; return logits of the last `keep` tokens."""
         piece, places = self.ids[None, start : start + size], np.arange(start, start + size)
         return self.model(self.b.array(piece), self.b.array(places), self.caches, logits_to_keep=keep)
 
     def prefill(self, size: int, materialize: bool = True):
-        """The whole prompt in chunks of `size`, into fresh caches; logits of its last token."""
+        """Run the whole prompt in chunks of `size` into fresh caches; return logits of its last token."""
         last = len(self.ids) - size
         self.caches = self.model.create_kv_cache(len(self.ids))
         for start in range(0, last, size):
@@ -56,7 +56,7 @@ class Chunks:
 
 
 def activation_bytes(b, attention: str, sizes: Iterable[int], context: int) -> dict[int, int]:
-    """By size: peak bytes of a prompt's last chunk; the prompt has `context` tokens."""
+    """Peak bytes of the last chunk of a prompt of `context` tokens, by chunk size."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     chunks = Chunks(b, checkpoint, attention, context, layers=1)
     chunks.prefill(64)
@@ -71,9 +71,9 @@ def activation_bytes(b, attention: str, sizes: Iterable[int], context: int) -> d
 
 
 def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
-    """The most bytes that a prefill in chunks held: with `materialize()` between two chunks, and without.
+    """Peak bytes of a chunked prefill, with `materialize()` between two chunks and without.
 
-    Here the cache is counted: it is made on the way.
+    The cache is counted here, because the run creates it.
     """
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     chunks = Chunks(b, checkpoint, "device", tokens)
@@ -88,7 +88,7 @@ def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
 
 
 def show_activation_memory(b, console: Console) -> None:
-    """Peak memory of a prompt's last chunk, for every chunk size and two kinds of attention."""
+    """Show the peak memory of a prompt's last chunk, for every chunk size and two kinds of attention."""
     console.print(f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of")
     console.print(f"{MODEL}, beside the weights and the cache, with simple attention and with the")
     console.print("device's:\n")
@@ -99,7 +99,7 @@ def show_activation_memory(b, console: Console) -> None:
 
 
 def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int]], width: int) -> None:
-    """A bar for each name of each label, in bytes; the longest has this many cells."""
+    """Print a bar per label and name, in bytes; the longest is `width` cells."""
     console.print(f"{head:>8}{'':10}{'peak':>13}", style="bold")
     longest = max(max(sizes.values()) for sizes in peaks.values())
     for label, sizes in peaks.items():
@@ -110,7 +110,7 @@ def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int
 
 
 def show_lazy_chunks(b, console: Console) -> None:
-    """MLX alone: peak memory of a prefill whose caches are not evaluated between two chunks."""
+    """Show the peak memory of a prefill whose caches are not evaluated between two chunks. MLX only."""
     console.print(f"{MODEL}, chunks of {LAZY_CHUNK} tokens: peak memory of a prefill, with its cache.")
     console.print("With materialize() after every chunk; without, all wait for the last one.\n")
     console.print(f"{'prompt':>8}{'with':>13}{'without':>13}", style="bold")

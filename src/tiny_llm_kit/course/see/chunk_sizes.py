@@ -14,7 +14,7 @@ from .stalls_drawn import STEPS
 
 MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
 MODEL = "tiny-qwen3"
-# Three that run, a long prompt, and a short one right after it.
+# Three running requests, a long prompt, and a short one right after it.
 WORKLOAD = Workload(
     "measured",
     "3 requests decode; a prompt of 1,024 tokens arrives, and one of 8 after it",
@@ -27,13 +27,13 @@ WORKLOAD = Workload(
 )
 ROUNDS = 2
 FIGURES = ("ttft_long", "ttft_short", "tbt_p99", "longest_gap", "total")
-# Of the rule of thumb: tokens of prompts, slots that decode, all slots.
+# States for the rule of thumb: prompt tokens, decoding slots, all slots.
 PROMPTS, RUNNING_SLOTS, SLOTS = (1000, 4000), (0, 4, 5), 5
 TARGET, LONG_PROMPT = 0.05, 3072  # seconds of a chunk, tokens
 
 
 def show_measured(b, names, console: Console) -> None:
-    """Each chunk size on the shipped model, compared with whole prompts."""
+    """Show each chunk size on the shipped model, compared with whole prompts."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     model = b.Qwen3ModelWeek2(checkpoint, attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask)
@@ -53,7 +53,7 @@ def show_measured(b, names, console: Console) -> None:
 
 
 def show_choices(names, console: Console) -> None:
-    """The rule of thumb for a few states, and the sizes that the adaptive chunker takes for a long prompt."""
+    """Show the rule of thumb for a few states, and the adaptive chunker's sizes for a long prompt."""
     console.print(
         f"rule of thumb, {SLOTS} slots" + "".join(f"{n:>6} run" for n in RUNNING_SLOTS), style="bold"
     )
@@ -75,6 +75,6 @@ def _chosen(names, workload: Workload) -> list[int]:
 
 
 def _runs(sizes: list[int]) -> list[str]:
-    """ "128 × 3" for three chunks of 128."""
+    """Runs of equal sizes as text: "128 × 3" for three chunks of 128."""
     counted = [(size, len(list(same))) for size, same in groupby(sizes)]
     return [str(size) if count == 1 else f"{size} × {count}" for size, count in counted]

@@ -1,4 +1,4 @@
-"""What keeping idle keys and values in few bits costs: bytes per token, and the error of the next logits."""
+"""The cost of keeping idle keys and values in few bits: bytes per token, error of the next logits."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,12 @@ class Kept:
     """One format for keys and values.
 
     Args:
-        bits: of a number.
-        scale_bits: of the scale of a group, and of its bias; 0 where there is none.
-        token_bytes: of one token, keys and values of all layers.
+        bits: bits per number.
+        scale_bits: bits of a group's scale, and of its bias; 0 if there is none.
+        token_bytes: bytes per token, keys and values of all layers.
         error: the largest difference of a score, over all prompts and all tokens of the vocabulary.
-        same: prompts after which the best token stayed the same.
-        prompts: how many there were.
+        same: number of prompts after which the best token stayed the same.
+        prompts: number of prompts.
     """
 
     bits: int
@@ -36,7 +36,7 @@ class Kept:
 
 
 def keep_in_few_bits(b) -> list[Kept]:
-    """Computes the questions of `batch-main`, rounds their caches, and lets the shipped model decode one token more."""
+    """Measure each format on the questions of `batch-main`: round their caches, then decode one more token."""
     model, tokenizer = load_network(b, MODEL, "week2")
     numbers = 2 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim
     prompts = [tokenizer.encode(rendered(tokenizer, question)) for question in QUESTIONS]
@@ -53,7 +53,7 @@ def keep_in_few_bits(b) -> list[Kept]:
 
 
 def _scores_of_each(b, model, prompt: list[int]) -> np.ndarray:
-    """(1 + ways, V) logits of the last token of a prompt: the tokens before it in a cache as it is, and in each way."""
+    """(1 + ways, V) logits of a prompt's last token, after a plain cache and after each rounded one."""
     cache, scores = model.create_kv_cache(len(prompt)), []
     model(b.array([prompt[:-1]]), 0, cache, 0)
     kept = [(layer.keys, layer.values) for layer in cache]
@@ -67,7 +67,7 @@ def _scores_of_each(b, model, prompt: list[int]) -> np.ndarray:
 
 
 def _rounded(b, bits: int, scale: str | None, kept):
-    """What comes back of bf16 pages that were kept as they are, or in whole numbers as Day 2.2 makes them."""
+    """Keys or values after a round trip through bf16 pages, plain or quantised as in Day 2.2."""
     pages = b.array(b.numpy(kept), "bfloat16")
     if scale:
         rows = b.array(b.numpy(pages).reshape(-1, GROUP), scale)  # a scale has the type of what is quantised

@@ -29,7 +29,7 @@ STYLES = {"!": "bold red", "·": "dim", "-": "dim"}
 
 
 def show_timelines(names, console: Console) -> None:
-    """The same requests before and after."""
+    """Draw the same requests before and after."""
     console.print("A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right.")
     console.print("ABC  a prompt   abc  a new token   -  queued   ·  waits as agreed   !  stalls\n")
     for title, chunk in (("before: the whole prompt in one step", WHOLE), ("after: chunks of 4", CHUNK)):
@@ -40,7 +40,7 @@ def show_timelines(names, console: Console) -> None:
 
 
 def timeline(names, workload: Workload, chunk: int, **turns) -> list[Text]:
-    """One line per request."""
+    """A timeline as text, one line per request."""
     model = SimulatedModel()
     trace = serve(Serving(names, model, clock=model.clock), workload, chunk, **turns).trace()
     return [_line(trace, lane) for lane in trace.lanes]
@@ -66,7 +66,7 @@ def _line(trace: Trace, lane: Lane) -> Text:
 
 
 def _mark_waits(cells: list[str], promise: int) -> None:
-    """Marks the empty cells between a request's first cell and its last."""
+    """Mark the empty cells between a request's first cell and its last."""
     used = [place for place, cell in enumerate(cells) if cell != " "]
     waited = 0
     for place in range(used[0], used[-1]):
@@ -76,7 +76,7 @@ def _mark_waits(cells: list[str], promise: int) -> None:
 
 
 def show_stalls(names, console: Console) -> None:
-    """The chapter's prediction, and the counted stalls."""
+    """Print the chapter's prediction, and the counted stalls."""
     long = decode_heavy(2048)
     pieces = -(-2048 // long.promise)
     console.print(f"{long.says};")
@@ -93,7 +93,7 @@ def show_stalls(names, console: Console) -> None:
 
 
 def show_mask(b, console: Console) -> None:
-    """Draws the mask of a chunk."""
+    """Draw the mask of a chunk."""
     start, size, total = 3, 3, 10
     console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.")
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")

@@ -25,7 +25,7 @@ LOOKS_FOR = np.array(
 
 
 def show(b, console: Console) -> None:
-    """Draws the weights three times: as they are, with a scale of 0, and with the future hidden."""
+    """Draw the weights three times: as they are, with a scale of 0, and with the future hidden."""
     causal = np.where(np.tri(len(WORDS)) > 0, 0.0, -np.inf)
     console.print("Row: the word that looks. Column: the word it looks at. Each row sums to 1.\n")
     _heat_map(console, "softmax(q·k / √D)", _weights(b))
@@ -58,7 +58,7 @@ def _heat_map(console: Console, title: str, weights: np.ndarray) -> None:
 
 
 def _shade(weight: float) -> str:
-    """Dark blue for 0, bright for 1; the text stays readable on both."""
+    """Background of a weight: dark blue for 0, bright for 1; the text is readable on both."""
     level = round(weight, 2)
     red, green, blue = (round(low + (high - low) * level) for low, high in ((16, 255), (24, 190), (48, 60)))
     return f"{'black' if level > 0.6 else 'white'} on rgb({red},{green},{blue})"

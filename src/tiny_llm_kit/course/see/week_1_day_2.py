@@ -11,7 +11,7 @@ DISTANCES = [0, 1, 2, 3, 5, 10, 50, 100]
 
 
 def show(b, console: Console) -> None:
-    """Turns the pair (1, 0) to many positions, compares scores along the text, and shows both pairings."""
+    """Turn the pair (1, 0) to many positions, compare scores along the text, and show both pairings."""
     console.print(
         f"RoPE({D}, {POSITIONS}): a head of {D} numbers is {D // 2} pairs, and each pair is an arrow."
     )
@@ -24,7 +24,10 @@ def show(b, console: Console) -> None:
 
 
 def _arrows(b, console: Console) -> None:
-    """One row a pair. Halves are the pairs: dims 0 … D/2 - 1 hold the first numbers, the rest their partners."""
+    """Draw one row per pair.
+
+    Halves are the pairs: dims 0 … D/2 - 1 hold the first numbers, the rest their partners.
+    """
     start = np.repeat([1.0, 0.0], D // 2)
     turned = _at(b, b.RoPE(D, POSITIONS), start, SHOWN)
     eighths = np.round(np.arctan2(turned[:, D // 2 :], turned[:, : D // 2]) / (np.pi / 4)).astype(int) % 8
@@ -37,7 +40,7 @@ def _arrows(b, console: Console) -> None:
 
 
 def _scores(b, console: Console) -> None:
-    """One row a place of the key, one column a distance; the rows are equal."""
+    """Print one row per position of the key, one column per distance; the rows are equal."""
     rope, ones = b.RoPE(D, POSITIONS), np.ones(D)
     console.print("      distance" + "".join(f"{d:>8}" for d in DISTANCES), style="bold")
     for place in (0, 7, 900):

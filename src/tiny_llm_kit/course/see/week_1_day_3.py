@@ -1,4 +1,4 @@
-"""The screen of Day 1.3: two causal masks, who reads which K/V head, and what a changed token can reach."""
+"""The screen of Day 1.3: two causal masks, each query head's K/V head, and the reach of a changed token."""
 
 import numpy as np
 from rich.console import Console
@@ -8,7 +8,7 @@ E, H, HKV, D = 12, 8, 2, 4
 
 
 def show(b, console: Console) -> None:
-    """Draws the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
+    """Draw the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
     _mask(b, console, 8, 8)
     console.print()

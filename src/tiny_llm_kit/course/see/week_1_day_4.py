@@ -10,7 +10,7 @@ GATES = (-6.0, -2.0, -1.0, 0.0, 1.0, 2.0, 6.0)
 
 
 def show(b, console: Console) -> None:
-    """Measures the norm in bf16 and float16, tabulates silu, and opens a gate step by step."""
+    """Measure the norm in bf16 and float16, tabulate silu, and open a gate step by step."""
     console.print(f"{VECTORS} vectors of E numbers, in bf16, through RMSNorm. Their RMS should be 1.")
     console.print("How far it is from 1, in the worst of them:\n")
     _sizes(b, console)

@@ -16,7 +16,7 @@ QUESTION = "What is chunked prefill?"
 
 
 def show(b, console: Console) -> None:
-    """Counts the numbers of the shipped model and of Qwen3-0.6B, then asks the shipped one for the next token."""
+    """Count the numbers of the shipped model and of Qwen3-0.6B, then ask the shipped one for the next token."""
     checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "float32")
     counted = sum(prod(array.shape) for array in checkpoint.weights.values())
     console.print(
@@ -29,7 +29,7 @@ def show(b, console: Console) -> None:
 
 
 def parameters(config: ModelConfig) -> dict[str, int]:
-    """How many numbers each part of a model holds."""
+    """The number of parameters in each part of a model."""
     E, V, L = config.hidden_size, config.vocab_size, config.num_hidden_layers
     heads = config.num_attention_heads + config.num_key_value_heads
     return {

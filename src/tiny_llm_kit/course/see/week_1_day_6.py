@@ -14,7 +14,7 @@ QUESTION = "What is temperature?"
 
 
 def show(b, console: Console) -> None:
-    """Asks one question and draws what each token of the answer cost."""
+    """Ask one question and draw what each token of the answer cost."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     lengths: list[int] = []

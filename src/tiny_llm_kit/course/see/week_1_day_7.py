@@ -49,7 +49,7 @@ def _weights(b, logits: np.ndarray, temp: float) -> np.ndarray:
 
 
 def _nucleus(b, logits: np.ndarray) -> int:
-    """How many tokens the learner's top-p leaves."""
+    """The number of tokens that the learner's top-p keeps."""
     return int(np.isfinite(b.numpy(b.sampler.keep_top_p(b.array(logits[None]), NUCLEUS))).sum())
 
 
@@ -87,7 +87,7 @@ def _what_comes(b, console: Console) -> None:
 
 
 def _steps_with_a_choice(b, console: Console, model, tokenizer, prompt: str) -> None:
-    """At how many steps of a well-known answer more than one token can come."""
+    """Count the steps of a well-known answer at which more than one token can be drawn."""
     rows: list[np.ndarray] = []
 
     def watched(inputs):

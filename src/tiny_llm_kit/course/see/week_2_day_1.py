@@ -22,7 +22,7 @@ MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
 
 
 def show(b, console: Console) -> None:
-    """Times one more token after texts of several lengths, on the learner's two models."""
+    """Time one more token after texts of several lengths, on the learner's two models."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     console.print(
         f"One more token of {MODEL}. Without a cache all tokens are computed again,\n"
@@ -38,7 +38,7 @@ def show(b, console: Console) -> None:
 
 
 def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
-    """By context: the median seconds of one more token without and with the cache."""
+    """Median seconds of one more token, without and with the cache, by context length."""
     week_1, week_2 = b.Qwen3ModelWeek1(checkpoint), b.Qwen3ModelWeek2(checkpoint)
     runs = {context: _runs(b, week_1, week_2, context) for context in CONTEXTS}
     seconds = medians(
@@ -48,7 +48,7 @@ def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
 
 
 def _runs(b, week_1, week_2, context: int) -> tuple[Callable, Callable]:
-    """Two ways to the logits of one more token."""
+    """Two functions that compute the logits of one more token: without and with a cache."""
     ids = np.random.default_rng(0).integers(0, week_1.config.vocab_size, size=(1, context))
     text, token = b.array(ids), b.array(ids[:, -1:])
     caches = week_2.create_kv_cache(context)
@@ -89,7 +89,7 @@ def _memory(config) -> str:
 class ConcatenatingCache:
     """The cache of most first versions: new keys are appended to the old ones, in a new array.
 
-    Right in every number. It is here to be counted.
+    Its numbers are right; the screen counts the programs that it needs.
     """
 
     def __init__(self, concatenate: Callable):
@@ -114,7 +114,7 @@ class ConcatenatingCache:
 
 
 def show_torch(b, console: Console) -> None:
-    """Decodes with both caches and counts the different programs that torch was asked for."""
+    """Decode with both caches, and count the programs that a compiler would make."""
     model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     model.layers = model.layers[:1]  # all layers ask for the same
     console.print(f"\n{TOKENS} tokens, one by one. A compiler for fixed shapes would make:\n")

@@ -33,7 +33,7 @@ MODELS = {
 
 
 def show(b, console: Console) -> None:
-    """Quantises a matrix of the shipped model, then counts bytes."""
+    """Quantise a matrix of the shipped model, then count bytes."""
     w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
     console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
     _group(b, w, console)

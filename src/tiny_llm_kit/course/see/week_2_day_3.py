@@ -1,6 +1,6 @@
 """The screen of Day 2.3: your quantised product against the plain one, and the shipped model in few bits.
 
-Seconds are the machine's: medians of runs in turns, over several matrices, so that none waits in a cache.
+Seconds are medians of interleaved runs on this machine, over several matrices, so that none stays in a CPU cache.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ ROUNDS = 15
 
 
 def show(b, console: Console) -> None:
-    """Quantises the shipped model and asks it."""
+    """Quantise the shipped model, and let it answer."""
     console.print("The shipped model in bf16, the matrices of its layers quantised:\n")
     _model(b, console)
 
 
 def show_mlx(b, console: Console) -> None:
-    """Times products of 1 and 16 rows."""
+    """Time products of 1 and 16 rows."""
     O, I = SHAPE
     console.print(f"x @ W.T, {MATRICES} matrices W of {O} × {I} in turns, {b.name}, {b.float_dtype}\n")
     _products(b, console)
@@ -36,7 +36,7 @@ def show_mlx(b, console: Console) -> None:
     console.print(f"NumPy adds up an array of 256 MiB at {_read_speed():.1f} GB/s here, on one thread.")
 
 
-show_torch = show_mlx  # each port has a kernel of its own, so each has figures of its own
+show_torch = show_mlx  # each port has its own kernel, and so its own figures
 
 
 def _products(b, console: Console) -> None:

@@ -10,13 +10,13 @@ TILE = 3
 LENGTHS = (512, 2048, 8192)
 D, MEASURED_TILE = 16, 256
 WIDTH = 40  # of the longest bar
-# How much memory a port needs is its own affair. The book shows torch, which computes at once: no luck in its numbers.
+# Memory differs between ports. The book shows torch: it computes eagerly, so its numbers are reproducible.
 SHOWN_ON = "torch"
 MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB *█*▏?")
 
 
 def show(b, console: Console) -> None:
-    """Merges the tiles of one query one by one, then measures plain and tiled attention at three lengths."""
+    """Merge the tiles of one query one by one, then measure plain and tiled attention at three lengths."""
     scores = " ".join(f"{score:g}" for score in SCORES)
     console.print(f"One query, {len(SCORES)} keys in tiles of {TILE}. The scores: {scores}")
     console.print("Key j has the value j. After each tile:\n")
@@ -41,7 +41,7 @@ def _walk(b, console: Console) -> None:
 
 
 def _statistics(b, columns, hidden: bool = False):
-    """A key of one number is its own score, when the query is 1 and the scale is 1."""
+    """Statistics of a query of 1 over keys of one number, so that each key is its own score."""
     key, value = np.array(SCORES)[columns], columns.astype(float)
     mask = np.full((1, len(columns)), -np.inf if hidden else 0.0)
     arrays = (b.array(array.reshape(1, 1, -1, 1)) for array in (np.ones(1), key, value))

@@ -8,13 +8,13 @@ from ...trace.samples import medians
 VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
 ROUNDS = {128: 31, 512: 15, 2048: 7}  # by length; short runs are cheap, and noisy
 H, HKV, D = 2, 1, 32
-# Times are the machine's. The book shows torch, which has a fused kernel on CPUs; MLX has one on Apple's GPUs alone.
+# Times depend on the machine. The book shows torch: it has a fused kernel on CPUs, and MLX only on Apple's GPUs.
 SHOWN_ON = "torch"
 MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d+ (ms|×)")
 
 
 def show(b, console: Console) -> None:
-    """Draws which keys each query saw through the kernel, then measures the three paths at three lengths."""
+    """Draw which keys each query saw through the kernel, then measure the three paths at three lengths."""
     console.print(
         f"flash_attention_device. Row: a query. Column: a key. {VISIBLE} it was seen, {HIDDEN} not.\n"
     )
@@ -30,7 +30,10 @@ def show(b, console: Console) -> None:
 
 
 def _seen(b, console: Console, title: str, L: int, mask) -> None:
-    """Queries of 0 give all visible keys the same weight; key j has the value 1 at place j, which shows it."""
+    """The keys that each query sees.
+
+    Queries of 0 give all visible keys the same weight; key j has the value 1 at index j, which shows it.
+    """
     query, key, value = (b.array(x[None, None]) for x in (np.zeros((L, 8)), np.zeros((8, 8)), np.eye(8)))
     weights = b.numpy(b.flash_attention_device(query, key, value, mask=mask))[0, 0]
     console.print(title, style="bold")

@@ -33,7 +33,7 @@ STYLES = {"-": "dim", "·": "red"}
 
 @dataclass
 class Served:
-    """What one way of serving did: its requests, its events, and how many steps it took."""
+    """The record of one way of serving: its requests, events and number of steps."""
 
     name: str
     requests: list
@@ -42,7 +42,7 @@ class Served:
 
 
 def show(b, console: Console) -> None:
-    """Serves the questions twice and draws the slots over the steps of the model."""
+    """Serve the questions twice and draw the slots over the steps of the model."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     tokenizer = load_tokenizer(MODEL)
     runner = b.runner(b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype)))
@@ -85,7 +85,7 @@ def _continuous(s, model, tokenizer, requests: list, on_event) -> None:
 
 
 def _static(s, model, tokenizer, requests: list, on_event) -> None:
-    """Fills all slots, then decodes until the last of them has ended."""
+    """Fill all slots, then decode until the last of them has ended."""
     batch = s.Batch(model, SLOTS, MAX_SEQ_LEN, clock=model.clock, on_event=on_event)
     waiting = deque(requests)
     while waiting:

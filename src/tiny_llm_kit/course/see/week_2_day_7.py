@@ -1,6 +1,6 @@
-"""The screens of Day 2.7, one for each sitting: stalls drawn and counted, chunk sizes, and who goes first.
+"""The screens of Day 2.7, one per sitting: stalls, chunk sizes, and the order of requests.
 
-A screen runs the learner's own scheduler, and nothing of a later sitting.
+A screen runs the learner's own scheduler, and no code of a later sitting.
 """
 
 from rich.console import Console
@@ -15,7 +15,7 @@ MEASURED = (*OF_MEMORY, *chunk_sizes.MEASURED)
 
 
 def cut_and_schedule(b, console: Console) -> None:
-    """Two timelines of the same requests, the stalls predicted and counted, and the mask of a chunk."""
+    """Show two timelines of the same requests, the stalls predicted and counted, and a chunk's mask."""
     stalls_drawn.show_timelines(_names(b), console)
     stalls_drawn.show_stalls(_names(b), console)
     console.print()
@@ -23,7 +23,7 @@ def cut_and_schedule(b, console: Console) -> None:
 
 
 def how_large(b, console: Console) -> None:
-    """What each chunk size costs and wins on the shipped model, what the two policies choose, and peak memory."""
+    """Show the gain and cost of each chunk size, the choices of two policies, and peak memory."""
     chunk_sizes.show_measured(b, _names(b), console)
     console.print()
     chunk_sizes.show_choices(_names(b), console)
@@ -32,7 +32,7 @@ def how_large(b, console: Console) -> None:
 
 
 def who_goes_first_drawn(b, console: Console) -> None:
-    """A short prompt that arrives after a long one, under three policies, and how patience bounds the wait."""
+    """Show a short prompt after a long one under three policies, and how patience bounds the wait."""
     who_goes_first.show_timelines(_names(b), console)
     who_goes_first.show_two_promises(_names(b), console)
     console.print()
@@ -43,14 +43,14 @@ SITTINGS = (cut_and_schedule, how_large, who_goes_first_drawn)
 
 
 def show(b, console: Console) -> None:
-    """All sittings."""
+    """Show the screens of all sittings."""
     for number, sitting in enumerate(SITTINGS, 1):
         console.rule(f"sitting {number}")
         sitting(b, console)
 
 
 def show_mlx(b, console: Console) -> None:
-    """What it costs to forget the evaluation between two chunks."""
+    """Show the memory that a missing evaluation between two chunks costs."""
     show_lazy_chunks(b, console)
 
 

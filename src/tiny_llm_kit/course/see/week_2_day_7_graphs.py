@@ -1,4 +1,4 @@
-"""`pdm run see 2.7 --graphs`: how many programs prompts of up to 8,192 tokens are to a compiler for fixed shapes.
+"""`pdm run see 2.7 --graphs`: programs that a fixed-shape compiler makes of prompts up to 8,192 tokens.
 
 The torch port runs the chunks of a very small model, and `record` writes down what torch is asked for. MLX has no such
 screen: it compiles nothing unless it is asked to.
@@ -39,7 +39,7 @@ class Chunking:
 
     Args:
         name: a line that says what it does.
-        contexts: how many tokens may stand before a chunk.
+        contexts: the numbers of tokens that may precede a chunk.
         sizes: what the tokens of a chunk are padded to; the largest is the chunk.
         reads: how much of the cache a chunk reads: "block", up to its own end; "ours", what the port's cache hands
             out; "all", also what is unwritten.
@@ -57,7 +57,7 @@ class Chunking:
 
     @property
     def padding(self) -> float:
-        """Tokens that the last chunk computes for nothing: the mean over all lengths."""
+        """Padding tokens of the last chunk: the mean over all lengths."""
         rests = range(1, self.sizes[-1] + 1)
         return sum(next(size for size in self.sizes if size >= rest) - rest for rest in rests) / len(rests)
 
@@ -70,7 +70,7 @@ class Chunking:
     def chunks(self) -> Iterator[tuple[int, int]]:
         """(context, tokens) of chunks: every size after every context.
 
-        The tokens are a few less than a size, and not always as many less: padding must make them one.
+        The tokens are fewer than a size by a varying number; padding must make them one program.
         """
         for context in self.contexts:
             for smaller, size in zip((0, *self.sizes), self.sizes, strict=False):
@@ -89,7 +89,7 @@ CHUNKINGS = {
 
 
 class RecordedLayer:
-    """A layer that writes down what it asks torch for, and how many keys it reads."""
+    """A layer that records its torch operations, and how many keys it reads."""
 
     def __init__(self, layer, record):
         self.layer, self.record = layer, record
@@ -122,7 +122,7 @@ def cache_of(b, reads: str):
 
 
 def started(b, chunking: Chunking):
-    """A model, its runner, and a cache whose arrays were made."""
+    """A model, its runner, and a cache whose arrays are allocated."""
     model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **chunking.options})
     cache = cache_of(b, chunking.reads)
@@ -131,7 +131,7 @@ def started(b, chunking: Chunking):
 
 
 def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
-    """Runs (context, tokens) chunks. What stands before a chunk is only counted, and was never computed."""
+    """Run (context, tokens) chunks; the tokens before a chunk are only counted, never computed."""
     from ..recorded_operations import record  # imports torch
 
     model, runner, cache = started(b, chunking)
@@ -143,7 +143,10 @@ def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLay
 
 
 def whole_steps(b, chunking: Chunking) -> int:
-    """Programs of steps from the ids to the token; a chunk that ends no prompt skips the head, which is one more."""
+    """Number of programs for whole steps, from the ids to the token.
+
+    A chunk that ends no prompt skips the head, which makes another program.
+    """
     from ..recorded_operations import record  # imports torch
 
     _, runner, cache = started(b, chunking)
@@ -157,13 +160,13 @@ def whole_steps(b, chunking: Chunking) -> int:
 
 
 def keys_read(b, chunking: Chunking, tokens: int) -> int:
-    """How many keys the chunks of one prompt read, all together."""
+    """The number of keys that the chunks of one prompt read in total."""
     chunk = chunking.sizes[-1]
     return run(b, chunking, [(start, min(chunk, tokens - start)) for start in range(0, tokens, chunk)]).keys
 
 
 def show_graphs(b, console: Console) -> None:
-    """Counts every chunking's programs beside the arithmetic."""
+    """Show the counted programs of every chunking beside the arithmetic."""
     console.print(f"Prompts of up to {LIMIT:,} tokens, one row; attention up to the chunk's end.")
     console.print("Programs that a compiler for fixed shapes would make of the layers:\n")
     console.print(f"{'':43}{'sizes × contexts':>19}{'counted':>9}{'padding':>9}", style="bold")
@@ -177,7 +180,7 @@ def show_graphs(b, console: Console) -> None:
 
 
 def _notes(b, console: Console) -> None:
-    """Why a count is not the product, what was not counted, and what the one program costs."""
+    """Print why a count is not the product, what was not counted, and what the one program costs."""
     sizes, contexts = CHUNKINGS["any block"].product
     beyond = sizes * contexts - len(list(CHUNKINGS["any block"].chunks()))
     steps = whole_steps(b, CHUNKINGS["padded"])

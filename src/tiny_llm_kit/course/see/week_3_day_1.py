@@ -35,7 +35,7 @@ MEASURED = (r" *\d+\.\d(?= (?:ms|×))", r"\d+\.\d{6}")
 
 @dataclass
 class Chat:
-    """One request: its text so far, and where its keys and values are.
+    """One request: its text so far, and the location of its keys and values.
 
     Args:
         name: a letter.
@@ -71,7 +71,7 @@ class Pool:
         self.last_owner: dict[int, str] = {}
 
     def prefill(self, name: str, tokens: list[int]) -> Chat:
-        """Computes what is not cached of a prompt, and appends the first token of its answer."""
+        """Compute what is not cached of a prompt, and append the first token of its answer."""
         table = self.s.BlockTable(self.allocator)
         hit = table.share(tokens)
         caches = self.b.TinyKvPagedCache.of_layers(self.pools, table, hit)
@@ -80,7 +80,7 @@ class Pool:
         return chat
 
     def step(self, chat: Chat) -> np.ndarray:
-        """Computes the tokens that no block holds yet, and appends the next one."""
+        """Compute the tokens that no block holds yet, and append the next one."""
         start = chat.caches[0].offset
         inputs = self.b.array([chat.tokens[start:]])
         logits = self.b.numpy(self.model(inputs, start, chat.caches, logits_to_keep=1))[0, -1]
@@ -90,7 +90,7 @@ class Pool:
         return logits
 
     def answer(self, chat: Chat, tokenizer) -> Chat:
-        """Token by token, until the model ends its answer."""
+        """Generate token by token, until the model ends its answer."""
         while chat.tokens[-1] not in tokenizer.eos_token_ids:
             self.step(chat)
         return chat
@@ -99,7 +99,7 @@ class Pool:
         chat.table.release()
 
     def map(self) -> Text:
-        """A cell per block."""
+        """The pool as text, a cell per block."""
         return Text().join(self._cell(block) for block in range(self.allocator.num_blocks))
 
     def _cell(self, block: int) -> Text:
@@ -115,7 +115,7 @@ class Pool:
 
 
 def show(b, console: Console) -> None:
-    """Serves five chats from one pool, draws the blocks after each event, and times a prompt with and without a hit."""
+    """Serve five chats from one pool, draw the blocks after each event, and time a prompt with and without a hit."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     console.print(f"{BLOCKS} blocks of {SIZE} tokens; a cell is a block, the same one in every layer.")
@@ -127,7 +127,7 @@ def show(b, console: Console) -> None:
 
 
 def _story(console: Console, pool: Pool, tokenizer) -> list[Chat]:
-    """Two chats with one system prompt, the first one's next question, and a text of another kind, twice."""
+    """Run two chats with one system prompt, the first one's next question, and another text, twice."""
 
     def draw(event: str) -> None:
         console.print(Text.assemble(f"{event:24}", pool.map(), f"{pool.allocator.num_free:3} free"))
@@ -160,7 +160,7 @@ def _story(console: Console, pool: Pool, tokenizer) -> list[Chat]:
 
 
 def _finish(pool: Pool, chat: Chat, tokenizer) -> Chat:
-    """The same prompt in an empty pool, answered."""
+    """Answer the same prompt in an empty pool."""
     return pool.answer(pool.prefill(chat.name, chat.tokens[: chat.prompt_len]), tokenizer)
 
 
@@ -202,7 +202,7 @@ def _times(console: Console, b, model) -> None:
         hits[caching] = chat.hit
         pools[caching].end(chat)
 
-    # The round that is not counted fills the cache.
+    # The first round, which is not counted, fills the cache.
     seconds = medians({caching: partial(first_token, caching) for caching in pools}, ROUNDS)
     console.print(f"A prompt of {len(ids):,} tokens in blocks of {LONG_SIZE}; time to its first token:")
     for caching in pools:

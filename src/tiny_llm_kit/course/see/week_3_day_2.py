@@ -25,7 +25,7 @@ MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB at the peak", r" *\d+\.\d{3} 
 
 @dataclass(frozen=True)
 class Lists:
-    """What a decode step reads, as arrays of the port: the pages, whose they are, and the slots in use."""
+    """The lists that a decode step reads, as arrays of the port: pages, their requests, slots in use."""
 
     block_list: object
     block_groups: object
@@ -41,7 +41,7 @@ class Lists:
 
 
 def show(b, console: Console) -> None:
-    """Draws a pool and its flat list, counts and measures what is gathered, then poisons all unused slots."""
+    """Draw a pool and its flat list, count and measure what is gathered, then poison all unused slots."""
     serving = resolve_serving(b.solution.__name__.partition(".")[0])
     pages = random_pages(np.random.default_rng(1), DRAWN, DRAWN_PAGE, num_blocks=DRAWN_BLOCKS)
     blocks = _flat(serving, pages, COUNT)
@@ -68,7 +68,7 @@ def _flat(serving, pages: Pages, count: int | None = None):
 
 
 def _pool(console: Console, pages: Pages) -> None:
-    """A letter for each slot with a token."""
+    """Draw the pool, a letter for each slot with a token."""
     cells = [[FREE] * pages.page_size for _ in range(pages.pad_block)] + [[PAD] * pages.page_size]
     for name, table, length in zip(NAMES, pages.tables, pages.lengths, strict=True):
         for position in range(length):
@@ -84,7 +84,7 @@ def _lists(console: Console, blocks) -> None:
 
 
 def _gathered(b, serving, console: Console, title: str, lengths: list[int]) -> None:
-    """One mix of lengths: the flat list against a batch padded to the longest row."""
+    """Compare the flat list with a batch padded to its longest row, for one mix of lengths."""
     num_blocks = sum(-(-length // PAGE) for length in lengths)
     pages = random_pages(np.random.default_rng(0), lengths, PAGE, HKV, D, num_blocks)
     arrays = [b.array(x) for x in (np.ones((len(lengths), H, D)), pages.keys, pages.values)]
@@ -111,7 +111,7 @@ def _padded(pages: Pages) -> list[list[int]]:
 
 
 def _poison(b, serving, console: Console, pages: Pages) -> None:
-    """NaN where no request has a token, and how far the outputs are from each request alone."""
+    """Put NaN where no request has a token, and list the outputs that this changes."""
     query = np.random.default_rng(2).normal(size=(len(DRAWN), H, 8))
     poisoned = pages.poisoned(np.nan)
     lists = Lists.of(b, _flat(serving, pages, COUNT), DRAWN_PAGE)
@@ -131,7 +131,7 @@ def _poison(b, serving, console: Console, pages: Pages) -> None:
 
 
 def _few_bits(b, console: Console) -> None:
-    """Idle keys and values in fewer bits, measured with the shipped model."""
+    """Print the cost of idle keys and values in fewer bits, measured with the shipped model."""
     console.print(f"\n{MODEL}: a cache in few bits, {GROUP} numbers with a scale and a bias; then one")
     console.print("token more. The largest difference of its logits from those of a float32 cache:\n")
     header = f"{'bits':>6}{'scale':>10}{'bytes per token':>18}{'difference':>20}{'same best token':>19}"

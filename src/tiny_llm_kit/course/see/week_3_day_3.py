@@ -51,7 +51,7 @@ class Run:
 
     @property
     def computed(self) -> int:
-        """Tokens."""
+        """Number of computed tokens."""
         return sum(part.tokens for event, _ in self.calls for part in event.parts)
 
 
@@ -60,7 +60,7 @@ def letter(sequence: Any) -> str:
 
 
 def show(b, console: Console) -> None:
-    """Draws the strips of a small run, counts what other policies do with it, then serves the shipped model."""
+    """Draw the strips of a small run, count what other policies do with it, then serve the shipped model."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     runs = {name: _run(s, **options) for name, options in POLICIES.items()}
     console.print(f"budget {BUDGET} tokens per step; {BLOCKS} blocks of {BLOCK} tokens")
@@ -120,7 +120,7 @@ def _compare(console: Console, runs: dict[str, Run]) -> None:
 
 
 def _serve(b, s, console: Console) -> None:
-    """Few blocks for five questions: chunks, decodes, preemptions and shared prefixes on the learner's arrays."""
+    """Serve five questions from few blocks, with chunks, preemptions and shared prefixes."""
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
     runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)

@@ -1,4 +1,4 @@
-"""The screen of Day 3.4: how many shapes there are, what a load makes of them, and what is left for keys and values.
+"""The screen of Day 3.4: the number of shapes, their use by a load, and the memory left for the cache.
 
 The learner's scheduler and buckets serve a load in virtual time. Then the shipped model answers in padded steps, and
 the torch port measures the largest step.
@@ -25,14 +25,14 @@ from ...trace.simulation.simulated_packed_model import SimulatedPackedModel
 MODEL = "tiny-qwen3"
 BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048
 STRATEGIES = ("exponential", "linear", "padding-aware")
-# What a step can have, by the options of the engine; see `Buckets`.
+# Limits of a step by the options of the engine, see `Buckets`.
 ENGINES = {
     "hybrid": {},
     "hybrid, no sharing": {"chunk_readers": 1},
     "two calls, no sharing": {"chunk_readers": 1, "decode_readers": 1},
     "only rows are padded": {"pad_pages": False},
 }
-# Of the load. `adaptive` lets a chunker choose from what the steps cost.
+# Options of each served load. With `adaptive` a chunker chooses sizes by the cost of the steps.
 RUNS = {
     "whole prompts": {"enable_chunked_prefill": False, "max_num_batched_tokens": LEN},
     "chunks": {"max_num_batched_tokens": BUDGET},
@@ -48,7 +48,7 @@ MEASURED = (
 
 
 def show(b, console: Console) -> None:
-    """Counts shapes, serves a load in four ways, and lets the shipped model answer in padded steps."""
+    """Count shapes, serve a load in four ways, and let the shipped model answer in padded steps."""
     s = _serving(b)
     _count_shapes(s, console)
     _compare(s, console)
@@ -56,7 +56,7 @@ def show(b, console: Console) -> None:
 
 
 def show_torch(b, console: Console) -> None:
-    """What the largest step needs, what it leaves for keys and values, and how often that is too little."""
+    """Show the largest step's memory, what it leaves for keys and values, and how often that is too little."""
     s = _serving(b)
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     block = PAGE * kv_bytes_per_token(network.config, b.float_dtype)
@@ -89,7 +89,7 @@ def _peak_bytes(b, s, network, count: int) -> int:
 
 
 def _count_shapes(s, console: Console) -> None:
-    """The lengths of warm-up lists: steps of decodes, and steps with chunks."""
+    """Print the lengths of warm-up lists: steps of decodes, and steps with chunks."""
     console.print(f"budget {BUDGET} tokens, {SEQS} requests, pages of {PAGE} tokens")
     console.print("shapes to warm up: steps of decodes + steps with chunks\n")
     table = Table("", "context", *STRATEGIES, box=None, pad_edge=False)
@@ -172,7 +172,7 @@ class ServedLoad:
         self.met[bucket] += 1
         self.waste.count(batch, bucket, PAGE)
         self.pairs += work.chunk_pairs + work.decode_pairs
-        # The rows among themselves, all rows with the pages of chunks, and each page of a decode with one row.
+        # Every row with every row, every row with the pages of chunks, and each page of a decode with one row.
         self.padded_pairs += (
             bucket.tokens * (bucket.tokens + bucket.chunk_pages * PAGE) + bucket.decode_pages * PAGE
         )
@@ -180,7 +180,7 @@ class ServedLoad:
 
 
 def _load() -> list[tuple[int, int]]:
-    """Tokens of 32 prompts and of their answers: many short ones, some long, all there at the start."""
+    """Token counts of 32 prompts and their answers: many short ones, some long, all there at the start."""
     rng = np.random.default_rng(34)
     prompts = np.clip(rng.lognormal(5.5, 1.0, 32), 8, 1900).astype(int)
     return list(zip(prompts.tolist(), rng.integers(16, 129, 32).tolist(), strict=True))
@@ -213,7 +213,7 @@ def _print(console: Console, head: str, names: list[str], rows: dict[str, list[s
 
 
 def _serve(b, s, console: Console) -> None:
-    """The shipped model in exact and in padded steps: other shapes, and the same answers."""
+    """Serve the shipped model in exact and in padded steps: other shapes, the same answers."""
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     exact, padded = (
         _answers(b, s, network, buckets) for buckets in (None, s.make_buckets("exponential", 32, 4, 96, 8))
@@ -225,7 +225,7 @@ def _serve(b, s, console: Console) -> None:
 
 
 def _answers(b, s, network, buckets: Any) -> tuple[list[str], int]:
-    """The answers to five questions, and in how many shapes they were computed."""
+    """The answers to five questions, and the number of shapes in which they were computed."""
     allocator, tokenizer = s.BlockAllocator(48, 8), load_tokenizer(MODEL)
     runner, shapes = b.packed_runner(network, 48, 8, buckets=buckets), set()
     run = runner.run

@@ -34,7 +34,7 @@ TRACE = IncidentCase(
 
 @dataclass(frozen=True)
 class DearMixing:
-    """A device whose mixed steps run a slow kernel for everything, a multiple of the prompts' cost.
+    """A device whose mixed steps run everything in a slow kernel, at a multiple of the prompts' cost.
 
     Args:
         plain: what steps of one kind cost.
@@ -50,7 +50,7 @@ class DearMixing:
 
 
 def show(b, console: Console) -> None:
-    """Draws with the learner's profile and policies; the costs are those of a measured machine, or of the incidents."""
+    """Draw with the learner's profile and policies; the costs are those of a measured machine, or of the incidents."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     _profile(s, console)
     _policies(s, console)
@@ -130,7 +130,7 @@ def _strip(times: list[float]) -> str:
 
 
 def _mixing(s, console: Console) -> None:
-    """The same trace where a mixed step is cheap, and where it is dear."""
+    """Compare one trace where mixed steps are cheap with the same where they are expensive."""
     console.print("mean time of a token of the answers, and TTFT of L, in ms")
     table = Table(
         "a prompt token in a mixed step costs", "as alone", "three times as much", box=None, pad_edge=False

@@ -41,7 +41,7 @@ MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client
 
 
 def show(b, console: Console) -> None:
-    """Draws five readers of one loop, then a stream, a refusal and the metrics of a real server."""
+    """Draw five readers of one loop, then a stream, a refusal and the metrics of a real server."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     _readers(s, console)
     _server(b, console)
@@ -100,7 +100,7 @@ def _refusal(s, loop: Any) -> str:
 
 
 def _server(b, console: Console) -> None:
-    """One row and no queue, so that a second request finds the server full."""
+    """A server with one row and no queue, so that a second request finds it full."""
 
     def open_llm() -> LLM:
         network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
@@ -148,7 +148,7 @@ def _refused(server: BackgroundServer, console: Console) -> None:
 
 
 def _metrics(server: BackgroundServer, console: Console) -> None:
-    """As soon as the engine has seen that the client is gone."""
+    """Print the metrics once the engine has noticed that the client is gone."""
     end = time.monotonic() + 10
     while True:
         connection = server.connection()

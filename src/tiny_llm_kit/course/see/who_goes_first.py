@@ -1,4 +1,4 @@
-"""Who goes first, for the screens of Day 2.7: a short prompt after a long one, under three policies."""
+"""The order of requests, for the screens of Day 2.7: a short prompt after a long one, three policies."""
 
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +43,7 @@ PATIENCE, SHORT_PROMPTS, LONG_TOKENS = (1, 2, 4, 8), 12, 1024
 
 
 def show_timelines(names, console: Console) -> None:
-    """The same requests under each policy."""
+    """Draw the same requests under each policy."""
     console.print("A decodes. C arrives with a prompt of 22 tokens, and then D with 3 tokens.")
     console.print("-  queued or paused    ·  waits as agreed    !  stalls\n")
     for name, chunk, turns in POLICIES:
@@ -54,7 +54,7 @@ def show_timelines(names, console: Console) -> None:
 
 
 def show_two_promises(names, console: Console) -> None:
-    """The scene of Predict: the promise to the readers, and the first words of the two that arrive."""
+    """Show the scene of Predict: what readers are promised, and the first words of the two arrivals."""
     console.print(f"{PREDICTED.says}.")
     console.print("Each token takes a unit of time. First words: counted from the next step on.\n")
     heads = ("", "stalls", "longest gap", "first word, long", "first word, hello")
@@ -80,7 +80,7 @@ def _first_word(trace: Trace, lane: Lane) -> float:
 
 
 def show_patience(names, console: Console) -> None:
-    """A long prompt, and short ones that keep coming: how many pass it."""
+    """Show how many short prompts pass a long one while they keep coming."""
     short = tuple(RequestSpec(SHORT, 8, 1, call, f"s{call}") for call in range(SHORT_PROMPTS))
     workload = Workload("passing", "", (RequestSpec(LONG, LONG_TOKENS, 2, name="long"), *short))
     console.print(f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}, and a new prompt of 8")

@@ -26,7 +26,7 @@ def devices() -> list[str]:
 
 
 def pick_device(device: str = "auto") -> str:
-    """Chooses MLX's default device: for `auto` the GPU where Metal exists, else the CPU."""
+    """Choose MLX's default device: for `auto` the GPU where Metal exists, else the CPU."""
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -107,7 +107,7 @@ def most_probable(logits: mx.array, count: int) -> tuple[mx.array, mx.array, mx.
 
 
 def spread(values: mx.array, ids: mx.array, width: int) -> mx.array:
-    """(R, width): -inf, but for `values` at `ids`, both (R, C)."""
+    """(R, width) of -inf, except for `values` at `ids`, both (R, C)."""
     empty = mx.full((values.shape[0], width), -mx.inf, values.dtype)
     return mx.put_along_axis(empty, ids, values, axis=-1)
 
@@ -129,12 +129,12 @@ def inference():
 
 
 def set_threads(count: int) -> None:
-    """Sets the threads of the BLAS that MLX calls; the rest of its CPU backend runs on one thread."""
+    """Set the threads of the BLAS that MLX calls; the rest of its CPU backend runs on one thread."""
     blas.set_threads(count)
 
 
 def keep_compiled(folder: Path) -> None:
-    """Does nothing: MLX keeps its compiled kernels itself, on a CPU in the folder for temporary files."""
+    """Do nothing: MLX keeps its compiled kernels itself, on a CPU in the folder for temporary files."""
 
 
 def read_bandwidth(device: str, size: int = 2**28) -> float:
@@ -172,7 +172,7 @@ def seed(number: int) -> None:
 
 
 def evaluate(array: mx.array) -> None:
-    """Computes the array, which may still be lazy."""
+    """Compute the array, which may still be lazy."""
     mx.eval(array)
 
 
@@ -210,7 +210,7 @@ def like(array: mx.array) -> dict:
 
 
 def trace(function: Callable, *arrays: mx.array):
-    """Runs function(*arrays) as a compiler does: shapes and types are known, and reading a number raises."""
+    """Run function(*arrays) as a compiler does: shapes and types are known, and reading a number raises."""
     return mx.compile(function)(*arrays)
 
 
@@ -240,6 +240,6 @@ def prepare(prepare_weights: Callable, weights, form: str, device: str):
 def dequantize(
     weight: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int, device: str
 ) -> mx.array:
-    """Dequantises U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I]."""
+    """Dequantise U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I]."""
     scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
     return mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits)

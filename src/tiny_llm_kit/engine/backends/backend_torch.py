@@ -36,7 +36,7 @@ def devices() -> list[str]:
 
 
 def pick_device(device: str = "auto") -> str:
-    """Chooses a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist."""
+    """Choose a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist."""
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -71,7 +71,7 @@ def extremes(array: torch.Tensor) -> tuple[float, float]:
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """(B, V) to (B,): the largest of each row. On a CPU by NumPy: a twelfth of the time for 151,936 tokens."""
-    if logits.device.type == "cpu" and logits.dtype != torch.bfloat16:  # which NumPy has not
+    if logits.device.type == "cpu" and logits.dtype != torch.bfloat16:  # a type that NumPy lacks
         return torch.from_numpy(np.argmax(logits.numpy(), axis=-1))
     return torch.argmax(logits, dim=-1)
 
@@ -117,7 +117,7 @@ def most_probable(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
 
 
 def spread(values: torch.Tensor, ids: torch.Tensor, width: int) -> torch.Tensor:
-    """(R, width): -inf, but for `values` at `ids`, both (R, C)."""
+    """(R, width) of -inf, except for `values` at `ids`, both (R, C)."""
     return values.new_full((values.shape[0], width), -torch.inf).scatter(-1, ids, values)
 
 
@@ -140,7 +140,7 @@ def set_threads(count: int) -> None:
 
 
 def keep_compiled(folder: Path) -> None:
-    """Lets torch.compile keep its results below `folder`, one folder for each build of torch and kind of processor.
+    """Let torch.compile keep its results below `folder`, one folder for each build of torch and kind of processor.
 
     A home may be shared by machines, and code for one processor can end a process on another.
 
@@ -187,11 +187,14 @@ def seed(number: int) -> None:
 
 
 def evaluate(array: torch.Tensor) -> None:
-    """Does nothing: torch starts to compute before a call returns."""
+    """Do nothing: torch starts to compute before a call returns."""
 
 
 def synchronize(device: str) -> None:
-    """Waits until the device has finished. A CPU has when a call returns, and `meta` computes nothing."""
+    """Wait until the device has finished.
+
+    A CPU has finished when a call returns, and `meta` computes nothing.
+    """
     if device not in ("cpu", "meta"):
         getattr(torch, device).synchronize()
 
@@ -229,7 +232,7 @@ def like(array: torch.Tensor) -> dict:
 
 
 def trace(function: Callable, *arrays: torch.Tensor):
-    """Runs function(*arrays) on the `meta` device: shapes and types are known, and reading a number raises."""
+    """Run function(*arrays) on the `meta` device: shapes and types are known, and reading a number raises."""
     return function(*(array.to("meta") for array in arrays))
 
 
@@ -252,7 +255,7 @@ def prepare(prepare_weights: Callable, weights, form: str, device: str):
 def dequantize(
     weight: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group_size: int, bits: int, device: str
 ) -> torch.Tensor:
-    """Dequantises U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
+    """Dequantise U32 words [O, I·bits/32] with scales and biases [O, I/group_size] to float32 [O, I].
 
     The first number of a word is in its lowest bits. The words are copied to the device, and dequantised there.
     """

@@ -45,7 +45,7 @@ class NoCopyError(Exception):
 
 
 def preload() -> Preloaded:
-    """Loads the best OpenBLAS of this machine for a later `import mlx`, and returns which one.
+    """Load the best OpenBLAS of this machine for a later `import mlx`, and return which one.
 
     Returns:
         "wheel": the renamed copy; "distribution": its OpenBLAS; "absent": neither, nothing changed; "off": the
@@ -65,7 +65,7 @@ def preload() -> Preloaded:
 
 
 def load_copy() -> None:
-    """Loads the renamed copy globally, and makes it first if there is no complete one.
+    """Load the renamed copy globally, and make it first if there is no complete one.
 
     Raises:
         NoCopyError: a wheel is missing, or the copy cannot be made or loaded here.
@@ -115,7 +115,7 @@ def _named(stem: Path, copy: Path) -> Path:
 
 
 def _make_copy(original: Path, stem: Path) -> Path:
-    """Makes the copy under a temporary name first, so that no process sees half of it; the last of two wins."""
+    """Make the copy under a temporary name first, so that no process sees half of it; the last of two wins."""
     import subprocess  # here, like the next: made once, and every start would pay for them
     import tempfile
 
@@ -143,7 +143,7 @@ def _patchelf() -> str:
 
 
 def _load_globally(library: str) -> bool:
-    """Loads `library` from the distribution; returns whether the loader found it."""
+    """Load `library` from the distribution; return whether the loader found it."""
     try:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     except OSError:
@@ -152,7 +152,7 @@ def _load_globally(library: str) -> bool:
 
 
 def set_threads(count: int) -> None:
-    """Sets the number of threads of the preloaded BLAS; does nothing without one."""
+    """Set the number of threads of the preloaded BLAS; do nothing without one."""
     loaded = ctypes.CDLL(None) if os.name == "posix" else None
     for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
         setter = getattr(loaded, name, None)

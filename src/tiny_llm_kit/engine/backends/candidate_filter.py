@@ -15,7 +15,7 @@ class CandidateFilter:
     for that, and sorts quickly.
 
     Args:
-        filters: what has `keep_top_k` and `keep_top_p`: the solution's module `sampler`.
+        filters: has `keep_top_k` and `keep_top_p`: the solution's module `sampler`.
         kit: `backend_mlx` or `backend_torch`.
     """
 
@@ -35,7 +35,7 @@ class CandidateFilter:
         rows = []
         for row, part in enumerate(self.kit.to_numpy(share).tolist()):
             here = slice(row, row + 1)
-            # Among the candidates alone every probability is larger, by 1 / part.
+            # Renormalised over the candidates, every probability is larger by 1 / part.
             kept = self.filters.keep_top_p(values[here], top_p / part) if part > top_p else None
             if kept is None or not self._is_inside(kept, values[here]):
                 rows.append(self.filters.keep_top_p(logits[here], top_p))
@@ -44,6 +44,6 @@ class CandidateFilter:
         return self.kit.concatenate(rows, 0)
 
     def _is_inside(self, kept: Any, values: Any) -> bool:
-        """Whether the nucleus ends before the last candidate, whose equals may be among the other tokens."""
+        """Whether the nucleus ends before the last candidate, which other tokens may equal."""
         kept, values = self.kit.to_numpy(kept), self.kit.to_numpy(values)
         return bool(kept[np.isfinite(kept)].min() > values.min())

@@ -37,7 +37,7 @@ class SeededSampler:
     """Chooses one token per row of logits, each row by its own parameters.
 
     Args:
-        filters: what has the solution's `keep_top_k` and `keep_top_p`: its module `sampler`.
+        filters: has the solution's `keep_top_k` and `keep_top_p`: its module `sampler`.
         kit: `backend_mlx` or `backend_torch`.
         device: where the logits are.
         candidates: filters only the rows that ask for it, and sorts few of their tokens, on a CPU; None filters all
@@ -73,7 +73,10 @@ class SeededSampler:
         return [_choice(row, count) for row, count in zip(scored, counts, strict=False)]
 
     def _perturbed(self, logits: Any, sampling: Sequence[Any], positions: Sequence[int]) -> Any:
-        """The logits whose largest is drawn: temperature, top-k, top-p, noise. Greedy rows are as they were."""
+        """The logits whose largest is drawn: temperature, top-k, top-p, noise.
+
+        Greedy rows are unchanged.
+        """
         drawn = {row: p for row, p in enumerate(sampling) if p is not None and p.temperature != 0}
         if not drawn:
             return logits
@@ -99,7 +102,7 @@ class SeededSampler:
         return logits + columns[:, :V]
 
     def _filtered(self, logits: Any, top_k: int | None, top_p: float | None) -> Any:
-        """Every filter runs over all rows, so that its shape stays the same."""
+        """The logits after all filters, each run over all rows, so that its shape stays the same."""
         if top_k is not None:
             logits = self.filters.keep_top_k(logits, top_k)
         return logits if top_p is None else self.filters.keep_top_p(logits, top_p)

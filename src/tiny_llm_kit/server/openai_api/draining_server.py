@@ -1,4 +1,4 @@
-"""uvicorn with a clean end: it answers 503 while the open requests finish."""
+"""uvicorn with a graceful shutdown: new requests get 503 while open ones finish."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ class DrainingServer(uvicorn.Server):
         app: see `create_app`.
         host, port: where it listens.
         access_log: a line per request, on standard output; without headers and bodies.
-        on_ready: called once, when requests are taken.
+        on_ready: called once, when requests are accepted.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The handler of SIGTERM and Ctrl-C. While the model loads there is nothing to drain."""
+        """Handle SIGTERM and Ctrl-C; while the model loads there is nothing to drain."""
         service = getattr(self._app.state, "service", None)
         if self._draining is not None or service is None or service.loop.state == "starting":
             print(
-                f"ended by {signal.Signals(sig).name}, without waiting for anybody",
+                f"ended by {signal.Signals(sig).name}, without waiting for open requests",
                 file=sys.stderr,
                 flush=True,
             )
-            os._exit(128 + sig)  # the engine's thread is in native code, which no exception ends
+            os._exit(128 + sig)  # the engine's thread is in native code, which no exception interrupts
         self.stop()
 
     def stop(self) -> None:
-        """Drains, and ends then. May be called on any thread."""
+        """Drain, then end. May be called on any thread."""
         self._loop.call_soon_threadsafe(self._begin_draining)
 
     def _begin_draining(self) -> None:
@@ -88,9 +88,9 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Says once that the engine is ready, and ends a server that never will be.
+        """Report once that the engine is ready, and end a server that can never be ready.
 
-        That is one whose engine could not be opened, or with a blank task. An engine that has died later only fails
+        Such a server could not open its engine, or met a blank task. An engine that dies later only fails
         its health check.
         """
         failure = self.service.failure

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API words them, for everything that can go wrong here and in the framework."""
+"""Errors in the format of OpenAI's API, our own and those of the framework."""
 
 import json
 import logging
@@ -25,17 +25,17 @@ class ApiProblem(BaseModel):
 
 
 class ApiErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
+    """The body of every error response."""
 
     error: ApiProblem
 
 
 class ApiError(Exception):
-    """An answer that is not a success.
+    """An error response.
 
     Args:
         status: of HTTP.
-        message: one line that names the fix.
+        message: a line that names the fix.
         type, code: as OpenAI's clients know them.
         param: the parameter that is wrong.
         headers: of the answer.
@@ -63,7 +63,7 @@ class ApiError(Exception):
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer. All in ASCII: a text may hold half a surrogate pair, which UTF-8 has no bytes for."""
+    """A JSON response in ASCII: text may hold half a surrogate pair, which UTF-8 cannot encode."""
     return Response(json.dumps(content), status, headers, media_type="application/json")
 
 
@@ -80,7 +80,10 @@ def overloaded(message: str, retry_after: int) -> ApiError:
 
 
 def of_validation(error: RequestValidationError) -> ApiError:
-    """400 for a body that does not fit the schema: where, and what would. Nothing of the body is repeated."""
+    """400 for a body that does not fit the schema: the field, and what would fit.
+
+    Nothing of the body is repeated.
+    """
     first = error.errors()[0]
     # After the field's name pydantic lists the variants that it has tried, and indexes.
     field = next((str(part) for part in first["loc"] if part not in ("body", "path", "query")), None)
@@ -103,7 +106,7 @@ def of_framework(error: HTTPException) -> ApiError:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Registers handlers that give every error OpenAI's body."""
+    """Register handlers that give every error OpenAI's body."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, RequestValidationError):

@@ -1,4 +1,4 @@
-"""Server-sent events, and what happens when the client goes away: before the answer, or in the middle of it."""
+"""Server-sent events, and clients that disconnect before or during an answer."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ DONE = "data: [DONE]\n\n"  # how OpenAI's streams end
 
 
 class Disconnected(Exception):
-    """The client has gone."""
+    """Raised when the client has disconnected."""
 
 
 def event(content: Any) -> str:
@@ -22,16 +22,16 @@ def event(content: Any) -> str:
 
 
 async def has_gone(receive: Receive) -> None:
-    """Returns when the client has gone; the request's body must have been read."""
+    """Wait until the client has disconnected; the request's body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-    """The result of some work, which is cancelled when the client goes away or the time is over.
+    """Await some work; cancel it when the client disconnects or the time is over.
 
     Raises:
-        Disconnected: the client has gone.
+        Disconnected: the client has disconnected.
         TimeoutError: the time is over.
         What the work raises.
     """
@@ -56,7 +56,7 @@ class EventStream(Response):
 
     Args:
         events: texts of events.
-        on_close: called at the end, also when the client has gone before the first event.
+        on_close: called at the end, also when the client disconnects before the first event.
         seconds: after that time the stream ends, read or not.
         on_timeout: the text that is sent then, if the client still reads.
     """
@@ -92,7 +92,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _give_up(self, send: Send) -> None:
-        """A client that reads nothing at all does not get the last line either."""
+        """Send the text for a timeout, unless the client does not read within a second."""
         last: Awaitable[None] = send({"type": "http.response.body", "body": self._on_timeout.encode()})
         with_patience = asyncio.wait_for(last, 1)
         await asyncio.gather(with_patience, return_exceptions=True)

@@ -48,7 +48,7 @@ class AnswerFormat:
         raise NotImplementedError
 
     def delta(self, piece: Any) -> dict[str, Any]:
-        """A piece of one."""
+        """A piece of an answer, for a chunk."""
         raise NotImplementedError
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from .formats import AnswerFormat, ChunkEvents
 from .schemas import GenerationBody
 from .service import EngineService
 
-SMALLEST_TEMPERATURE = 1e-6  # below it the most probable token is all there is
+SMALLEST_TEMPERATURE = 1e-6  # below it only the most probable token has a chance
 TIMED_OUT = "the request took longer than the server allows: ask for fewer tokens, or try again later"
 
 
@@ -41,7 +41,7 @@ def sampling_params(names: Any, body: GenerationBody, max_tokens: int | None, lo
 
 
 def check_body(service: EngineService, body: GenerationBody) -> None:
-    """What the schema cannot say.
+    """Validate what the schema cannot express.
 
     Raises:
         ApiError: 404 for another model, 400 for options that do not go together, 503 when the server is not ready.
@@ -57,7 +57,7 @@ def check_body(service: EngineService, body: GenerationBody) -> None:
 
 @dataclass(frozen=True)
 class Generation:
-    """One request on its way: its stream, and how its answer is written.
+    """One open request: its stream, and the format of its answer.
 
     Args:
         service: where it was submitted.
@@ -72,7 +72,7 @@ class Generation:
     n: int
 
     async def respond(self, request: Request, body: GenerationBody) -> Response:
-        """The answer; a client that goes away ends its request."""
+        """The response; a client that disconnects ends its request."""
         seconds = self.service.options.request_timeout
         if body.stream:
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -81,7 +81,7 @@ class Generation:
         try:
             answers = await while_connected(request.receive, self._answers(), seconds)
         except Disconnected:
-            return Response(status_code=499)  # the client has gone
+            return Response(status_code=499)  # the client has disconnected
         except TimeoutError:
             raise unavailable(TIMED_OUT) from None
         finally:
@@ -89,7 +89,7 @@ class Generation:
         return json_response(self.format.whole(answers, self._usage()))
 
     async def _answers(self) -> list[Any]:
-        """Every answer as one piece."""
+        """All answers, each in one piece."""
         answers: dict[int, Any] = {}
         async for pieces in self.stream:
             check_pieces(pieces)
@@ -131,7 +131,10 @@ class Generation:
 
 
 def check_pieces(pieces: Sequence[Any]) -> None:
-    """Raises an ApiError if an answer did not come to its own end. What the engine says stays in the log."""
+    """Raise an ApiError if an answer did not finish normally.
+
+    The engine's message stays in the log.
+    """
     for piece in pieces:
         if piece.finish_reason == "error":
             raise ApiError(500, INTERNAL, "server_error")

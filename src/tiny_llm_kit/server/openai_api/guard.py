@@ -14,11 +14,11 @@ BODY_SECONDS = 30.0
 
 
 class Guard:
-    """An ASGI middleware: 401 without the key, 413 for a body that is too long, 408 for one that does not come.
+    """An ASGI middleware: 401 without the key, 413 for a body too long, 408 for one that does not arrive.
 
     Args:
-        app: what it guards.
-        api_key: None lets everybody in.
+        app: the app that it guards.
+        api_key: key that requests must have; None accepts all.
         max_body_bytes: of a request.
     """
 

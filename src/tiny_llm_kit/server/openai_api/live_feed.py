@@ -9,11 +9,11 @@ from ...engine.llm_engine import LLMEngine
 from .event_stream import event
 
 MOST_UNREAD = 256  # messages of one watcher; the oldest ones are dropped
-QUIET_SECONDS = 15.0  # then a comment is sent, so that the connection is not taken for dead
+QUIET_SECONDS = 15.0  # after which a comment is sent, so that the connection is not taken for dead
 
 
 class LivePage(Protocol):
-    """The live page, which the server gets from outside."""
+    """The interface of the live page, which is passed to the server."""
 
     html: str
 
@@ -21,7 +21,7 @@ class LivePage(Protocol):
         """The first message of a watcher."""
 
     def message(self, event: Any, engine: LLMEngine) -> dict[str, Any] | None:
-        """What is sent to watchers for an event of the scheduler; None for nothing. Called on the engine's thread."""
+        """The message that watchers get for an event, None for none. Called on the engine's thread."""
 
 
 class Watcher:
@@ -39,7 +39,7 @@ class Watcher:
         self._has_news.set()
 
     async def messages(self) -> list[dict[str, Any]]:
-        """What is unread; empty after a quiet time."""
+        """Unread messages; empty after a quiet time."""
         try:
             await asyncio.wait_for(self._has_news.wait(), QUIET_SECONDS)
         except asyncio.TimeoutError:
@@ -65,7 +65,7 @@ class LiveFeed:
         self._is_closed = False
 
     def __call__(self, event: Any) -> None:
-        """On the engine's thread. Without watchers it costs nothing."""
+        """Pass an event on; called on the engine's thread. Without watchers it costs nothing."""
         if not self._watchers:
             return
         message = self._page.message(event, self._engine)
@@ -77,7 +77,7 @@ class LiveFeed:
             watcher.put(message)
 
     async def events(self, hello: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """Texts of server-sent events: the hello, then everything that happens, until the client goes away."""
+        """Texts of server-sent events: the hello, then every message, until the client disconnects."""
         watcher = Watcher()
         self._watchers.add(watcher)
         try:
@@ -89,7 +89,7 @@ class LiveFeed:
             self._watchers.discard(watcher)
 
     def close(self) -> None:
-        """Ends every watcher's stream."""
+        """End every watcher's stream."""
         self._is_closed = True
         for watcher in self._watchers:
             watcher.wake()

@@ -70,7 +70,7 @@ COUNTERS = {
 
 @dataclass
 class Times:
-    """Times of one answer in seconds."""
+    """Latencies of one answer in seconds."""
 
     arrived: float
     started: float | None = None
@@ -80,7 +80,9 @@ class Times:
 
 
 class EngineMetrics:
-    """Counts what the scheduler emits: a listener. Called on the engine's thread; `text` on any.
+    """A listener that counts scheduler events for Prometheus.
+
+    Events come on the engine's thread; `text` may be called on any.
 
     An answer is a request here, as everywhere in the scheduler: `n` answers count `n` times.
 
@@ -116,7 +118,7 @@ class EngineMetrics:
         return made.labels(self._label)
 
     def watch(self, engine: LLMEngine) -> None:
-        """Adds the gauges, whose values are read on request."""
+        """Add the gauges, whose values are read on request."""
 
         def used() -> float:
             return 1 - engine.allocator.num_free / engine.allocator.num_blocks

@@ -1,4 +1,4 @@
-"""What clients may send: the parameters of OpenAI's API that this server has, with vLLM's and our own additions."""
+"""Bodies of requests and responses: OpenAI's parameters that this server has, vLLM's and our additions."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-# Known parameters without support may be sent with the value that changes nothing.
+# Known but unsupported parameters may be sent with the value that changes nothing.
 Zero = Annotated[float, Field(ge=0, le=0)]
 
 
@@ -79,7 +79,7 @@ class Message(BaseModel):
     content: str | Annotated[list[TextPart], Field(min_length=1)]
 
     def rendered(self) -> dict[str, str]:
-        """As chat templates take it: "developer" is OpenAI's newer name for "system"."""
+        """The message for chat templates: "developer" is OpenAI's newer name for "system"."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 

@@ -1,4 +1,4 @@
-"""A batch of prompts answered by the engine of Week 2 or 3: the work, and what it leaves on the terminal."""
+"""A batch of prompts answered by the engine of Week 2 or 3: the work, and its output on a terminal."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,9 +23,9 @@ class BatchJob:
     """A batch to answer.
 
     Args:
-        serving: what serves.
+        serving: model and scheduler.
         backend: its port.
-        prompts: what was asked.
+        prompts: the texts of the prompts.
         requests: one for each.
         slots: how many run at a time.
         max_seq_len: tokens of a slot.
@@ -47,7 +47,7 @@ class BatchJob:
         return [request for request in self.requests if request.error is not None]
 
     def run(self, view: AbstractContextManager[Callable[[Any], object]]) -> None:
-        """Answers all prompts. Ctrl-C ends it between two steps, with every cache released."""
+        """Answer all prompts. Ctrl-C ends it between two steps, with every cache released."""
         with view as show, interrupts_kept() as check_interrupt:
 
             def on_event(event: Any) -> None:
@@ -56,10 +56,10 @@ class BatchJob:
                 check_interrupt()
 
             self.answer(on_event)
-            check_interrupt()  # it may have come after the last event
+            check_interrupt()  # Ctrl-C may have come after the last event
 
     def report(self, make_view: Callable[["BatchJob", Console], Any], console: Console) -> bool:
-        """Runs it and prints its answers; whether it was interrupted."""
+        """Run the batch and print its answers; return whether it was interrupted."""
         interrupted = False
         try:
             self.run(make_view(self, console))
@@ -79,7 +79,9 @@ def make_job(
     sampling: Any = None,
     prefill_step: int | None = None,
 ) -> BatchJob:
-    """A request of Week 2 for every prompt; all of them arrive now. More slots than prompts would only be memory.
+    """A batch on Week 2's engine: one request per prompt, all arriving now.
+
+    There are at most as many slots as prompts, since more would only take memory.
 
     Args:
         template: whether prompts get the model's chat template.
@@ -107,7 +109,7 @@ def make_job(
 def make_engine_job(
     engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: Any = None
 ) -> BatchJob:
-    """The same with Week 3's engine, whose options say how many run at a time."""
+    """A batch on Week 3's engine, whose options limit how many requests run at a time."""
     start, tokenizer, names = engine.clock(), engine.tokenizer, engine.names
     texts = rendered_prompts(tokenizer, prompts, template)
     asked = [
@@ -128,12 +130,12 @@ def make_engine_job(
 
 
 def rendered_prompts(tokenizer: Any, prompts: Sequence[str], template: bool) -> list[str]:
-    """What the model reads of each prompt."""
+    """Each prompt as the model reads it, in the chat template if there is one."""
     return [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
 
 
 def recorder_of(requests: Sequence[Any], start: float, prefill_step: int) -> Recorder:
-    """A recorder that knows the requests, which have waited since `start`."""
+    """A recorder of the requests, which have waited since `start`."""
     recorder = Recorder(prefill_step, [str(number + 1) for number in range(len(requests))])
     for request in requests:
         recorder.arrive(request, start)
@@ -141,7 +143,7 @@ def recorder_of(requests: Sequence[Any], start: float, prefill_step: int) -> Rec
 
 
 def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
-    """The answers and the summary of a batch; of one that was interrupted, those prompts that came to their end."""
+    """Print the answers and the summary of a batch; after Ctrl-C, only the finished answers."""
     ended = [request for request in job.requests if request.finish_reason not in (None, "abort")]
     digits = len(str(len(job.requests)))
     for request in ended:
@@ -157,7 +159,7 @@ def print_report(job: BatchJob, console: Console, interrupted: bool) -> None:
 
 
 def answer_of(request: Any) -> str:
-    """The text, then the finish reason if it is not "stop"; for an error its line."""
+    """The text, then the finish reason if it is not "stop"; the message of an error."""
     if request.error is not None:
         return f"error: {harmless(request.error)}"
     reason = "" if request.finish_reason == "stop" else f" [{request.finish_reason}]"
@@ -165,7 +167,7 @@ def answer_of(request: Any) -> str:
 
 
 def print_wrapped(console: Console, text: str, indent: str) -> None:
-    """Indented, and on a terminal wrapped between words; a file keeps the lines of the text."""
+    """Print a text indented, and wrapped between words on a terminal; a file keeps its lines."""
     for line in text.split("\n"):
         width = max(1, console.width - len(indent))
         pieces = Text(line).wrap(console, width) if console.is_terminal else [Text(line)]

@@ -1,4 +1,4 @@
-"""A running batch: as a table of its slots on a terminal, else as a line for each thing that happens."""
+"""A running batch: as a table of its slots on a terminal, else as a line per event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ..recorder import number_of
 from ..text import counted, one_line, shortened
 
 STYLES = {"prefill": "yellow", "decode": "cyan", "done": "green", "idle": "dim"}
-PHASES = {"prefill": "prefill", "token": "decode", "finish": "done"}  # what an event makes of a slot
+PHASES = {"prefill": "prefill", "token": "decode", "finish": "done"}  # state of a slot after an event
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Slot:
 
 
 class SlotBoard:
-    """The state of a batch, for people to look at. A listener for a scheduler's events; draws itself with rich.
+    """The state of a batch: a listener for scheduler events that draws itself with rich.
 
     Args:
         requests: all of them, in the order of the prompts.
@@ -49,7 +49,7 @@ class SlotBoard:
             slot.phase = PHASES[event.kind]
 
     def _slot(self, event: Any) -> Slot | None:
-        """Where the request of the event stands. During prefill it has no slot yet: it is shown where it will go."""
+        """The row of an event's request; during prefill, of the slot that it will get."""
         mine = next((slot for slot in self.slots if slot.request is event.request), None)
         if mine is None and event.kind == "prefill":
             mine = next((slot for slot in self.slots if slot.phase in ("idle", "done")), None)
@@ -87,11 +87,11 @@ class SlotBoard:
 
 
 class BatchLines(LineView):
-    """A line when a request starts, and one when it ends.
+    """A listener that prints a line when a request starts, and one when it ends.
 
     Args:
-        console: where they are written.
-        prompts: what people asked, by the requests' numbers.
+        console: where the lines are written.
+        prompts: texts of the prompts, by request number.
     """
 
     def __init__(self, console: Console, prompts: list[str]):

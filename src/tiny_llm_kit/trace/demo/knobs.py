@@ -21,7 +21,7 @@ KNOBS = {
     "queue": ("--priorities", "interactive requests before those of the class batch, with ageing"),
     "pause_prefill": ("policy `pausing`", "a long prompt makes room for a shorter one, and continues later"),
     "reserved_decode_slots": ("--reserved-decode-slots", "slots that long texts (class batch) may not take"),
-    "peak_load": ("--peak-load", "share of running slots from which on a long prompt waits"),
+    "peak_load": ("--peak-load", "share of busy slots at which a long prompt waits"),
     "patience": ("--patience", "maximum number of times that a prompt makes room, so no wait is endless"),
 }
 TROUBLES = (
@@ -38,7 +38,7 @@ TROUBLES = (
     (
         "slow first token",
         "of a long text: `--prefill-step 512`; of a short question: the policy `pausing`; of all: "
-        "`pdm run bench-chunked-prefill` shows which chunk this machine likes",
+        "`pdm run bench-chunked-prefill` shows the best chunk size for this machine",
     ),
 )
 

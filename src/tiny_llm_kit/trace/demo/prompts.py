@@ -22,7 +22,7 @@ ORDER = ("large_1", "small_1", "small_2", "small_3", "large_2")
 
 
 def padded(tokenizer: Tokenizer, tokens: int) -> str:
-    """A text of at least this many tokens, by less than a word more; it ends with a question."""
+    """A text that ends with a question, and exceeds this many tokens by less than a word."""
     words = " ".join(SENTENCES).split()
     enough = list(islice(cycle(words), tokens))  # no word has less than a token
 
@@ -33,7 +33,10 @@ def padded(tokenizer: Tokenizer, tokens: int) -> str:
 
 
 def specs(tokenizer: Tokenizer) -> list[RequestSpec]:
-    """All five, in the order in which they are sent. Long texts are of the class `batch`, questions interactive."""
+    """The five requests in the order in which they are sent.
+
+    Long texts are of the class `batch`, questions interactive.
+    """
     texts = {**{name: padded(tokenizer, tokens) for name, tokens in LONG_TEXTS.items()}, **QUESTIONS}
     return [_spec(tokenizer, name, texts[name], name in LONG_TEXTS) for name in ORDER]
 

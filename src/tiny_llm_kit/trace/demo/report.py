@@ -1,4 +1,4 @@
-"""The report of the demo: each request under each policy, and what chunks have won and lost."""
+"""The report of the demo: each request under each policy, and the gains and losses of chunks."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
 from ..workload import LONG
 from .runs import Demo, PolicyRun
 
-# What less is better of; text, and where it is known.
+# Figures of which less is better: name, and function of a run.
 COMPARED = (
     ("longest gap", lambda run: run.longest_gap),
     ("short TTFT", lambda run: run.short_ttft),
     ("long TTFT", lambda run: run.long_ttft),
     ("total time", lambda run: run.total),
 )
-# Shown in the table alone: they follow from the others.
+# Shown only in the table, because they follow from the others.
 ALSO_SHOWN = (
     ("short mean", lambda run: run.short_latency),
     ("long mean", lambda run: run.long_latency),
@@ -30,7 +30,7 @@ def seconds(value: float | None) -> str:
 
 
 def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
-    """What is sent, to what, and when."""
+    """Print the requests, the model, and when they are sent."""
     console.print(f"{what} on {demo.serving.model.device}; {len(demo.specs)} requests, {when}:")
     for spec in demo.specs:
         size = "long text" if spec.kind == LONG else "question"
@@ -38,7 +38,7 @@ def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
 
 
 def table(runs: Sequence[PolicyRun]) -> Table:
-    """A row a request: its tokens, and of each policy the seconds to its first token and to its end."""
+    """A table with a row per request: tokens, and per policy the seconds to first token and to the end."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("\nrequest", no_wrap=True)
     shown.add_column("text\ntokens", justify="right")
@@ -57,7 +57,10 @@ def table(runs: Sequence[PolicyRun]) -> Table:
 
 
 def summary(baseline: PolicyRun, run: PolicyRun) -> list[str]:
-    """What was measured, and whether chunks have won or lost by it. TTFT is the median of the prompts."""
+    """Lines with a policy's changes against the baseline, and which gain or lose.
+
+    TTFT is the median of the prompts.
+    """
     changes = []
     for name, value in COMPARED:
         mine, other = value(run), value(baseline)
@@ -73,13 +76,16 @@ def summary(baseline: PolicyRun, run: PolicyRun) -> list[str]:
 
 
 def same_answers(runs: Sequence[PolicyRun]) -> str:
-    """Whether the policies gave the same texts: they decide when something is computed, not what."""
+    """A line on whether the policies gave the same texts.
+
+    They decide when something is computed, not what.
+    """
     texts = {tuple(request.text for request in run.requests) for run in runs}
     return "the same answers under every policy" if len(texts) == 1 else "the answers differ between policies"
 
 
 def show(console: Console, runs: Sequence[PolicyRun], has_fused_attention: bool = True) -> None:
-    """Table and summary of the policies that came to their end; where there is no fused attention, what it costs."""
+    """Print table and summary of the finished policies, and the effect of a missing fused attention."""
     if not runs:
         return
     console.print(

@@ -1,4 +1,4 @@
-"""Serves the requests of the demo under each policy, and keeps the latencies."""
+"""Serves the requests of the demo under each policy, and records the latencies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -50,12 +50,12 @@ POLICIES = (
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo's work.
+    """The demo's model, requests and options.
 
     Args:
-        serving: what serves.
-        specs: what is sent.
-        knobs: as they are turned.
+        serving: model and scheduler.
+        specs: the requests.
+        knobs: the options of the runs.
     """
 
     serving: Serving
@@ -64,7 +64,7 @@ class Demo:
 
     @property
     def workload(self) -> Workload:
-        """With room for the longest prompt and its answer, unless `max_seq_len` is given."""
+        """The workload, with room for the longest prompt and its answer unless `max_seq_len` is given."""
         answer = self.knobs.max_tokens
         specs = tuple(replace(spec, answer=answer) for spec in self.specs)
         room = self.knobs.max_seq_len or max(spec.tokens for spec in specs) + answer
@@ -88,7 +88,7 @@ class Demo:
         )
 
     def warm_up(self) -> None:
-        """The longest prompt once and two tokens, so that the first policy does not pay for what is only once."""
+        """Serve the longest prompt and two tokens once, so that the first policy pays no one-time costs."""
         room, names = self.workload.max_seq_len, self.serving.names
         request = self.serving.request(replace(self.specs[0], answer=2), max_seq_len=room)
         if not request.is_done:
@@ -97,7 +97,7 @@ class Demo:
     def serve(
         self, policy: DemoPolicy, on_event: Listener, check_interrupt: Callable[[], None]
     ) -> "PolicyRun":
-        """All requests under one policy; all are there at the start.
+        """Serve all requests under one policy; all are there at the start.
 
         Raises:
             KeyboardInterrupt: from `check_interrupt`, between two steps; every cache is released then.
@@ -114,10 +114,10 @@ class PolicyRun:
     """The latencies of all requests under one policy.
 
     Args:
-        policy: which one.
-        specs: what was sent.
-        requests: the same as requests of the solution.
-        trace: what was recorded.
+        policy: the policy of the run.
+        specs: the requests that were sent.
+        requests: the same requests, as objects of the solution.
+        trace: the recorded trace.
     """
 
     policy: DemoPolicy
@@ -126,21 +126,21 @@ class PolicyRun:
     trace: Trace
 
     def ttft(self, number: int) -> float | None:
-        """Seconds from sending a request to its first token; None when there was none."""
+        """Seconds from sending a request to its first token; None if it had none."""
         return self.trace.lanes[number].ttft
 
     def latency(self, number: int) -> float | None:
-        """Seconds from sending a request to its end; None when it did not come to its own end."""
+        """Seconds from sending a request to its end; None if it did not finish."""
         return self.trace.lanes[number].latency
 
     @property
     def short_ttft(self) -> float | None:
-        """The median of the short prompts."""
+        """Median seconds to the first token of the short prompts."""
         return self._median_ttft(SHORT)
 
     @property
     def long_ttft(self) -> float | None:
-        """The median of the long prompts."""
+        """Median seconds to the first token of the long prompts."""
         return self._median_ttft(LONG)
 
     def _median_ttft(self, kind: str) -> float | None:
@@ -150,17 +150,17 @@ class PolicyRun:
 
     @property
     def longest_gap(self) -> float | None:
-        """Seconds between two tokens of one request, at most."""
+        """Longest time between two tokens of one request, in seconds."""
         return self.trace.longest_gap
 
     @property
     def short_latency(self) -> float | None:
-        """The mean of the short prompts, in seconds from sending to the end."""
+        """Mean seconds from sending to the end, of the short prompts."""
         return self._mean_latency(SHORT)
 
     @property
     def long_latency(self) -> float | None:
-        """The mean of the long prompts, in seconds from sending to the end."""
+        """Mean seconds from sending to the end, of the long prompts."""
         return self._mean_latency(LONG)
 
     def _mean_latency(self, kind: str) -> float | None:
@@ -175,11 +175,11 @@ class PolicyRun:
 
     @property
     def requests_per_second(self) -> float | None:
-        """Requests that came to their own end."""
+        """Finished requests per second."""
         ended = sum(lane.latency is not None for lane in self.trace.lanes)
         return ended / self.total if self.total else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens of all answers."""
+        """Tokens per second, of all answers."""
         return self.trace.num_tokens / self.total if self.total else None

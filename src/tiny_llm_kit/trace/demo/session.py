@@ -14,7 +14,7 @@ from .view import Pieces, choose_view
 def serve_policies(
     demo: Demo, console: Console, gap: float | None = None, moves: bool = False
 ) -> tuple[list[PolicyRun], bool]:
-    """The runs of the policies that finished, and whether Ctrl-C was pressed.
+    """Serve under each policy; return the finished runs, and whether Ctrl-C was pressed.
 
     Args:
         gap: seconds between two requests, whose texts are then streamed; None sends all at the start.

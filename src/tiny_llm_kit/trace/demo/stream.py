@@ -7,11 +7,11 @@ from typing import Any
 from ..serve import Listener
 from .runs import Demo, DemoPolicy, PolicyRun
 
-IDLE = 0.002  # seconds between two looks, when there is nothing to do
+IDLE = 0.002  # seconds between two polls when idle
 
 
 class Streams:
-    """The text of every request, piece by piece as it comes. A listener for a scheduler's events.
+    """A listener that holds the text of every request, piece by piece as it comes.
 
     Args:
         count: of the requests.
@@ -30,14 +30,14 @@ class Streams:
             self._pieces[event.request.prompt_idx].put_nowait(None)
 
     async def of(self, index: int) -> AsyncIterator[str]:
-        """The pieces of one text, until it ends."""
+        """The pieces of one text, until its end."""
         while (piece := await self._pieces[index].get()) is not None:
             if piece:
                 yield piece
 
 
 async def others_run() -> None:
-    """Lets every due task run: one turn for its timer, one to wake it, one to run."""
+    """Let every due task run: one turn for its timer, one to wake it, one to run."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -51,9 +51,9 @@ async def serve_async(
     on_piece: Callable[[int, str], object] = lambda number, piece: None,
     on_end: Callable[[int], object] = lambda number: None,
 ) -> PolicyRun:
-    """Serves all requests under one policy; they are sent `gap` seconds apart.
+    """Serve all requests under one policy; they are sent `gap` seconds apart.
 
-    A step blocks the loop, as it blocks a server. A request that is sent while one runs is heard after it, but waits
+    A step blocks the loop, as it blocks a server. A request sent during a step is received after it, but waits
     from the moment at which it was sent.
 
     Raises:

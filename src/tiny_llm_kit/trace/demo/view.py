@@ -1,4 +1,4 @@
-"""The demo while it runs: a line for what matters, and on a terminal a table that moves."""
+"""The demo while it runs: a line for each important event, and on a terminal a live table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ STYLES = {"waits": "dim", "prompt": "yellow", "paused": "magenta", "answers": "c
 
 
 class RequestBoard:
-    """Where every request stands. A listener for a scheduler's events; draws itself with rich.
+    """The state of every request: a listener for scheduler events that draws itself with rich.
 
     Args:
-        specs: what was sent.
+        specs: the requests that were sent.
     """
 
     def __init__(self, specs: Sequence[RequestSpec]):
@@ -55,11 +55,11 @@ class RequestBoard:
 
 
 class DemoLines(LineView):
-    """A line for every first token, pause and end, with the seconds since the first request arrived.
+    """A listener that prints every first token, pause and end, in seconds since the first arrival.
 
     Args:
-        console: where they go.
-        specs: what was sent.
+        console: where the lines go.
+        specs: the requests that were sent.
     """
 
     SHOWN = 38  # characters of an answer: after "length, 100 tokens" the line fits into 80
@@ -89,11 +89,13 @@ class DemoLines(LineView):
 
 
 class Pieces(LineView):
-    """Streamed texts, a line for every few words; the table of a terminal shows each piece at once.
+    """Streamed texts, printed as a line for every few words.
+
+    The table of a terminal shows each piece at once.
 
     Args:
-        console: where they go.
-        specs: what was sent.
+        console: where the lines go.
+        specs: the requests that were sent.
     """
 
     LENGTH = 40  # characters of a line, at least
@@ -109,13 +111,13 @@ class Pieces(LineView):
             self.flush(index)
 
     def flush(self, index: int) -> None:
-        """What is left, when a text has ended."""
+        """Print the rest of a text that has ended."""
         if self._held[index]:
             self.write(f"{'':11}{self._specs[index].name:<8}  > {one_line(self._held[index])}")
         self._held[index] = ""
 
 
 def choose_view(console: Console, specs: Sequence[RequestSpec], moves: bool) -> DemoLines | LiveTable:
-    """Lines alone for a file, a pipe, or a terminal that cannot move."""
+    """Choose the view: only lines for a file, a pipe, or a terminal that cannot redraw."""
     lines = DemoLines(console, specs)
     return LiveTable(RequestBoard(specs), console, lines=lines) if moves else lines

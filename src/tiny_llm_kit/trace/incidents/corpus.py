@@ -1,4 +1,6 @@
-"""The incidents. The traces are ours; the threads have the engines' own figures.
+"""The incidents of the starvation corpus, with traces of our own.
+
+The threads have the engines' own figures.
 
 A step costs 10 ms and 0.1 ms for each token of a prompt: 61.2 ms for a full one of 512. Where nothing else is said,
 there are 512 tokens in a step, 8 requests run, blocks have 16 tokens and are plenty, and an answer may pause for 62 ms.
@@ -108,7 +110,7 @@ CORPUS = (
         7,
         "cure that starves prompts",
         ("MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#6", "vllm-project/vllm#44794"),
-        "Prompts are left out as long as anybody decodes.",
+        "Prompts are left out while any request decodes.",
         (IncidentCase((Sent("D", 0, 16, 2_000), Sent("s", 50, 600, 1)), (Bound("ttft", "s", 10 * 20),)),),
     ),
     Incident(
@@ -186,7 +188,7 @@ CORPUS = (
         13,
         "inversion at the slots",
         ("vllm-project/vllm#40004", "vllm-project/vllm#54530"),
-        "Preemption knows about memory alone: when all slots are taken, the urgent request waits for a slow one.",
+        "Preemption looks only at memory: when all slots are taken, the urgent request waits for a slow one.",
         (
             IncidentCase(
                 (*LOW, Sent("vip", 100, 16, 10)),
@@ -226,7 +228,7 @@ CORPUS = (
                 ),
                 (Bound("ttft", "a*", 100), Bound("ttft", "b", 5_300)),
                 adapters=True,
-                says="the loaded one is busy for long: stopping everybody wastes it",
+                says="the loaded one is busy for long: stopping all requests wastes it",
             ),
         ),
     ),
@@ -308,5 +310,5 @@ CORPUS = (
 
 
 def incident(number: int) -> Incident:
-    """The incident with a number."""
+    """The incident with this number."""
     return next(one for one in CORPUS if one.number == number)

@@ -1,4 +1,4 @@
-"""What an incident is: requests at their times, the engine's limits, and the bounds on what may happen."""
+"""Definition of an incident: timed requests, the engine's limits, and bounds on the outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,13 +28,13 @@ class Sent:
 
 
 def group(count: int, first: Sent, every: float = 0.0) -> tuple[Sent, ...]:
-    """Requests like the first one, `every` ms, named s0, s1, …"""
+    """`count` requests like `first`, one every `every` ms, named s0, s1, …"""
     return tuple(replace(first, name=f"{first.name}{i}", at=first.at + every * i) for i in range(count))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit on what a run may show.
+    """A limit on a measure of a run.
 
     Args:
         what: a measure of `IncidentRun`: "gap", "ttft", "mean_ttft", "end" in ms; "preemptions" of each request;
@@ -59,14 +59,14 @@ class IncidentCase:
 
     Args:
         requests: all of them.
-        bounds: what must hold; that everybody ends and every block comes back holds always.
+        bounds: what must hold. It must always hold that every request ends and every block is freed.
         target: ms between two tokens, for schedulers that take one.
         blocks: KV blocks of 16 tokens.
         watermark: of the allocator.
         options: of every scheduler.
         adapters: whether one adapter fits at a time.
         late_frees: whether freed blocks come back 10 ms later.
-        says: what is special about it.
+        says: what distinguishes the case.
     """
 
     requests: tuple[Sent, ...]
@@ -82,14 +82,14 @@ class IncidentCase:
 
 @dataclass(frozen=True)
 class Incident:
-    """An incident.
+    """A public incident of a serving engine.
 
     Args:
         number: of the corpus.
         title: in a few words.
         threads: where it was reported, as repository#number.
         mechanism: why it happened, in a sentence.
-        cases: its traces, and counter-traces for the cure that goes too far.
+        cases: its traces, and counter-traces for a fix that goes too far.
     """
 
     number: int
@@ -100,5 +100,5 @@ class Incident:
 
     @property
     def links(self) -> list[str]:
-        """GitHub finds pull requests under the same address."""
+        """Links to the threads; GitHub finds pull requests under the address of issues too."""
         return [f"https://github.com/{thread.replace('#', '/issues/')}" for thread in self.threads]

@@ -21,7 +21,7 @@ SIZES = (64, 128, 256, 512, 1024)
 
 
 class IncidentRun:
-    """What one scheduler did with one trace. Times in ms.
+    """One scheduler's run of one trace; times in ms.
 
     Args:
         names: the module `serving` of a solution.
@@ -37,7 +37,7 @@ class IncidentRun:
         self.names, self.policy, self.case = names, policy, case
         self.tokens: dict[str, list[float]] = {sent.name: [] for sent in case.requests}
         self.ends: dict[str, float] = {}
-        self.step_tokens: list[int] = []  # of prompts, for each step
+        self.step_tokens: list[int] = []  # prompt tokens of each step
         self.stuck = ""
         self.simulation = Simulation(
             names,
@@ -97,12 +97,12 @@ class IncidentRun:
         """See `Recorder`."""
 
     def stretch(self, sequences: Sequence[Any], times: Any) -> None:
-        """Every one of these requests had a token at each of these times."""
+        """Record a token of each of these requests at each of these times."""
         for sequence in sequences:
             self.tokens[self._sent(sequence).name].extend(1000 * times)
 
     def __call__(self, event: Any) -> None:
-        """Records an event."""
+        """Record an event."""
         if event.kind == "step":
             self.step_tokens.append(sum(part.tokens for part in event.parts if part.kind == "chunk"))
         elif event.kind == "token":
@@ -116,7 +116,7 @@ class IncidentRun:
         return [sent for sent in self.case.requests if fnmatchcase(sent.name, of)]
 
     def ttfts(self, of: str = "*") -> list[float]:
-        """Time to the first token of each; the end of the run where there was none."""
+        """Time to first token of each request; the end of the run if it had none."""
         never = 1000 * UNTIL
         return [(self.tokens[sent.name] or [never])[0] - sent.at for sent in self._named(of)]
 
@@ -132,7 +132,7 @@ class IncidentRun:
         return max(gaps, default=0.0)
 
     def end(self, of: str) -> float:
-        """When the last of them ended."""
+        """The time when the last of these requests ended."""
         return max(self.ends.get(sent.name, 1000 * UNTIL) for sent in self._named(of))
 
     def preemptions(self, of: str) -> float:
@@ -142,18 +142,18 @@ class IncidentRun:
         return sum(self.sequences[sent.name].error is not None for sent in self._named(of))
 
     def prompt_tokens(self, of: str) -> float:
-        """The most tokens of prompts in one step."""
+        """The largest number of prompt tokens in one step."""
         return max(self.step_tokens, default=0)
 
     def broken(self) -> list[str]:
-        """The bounds that do not hold, each with what was seen instead."""
+        """The bounds that do not hold, each with the value that was measured."""
         found = [self.stuck] if self.stuck else []
         open_ = [name for name, sequence in self.sequences.items() if not sequence.is_done]
         if open_ and not self.stuck:
             found.append(f"{len(open_)} requests never end, {open_[0]} among them")
         scheduler, allocator = self.simulation.scheduler, self.simulation.scheduler.allocator
         if not open_ and allocator.num_free + scheduler.num_returning < allocator.num_blocks:
-            found.append("blocks were not given back")
+            found.append("blocks were not freed")
         return found + [
             f"{bound}: {self.seen(bound):,.0f}, at most {bound.most:,.0f}"
             if self.seen(bound) > bound.most
@@ -163,7 +163,7 @@ class IncidentRun:
         ]
 
     def seen(self, bound: Bound) -> float:
-        """The measure that a bound is about."""
+        """The measured value that a bound limits."""
         return getattr(self, bound.what)(bound.of)
 
     def holds(self, bound: Bound) -> bool:
@@ -171,7 +171,7 @@ class IncidentRun:
 
 
 def measured_by(cost: PackedCost) -> Callable[[int, int], float]:
-    """A `measure` for `profile_steps`: what a simulated step takes, at short contexts."""
+    """A `measure` for `profile_steps`: seconds of a simulated step, at short contexts."""
     return lambda tokens, decodes: cost.seconds(
         StepWork(chunk_tokens=tokens - decodes, decodes=decodes, decode_pairs=decodes)
     )
@@ -194,7 +194,7 @@ def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], N
     Args:
         names: the module `serving` of a solution.
         like: an allocator of the same size.
-        later: called with what gives them back.
+        later: called with a function that frees them.
     """
 
     class LateAllocator(names.BlockAllocator):
@@ -219,7 +219,7 @@ def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], N
 
 
 def run_case(names: ModuleType, policy: str, case: IncidentCase, **options: Any) -> IncidentRun:
-    """Runs a trace of an incident by a policy."""
+    """Run a trace of an incident by a policy."""
     return IncidentRun(names, policy, case, **options)
 
 

@@ -13,7 +13,10 @@ from .incident_run import failures
 
 @cache
 def broken_by(names: ModuleType, policy: str) -> dict[int, list[str]]:
-    """The bounds that a policy breaks, by the incident's number. A run is always the same, so once is enough."""
+    """The bounds that a policy breaks, by incident number.
+
+    A run is deterministic, so it runs once.
+    """
     return {one.number: failures(names, policy, one) for one in CORPUS}
 
 

@@ -1,7 +1,7 @@
-"""What a step of a model costs, as two lines: one for the chunks of a prompt, one for decode steps.
+"""Cost of a model's step as two lines: one for the chunks of a prompt, one for decode steps.
 
 seconds = a + b·tokens + c·pairs. A pair is a token of the step and one that it sees, itself included. So a whole prompt
-and its chunks have the same pairs, and differ in what a step costs by itself.
+and its chunks have the same pairs, and differ in the fixed cost per step.
 
 The measured lines are those of the shipped model on one machine. The widget of Week 2 Day 7, `pdm run see 2.7` and
 `pdm run timeline --simulate` all read them from the same sealed file; `pdm run book measure` measures them again.
@@ -27,7 +27,7 @@ Sample = tuple[int, float, float]  # tokens, pairs, seconds
 
 @dataclass(frozen=True)
 class Cost:
-    """One line.
+    """A cost line: seconds = a + b·tokens + c·pairs.
 
     Args:
         a: seconds of the step itself.
@@ -45,7 +45,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """Both lines.
+    """The cost lines of chunks and of decode steps.
 
     Args:
         prefill: of a chunk.
@@ -61,7 +61,10 @@ UNITS = Costs(prefill=Cost(0, 1, 0), decode=Cost(1, 0, 0))
 
 
 def pairs(tokens: int, offset: int) -> int:
-    """How often one of these tokens sees a token: all `offset` before them, and each itself and those before it."""
+    """Number of pairs of `tokens` tokens after `offset` others.
+
+    Each token sees the `offset` tokens, those before it in the step, and itself.
+    """
     return tokens * offset + tokens * (tokens + 1) // 2
 
 
@@ -69,7 +72,7 @@ def sealed(file: Path = MEASURED) -> dict[str, Any]:
     """The measurement, with all its samples.
 
     Raises:
-        RuntimeError: the file is not what was sealed.
+        RuntimeError: the file was changed after it was sealed.
     """
     measured = json.loads(file.read_text(encoding="utf-8"))
     if not is_sealed(measured):
@@ -100,7 +103,7 @@ def fit(traces: Iterable[Trace]) -> Costs:
 def line(samples: Sequence[Sample], passes: int = 3) -> Cost:
     """The line that is nearest to the samples in relative terms, among those without a negative cost.
 
-    Each sample counts by the share by which the line misses it: a step of a second has no more say than one of 10 ms.
+    Each sample counts by its relative error: a step of a second weighs no more than one of 10 ms.
 
     Args:
         samples: steps.
@@ -115,7 +118,7 @@ def line(samples: Sequence[Sample], passes: int = 3) -> Cost:
 
 
 def nearest_sum(terms: "np.ndarray", seconds: "np.ndarray", passes: int) -> list[float]:
-    """The coefficients of the sum of terms that is nearest to the seconds in relative terms; none is negative.
+    """Non-negative coefficients of the sum of terms nearest to the seconds, in relative terms.
 
     Args:
         terms: (samples, terms).
@@ -130,7 +133,7 @@ def nearest_sum(terms: "np.ndarray", seconds: "np.ndarray", passes: int) -> list
 
 
 def _least_squares(terms: "np.ndarray", values: "np.ndarray") -> "np.ndarray":
-    """The nearest sum of terms of which no coefficient is negative: least squares in one of the choices of terms."""
+    """Non-negative least squares, by trying every choice of terms."""
     import numpy as np
 
     size = terms.shape[1]

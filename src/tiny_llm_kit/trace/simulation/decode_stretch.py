@@ -14,7 +14,7 @@ LEAST = 3  # steps: fewer are not worth it
 
 
 def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
-    """Advances the scheduler, its simulated model's clock and the recorder by a stretch.
+    """Advance the scheduler, its simulated model's clock and the recorder by a stretch.
 
     Args:
         scheduler: between two steps.
@@ -68,7 +68,7 @@ def _steps_without_an_end(scheduler: Any) -> int:
 
 
 def _ends(scheduler: Any, steps: int) -> Any:
-    """The end of each of this many steps."""
+    """End times of this many steps."""
     import numpy as np
 
     from .packed_cost import StepWork
@@ -80,7 +80,7 @@ def _ends(scheduler: Any, steps: int) -> Any:
 
 
 def _advance(scheduler: Any, steps: int, end: float) -> None:
-    """Gives every request its tokens and their blocks, as `commit` would step by step, the last of them at `end`."""
+    """Give every request its tokens and their blocks, as `commit` would step by step, the last of them at `end`."""
     scheduler.model.calls += steps
     for each in scheduler.running:
         each.block_table.reserve(len(each.known_tokens) + steps - 1)

@@ -1,4 +1,4 @@
-"""What a packed step costs: seconds as a function of the chunks and the decodes in it.
+"""Cost of a packed step: seconds as a function of the chunks and the decodes in it.
 
 Two shapes of that function. `AdditiveCost` charges each token and each pair; a CPU behaves so, and it can be worked out
 by hand. `RooflineCost` takes the larger of the time to compute and the time to read memory: decodes beside a large
@@ -20,7 +20,7 @@ class StepWork:
 
     Args:
         chunk_tokens: tokens of prompts, of all chunks together.
-        chunk_pairs: how often those tokens see a token.
+        chunk_pairs: pairs of one of those tokens and a token that it sees.
         chunk_past: tokens of earlier steps that the chunks read.
         decodes: requests that decode.
         decode_pairs: tokens that these see, themselves included.
@@ -34,7 +34,10 @@ class StepWork:
 
     @classmethod
     def of(cls, batch: Any) -> "StepWork":
-        """The work of a `PackedBatch`, in which one row with a past is a decode: it looks like a chunk of 1."""
+        """The work of a `PackedBatch`.
+
+        One row with a context counts as a decode, since it looks like a chunk of 1.
+        """
         tokens = seen = past = decodes = decode_pairs = 0
         starts = batch.query_start
         for index, context in enumerate(batch.context_lens):
@@ -46,21 +49,21 @@ class StepWork:
         return cls(tokens, seen, past, decodes, decode_pairs)
 
     def stretch(self, steps: int) -> "StepWork":
-        """The work of this many decode steps, one after the other: each time every request sees one token more."""
+        """The work of this many decode steps in a row; in each, every request sees one token more."""
         import numpy as np
 
         return replace(self, decode_pairs=self.decode_pairs + self.decodes * np.arange(steps))
 
 
 class PackedCost(Protocol):
-    """A cost function. Of a stretch of steps it returns an array."""
+    """A cost function; for a stretch of steps it returns an array."""
 
     def seconds(self, work: StepWork) -> Any: ...
 
 
 @dataclass(frozen=True)
 class AdditiveCost:
-    """A sum: so much for the step, and for each token and each pair in it. All in seconds.
+    """Additive cost: fixed seconds per step, plus seconds per token and per pair.
 
     Args:
         step: of the step itself.
@@ -86,10 +89,10 @@ class AdditiveCost:
 
 @dataclass(frozen=True)
 class RooflineCost:
-    """`max(T_math, T_mem)` and an overhead, in seconds.
+    """Roofline cost: max(T_math, T_mem) plus an overhead, in seconds.
 
     Args:
-        overhead: of a step, whatever is in it.
+        overhead: fixed cost of a step.
         token: arithmetic of a token, in all products with weights.
         pair: arithmetic of a token and one that it sees, in attention.
         weights: reading all weights once.
@@ -105,12 +108,12 @@ class RooflineCost:
     tile: int = 1
 
     def math(self, work: StepWork) -> Any:
-        """T_math."""
+        """T_math: seconds of arithmetic."""
         tiles = -(-(work.chunk_tokens + work.decodes) // self.tile)
         return self.token * self.tile * tiles + self.pair * (work.chunk_pairs + work.decode_pairs)
 
     def memory(self, work: StepWork) -> Any:
-        """T_mem."""
+        """T_mem: seconds of reading memory."""
         return self.weights + self.read * (work.chunk_past + work.decode_pairs)
 
     def seconds(self, work: StepWork) -> Any:

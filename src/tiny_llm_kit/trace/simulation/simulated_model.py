@@ -1,4 +1,4 @@
-"""A model that computes nothing: its clock moves by what each step costs, the same in every run on every machine."""
+"""A model that computes nothing: its clock advances by the cost of each step, the same on every machine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from .cost_model import UNITS, Cost, Costs, pairs
 
 
 class SimulatedClock:
-    """Seconds that pass only while the simulated model runs."""
+    """A clock that advances only while the simulated model runs."""
 
     def __init__(self):
         self.now = 0.0
@@ -20,7 +20,7 @@ class SimulatedClock:
 
 
 class SimulatedCache:
-    """The cache of one request, or of all slots, in one layer: how many tokens it would hold."""
+    """The cache of one request, or of all slots, in one layer: the number of tokens it would hold."""
 
     def __init__(self):
         self.offset = 0
@@ -39,7 +39,9 @@ class SimulatedCache:
 
 
 class SimulatedModel:
-    """A `ServingModel` whose steps take time and choose token 0. Give each request its length as `max_tokens`.
+    """A `ServingModel` whose steps take time and choose token 0.
+
+    Give each request its length as `max_tokens`.
 
     Args:
         costs: what the steps take.

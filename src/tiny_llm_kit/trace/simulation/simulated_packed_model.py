@@ -1,4 +1,4 @@
-"""A model of packed batches that computes nothing: its clock moves by what each step costs."""
+"""A model of packed batches that computes nothing: its clock advances by the cost of each step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,9 @@ from .simulated_model import SimulatedClock
 
 
 class SimulatedPackedModel:
-    """A `PackedModel` whose steps take time and choose token 0. Give each request its length as `max_tokens`.
+    """A `PackedModel` whose steps take time and choose token 0.
+
+    Give each request its length as `max_tokens`.
 
     Args:
         sampled: `Sampled` of a solution, which makes one of a token.

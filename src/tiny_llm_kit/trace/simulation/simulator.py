@@ -1,4 +1,4 @@
-"""Discrete events around a scheduler: requests arrive in seconds, steps follow, and only the model takes time.
+"""Discrete-event simulation around a scheduler: requests arrive in seconds, and only the model takes time.
 
 The scheduler is that of the solution, with its own plan, pack and commit. With a simulated model a run is the same on
 every machine. A real model and a clock of its work make the same loop send requests to an engine.
@@ -35,7 +35,7 @@ class SilentTokenizer:
 
 
 class StuckScheduler(RuntimeError):
-    """The scheduler has work but plans none, and no further request will arrive."""
+    """Raised when the scheduler has work but plans none, and no further request will arrive."""
 
     def __init__(self, now: float, waiting: int, running: int):
         super().__init__(
@@ -91,27 +91,27 @@ class Simulation:
         self.steps = self.skipped = 0  # steps of the scheduler, and those of them that were skipped
         self._on_event, self._tokenizer = on_event, SilentTokenizer()
         self._jumps = jump and on_event is None and hasattr(recorder, "stretch")
-        self._order = count()  # what happens at the same time happens in the order in which it was told
+        self._order = count()  # breaks ties: actions at the same time run in the order of their calls
         self._happenings: list[tuple[float, int, Callable[[], object]]] = []
         self._ended = 0
         self._decoded_last = False  # whether the last step that was not skipped had decodes alone
 
     def at(self, time: float, action: Callable[[], object]) -> None:
-        """Calls `action` at a time, between two steps; it adds or aborts a request, for example."""
+        """Call `action` at a time, between two steps, for example to add or abort a request."""
         heapq.heappush(self._happenings, (time, next(self._order), action))
 
     def send(self, spec: RequestSpec, number: int) -> Any:
-        """Sends a request at its time.
+        """Send a request at its time.
 
         Returns:
-            The `Sequence`, for those who want to look at it or abort it.
+            The `Sequence`, to inspect or abort.
         """
         sequence = self._sequence(spec, number)
         self.at(spec.time, lambda: self._arrive(sequence, spec.time))
         return sequence
 
     def send_all(self, specs: Iterable[RequestSpec]) -> None:
-        """Sends requests in the order of their times; each is made only when it arrives."""
+        """Send requests in the order of their times; each is made only when it arrives."""
         self._send_next(enumerate(specs))
 
     def _send_next(self, specs: Iterator[tuple[int, RequestSpec]]) -> None:
@@ -139,7 +139,7 @@ class Simulation:
         self.scheduler.add(sequence)
 
     def run(self, until: float = math.inf) -> "Simulation":
-        """Serves every request that was sent.
+        """Serve every request that was sent.
 
         Args:
             until: seconds after which no further step begins.
@@ -153,7 +153,7 @@ class Simulation:
         return self
 
     def advance(self, until: float = math.inf) -> bool:
-        """Runs a step, or jumps to the next arrival.
+        """Run a step, or jump to the next arrival.
 
         Returns:
             Whether there was anything to do.
@@ -168,7 +168,10 @@ class Simulation:
         return True
 
     def _happen(self) -> None:
-        """Runs all due actions. A request that arrives during a step is added after it."""
+        """Run all due actions.
+
+        A request that arrives during a step is added after it.
+        """
         while self._happenings and self._happenings[0][0] <= self.clock():
             heapq.heappop(self._happenings)[2]()
 

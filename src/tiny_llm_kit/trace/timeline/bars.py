@@ -1,4 +1,7 @@
-"""A run as bars of an SVG: a lane per request, stretched to whatever width the page has. Names stand beside it."""
+"""A run as bars of an SVG: a lane per request, stretched to the page's width.
+
+Names are beside the drawing.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ THIN = ("waiting", "queued", "paused")
 
 @dataclass(frozen=True)
 class Bar:
-    """One span: its classes in the style sheet, its rectangle, and what it says."""
+    """One span: its classes in the style sheet, its rectangle, and its text."""
 
     style: str
     x: float

@@ -25,7 +25,7 @@ def chrome_trace(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def text(traces: Sequence[Trace]) -> str:
-    """The file that a viewer opens, an event a line."""
+    """The text of a trace file, an event per line."""
     whole = chrome_trace(traces)
     events = ",\n".join(map(json.dumps, whole.pop("traceEvents")))
     rest = json.dumps(whole).removeprefix("{")
@@ -65,10 +65,13 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _tid(request: int) -> int:
-    """Threads are counted from 1: viewers take 0 for the process itself."""
+    """The thread number of a lane, from 1: viewers take 0 for the process itself."""
     return request + 1
 
 
 def _us(seconds: float) -> int:
-    """Whole microseconds: of fractions, a sum may end a hair after its neighbour begins, and viewers nest the two."""
+    """Whole microseconds.
+
+    With fractions a span may end slightly after its neighbour begins, and viewers would nest the two.
+    """
     return round(1e6 * seconds)

@@ -30,9 +30,9 @@ def simulate(workload: Workload, names: ModuleType, chunk: int, costs: Costs | N
 
 
 def every_size(workload: Workload, names: ModuleType, costs: Costs | None = None) -> list[Trace]:
-    """A run in virtual time for each chunk size that makes a difference, the smallest first, whole prompts last.
+    """Runs in virtual time, one per chunk size that makes a difference, whole prompts last.
 
-    What was agreed stays the same, so that larger chunks stall.
+    The agreed chunk size stays the same, so that larger chunks stall.
     """
     smaller, longest = {*SIZES, workload.promise}, max(spec.tokens for spec in workload.requests)
     sizes = sorted(size for size in smaller if size < longest)
@@ -44,9 +44,9 @@ class Comparison:
     """The two runs.
 
     Args:
-        workload: what was asked.
+        workload: the requests that were served.
         names: the module `serving` of the solution.
-        before, after: whole prompts, and chunks of what was agreed.
+        before, after: whole prompts, and chunks of the agreed size.
     """
 
     workload: Workload
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def about(self) -> str:
-        """What is served, and by what."""
+        """A description of the workload, and of the model that serves it."""
         if self.is_simulated:
             return f"{self.workload.says}\nSimulated model, virtual time."
         source = self.before.provenance
@@ -85,17 +85,17 @@ class Comparison:
         return list(figures(self.before, self.after))
 
     def show(self, console: Any) -> None:
-        """On a terminal."""
+        """Draw both runs on a terminal."""
         console.print(self.about)
         console.print()
         terminal.show(console, self.before, self.after, self.rows)
 
     def chrome_trace(self) -> str:
-        """As a file for ui.perfetto.dev."""
+        """Both runs as a file for ui.perfetto.dev."""
         return chrome.text([self.before, self.after])
 
     def html(self) -> str:
-        """As a page, with the same requests in chunks of every size in virtual time."""
+        """Both runs as a page, with the same requests in chunks of every size in virtual time."""
         costs = None if self.is_simulated else fit([self.before, self.after])
         sizes = every_size(self.workload, self.names, costs)
         return page.html(self.about, self.before, self.after, self.rows, sizes, costs)

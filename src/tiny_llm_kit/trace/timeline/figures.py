@@ -1,4 +1,4 @@
-"""The figures of two runs beside each other: what chunks win, and what they cost."""
+"""The figures of two runs beside each other: the gains and costs of chunks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .words import duration
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of the table; "stall steps" are counted, everything else is seconds."""
+    """One row of the table; "stall steps" are a count, everything else is seconds."""
 
     name: str
     before: float | None
@@ -17,13 +17,13 @@ class Figure:
 
     @property
     def texts(self) -> tuple[str, str, str, str]:
-        """The row: its name, both values, and what has changed."""
+        """The row: its name, both values, and their change."""
         show = str if self.name == STALLS else duration
         return self.name, show(self.before), show(self.after), self.change
 
     @property
     def change(self) -> str:
-        """ "−85 %" or, of what has grown, "+12 %"; of stalls nothing, for both numbers say it."""
+        """Relative change, such as "−85 %" or "+12 %"; empty for stalls, whose numbers suffice."""
         if self.name == STALLS or not self.before or self.after is None:
             return ""
         percent = round(100 * (self.after / self.before - 1))

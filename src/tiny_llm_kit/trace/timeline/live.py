@@ -1,6 +1,6 @@
-"""The server's page: chat, and what the scheduler does, step by step, as it happens.
+"""The server's page: chat, and the steps of the scheduler as they happen.
 
-Here events become messages for the page. How they are taken in stands in `live_run.js`, and how they are drawn in
+Here events become messages for the page. `live_run.js` takes them in; they are drawn by
 `live.html.j2`, `live.css` and `live.js`.
 """
 
@@ -54,7 +54,7 @@ class LiveTimeline:
 
         Args:
             event: `serving.events.Event`.
-            engine: whose.
+            engine: the engine that emitted it.
         """
         if event.kind == "step":
             return _step(event, engine)

@@ -31,7 +31,7 @@ def html(
         before, after: the two runs.
         rows: their figures.
         runs: the same requests in chunks of every size, in virtual time.
-        costs: of the steps in these runs, where they were fitted to the two; None for the measured ones.
+        costs: costs of the steps in these runs, if fitted to the two runs; None for the measured ones.
     """
     chosen = next((i for i, run in enumerate(runs) if run.chunk == after.chunk), len(runs) - 1)
     kinds = {span.kind for run in (before, after, *runs) for span in run.spans}
@@ -60,7 +60,7 @@ def _size(run: Trace) -> list[str]:
 
 
 def _source(found: Mapping[str, Any]) -> str:
-    """Where two runs come from."""
+    """The provenance of two runs."""
     if found.get("virtual_time"):
         return f"{found['model']} model, virtual time"
     machine = found["machine"]
@@ -90,10 +90,10 @@ def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: Costs | None) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    """The line, each term in a unit that fits it."""
+    """The cost line as text, each term in a unit that fits it."""
     return f"{_small(cost.a)} + {_small(cost.b)} a token + {_small(cost.c)} for each token that one sees"
 
 
 def _small(seconds: float) -> str:
-    """ "12.0 ms", "140 µs", "0.16 µs"."""
+    """Seconds as text: "12.0 ms", "140 µs", "0.16 µs"."""
     return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

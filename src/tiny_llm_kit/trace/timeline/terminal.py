@@ -26,7 +26,7 @@ CHUNKS = (("█", "yellow"), ("▓", "yellow"))
 
 
 def show(console: Console, before: Trace, after: Trace, rows: Iterable[Figure]) -> None:
-    """Both charts, then the table."""
+    """Print both charts, then the table."""
     width = max(3 * LABEL, min(COLUMNS, console.width))
     end = max(before.end, after.end)
     for name, trace in (("before", before), ("after", after)):
@@ -57,7 +57,7 @@ def cells(trace: Trace, lane: Lane, columns: int, end: float) -> list[tuple[str,
 
 
 def _cell(spans: list[Span], parity: dict[int, int], start: float, end: float) -> tuple[str, str]:
-    """What a column shows: a stall that fills it, else a token in it, else the longest span."""
+    """The character of a column: a stall that fills it, else a token in it, else the longest span."""
     inside = [(min(span.end, end) - max(span.start, start), span) for span in spans]
     inside = [(share, span) for share, span in inside if share > 0]
     if not inside:

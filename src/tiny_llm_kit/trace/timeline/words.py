@@ -46,12 +46,12 @@ def _details(trace: Trace, span: Span) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """ "12.3 ms", "1.23 s"; a dash for None."""
+    """Seconds as text: "12.3 ms", "1.23 s"; a dash for None."""
     if seconds is None:
         return "–"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def lane_title(lane: Lane) -> str:
-    """What a request is."""
+    """The title of a request's lane."""
     return f"request {lane.name}: {lane.prompt_tokens:,} tokens of prompt, {len(lane.tokens)} of answer"

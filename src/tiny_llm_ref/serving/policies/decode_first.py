@@ -1,4 +1,4 @@
-"""Decode-first, as in FasterTransformer: no prompt is computed while anybody decodes."""
+"""Decode-first, as in FasterTransformer: no prompt is computed while any request decodes."""
 
 from ..packing import Scheduled
 from .whole_prompts import WholePrompts
