@@ -4,12 +4,15 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tiny_llm_kit.trace.prompts import read_prompts
 from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+
+if TYPE_CHECKING:
+    from tiny_llm_kit.model.tokenizer import Tokenizer
 
 OWN = 32  # tokens of a prompt after the shared prefix
 # Of "decode-heavy": requests that decode all the time, tokens of their prompts, and decode steps between two arrivals.
@@ -80,7 +83,9 @@ DATASETS: dict[str, Callable[[DatasetSize, np.random.Generator], Iterator[Reques
 BY_STEPS = ("decode-heavy",)  # those with prompts that arrive among the steps of our engine
 
 
-def dataset(name: str, size: DatasetSize, seed: int, batch_size: int, tokenizer: Any = None) -> Workload:
+def dataset(
+    name: str, size: DatasetSize, seed: int, batch_size: int, tokenizer: "Tokenizer | None" = None
+) -> Workload:
     """Requests that arrive at the start, or among the decode steps of the engine.
 
     Args:
@@ -94,6 +99,8 @@ def dataset(name: str, size: DatasetSize, seed: int, batch_size: int, tokenizer:
     """
     if name in DATASETS:
         specs = tuple(DATASETS[name](size, np.random.default_rng(seed)))
+    elif tokenizer is None:
+        raise ValueError(f"dataset {name}: a file needs a tokenizer; or choose {', '.join(DATASETS)}")
     else:
         specs = tuple(from_file(name, size, tokenizer))
     tokens, answers = sum(spec.tokens for spec in specs), sum(spec.answer for spec in specs)
@@ -101,7 +108,7 @@ def dataset(name: str, size: DatasetSize, seed: int, batch_size: int, tokenizer:
     return Workload(name, says, specs, batch_size)
 
 
-def from_file(name: str, size: DatasetSize, tokenizer: Any) -> Iterator[RequestSpec]:
+def from_file(name: str, size: DatasetSize, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:
     """The first `num_prompts` prompts of a file: `.json` in ShareGPT's format, else one prompt per line.
 
     Of ShareGPT the prompt is the first turn, and the answer is as long as the reply was. Other answers have

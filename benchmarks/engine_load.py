@@ -1,10 +1,11 @@
 """A workload on Week 3's engine: requests present at the start, and arrivals between its steps."""
 
 from collections import deque
-from typing import Any
 
 from tiny_llm_kit.engine.llm_engine import LLMEngine
 from tiny_llm_kit.trace.workload import Workload
+
+from ..solution_types import Event
 
 
 class EngineLoad:
@@ -32,7 +33,7 @@ class EngineLoad:
         late = [(spec.arrives, request) for request, spec in pairs if spec.arrives is not None]
         self._late = deque(sorted(late, key=lambda pair: pair[0]))
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         self._decodes += any(part.kind == "decode" for part in event.parts)
 
     def run(self) -> None:

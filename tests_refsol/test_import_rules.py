@@ -25,17 +25,31 @@ WITH_ARRAYS = {
     "recorded_operations.py": {"torch"},
     "mlx_lm_peer.py": {"mlx"},
 }
+SOLUTION_TYPES = SOURCES / "tiny_llm_kit" / "solution_types.py"
 
 
 def imports(path) -> set[str]:
     """The top-level packages that a file imports, also inside its functions; relative imports are left out."""
+    return imports_of(path.read_text(encoding="utf-8"))
+
+
+def imports_of(source: str) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             found.add(node.module.split(".")[0])
     return found
+
+
+def without_type_checking(source: str) -> str:
+    """A file's source without the bodies of `if TYPE_CHECKING:`, which no Python runs."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def python_files(package: str):
@@ -48,7 +62,9 @@ def name(path) -> str:
 
 @pytest.mark.parametrize("path", python_files("tiny_llm_kit"), ids=name)
 def test_kit_imports_no_solution_and_arrays_only_in_its_backends(path):
-    found = imports(path)
+    """One file names the reference, for the type checker: a learner's package is known by the same types."""
+    source = path.read_text(encoding="utf-8")
+    found = imports_of(without_type_checking(source) if path == SOLUTION_TYPES else source)
     assert not found & {"tiny_llm", "tiny_llm_ref"}
     assert found & ARRAYS <= WITH_ARRAYS.get(path.name, set())
 
@@ -127,7 +143,7 @@ def test_a_name_of_a_class_means_one_thing_in_the_kit():
 KIT = SOURCES / "tiny_llm_kit"
 # Each imports only those before it.
 ROOMS = ("model", "engine", "trace", "server", "course", "commands")
-OUTSIDE = {"__init__", "repo", "terminal", "torch_build"}
+OUTSIDE = {"__init__", "repo", "solution_types", "terminal", "torch_build"}
 # Each of these imports the kit and those before it; the kit imports none of them.
 AFTER_KIT = {
     "tiny_llm_lab": SOURCES / "tiny_llm_lab",
@@ -254,6 +270,11 @@ def test_an_import_up_or_across_is_found(place, source):
 )
 def test_an_import_down_is_none_of_them(place, source):
     assert not against_the_rooms(source, tuple(place.split("/")))
+
+
+def test_only_what_no_python_runs_is_left_out():
+    source = "if TYPE_CHECKING:\n    import tiny_llm_ref\nelse:\n    import tiny_llm\nimport torch"
+    assert imports_of(without_type_checking(source)) == {"tiny_llm", "torch"}
 
 
 # ---- from a prompt to its first token

@@ -1,12 +1,11 @@
 """The screen of `pdm run batch-main`: its table at one moment of the run, then all that it prints at the end."""
 
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_kit.course.capabilities import load
 from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.solution_types import Event
 from tiny_llm_kit.trace.batch.job import BatchJob, make_job
 from tiny_llm_kit.trace.batch.view import SlotBoard
 from tiny_llm_kit.trace.live import LineView
@@ -33,7 +32,7 @@ class Still(LineView):
         super().__init__(console)
         self._board = SlotBoard(job.requests, job.slots)
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         self._board(event)
         if event.kind == "prefill" and number_of(event.request) + 1 == MOMENT:
             self._console.print(self._board, Text("⋮", "dim"), sep="\n")

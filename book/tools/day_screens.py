@@ -35,7 +35,7 @@ def port_screens(backend: str, modules: Iterable[ModuleType] | None = None) -> I
 def _drawn(backend: str, modules: Iterable[ModuleType] | None, function: str, ending: str, command: str):
     port = Port("tiny_llm_ref", backend, device="cpu")
     for module in see_modules() if modules is None else modules:
-        week, day = re.search(r"week_(\d+)_day_(\d+)$", module.__name__).groups()
+        week, day = re.findall(r"\d+", module.__name__)[-2:]
         for letter, option, show in _shows(module, function):
             console = recording_console(command.format(day=f"{week}.{day}{option}"), SEE_COLUMNS)
             show(port, console)

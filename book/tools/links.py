@@ -34,8 +34,8 @@ class _Reader(HTMLParser):
         self.page = page
         self.inside: list[str] = []
 
-    def handle_starttag(self, tag, attributes):
-        values = {name: value or "" for name, value in attributes}
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
         self.inside.append(tag)
         self.page.ids.update(value for name, value in values.items() if name in ("id", "name") and value)
         if tag == "a" and "href" in values:

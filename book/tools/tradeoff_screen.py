@@ -87,7 +87,11 @@ def _dots(result: Mapping[str, Any]) -> list[Dot]:
     (sweep,) = (one for one in result["sweeps"] if one["name"] == SWEEP)
     whole = result["plan"]["long_tokens"]
     dots = [
-        Dot(whole if name == NONE else int(name), name, {figure: median(runs, figure) for figure in CURVES})
+        Dot(
+            whole if name == NONE else int(name),
+            name,
+            {figure: median(runs, figure) or math.nan for figure in CURVES},
+        )
         for name, runs in sweep["runs"].items()
         if name == NONE or name.isdigit()  # the adaptive chunker has no single size
     ]

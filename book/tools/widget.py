@@ -40,7 +40,7 @@ def scripts(changed: Mapping[str, str] | None = None) -> Iterator[Callable[[str]
     with MiniRacer() as engine:
         for text in {**texts, **(changed or {})}.values():
             engine.eval(text)
-        yield lambda expression: json.loads(engine.eval(f"JSON.stringify({expression})"))
+        yield lambda expression: json.loads(str(engine.eval(f"JSON.stringify({expression})")))
 
 
 def picture() -> str:

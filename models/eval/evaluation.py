@@ -52,7 +52,9 @@ def generates_exactly(logits: Logits, case: EvaluationCase) -> bool:
 
 
 def misses_allowed(suite: Suite) -> int:
-    """The number of wrong answers that the target allows; at least one, for small samples."""
+    """The number of wrong answers that the target allows: all without a target; at least one, for small samples."""
+    if suite.target is None:
+        return suite.size
     return max(1, math.floor((1 - suite.target) * suite.size + 1e-9))
 
 

@@ -25,7 +25,7 @@ def command(main: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(main)
-    def run(argv: Sequence[str] | None = None) -> Any:
+    def run(argv: Sequence[str] | None = None) -> object:
         open_standard_streams()
         replace_unknown_characters()
         try:

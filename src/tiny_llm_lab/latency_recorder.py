@@ -6,8 +6,9 @@ The requests that decode in one step have waited equally long, so gaps are kept 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tiny_llm_kit.solution_types import AnswerSequence, Event
 from tiny_llm_kit.trace.trace import percentile
 
 if TYPE_CHECKING:
@@ -76,13 +77,13 @@ class LatencyRecorder:
         self.requests = self.failed = self.tokens = 0
         self._end = 0.0
 
-    def arrive(self, sequence: Any, time: float) -> None:
+    def arrive(self, sequence: AnswerSequence, time: float) -> None:
         """Record that a request starts to wait."""
         self._first = time if self._first is None else self._first
         self._arrived[sequence.request_id] = time
         self.requests += 1
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.kind == "token":
             self._token(event.request.request_id, event.time)
         elif event.kind == "prefill":
@@ -108,7 +109,7 @@ class LatencyRecorder:
             self._gaps.append(gap)
             self._weights.append(weight)
 
-    def stretch(self, sequences: Sequence[Any], times: "np.ndarray") -> None:
+    def stretch(self, sequences: Sequence[AnswerSequence], times: "np.ndarray") -> None:
         """Record a token of each of these requests at each of these times."""
         import numpy as np
 
@@ -124,6 +125,7 @@ class LatencyRecorder:
         """The latencies recorded so far."""
         import numpy as np
 
-        found = (np.array(each) for each in (self._ttfts, self._delays, self._gaps, self._weights))
+        seconds = map(np.array, (self._ttfts, self._delays, self._gaps, self._weights))
+        ttfts, delays, gaps, weights = seconds
         end = self._end - (self._first or 0.0)
-        return Latencies(*found, self.requests, self.failed, self.tokens, end)
+        return Latencies(ttfts, delays, gaps, weights, self.requests, self.failed, self.tokens, end)

@@ -1,9 +1,9 @@
 """Measured step costs of a running engine: samples from its events, and the sum fitted to them."""
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from tiny_llm_kit.solution_types import Event, Part
 from tiny_llm_kit.trace.simulation.cost_model import nearest_sum, pairs
 from tiny_llm_kit.trace.simulation.packed_cost import AdditiveCost, StepWork
 
@@ -46,18 +46,18 @@ class StepSamples:
         clock: of the scheduler; one without `woke` never waits.
     """
 
-    def __init__(self, clock: Any):
+    def __init__(self, clock: Callable[[], float]):
         self.samples: list[tuple[StepWork, float]] = []
         self._clock, self._end = clock, 0.0
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.kind == "step":
             begin = max(self._end, getattr(self._clock, "woke", 0.0))
             self.samples.append((work_of(event.parts), event.time - begin))
             self._end = event.time
 
 
-def work_of(parts: Any) -> StepWork:
+def work_of(parts: Sequence[Part]) -> StepWork:
     """The work of a step, from the parts of its event."""
     chunks = [part for part in parts if part.kind == "chunk"]
     decoding = [request for part in parts if part.kind == "decode" for request in part.requests]

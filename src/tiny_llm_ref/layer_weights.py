@@ -6,10 +6,54 @@ from typing import Any, Protocol
 from .biased_weights import BiasedWeights
 
 
+class RopeScaling(Protocol):
+    """The frequencies of a scaled RoPE: D/2 angles per position, and what cosines and sines are multiplied by."""
+
+    frequencies: tuple[float, ...]
+    attention_factor: float
+
+
+class ModelShape(Protocol):
+    """The fields of `config.json` that a model reads, and what the kit's `ModelConfig` derives from them."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    tie_word_embeddings: bool
+    sliding_window: int | None
+
+    @property
+    def head_norms(self) -> bool:
+        """Whether queries and keys are normalised before RoPE."""
+        ...
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """The projections of a layer that have a bias, by Hugging Face name."""
+        ...
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The sliding window of each layer in tokens, or None for full attention."""
+        ...
+
+    def require_plain_qwen3(self, reader: str) -> None:
+        """Raises CheckpointError for a model that `reader`, Week 1's model, does not compute."""
+        ...
+
+
 class Checkpoint(Protocol):
     """A model's configuration, and its weights by Hugging Face name."""
 
-    config: Any  # fields named as in config.json; and `head_norms`, `biases`, `windows`, see kit's model/config.py
+    config: ModelShape
 
     def weight(self, name: str, *shape: int) -> Any:
         """The array of that name, on the device. Raises CheckpointError if it is absent or has a different shape."""

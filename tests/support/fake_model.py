@@ -11,6 +11,8 @@ from typing import Any
 from tiny_llm_kit.course.fakes.fake_packed_model import END, FakeClock
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 
+from ...solution_types import SamplingParams
+
 OTHER_END = 257
 
 
@@ -31,7 +33,7 @@ class FakeCache:
 
     def __init__(self):
         self.tokens: list[int] = []
-        self.prompt_len: int | None = None
+        self.prompt_len = 0  # set at the end of its prefill
         self.is_released = False
 
     @property
@@ -59,8 +61,8 @@ class FakeBatchCache:
         assert slot in range(len(self.rows)), f"add_request into slot {slot!r} of {len(self.rows)}"
         assert self.rows[slot] is None, f"slot {slot} is taken, and another request was added into it"
         assert not prefilled.is_released, "a request's cache was released before its tokens were copied"
-        self.rows[slot] = FakeCache()
-        self.rows[slot].tokens, self.rows[slot].prompt_len = list(prefilled.tokens), prefilled.prompt_len
+        self.rows[slot] = row = FakeCache()
+        row.tokens, row.prompt_len = list(prefilled.tokens), prefilled.prompt_len
 
     def remove_request(self, slot: int) -> None:
         assert self.rows[slot] is not None, f"remove_request({slot}), but no request is in this slot"
@@ -68,7 +70,7 @@ class FakeBatchCache:
 
     def release(self) -> None:
         assert not self.is_released, "a batch's cache was released twice"
-        self.rows, self.is_released = [None] * len(self.rows), True
+        self.rows[:], self.is_released = [None] * len(self.rows), True
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class PrefillCall:
     tokens: list[int]
     offset: int
     sample: bool
-    sampling: Any
+    sampling: SamplingParams | None
     is_batch = False
 
     @property
@@ -215,8 +217,8 @@ class FakeModel:
 
     def _decode_row(self, call: DecodeCall, layers: list[FakeBatchCache], slot: int) -> int:
         """Add the row's token to its cache in every layer, and return what follows."""
-        rows = [layer.rows[slot] for layer in layers]
-        assert all(row is not None for row in rows), f"slot {slot} was not filled in every layer"
+        rows = [row for layer in layers if (row := layer.rows[slot]) is not None]
+        assert len(rows) == len(layers), f"slot {slot} was not filled in every layer"
         held = rows[0].offset
         assert call.offsets[slot] == held, (
             f"slot {slot}: offset {call.offsets[slot]}, but its cache holds {held} tokens"
@@ -227,7 +229,7 @@ class FakeModel:
         )
         assert done + 1 < len(answer), f"slot {slot} was computed again after its request had ended"
         for row in rows:
-            row.tokens = [*row.tokens, call.tokens[slot]]
+            row.tokens = row.tokens + answer[done : done + 1]
         return answer[done + 1]
 
     def _answer(self, row: FakeCache) -> list[int]:

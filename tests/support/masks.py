@@ -7,6 +7,7 @@ from types import FrameType
 import numpy as np
 
 from tiny_llm_kit.course.address import task_of_label
+from tiny_llm_kit.engine.port import Port
 
 # Starts of a chunk in a text. bf16 has no 257 and float16 no 2,049: 13 tokens from each of these cross both borders.
 FAR_STARTS = (250, 2045, 30_000)
@@ -60,7 +61,7 @@ def _executed_lines(call: Callable[[], object]) -> int:
     return count
 
 
-def assert_traces(b, function: Callable, *arrays, idea: str):
+def assert_traces(b: Port, function: Callable, *arrays, idea: str):
     """Assert that function(*arrays) works on the arrays' shapes, types and device alone; return its result.
 
     Raises:

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tiny_llm_kit.engine.packed_runner import PackedRunner
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
+
 from .fake_model import ByteTokenizer
 
 
@@ -23,13 +27,13 @@ class PackedServing:
 
     def __init__(
         self,
-        b: Any,
-        s: Any,
+        b: Port,
+        s: ServingPackage,
         model: Any,
         num_blocks: int = 40,
         block_size: int = 4,
         caching: bool = False,
-        buckets: Any = None,
+        buckets: Buckets | None = None,
     ):
         self.b, self.s = b, s
         self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
@@ -40,21 +44,21 @@ class PackedServing:
     def _keep(self, rows: Sequence[int], logits: np.ndarray) -> None:
         self.rows = list(logits)
 
-    def sequence(self, tokens: Sequence[int], number: int = 0, **sampling: Any) -> Any:
+    def sequence(self, tokens: Sequence[int], number: int = 0, **sampling: Any) -> AnswerSequence:
         """A request whose blocks are reserved."""
         made = self.new_sequence(tokens, number, **sampling)
         made.block_table = self.s.BlockTable(self.allocator)
         made.block_table.reserve(len(tokens))
         return made
 
-    def new_sequence(self, tokens: Sequence[int], number: int = 0, **sampling: Any) -> Any:
+    def new_sequence(self, tokens: Sequence[int], number: int = 0, **sampling: Any) -> AnswerSequence:
         """A request for a scheduler."""
         params = self.s.SamplingParams(ignore_eos=True, **sampling)
         return self.s.Sequence(
             list(tokens), ByteTokenizer(), request_id=number, sampling=params, max_seq_len=10**6
         )
 
-    def run(self, entries: Iterable[tuple[Any, int, int]]) -> list[np.ndarray]:
+    def run(self, entries: Iterable[tuple[AnswerSequence, int, int]]) -> list[np.ndarray]:
         """Compute (sequence, start, size) in one call; return the logits of the rows that need a token."""
         plan = [self.s.Scheduled(*entry) for entry in entries]
         self.rows = []
@@ -65,7 +69,7 @@ class PackedServing:
         return self.rows
 
 
-def batch_with(s: Any, requests: Iterable[tuple[int, int]], page_size: int) -> Any:
+def batch_with(s: ServingPackage, requests: Iterable[tuple[int, int]], page_size: int) -> PackedBatch:
     """A batch of requests of (context, rows), each with separate pages; the last row of each is sampled."""
     batch, page = s.PackedBatch(), 0
     for context, rows in requests:
@@ -84,7 +88,7 @@ def batch_with(s: Any, requests: Iterable[tuple[int, int]], page_size: int) -> A
     return batch
 
 
-def poison_padding(runner: Any) -> None:
+def poison_padding(runner: PackedRunner) -> None:
     """Fill the pad page of every pool with NaN."""
     for pool in runner.pools:
         pool.keys[-pool.page_size :] = np.nan

@@ -20,7 +20,7 @@ def attention64(query, key, value, scale=None, mask=0.0) -> np.ndarray:
     return exps / exps.sum(axis=-1, keepdims=True) @ value
 
 
-def norm64(heads, weight, eps, axes=-1) -> np.ndarray:
+def norm64(heads, weight, eps, axes: int | tuple[int, ...] = -1) -> np.ndarray:
     """RMSNorm over the D numbers of each head; other `axes` are wrong ideas."""
     return heads / np.sqrt((heads**2).mean(axis=axes, keepdims=True) + eps) * weight
 
@@ -63,8 +63,8 @@ def layer64(
 
     query, key, value = norm_and_turn(heads(wq), q_norm), norm_and_turn(heads(wk), k_norm), heads(wv)
     value = rope(value, theta) if turn_values else value
-    heads_first = (array.swapaxes(1, 2) for array in (query, key, value))
-    return attention64(*heads_first, scale, mask).swapaxes(1, 2).reshape(*x.shape[:2], -1) @ wo.T
+    query, key, value = (array.swapaxes(1, 2) for array in (query, key, value))
+    return attention64(query, key, value, scale, mask).swapaxes(1, 2).reshape(*x.shape[:2], -1) @ wo.T
 
 
 def recognise(actual, x, weights, D, idea: str, **options) -> str:

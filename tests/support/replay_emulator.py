@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tiny_llm_kit.course.recorded_operations import HOST_READS
 
@@ -75,7 +75,7 @@ class ReplayEmulator:
         return result
 
     def _capture(self, inputs: tuple) -> tuple[list[torch.Tensor], RecordedGraph, Any]:
-        own = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, inputs)
+        own = tree_map_only(torch.Tensor, torch.clone, inputs)
         with RecordedGraph() as graph:
             result = self.function(*own)
         return arrays_of(own), graph, result

@@ -7,8 +7,8 @@ KERNEL = "return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b
 TABLE = "table = torch.stack([scales, biases + 8 * scales], dim=-1)"
 HELD = "w = QuantizedWeights(b, scales, biases, group_size, bits)"
 COUNT = "parts = (self.weight, self.scales, self.biases, self.prepared)"
-TILED = "quantized_matmul_tiled(*parts, transpose_b=True)"
-DEVICE = "quantized_matmul_device(*parts, transpose_b=True)"
+TILED = "quantized_matmul_tiled(*w.operands(x), transpose_b=True)"
+DEVICE = "quantized_matmul_device(*w.operands(x), transpose_b=True)"
 BIAS = "return out if bias is None else out + bias"
 
 
@@ -143,7 +143,7 @@ MUTANTS = [
         "multiplies by W where it is square",
         "a test in which O is not I",
         DEVICE,
-        "quantized_matmul_device(*parts, transpose_b=w.shape[0] != w.shape[1])",
+        "quantized_matmul_device(*w.operands(x), transpose_b=w.shape[0] != w.shape[1])",
     ),
     _linear(
         "prepares the kernel's form anew at each call",
@@ -160,13 +160,13 @@ MUTANTS = [
     _linear(
         "adds the bias to the input",
         "a test without a bias",
-        "parts = (w.scales,",
-        "x = x if bias is None else x + bias.sum()\n    parts = (w.scales,",
+        "if in_tiles(x, w):",
+        "x = x if bias is None else x + bias.sum()\n    if in_tiles(x, w):",
     ),
     _linear(
         "tiles for many rows without the transpose, where W is square",
         "a test of few rows",
         TILED,
-        "quantized_matmul_tiled(*parts, transpose_b=w.shape[0] != w.shape[1])",
+        "quantized_matmul_tiled(*w.operands(x), transpose_b=w.shape[0] != w.shape[1])",
     ),
 ]

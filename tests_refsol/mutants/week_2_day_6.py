@@ -33,8 +33,9 @@ SCOPE = """        with model_call(self):
 DECODE = """        with model_call(*requests):
             chosen = self.model.decode(tokens, offsets, self.kv_cache, sampling=sampling)
 """
-TAKE = """        for slot in running:
-            self.slots[slot].decode_done(chosen[slot])
+TAKE = """        for request, token in zip(self.slots, chosen, strict=True):
+            if request is not None and token is not None:
+                request.decode_done(token)
 """
 FINALLY = """    finally:
         batch.close()
@@ -229,7 +230,7 @@ MUTANTS = [
         "makes new arrays for every request",
         CACHE,
         survives="a test that adds one request",
-        both=("        if self.keys is None:", "        if True:"),
+        both=("        if self.keys is None or self.values is None:", "        if True:"),
     ),
     Mutant(
         "2.6.2",
@@ -655,7 +656,10 @@ MUTANTS = [
         "adds every request into slot 0, taken or not",
         BATCH,
         survives="a test with one request",
-        serving=("        slot = self.free_slot\n        for own", "        slot = 0\n        for own"),
+        serving=(
+            "        slot = self.slots.index(None)\n        for own",
+            "        slot = 0\n        for own",
+        ),
     ),
     Mutant(
         "2.6.7",
@@ -673,8 +677,8 @@ MUTANTS = [
         BATCH,
         survives="a test that the cache was released",
         serving=(
-            "        slot = self.free_slot\n        for own",
-            "        slot = self.free_slot\n        request.release()\n        for own",
+            "        slot = self.slots.index(None)\n        for own",
+            "        slot = self.slots.index(None)\n        request.release()\n        for own",
         ),
     ),
     Mutant(

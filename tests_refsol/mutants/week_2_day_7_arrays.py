@@ -2,7 +2,7 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-MASK_KEYS = "S = chunk_start + chunk_size if total_length is None else total_length"
+MASK_KEYS = "S = int(chunk_start) + chunk_size if total_length is None else total_length"
 MLX_QUERIES = "queries = chunk_start + mx.arange(chunk_size)[:, None]"
 TORCH_QUERIES = "queries = chunk_start + torch.arange(chunk_size, device=device)[:, None]"
 MLX_MASK = "mx.where(mx.arange(S) <= queries, 0.0, -mx.inf).astype(dtype)"

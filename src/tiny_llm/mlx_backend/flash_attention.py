@@ -127,9 +127,10 @@ def flash_attention_tiled(
     # END TASK
     # Queries are the second-to-last axis of o and of the output, and the last axis of m and l.
     joined = [
-        mx.concatenate(parts, axis=-1 if i else -2) for i, parts in enumerate(zip(*finished, strict=True))
+        mx.concatenate(list(parts), axis=-1 if i else -2)
+        for i, parts in enumerate(zip(*finished, strict=True))
     ]
-    return tuple(joined) if return_statistics else joined[0]
+    return (joined[0], joined[1], joined[2]) if return_statistics else joined[0]
 
 
 def fused_attention(

@@ -1,9 +1,10 @@
 """Text generation without a cache: the whole text is computed again for every token (Week 1)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import mlx.core as mx
+
+from ..tokenizer import Tokenizer
 
 Model = Callable[[mx.array], mx.array]
 Sampler = Callable[[mx.array], mx.array]
@@ -24,14 +25,14 @@ def next_token(model: Model, tokens: list[int], sampler: Sampler | None = None) 
     raise NotImplementedError("week 1 day 6 task 1: next_token")
 
 
-def prompt_ids(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
     """The ids of a prompt that is given as text or as ids. Given."""
     return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
 def simple_generate(
     model: Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompt: str | Sequence[int],
     sampler: Sampler | None = None,
     *,

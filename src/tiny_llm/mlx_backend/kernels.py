@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import cast
 
 import mlx.core as mx
 
@@ -12,9 +12,11 @@ from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
 from .cpu_attention import StepReads, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
-from .packed_attention import packed_attention, packed_mask
+from .packed_attention import PackedMask, packed_attention, packed_mask
 from .rms_norm import RMSNorm
 from .rope import RoPE
+
+AnyMask = PackedMask | StepReads  # of a packed step; the second on a CPU
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Kernels:
     attend: Callable[..., mx.array] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
-    packed_mask: Callable[..., Any] = packed_mask
+    packed_mask: Callable[..., AnyMask] = packed_mask
     packed_attention: Callable[..., mx.array] = packed_attention
 
 
@@ -62,7 +64,7 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
-def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> object:
+def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> AnyMask:
     """Day 3.3's masks; on a CPU, the slots that each request reads."""
     make = step_reads if mx.default_device() == mx.Device(mx.cpu) else packed_mask
     return make(inputs, page_size, window)
@@ -74,17 +76,21 @@ def _packed_attention_device(
     value: mx.array,
     key_pages: mx.array,
     value_pages: mx.array,
-    mask: Any,
+    mask: AnyMask,
     scale: float | None = None,
 ) -> mx.array:
     """Day 3.3's attention; on a CPU one kernel per chunk, and one for all decodes of similar length."""
-    attend = attend_packed if isinstance(mask, StepReads) else packed_attention
-    return attend(query, key, value, key_pages, value_pages, mask, scale)
+    arrays = query, key, value, key_pages, value_pages
+    if isinstance(mask, StepReads):
+        return attend_packed(*arrays, mask, scale)
+    return packed_attention(*arrays, mask, scale)
 
 
 KERNELS = {
     "simple": Kernels(),
-    "tiled": Kernels(attend=flash_attention_tiled),
+    "tiled": Kernels(
+        attend=cast(Callable[..., mx.array], flash_attention_tiled)
+    ),  # no statistics are asked for
     "device": Kernels(
         partial(flash_attention_device, may_hide_all=False),
         _DeviceNorm,

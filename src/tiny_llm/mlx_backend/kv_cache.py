@@ -37,9 +37,11 @@ class TinyKvCache(Protocol):
 
     def next_positions(self, B: int) -> list[int]:
         """The position of the next token in each of B rows."""
+        ...
 
     def num_keys(self, L: int) -> int:
         """S, the number of keys that `update_and_fetch` returns for L more tokens."""
+        ...
 
     def make_mask(
         self, L: int, dtype: mx.Dtype, *, positions: mx.array | None = None
@@ -56,6 +58,7 @@ class TinyKvCache(Protocol):
         positions: mx.array | None = None,
     ) -> tuple[mx.array, mx.array, int, mx.array | str | None]:
         """Stores L new tokens and returns all tokens: (key, value, length, mask)."""
+        ...
 
     def rewind(self, n: int) -> None:
         """Drops the last n tokens."""

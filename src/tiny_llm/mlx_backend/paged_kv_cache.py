@@ -68,7 +68,7 @@ class PagedPlaces:
     def of(self, start: int, stop: int) -> tuple[mx.array, mx.array]:
         """(stop - start,) slots of the tokens at these positions, and the blocks that hold all tokens before `stop`."""
         key = start, stop, tuple(self.table.blocks)
-        if key != self._key:
+        if key != self._key or self._arrays is None:
             blocks = self.table.blocks[: -(-stop // self.table.allocator.block_size)]
             self._arrays = mx.array(self.table.slots(start, stop)), mx.array(blocks)
             self._key = key

@@ -164,16 +164,18 @@ class Qwen3ModelWeek2:
         inputs: mx.array,
         offset: int | Sequence[int] | mx.array,
         cache: Sequence[TinyKvCache],
-        mask: mx.array | str,
+        mask: mx.array | str | None,
     ) -> Step:
         """Positions, RoPE's rows and the masks of one step. The arguments are those of the model's call. Given."""
         B, L = inputs.shape
         self._check_caches(B, offset, cache)
-        if isinstance(offset, int):
-            offset = slice(offset, offset + L)
-        elif not isinstance(offset, mx.array):
-            offset = [slice(start, start + L) for start in offset]
-        positions = self.rope.positions(offset, B, L)
+        if isinstance(offset, mx.array):
+            spans = offset
+        elif isinstance(offset, int):
+            spans = slice(offset, offset + L)
+        else:
+            spans = [slice(start, start + L) for start in offset]
+        positions = self.rope.positions(spans, B, L)
         dtype = self.embedding.weight.dtype
         if isinstance(mask, str):
             mask = cache[0].make_mask(L, dtype, positions=positions)

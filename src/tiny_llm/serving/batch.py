@@ -82,7 +82,7 @@ class Batch:
 
     def take_slot(self, request: Request) -> None:
         """As `place`, but if it fails, ends the request and removes it from the batch. Given."""
-        slot = self.free_slot
+        slot = self.slots.index(None)
         try:
             with model_call(request):
                 self.place(request)
@@ -108,18 +108,18 @@ class Batch:
 
     def remove_ended(self) -> None:
         """Frees the slots of requests that have ended. Emits "finish" for each."""
-        for slot in self.running:
-            if self.slots[slot].is_done:
-                request, self.slots[slot] = self.slots[slot], None
+        for slot, request in enumerate(self.slots):
+            if request is not None and request.is_done:
+                self.slots[slot] = None
                 for layer in self.kv_cache:
                     layer.remove_request(slot)
                 self.emit("finish", request, slot)
 
     def close(self) -> None:
         """Releases the caches, once. A request that still runs is aborted."""
-        for slot in self.running:
-            self.slots[slot].abort()
-            self.slots[slot] = None
+        for request in self.requests:
+            request.abort()
+        self.slots[:] = [None] * len(self.slots)
         released, self.kv_cache = self.kv_cache, []
         for layer in released:
             layer.release()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..tokenizer import Tokenizer
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .completion import Completion
 from .events import Listener
@@ -13,7 +14,7 @@ from .request import Request, as_request
 
 def batch_generate_with_chunked_prefill(
     model: ServingModel,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompts: Sequence[str | Request],
     batch_size: int = 5,
     prefill_step: int = 128,

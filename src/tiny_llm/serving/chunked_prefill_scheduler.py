@@ -5,10 +5,10 @@ From Agrawal et al., 2023.
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from .batch import Batch
 from .chunk_size import Chunker, chunker_step
+from .chunked_prefill_metrics import ChunkedPrefillMetrics
 from .completion import Completion
 from .events import Event, Listener
 from .model import ServingModel
@@ -47,7 +47,7 @@ class ChunkedPrefillScheduler:
         turns: Turns | None = None,
         clock: Callable[[], float] = time.perf_counter,
         chunker: Chunker | None = None,
-        metrics: Any = None,
+        metrics: ChunkedPrefillMetrics | None = None,
         on_event: Listener | None = None,
     ):
         if prefill_step < 1:
@@ -137,7 +137,7 @@ class ChunkedPrefillScheduler:
         self.pending = self.turns.choose(before, self.batch.requests, len(self.batch.slots))
         if before is not None and self.pending is not before:
             self.batch.emit("pause", before)
-        elif before is None and resumes:
+        elif before is None and resumes and self.pending is not None:
             self.batch.emit("resume", self.pending)
         while self.turns.ended:
             self.leave(self.turns.ended.pop(0))

@@ -1,11 +1,11 @@
 """The blocks in use of several requests as one flat list, which is what paged attention reads."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class FlatBlocks(NamedTuple):
-    """N blocks of several requests, one after the other; five lists of N integers.
+    """N blocks of several requests, one after the other; five lists of N integers, or arrays made of them.
 
     Args:
         block_list: the block's number, its page in the pool.
@@ -15,11 +15,11 @@ class FlatBlocks(NamedTuple):
         first_positions: the position in its text of the token in the block's first slot.
     """
 
-    block_list: list[int]
-    block_groups: list[int]
-    block_usage: list[int]
-    block_starts: list[int]
-    first_positions: list[int]
+    block_list: Any  # a NamedTuple cannot be generic before Python 3.11
+    block_groups: Any
+    block_usage: Any
+    block_starts: Any
+    first_positions: Any
 
 
 def flat_blocks(

@@ -3,29 +3,39 @@
 import heapq
 from collections import deque
 from itertools import count
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from .priorities import PRIORITIES
-from .request import Request
 
 
-class RequestQueue(Protocol):
+class Queued(Protocol):
+    """What a queue reads of a request, of Week 2 or of Week 3."""
+
+    prompt_tokens: list[int]
+    priority: str
+
+
+Waiting = TypeVar("Waiting", bound=Queued)
+
+
+class RequestQueue(Protocol[Waiting]):
     """A queue of waiting requests. The time of a call hardly grows with the number of requests."""
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Waiting) -> None:
         """Adds a request."""
 
-    def schedule_next(self, interactive_only: bool = False) -> Request | None:
+    def schedule_next(self, interactive_only: bool = False) -> Waiting | None:
         """Removes and returns the next request; None if none waits, or no interactive one if only those may go."""
 
-    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
+    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Waiting | None:
         """Removes and returns the shortest prompt, if it has fewer than `tokens` tokens; None otherwise."""
 
     def __len__(self) -> int:
         """The number of requests that wait."""
+        ...
 
 
-class FifoQueue:
+class FifoQueue(Generic[Waiting]):
     """First come, first served; if only interactive requests may go, the first of those.
 
     A request is in the line and in the heap of its priority, by its number. After it was taken from one of the two, the
@@ -34,21 +44,21 @@ class FifoQueue:
 
     def __init__(self):
         self._numbers = count()
-        self._waiting: dict[int, Request] = {}
+        self._waiting: dict[int, Waiting] = {}
         self._lines: dict[str, deque[int]] = {name: deque() for name in PRIORITIES}
         self._heaps: dict[str, list[tuple[int, int]]] = {name: [] for name in PRIORITIES}  # (tokens, number)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Waiting) -> None:
         number = next(self._numbers)
         self._waiting[number] = request
         self._lines[request.priority].append(number)
         heapq.heappush(self._heaps[request.priority], (len(request.prompt_tokens), number))
 
-    def schedule_next(self, interactive_only: bool = False) -> Request | None:
+    def schedule_next(self, interactive_only: bool = False) -> Waiting | None:
         first = [line[0] for line in self._fronts(self._lines, interactive_only)]
         return self._waiting.pop(min(first)) if first else None
 
-    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
+    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Waiting | None:
         shortest = min((heap[0] for heap in self._fronts(self._heaps, interactive_only)), default=None)
         return self._waiting.pop(shortest[1]) if shortest and shortest[0] < tokens else None
 

@@ -13,8 +13,11 @@ from typing import Protocol
 class Line(Protocol):
     """seconds = a + b · tokens. The lab's `Cost` is one."""
 
-    a: float
-    b: float
+    @property
+    def a(self) -> float: ...
+
+    @property
+    def b(self) -> float: ...
 
 
 Measure = Callable[

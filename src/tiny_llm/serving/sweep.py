@@ -4,9 +4,16 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from .chunked_prefill_metrics import ChunkedPrefillMetrics
+
+Result = ChunkedPrefillMetrics | dict[str, Any]  # the second is a `summary()`
+
 
 def sweep_chunk_sizes(
-    run: Callable[[int | None], Any], steps: Sequence[int | None] = (32, 128, 512, None), *, rounds: int = 1
+    run: Callable[[int | None], Result],
+    steps: Sequence[int | None] = (32, 128, 512, None),
+    *,
+    rounds: int = 1,
 ) -> list[dict[str, Any]]:
     """Measures every chunk size in turn, and compares each with whole prompts.
 
@@ -43,7 +50,7 @@ def _check(steps: Sequence[int | None], rounds: int) -> None:
 
 
 # GIVEN: a run may return either; the lesson is the comparison.
-def _summary(result: Any) -> dict[str, Any]:
+def _summary(result: Result) -> dict[str, Any]:
     """The summary of a result, which may be one already."""
     return result if isinstance(result, dict) else result.summary()
 

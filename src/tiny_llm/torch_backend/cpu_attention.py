@@ -187,12 +187,12 @@ def attend_packed(
     Returns:
         (T, H, D) in query's type.
     """
-    scale = query.shape[2] ** -0.5 if scale is None else scale
+    factor: float = query.shape[2] ** -0.5 if scale is None else scale
     heads = torch.empty_like(query)
     for chunk in reads.chunks:
-        heads[chunk.rows] = _attend_chunk(query, key, value, key_pages, value_pages, chunk, scale)
+        heads[chunk.rows] = _attend_chunk(query, key, value, key_pages, value_pages, chunk, factor)
     for group in reads.decodes:
-        found = decodes(query[group.rows], key_pages, value_pages, group.slots, group.mask, scale)
+        found = decodes(query[group.rows], key_pages, value_pages, group.slots, group.mask, factor)
         heads.index_copy_(0, group.rows, found)
     return heads
 
@@ -213,6 +213,6 @@ def _attend_chunk(
         keys, values = (
             pages.flatten(0, 1).index_select(0, chunk.slots) for pages in (key_pages, value_pages)
         )
-    parts = (part.transpose(0, 1)[None] for part in (query[chunk.rows], keys, values))
+    q, k, v = (part.transpose(0, 1)[None] for part in (query[chunk.rows], keys, values))
     causal = chunk.mask is None and chunk.rows.stop - chunk.rows.start > 1
-    return hpu.fused_attention(*parts, scale, chunk.mask, causal)[0].transpose(0, 1)
+    return hpu.fused_attention(q, k, v, scale, chunk.mask, causal)[0].transpose(0, 1)

@@ -1,17 +1,17 @@
 """Text generation with a KV cache: the prompt is computed once, then each new token alone (Week 2)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from ..tokenizer import Tokenizer
 from .generate import Sampler, prompt_ids, simple_generate
 from .qwen3_week2 import Qwen3ModelWeek2
 
 
 def simple_generate_with_kv_cache(
     model: Qwen3ModelWeek2,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompt: str | Sequence[int],
     sampler: Sampler | None = None,
     *,

@@ -5,6 +5,9 @@ call and every other tensor the twin, so the port has one code path. Written fro
 from vLLM's Gaudi plug-in, and tested on CPUs against an imitation; not run on a Gaudi.
 """
 
+# The plug-in, and `torch.hpu`, which it registers, exist on a Gaudi alone.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 # Set first, since the plug-in reads these when torch is imported. LAZY_MODE 0 is eager: torch.compile builds graphs.
 # AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and catches the error.
 # WEIGHT_SHARING 0: lazy mode would wrap every parameter in another class; vLLM's plug-in avoids it as well.
@@ -264,7 +267,8 @@ def fused_statistics_twin(
     from .flash_attention import flash_attention_tiled  # this port's own, written on Day 2.4
 
     if query.device.type != "cpu":
-        return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+        o, m, l = flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+        return o, m, l
     # torch's CPU kernel returns the logarithm of the sum with the output. It needs as many K/V heads as query heads, so
     # a K/V head becomes a row of the batch, which its group reads without a copy.
     B, H, L, D = query.shape
@@ -373,8 +377,8 @@ def uint4_matrix(
     zeros = zero_points(scales, biases)
     if zeros is None or numbers.shape[0] % 8:
         return None
-    parts = [part.to(device) for part in uint4_parts(numbers, scales, zeros)]
-    return Uint4Matrix(*parts, tuple(numbers.shape), scales.dtype)
+    words, narrow, zeros = (part.to(device) for part in uint4_parts(numbers, scales, zeros))
+    return Uint4Matrix(words, narrow, zeros, (numbers.shape[0], numbers.shape[1]), scales.dtype)
 
 
 def uint4_parts(
@@ -417,12 +421,18 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
     past = torch.full((5, 8), -torch.inf, dtype=torch.bfloat16).triu(4)
 
-    def attend(*arrays: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
-        return fused_attention(*arrays[:3], 128**-0.5, *arrays[3:], is_causal=is_causal)
+    def attend(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        is_causal: bool = False,
+    ) -> torch.Tensor:
+        return fused_attention(q, k, v, 128**-0.5, bias, is_causal)
 
-    def statistics(*arrays: torch.Tensor) -> torch.Tensor:
+    def statistics(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """What a merge uses: the output, and the logarithm of the sum, which does not depend on m."""
-        o, m, l = fused_statistics(*arrays[:3], 128**-0.5, arrays[3])
+        o, m, l = fused_statistics(q, k, v, 128**-0.5, bias)
         return torch.cat([o / l[..., None], (m + l.log())[..., None]], dim=-1)
 
     numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()

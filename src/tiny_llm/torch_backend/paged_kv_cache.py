@@ -79,7 +79,7 @@ class PagedPlaces:
     def of(self, start: int, stop: int, *, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """(stop - start,) slots of the tokens at these positions, and the blocks that hold all tokens before `stop`."""
         key = start, stop, tuple(self.table.blocks)
-        if key != self._key:
+        if key != self._key or self._arrays is None:
             blocks = self.table.blocks[: -(-stop // self.table.allocator.block_size)]
             self._arrays = (
                 torch.tensor(self.table.slots(start, stop), device=device),

@@ -1,7 +1,7 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,24 @@ SLICE_ROWS = 512  # rows that are quantised at the same time
 FORMS = ("kernel", "words", "both")
 
 
+class PreparedMatrix(Protocol):
+    """A matrix (O, I) in the layout of the device's kernel: x (..., I) -> x @ Wᵀ (..., O)."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
     """A quantised matrix (O, I), which a model holds instead of an array.
@@ -24,8 +42,8 @@ class QuantizedWeights:
         scales, biases: (O, I / group_size); None if `prepared` replaces them.
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
-        prepared: a callable x (..., I) -> x @ Wᵀ (..., O) that holds the matrix in the layout of the device's kernel,
-            with its `shape` and `nbytes`; None where the kernel reads the words. `prepare_weights` makes it.
+        prepared: the matrix in the layout of the device's kernel; None where the kernel reads the words.
+            `prepare_weights` makes it.
     """
 
     weight: torch.Tensor | None
@@ -33,14 +51,29 @@ class QuantizedWeights:
     biases: torch.Tensor | None
     group_size: int
     bits: int
-    prepared: Callable[[torch.Tensor], torch.Tensor] | None = None
+    prepared: PreparedMatrix | None = None
+
+    @property
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Words, scales and biases. Raises ValueError if `prepared` replaces them."""
+        if self.weight is None or self.scales is None or self.biases is None:
+            raise ValueError("this matrix has no words: prepare it in the form 'words' or 'both'")
+        return self.weight, self.scales, self.biases
+
+    def operands(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, int, int, torch.Tensor, torch.Tensor]:
+        """The arguments of `quantized_matmul_tiled` that multiply x by this matrix. Raises ValueError as `parts`."""
+        words, scales, biases = self.parts
+        return scales, biases, self.group_size, self.bits, x, words
 
     @property
     def shape(self) -> tuple[int, int]:
         """(O, I), the shape of the dequantised matrix."""
-        if self.scales is None:
+        if self.prepared is not None:
             return self.prepared.shape
-        return self.scales.shape[0], self.scales.shape[1] * self.group_size
+        _, scales, _ = self.parts
+        return scales.shape[0], scales.shape[1] * self.group_size
 
     @property
     def nbytes(self) -> int:
@@ -51,20 +84,20 @@ class QuantizedWeights:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the dequantised numbers."""
-        return self.scales.dtype if self.scales is not None else self.prepared.dtype
+        return self.parts[1].dtype if self.prepared is None else self.prepared.dtype
 
     @property
     def device(self) -> torch.device:
         """The device that holds the matrix."""
-        return self.scales.device if self.scales is not None else self.prepared.device
+        return self.parts[1].device if self.prepared is None else self.prepared.device
 
 
 def quantize_matrix(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
     """Quantises a matrix, some rows at a time: meanwhile each of their numbers takes up to 50 bytes. Given."""
     starts = range(0, w.shape[0], SLICE_ROWS)
     slices = [quantize_weights(w[start : start + SLICE_ROWS], group_size, bits) for start in starts]
-    parts = (torch.cat(part) for part in zip(*slices, strict=True))
-    return QuantizedWeights(*parts, group_size, bits)
+    words, scales, biases = (torch.cat(list(part)) for part in zip(*slices, strict=True))
+    return QuantizedWeights(words, scales, biases, group_size, bits)
 
 
 def prepare_weights(
@@ -86,11 +119,12 @@ def prepare_weights(
         ValueError: `form` has another value.
     """
     check_form(form)
-    device = w.weight.device if device is None else device
+    device = w.device if device is None else device
     prepared = _prepared(w, device) if w.bits == 4 and form != "words" else None
     if prepared is not None and form == "kernel":
         return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
-    words, scales, biases = (part.to(device) for part in (w.weight.view(torch.int32), w.scales, w.biases))
+    words, scales, biases = w.parts
+    words, scales, biases = (part.to(device) for part in (words.view(torch.int32), scales, biases))
     return QuantizedWeights(words, scales, biases, w.group_size, w.bits, prepared)
 
 
@@ -100,15 +134,14 @@ def check_form(form: str) -> None:
         raise ValueError(f"form {form!r} is unknown: choose {', '.join(FORMS)}")
 
 
-def _prepared(
-    w: QuantizedWeights, device: torch.device | str
-) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def _prepared(w: QuantizedWeights, device: torch.device | str) -> PreparedMatrix | None:
     """The matrix in the layout of the 4-bit kernel; None if the device has none, or it cannot hold this matrix."""
     kind = str(device).partition(":")[0]
-    if w.weight.device.type == "hpu":
+    words, scales, biases = w.parts
+    if words.device.type == "hpu":
         return None  # on the device already, as words: only a load makes the kernel's layout, from words on the CPU
     if kind == "hpu":
-        return hpu.uint4_matrix(words_to_numbers(w.weight, 4), w.scales, w.biases, device)
+        return hpu.uint4_matrix(words_to_numbers(words, 4), scales, biases, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
     return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
 
@@ -148,9 +181,9 @@ class _Int4Matrix:
     @classmethod
     def of(cls, w: QuantizedWeights, device: torch.device | str) -> "_Int4Matrix":
         """Unpacks the words, so that for a moment each number of this one matrix takes 4 bytes."""
-        padding = -w.shape[0] % 16
-        numbers = F.pad(words_to_numbers(w.weight, 4), (0, 0, 0, padding)).to(device)
-        table = F.pad(kernel_constants(w.scales, w.biases, torch.bfloat16), (0, 0, 0, padding)).to(device)
+        padding, (words, scales, biases) = -w.shape[0] % 16, w.parts
+        numbers = F.pad(words_to_numbers(words, 4), (0, 0, 0, padding)).to(device)
+        table = F.pad(kernel_constants(scales, biases, torch.bfloat16), (0, 0, 0, padding)).to(device)
         if _on_cuda(numbers):
             pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
             # The last argument is the number of blocks of 16 columns that are stored together: 2, 4 or 8.

@@ -164,17 +164,19 @@ class Qwen3ModelWeek2:
         inputs: torch.Tensor,
         offset: int | Sequence[int] | torch.Tensor,
         cache: Sequence[TinyKvCache],
-        mask: torch.Tensor | str,
+        mask: torch.Tensor | str | None,
     ) -> Step:
         """Positions, RoPE's rows and the masks of one step. The arguments are those of the model's call. Given."""
         B, L = inputs.shape
         self._check_caches(B, offset, cache)
-        if isinstance(offset, int):
-            offset = slice(offset, offset + L)
-        elif not isinstance(offset, torch.Tensor):
-            offset = [slice(start, start + L) for start in offset]
+        if isinstance(offset, torch.Tensor):
+            spans = offset
+        elif isinstance(offset, int):
+            spans = slice(offset, offset + L)
+        else:
+            spans = [slice(start, start + L) for start in offset]
         device = self.embedding.weight.device
-        positions = self.rope.positions(offset, B, L).to(device)
+        positions = self.rope.positions(spans, B, L).to(device)
         dtype = self.embedding.weight.dtype
         if isinstance(mask, str):
             mask = cache[0].make_mask(L, dtype, positions=positions)

@@ -38,11 +38,12 @@ def window_mask(
         return mask
     keys = torch.arange(total_length, device=positions.device)
     near = torch.where(keys > positions.unsqueeze(-1) - window, 0.0, -torch.inf).to(dtype)
-    if mask is None or isinstance(mask, str):
-        near, mask = near + length_mask(positions, total_length, dtype), 0.0
+    full = None if mask is None or isinstance(mask, str) else mask
+    if full is None:
+        near = near + length_mask(positions, total_length, dtype)
     if positions.ndim == 2:
         near = near.unsqueeze(1)
-    return mask + near
+    return near if full is None else full + near
 
 
 class WindowedLayer:
@@ -52,7 +53,7 @@ class WindowedLayer:
         layer: called as layer(x, step, cache).
     """
 
-    def __init__(self, layer: Any):
+    def __init__(self, layer: Callable[..., torch.Tensor]):
         self.layer = layer
 
     def __call__(self, x: torch.Tensor, step: Any, cache: TinyKvCache) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from typing import Any
 
 from rich.console import Console
 
@@ -122,7 +121,7 @@ def engine_of(options: argparse.Namespace, count: int) -> LLMEngine:
     return llm.engine
 
 
-def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> Any:
+def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> LiveTable | BatchLines:
     """Choose the view: a table on a terminal, lines for a file or a pipe."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty() and not console.is_dumb_terminal
     if is_terminal and not options.plain:

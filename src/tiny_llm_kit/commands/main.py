@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..course.capabilities import (
     AUTO_LOADERS,
@@ -24,6 +24,9 @@ from ..engine.arguments import (
 )
 from ..model.files import CheckpointError
 from ..terminal import TerminalSession, command, fail
+
+if TYPE_CHECKING:
+    from ..model.tokenizer import Tokenizer
 
 PROMPT = "What is chunked prefill?"
 
@@ -49,7 +52,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     greedy = options.temperature == 0
     return TerminalSession(
         port=port,
-        generate=getattr(port, ENGINES[options.loader].generate),
+        generate=getattr(port, ENGINES[options.loader].generate or ""),  # a terminal's loader has one
         model=network,
         tokenizer=tokenizer,
         sampler=None if greedy else port.make_sampler(options.temperature, options.top_p, options.top_k),
@@ -74,7 +77,7 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
     )
 
     def generate(
-        llm: Any, tokenizer: Any, ids: list[int], params: Any, *, max_tokens: int, on_text: Any
+        llm: Any, tokenizer: "Tokenizer", ids: list[int], params: Any, *, max_tokens: int, on_text: Any
     ) -> str:
         return llm.stream(ids, replace(params, max_tokens=max_tokens), on_text)
 
@@ -101,7 +104,7 @@ def answer(session: TerminalSession, question: str) -> None:
     session.answer(ids)
 
 
-def encoded(tokenizer: Any, question: str) -> list[int]:
+def encoded(tokenizer: "Tokenizer", question: str) -> list[int]:
     """Token ids of the question in the chat template, or as plain text if the model has none."""
     messages = [{"role": "user", "content": question}]
     return tokenizer.encode(

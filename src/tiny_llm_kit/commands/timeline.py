@@ -1,7 +1,6 @@
 """`pdm run timeline`: the learner's own scheduler serves the same requests twice: whole prompts, then in chunks."""
 
 import argparse
-from types import ModuleType
 
 from rich.console import Console
 
@@ -10,6 +9,7 @@ from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_
 from ..engine.arguments import DEVICES, output_argument, whole_number
 from ..engine.port import SOLUTIONS, resolve_serving
 from ..repo import PORTS
+from ..solution_types import ServingPackage
 from ..terminal import command, fail, write_file
 from ..trace.provenance import provenance, warn_if_busy
 from ..trace.serve import NoEnd, Serving, serve
@@ -75,7 +75,7 @@ def compare(options: argparse.Namespace) -> Comparison:
     return Comparison.of(workload, names, *([] if options.simulate else [measured(options, workload, names)]))
 
 
-def measured(options: argparse.Namespace, workload: Workload, names: ModuleType):
+def measured(options: argparse.Namespace, workload: Workload, names: ServingPackage):
     """A function that runs the workload on the model, which has been warmed up."""
     try:
         model, _ = load(MODEL, solution=options.solution, backend=options.backend, device=options.device)
@@ -92,7 +92,7 @@ def measured(options: argparse.Namespace, workload: Workload, names: ModuleType)
     source = {"model": MODEL, "solution": options.solution, "port": options.backend}
     source |= provenance(model.device)
 
-    def run(workload: Workload, names: ModuleType, chunk: int) -> Trace:
+    def run(workload: Workload, names: ServingPackage, chunk: int) -> Trace:
         return run_once(serving, workload, chunk, source)
 
     return run

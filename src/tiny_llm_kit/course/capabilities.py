@@ -184,7 +184,8 @@ def needed_day(*capabilities: str) -> Day:
 def unused_days(*used: str) -> list[Day]:
     """Days that a command does not need: those of capabilities that it can switch off."""
     optional = {"sampling", "quantization", "device attention"} - set(used)
-    return [day for name in CAPABILITIES if name in optional for day in CAPABILITIES[name]]
+    addresses = (address for name in CAPABILITIES if name in optional for address in CAPABILITIES[name])
+    return [address for address in addresses if isinstance(address, Day)]
 
 
 @contextmanager

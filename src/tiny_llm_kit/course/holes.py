@@ -19,6 +19,11 @@ ALMOST = re.compile(r"#\s*(end\s*)?task\b", re.IGNORECASE)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+def end_of(statement: ast.stmt) -> int:
+    """The last line of a statement that was parsed."""
+    return statement.end_lineno or statement.lineno
+
+
 class MarkerError(ValueError):
     """A marker that cannot be cut; the message names file and line."""
 
@@ -125,10 +130,11 @@ def _strings(node: ast.AST, lines: list[int]) -> list[tuple[tuple[int, int], tup
 
 def _covers(node: ast.AST, lines: list[int]) -> bool:
     """Whether a node may be on one of some lines; True for a node without a position."""
-    if not hasattr(node, "lineno"):
+    start, end = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    if start is None or end is None:
         return True
-    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
-    return any(first <= line <= node.end_lineno for line in lines)
+    first = min([start, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+    return any(first <= line <= end for line in lines)
 
 
 def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Hole:
@@ -147,14 +153,14 @@ def _owner(line: int, indent: str, functions: dict[str, Function]) -> tuple[str,
     around = [
         (name, f)
         for name, f in functions.items()
-        if f.lineno < line <= f.end_lineno and f.body[0].col_offset == len(indent)
+        if f.lineno < line <= end_of(f) and f.body[0].col_offset == len(indent)
     ]
     return max(around, key=lambda pair: pair[1].lineno, default=None)
 
 
 def _last_line(function: Function, indent: str, lines: list[str]) -> int:
     """The function's last line, with the comments that trail its last statement."""
-    last = function.end_lineno
+    last = end_of(function)
     for number in range(last + 1, len(lines) + 1):
         if lines[number - 1].strip() and not lines[number - 1].startswith(f"{indent}#"):
             break

@@ -60,7 +60,7 @@ class DayTests(Generic[Result]):
             port: runs only this port's and the policy's tests; None runs those of every port.
             idea: what is wrong. The test that failed for it on one port is the first to be tried on the other.
         """
-        items = self._items(of, port)
+        items, outcome = self._items(of, port), None
         likely = [item for item in items if _twin_name(item) == self.failed_for.get(idea)]
         for number, item in enumerate(likely + items):
             outcome = self._run(item)
@@ -68,6 +68,8 @@ class DayTests(Generic[Result]):
             if outcome.status == "failed" or (outcome.status != "passed" and number >= len(likely)):
                 self.failed_for[idea] = _twin_name(item)
                 break
+        if outcome is None:
+            raise LookupError(f"{of} has no tests")
         return outcome
 
     def _run(self, item: pytest.Item) -> TestOutcome:

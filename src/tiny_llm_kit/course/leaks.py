@@ -3,7 +3,7 @@
 import ast
 import re
 
-from .holes import Hole, find_holes, functions_of
+from .holes import Function, Hole, end_of, find_holes, functions_of
 
 GIVEN = re.compile(r"#\s*GIVEN: \S")
 
@@ -40,12 +40,12 @@ def _private_definitions(tree: ast.Module):
     """(name, first line, last line) of private functions, methods, classes and module constants."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and _is_private(node.name):
-            yield node.name, node.lineno, node.end_lineno
+            yield node.name, node.lineno, end_of(node)
     for node in tree.body:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name) and _is_private(target.id):
-                    yield target.id, node.lineno, node.end_lineno
+                    yield target.id, node.lineno, end_of(node)
 
 
 def _is_private(name: str) -> bool:
@@ -88,6 +88,6 @@ def _names_bound_in_holes(source: str, holes: list[Hole]) -> list[str]:
     return found
 
 
-def _arguments(function: ast.FunctionDef) -> set[str]:
+def _arguments(function: Function) -> set[str]:
     spec = function.args
     return {a.arg for a in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg] if a}

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..repo import ROOT
 from .address import Task
 from .cut import fill, is_blank
-from .holes import Hole, functions_of
+from .holes import Hole, end_of, functions_of
 from .progress import is_green
 from .stubs import keep, read, stub_of, write
 from .tree import holes_of_part, learner_file
@@ -126,7 +126,7 @@ def _span(text: str, qualname: str, path: Path) -> tuple[int, int]:
     if function is None:
         raise LookupError(f"{where}: no function {qualname} to put back; {RENEW}")
     lines = text.splitlines()
-    end = function.end_lineno
+    end = end_of(function)
     while end < len(lines) and lines[end].startswith(" " * function.body[0].col_offset + "#"):
         end += 1
     return min([function.lineno, *(d.lineno for d in function.decorator_list)]) - 1, end

@@ -94,6 +94,8 @@ def mutants_of(day: Day) -> list[Mutant]:
 
 def _listed_in(file: Path) -> list[Mutant]:
     spec = spec_from_file_location(f"mutants_of_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.MUTANTS

@@ -31,9 +31,9 @@ class Conversation:
         # Reserve at most half of the context, so that a large --max-tokens leaves room for some history.
         reserve = min(self._session.max_tokens, self._session.context // 2)
         messages = [*self.messages, {"role": "user", "content": question}]
+        tokenizer, ids = self._session.tokenizer, []
         for dropped in range(len(messages) // 2 + 1):
             kept = messages[2 * dropped :]
-            tokenizer = self._session.tokenizer
             ids = tokenizer.encode(tokenizer.apply_chat_template(kept))
             if len(ids) + reserve <= self._session.context:
                 self.messages = kept

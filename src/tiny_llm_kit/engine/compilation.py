@@ -1,8 +1,8 @@
 """Whether an engine compiles its model, and where the compiler keeps what it has made."""
 
 import warnings
-from typing import Any
 
+from ..solution_types import PackedBatch, ServingPackage
 from .backends.blas import NoCopyError, user_cache
 from .port import Port
 
@@ -40,8 +40,8 @@ def keep_compiled(port: Port) -> None:
 
 
 def shapes_without_buckets(
-    names: Any, most: int, max_num_seqs: int, pad_block: int, block_size: int
-) -> list[Any]:
+    names: ServingPackage, most: int, max_num_seqs: int, pad_block: int, block_size: int
+) -> list[PackedBatch]:
     """Batches that warm up graphs for any number of rows: one row, several, and as many as a step has.
 
     Decodes have a context, so that the code that reads it is compiled as well. One row has a separate graph, and so
@@ -58,7 +58,7 @@ def shapes_without_buckets(
     return decodes + chunks
 
 
-def decodes_of_padding(names: Any, count: int, pad_block: int, block_size: int) -> Any:
+def decodes_of_padding(names: ServingPackage, count: int, pad_block: int, block_size: int) -> PackedBatch:
     """A warm-up batch: `count` decodes that read two tokens of the pad block, and write to it.
 
     Args:
@@ -73,7 +73,7 @@ def decodes_of_padding(names: Any, count: int, pad_block: int, block_size: int) 
     )  # fmt: skip
 
 
-def rows_of_padding(names: Any, count: int, pad_slot: int) -> Any:
+def rows_of_padding(names: ServingPackage, count: int, pad_slot: int) -> PackedBatch:
     """A warm-up batch: one prompt of `count` tokens, whose keys and values go to the pad block.
 
     Args:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..solution_types import Array, PackedBatch, ServingPackage, StepProfile
 from .engine_options import EngineLimits, EngineOptions
 from .kv_budget import blocks_that_fit, kv_bytes_per_token
 from .packed_runner import PackedRunner
@@ -10,7 +11,7 @@ from .step_timer import SIZES, StepTimer, fit_line
 
 
 def measured_num_blocks(
-    port: Port, names: Any, network: Any, options: EngineOptions, limits: EngineLimits
+    port: Port, names: ServingPackage, network: Any, options: EngineOptions, limits: EngineLimits
 ) -> int:
     """The KV blocks that fit beside the weights and the largest step, see `blocks_that_fit`.
 
@@ -23,7 +24,7 @@ def measured_num_blocks(
         runner = port.packed_runner(network, 1, size)
         batch = profiling_batch(names, limits.max_num_batched_tokens, options.max_num_seqs, longest, size)
 
-        def run() -> Any:
+        def run() -> Array:
             runner.run(batch)
             return port.array([0])
 
@@ -39,7 +40,9 @@ def measured_num_blocks(
     )
 
 
-def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size: int) -> Any:
+def profiling_batch(
+    names: ServingPackage, count: int, rows: int, longest: int, block_size: int
+) -> PackedBatch:
     """The largest step: `count` tokens of prompts of maximum length, with `rows` sampled rows and every filter.
 
     For a pool of one block: all its keys are read from and written to the pad block.
@@ -58,7 +61,9 @@ def profiling_batch(names: Any, count: int, rows: int, longest: int, block_size:
     return batch
 
 
-def measured_profile(names: Any, runner: PackedRunner, options: EngineOptions, limits: EngineLimits) -> Any:
+def measured_profile(
+    names: ServingPackage, runner: PackedRunner, options: EngineOptions, limits: EngineLimits
+) -> StepProfile:
     """Measure the cost of steps here; each decode has half of its context, or what the blocks hold.
 
     Returns:

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from ..model.config import ModelConfig
+from .backend import Backend
 
 # On a CPU the pool shares RAM with the weights, the activations and other programs: it takes a quarter of the free RAM.
 CPU_SHARE = 0.25
@@ -19,7 +19,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
 
 
 def blocks_that_fit(
-    kit: ModuleType,
+    kit: Backend,
     device: str,
     block_bytes: int,
     most: int,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from safetensors import SafetensorError
 
@@ -19,11 +18,13 @@ from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
 from ..model.files import CheckpointError, shown
 from ..model.hub import model_folder
-from ..model.quantization import GROUP_SIZES, QUANTIZATIONS, WeightQuantizer, in_a_layer
+from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
 from ..model.quantized_head import QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts, parts
 from ..model.safetensors_folder import TensorInfo, read_headers, refused
 from ..model.tokenizer import Tokenizer, load_tokenizer
+from ..solution_types import Array
+from .backend import Backend
 from .model_runner import ModelRunner
 from .port import Port
 
@@ -136,7 +137,7 @@ def load_network(
             f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
     keeps = week.has_caches and (quantize or keep_quantized)
-    quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize)) if keeps else None
+    quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize or "")) if keeps else None
     tokenizer = load_tokenizer(model)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer)
     if head_quantization:
@@ -166,7 +167,7 @@ def load_checkpoint(
             is checked before the first weight is read.
         ValueError: this machine does not have the device, or `dtype` is unknown.
     """
-    kit = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
+    kit = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
     device = kit.pick_device(device)
     dtype = kit.default_dtype(device) if dtype == "auto" else dtype
     if dtype not in kit.DTYPES:
@@ -208,8 +209,7 @@ def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int,
     """
     matrices = [name for name, shape in shapes.items() if in_a_layer(name, shape)]
     fitting = [name for name in matrices if quantizer.applies_to(name, shapes[name])]
-    group = GROUP_SIZES[quantizer.bits]
-    why = f"quantising to {quantizer.bits} bits takes rows of a multiple of {group} numbers"
+    why = f"quantising to {quantizer.bits} bits takes rows of a multiple of {quantizer.group_size} numbers"
     if not fitting:
         raise ValueError(f"{why}, and no matrix of the layers has them: load the model without it")
     if len(fitting) < len(matrices):
@@ -218,7 +218,7 @@ def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int,
 
 
 def _read_weights(
-    kit: ModuleType,
+    kit: Backend,
     headers: Mapping[str, TensorInfo],
     names: list[str],
     config: ModelConfig,
@@ -232,7 +232,7 @@ def _read_weights(
         stored.update(_open(kit, file))
     weights = {}
 
-    def taken(name: str) -> Any:
+    def taken(name: str) -> Array:
         return _checked(kit, stored.pop(name), headers[name], name, dtype)
 
     for name in _with_progress(names) if quantizer and quantizer.bits else names:
@@ -247,7 +247,7 @@ def _read_weights(
     return weights
 
 
-def _checked(kit: ModuleType, array: Any, info: TensorInfo, name: str, dtype: str) -> Any:
+def _checked(kit: Backend, array: Array, info: TensorInfo, name: str, dtype: str) -> Array:
     """The stored array, after a check that its numbers are finite and fit the type.
 
     Raises:
@@ -267,7 +267,7 @@ def _checked(kit: ModuleType, array: Any, info: TensorInfo, name: str, dtype: st
 
 
 def _quantized_weight(
-    kit: ModuleType,
+    kit: Backend,
     name: str,
     triple: list,
     config: ModelConfig,
@@ -281,7 +281,9 @@ def _quantized_weight(
         kept = kit.place(words, None, "cpu"), kit.place(scales, dtype, "cpu"), kit.place(biases, dtype, "cpu")
         return quantizer.keep(name, kept, config)
     quantization = config.quantization
-    array = kit.dequantize(*triple, quantization.group_size, quantization.bits, device)
+    assert quantization is not None  # `check_quantized_parts` has accepted the names of these parts
+    words, scales, biases = triple
+    array = kit.dequantize(words, scales, biases, quantization.group_size, quantization.bits, device)
     return kit.place(array, dtype, device)
 
 
@@ -295,7 +297,7 @@ def _with_progress(names: list[str]) -> Iterable[str]:
     return track(names, "quantising weights", console=console, transient=True, disable=quiet)
 
 
-def _open(kit: ModuleType, file: Path) -> dict[str, Any]:
+def _open(kit: Backend, file: Path) -> dict[str, Any]:
     try:
         return kit.open_safetensors(file)
     except (SafetensorError, RuntimeError, ValueError, OSError) as error:

@@ -4,8 +4,10 @@ It pads rows and draws tokens. The policy decides what runs when.
 """
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
+
+from ..solution_types import Array, SamplingParams
+from .backend import Backend
 
 
 class ModelRunner:
@@ -35,7 +37,7 @@ class ModelRunner:
     def __init__(
         self,
         model: Any,
-        kit: ModuleType,
+        kit: Backend,
         device: str = "cpu",
         sampler: Callable[..., Callable] | None = None,
         on_logits: Callable | None = None,
@@ -61,7 +63,13 @@ class ModelRunner:
         return self.model.create_batch_cache(max_active_requests, min(max_seq_len, self.max_model_len))
 
     def prefill(
-        self, tokens: Sequence[int], offset: int, kv_cache: Sequence, *, sampling: Any = None, sample: bool
+        self,
+        tokens: Sequence[int],
+        offset: int,
+        kv_cache: Sequence,
+        *,
+        sampling: SamplingParams | None = None,
+        sample: bool,
     ) -> int | None:
         """See `ServingModel.prefill`. One copy to the device, at most one copy back."""
         with self.kit.inference():
@@ -91,7 +99,7 @@ class ModelRunner:
         offsets: Sequence[int],
         kv_cache: Sequence,
         *,
-        sampling: Sequence[Any] | None = None,
+        sampling: Sequence[SamplingParams | None] | None = None,
     ) -> list[int | None]:
         """See `ServingModel.decode`. One copy to the device, one copy back. An idle row computes token 0."""
         running = [slot for slot, token in enumerate(tokens) if token is not None]
@@ -119,14 +127,14 @@ class ModelRunner:
         size = next((size for size in sizes if size >= count), bucket)
         return max(count, min(size, cache.max_seq_len - cache.offset))
 
-    def _kept(self, last: Any):
+    def _kept(self, last: Array):
         """The tokens of a prompt that get logits: the last one, or the last one before the padding.
 
         The latter is an index in an array, even if a prompt fills its bucket: one program for the whole bucket.
         """
         return last if self.prompt_bucket > 1 or self.pads_to_sizes else 1
 
-    def _mask(self, offset: Any, L: int, cache: Any) -> dict:
+    def _mask(self, offset: Array, L: int, cache: Any) -> dict:
         """The mask of a chunk over all keys that its cache returns; none if these are only the chunk's own.
 
         The first chunk uses the model's default "causal", for which kernels need no mask. The chunk's start is a number
@@ -143,7 +151,7 @@ class ModelRunner:
             for layer in kv_cache:
                 layer.rewind(count)
 
-    def _choose(self, logits, rows: Sequence[int], draws: "Draws", choices: Any) -> list[int]:
+    def _choose(self, logits, rows: Sequence[int], draws: "Draws", choices: Array) -> list[int]:
         """Choose one token for each of these rows; `choices` is `draws.choices` on the device.
 
         Each set of sampling parameters is drawn for all rows, so that the shape stays the same.
@@ -178,7 +186,7 @@ class Draws:
         self.choices = [0 if key is None else 1 + self.keys.index(key) for key in rows]
 
 
-def sampling_key(params: Any) -> tuple | None:
+def sampling_key(params: SamplingParams | None) -> tuple | None:
     """The arguments for `make_sampler`; None for greedy."""
     if params is None or params.temperature == 0:
         return None

@@ -1,9 +1,10 @@
 """The layer between Week 3's policy and arrays: from a packed batch of integers to one forward and back."""
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
+from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
+from .backend import Backend
 from .padding_waste import PaddingWaste
 
 
@@ -28,7 +29,7 @@ class PackedRunner:
     def __init__(
         self,
         model: Any,
-        kit: ModuleType,
+        kit: Backend,
         device: str = "cpu",
         *,
         num_blocks: int,
@@ -37,7 +38,7 @@ class PackedRunner:
         sampled: Callable,
         inputs_of: Callable,
         on_logits: Callable | None = None,
-        buckets: Any = None,
+        buckets: Buckets | None = None,
         capture: Callable[[Callable], Callable] = lambda forward: forward,
     ):
         self.model, self.kit, self.device = model, kit, device
@@ -55,7 +56,7 @@ class PackedRunner:
         """Rows that the model has computed so far, padding included."""
         return self.waste.padded_tokens
 
-    def run(self, batch: Any) -> list[Any]:
+    def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`."""
         bucket = None if self.buckets is None else self.buckets.of(batch)
         chosen = self._compute(batch, bucket)
@@ -70,6 +71,8 @@ class PackedRunner:
         Args:
             on_progress: called as on_progress(done, total) after each bucket.
         """
+        if self.buckets is None:
+            raise ValueError("this runner has no buckets: give `warm_up_on` batches")
         listed, drawn = self.buckets.warm_up_list(), set()
         for done, bucket in enumerate(listed, start=1):
             temperatures = (0.0,) if bucket.rows in drawn else (0.0, 1.0)
@@ -79,14 +82,16 @@ class PackedRunner:
             on_progress(done, len(listed))
 
     def warm_up_on(
-        self, batches: Sequence[Any], on_progress: Callable[[int, int], object] = lambda done, total: None
+        self,
+        batches: Sequence[PackedBatch],
+        on_progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> None:
         """Run these batches once as they are, for an engine without buckets."""
         for done, batch in enumerate(batches, start=1):
             self._compute(batch, None)
             on_progress(done, len(batches))
 
-    def _compute(self, batch: Any, bucket: Any) -> list[Any]:
+    def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
         window = self.model.config.sliding_window
         with self.kit.inference():
             inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
@@ -98,10 +103,10 @@ class PackedRunner:
                 self.kit.synchronize(self.device)
         return chosen
 
-    def _array(self, values: list) -> Any:
+    def _array(self, values: list) -> Array:
         return self.kit.to_array(values, device=self.device)
 
-    def _choose(self, batch: Any, logits: Any) -> list[Any]:
+    def _choose(self, batch: PackedBatch, logits: Array) -> list[Sampled]:
         """One token for each sampled row; the rows of a bucket after those are dropped."""
         if self.on_logits is not None and batch.sample_rows:
             self.on_logits(batch.sample_rows, self.kit.to_numpy(logits)[: len(batch.sample_rows)].copy())

@@ -1,7 +1,8 @@
 """The share of padding in what a model computed."""
 
 from dataclasses import dataclass
-from typing import Any
+
+from ..solution_types import Bucket, PackedBatch
 
 
 @dataclass
@@ -18,7 +19,7 @@ class PaddingWaste:
     pages: int = 0
     padded_pages: int = 0
 
-    def count(self, batch: Any, bucket: Any, page_size: int) -> None:
+    def count(self, batch: PackedBatch, bucket: Bucket | None, page_size: int) -> None:
         """Add a call.
 
         Args:
@@ -30,8 +31,7 @@ class PaddingWaste:
         self.tokens += tokens
         self.pages += pages
         self.padded_tokens += tokens if bucket is None else bucket.tokens
-        is_padded = bucket is not None and bucket.chunk_pages is not None
-        self.padded_pages += bucket.chunk_pages + bucket.decode_pages if is_padded else pages
+        self.padded_pages += pages if bucket is None or bucket.chunk_pages is None else sum(bucket.size[1:])
 
     def since(self, earlier: "PaddingWaste") -> "PaddingWaste":
         """The counts since `earlier`."""

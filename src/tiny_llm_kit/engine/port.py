@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import platform
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ..repo import PORTS, SOURCES, read_source
+from ..solution_types import Array, ServingPackage
 from ..torch_build import INTEL_MAC, is_intel_mac
+from .backend import Backend
 from .backends.blas import preload
 
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
@@ -83,9 +85,9 @@ def resolve(solution: str, backend: str) -> ModuleType:
     return _checked(f"{SOLUTIONS[solution]}.{backend}_backend")
 
 
-def resolve_serving(solution: str) -> ModuleType:
+def resolve_serving(solution: str) -> ServingPackage:
     """The package of a solution's policy, `<solution>.serving`, which imports no array library."""
-    return _checked(f"{SOLUTIONS[solution]}.serving")
+    return cast(ServingPackage, _checked(f"{SOLUTIONS[solution]}.serving"))
 
 
 def _checked(name: str) -> ModuleType:
@@ -172,12 +174,12 @@ class Port:
     def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
         # The solution first: on a Gaudi its hpu.py must set the environment before torch is imported.
         self.solution = resolve(solution, backend)
-        self.kit = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
+        self.kit = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
         self.name = backend
         self.device = self.kit.pick_device(device)
         self.float_dtype = self.kit.default_dtype(self.device) if dtype == "auto" else dtype
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         if name == "solution":  # not yet set: __init__ failed
             raise AttributeError(name)
         try:
@@ -188,22 +190,22 @@ class Port:
     def __repr__(self) -> str:
         return f"Port({self.solution.__name__}, {self.device})"
 
-    def array(self, values, dtype: str | None = None):
+    def array(self, values: np.ndarray | Sequence, dtype: str | None = None) -> Array:
         """A NumPy array or a list as this backend's array on this port's device."""
         return self.kit.to_array(values, dtype, self.device)
 
-    def numpy(self, array) -> np.ndarray:
+    def numpy(self, array: Array) -> np.ndarray:
         return self.kit.to_numpy(array)
 
     def dtype(self, name: str):
         """The backend's own object for "float32", "bfloat16" or "float16"."""
         return self.kit.DTYPES[name]
 
-    def peak_bytes(self, run: Callable[[], object]) -> int:
+    def peak_bytes(self, run: Callable[[], Array]) -> int:
         """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
         return self.kit.peak_bytes(run, self.device)
 
-    def runner(self, model, **options) -> ModelRunner:
+    def runner(self, model: Any, **options: Any) -> ModelRunner:
         """A `ModelRunner` for a model of this port, with these options."""
         from .model_runner import ModelRunner
 
@@ -212,7 +214,9 @@ class Port:
         options = {"sampler": self.make_sampler, **shapes, **options}
         return ModelRunner(model, self.kit, self.device, **options)
 
-    def packed_runner(self, model, num_blocks: int, block_size: int = 128, **options) -> PackedRunner:
+    def packed_runner(
+        self, model: Any, num_blocks: int, block_size: int = 128, **options: Any
+    ) -> PackedRunner:
         """A `PackedRunner` for a model of Week 3, with these options."""
         from .backends.candidate_filter import CandidateFilter
         from .backends.seeded_sampling import SeededSampler

@@ -33,7 +33,7 @@ class GenerationBar:
         self._task = self._progress.add_task("", total=len(requests), rate="")
 
     def __enter__(self) -> "GenerationBar":
-        self._progress.__enter__()
+        self._progress.start()
         return self
 
     def __call__(self) -> None:
@@ -50,7 +50,7 @@ class GenerationBar:
 
     def __exit__(self, *exception: object) -> None:
         self._show(time.perf_counter())
-        self._progress.__exit__(*exception)
+        self._progress.stop()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..solution_types import Buckets, PackedBatch, ServingPackage
 from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_options import EngineLimits, EngineOptions
 from .packed_runner import PackedRunner
@@ -22,13 +23,15 @@ class StepShapes:
         ValueError: the model should be compiled, which this machine cannot do.
     """
 
-    def __init__(self, port: Port, names: Any, options: EngineOptions, limits: EngineLimits, num_blocks: int):
+    def __init__(
+        self, port: Port, names: ServingPackage, options: EngineOptions, limits: EngineLimits, num_blocks: int
+    ):
         self.port, self.names, self.options, self.limits = port, names, options, limits
         self.num_blocks = num_blocks
         self.is_compiled = will_compile(port, options.enforce_eager)
         self.buckets = self._make_buckets()
 
-    def _make_buckets(self) -> Any:
+    def _make_buckets(self) -> Buckets | None:
         """The shapes of all steps; None when nothing is padded."""
         options, limits = self.options, self.limits
         fixed = self.port.fixed_sizes(self.port.device) if self.is_compiled else ("pages",)
@@ -62,7 +65,7 @@ class StepShapes:
             else:
                 runner.warm_up_on(self._free_shapes(), on_progress)
 
-    def _free_shapes(self) -> list[Any]:
+    def _free_shapes(self) -> list[PackedBatch]:
         most, rows = self.limits.max_num_batched_tokens, self.options.max_num_seqs
         return shapes_without_buckets(self.names, most, rows, self.num_blocks, self.options.block_size)
 

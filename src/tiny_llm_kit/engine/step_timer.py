@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
+from ..solution_types import PackedBatch, ServingPackage
 from .packed_runner import PackedRunner
 
 ROUNDS = 3  # measured runs, after one that warms up
@@ -39,7 +39,7 @@ class StepTimer:
         context: tokens that each decode reads.
     """
 
-    def __init__(self, names: Any, runner: PackedRunner, block_size: int, context: int):
+    def __init__(self, names: ServingPackage, runner: PackedRunner, block_size: int, context: int):
         self.names, self.runner, self.block_size, self.context = names, runner, block_size, context
 
     def seconds(self, tokens: int, decodes: int) -> float:
@@ -53,7 +53,7 @@ class StepTimer:
             taken.append(time.perf_counter() - start)
         return median(taken)
 
-    def batch(self, tokens: int, decodes: int) -> Any:
+    def batch(self, tokens: int, decodes: int) -> PackedBatch:
         """A batch of `tokens` tokens: `decodes` decodes, and one prompt for the rest."""
         batch = self.names.PackedBatch()
         parts = [(1, self.context)] * decodes + [(tokens - decodes, 0)] * (tokens > decodes)

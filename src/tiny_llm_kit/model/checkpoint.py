@@ -47,4 +47,4 @@ class Checkpoint:
     def _where(self, name: str | None = None) -> str:
         if self.folder is None:
             return "checkpoint"
-        return str(self.folder / self.files.get(name, ""))
+        return str(self.folder / self.files.get(name or "", ""))

@@ -6,6 +6,7 @@ Field names are Hugging Face's. A `ModelConfig` is always valid: head counts div
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from .families import FAMILIES, biases_of, head_dim_of, key_value_heads_of, windows_of
 from .files import CheckpointError, read_json, require
@@ -131,7 +132,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value <= LARGEST_COUNT
 
 
-def _is_positive(value: object) -> bool:
+def _is_positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf and value <= LARGEST_NUMBER
 
 
@@ -149,7 +150,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{file}: {error}; correct the field or choose another model") from None
 
 
-def _config(data: dict) -> ModelConfig:
+def _config(data: dict[str, Any]) -> ModelConfig:
     architecture = _architecture(data)
     known = ", ".join(ARCHITECTURES)
     require("architectures[0]", architecture, architecture in ARCHITECTURES, known)
@@ -160,10 +161,11 @@ def _config(data: dict) -> ModelConfig:
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
         "max_position_embeddings", "rms_norm_eps",
     )  # fmt: skip
+    same: dict[str, Any] = {name: data.get(name) for name in same_names}
     rope, theta = rope_fields(data)
     config = ModelConfig(
         architecture=architecture,
-        **{name: data.get(name) for name in same_names},
+        **same,
         num_key_value_heads=key_value_heads_of(architecture, data),
         head_dim=head_dim_of(architecture, data),
         rope_theta=theta,
@@ -180,7 +182,7 @@ def _config(data: dict) -> ModelConfig:
     return replace(config, rope_scaling=read_rope_scaling(rope, config, data))
 
 
-def _architecture(data: dict) -> object:
+def _architecture(data: dict[str, Any]) -> Any:
     names = data.get("architectures")
     return names[0] if isinstance(names, list) and len(names) == 1 else names
 

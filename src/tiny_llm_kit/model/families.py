@@ -59,7 +59,7 @@ def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[
     return attention * attention_bias + MLP * mlp_bias
 
 
-def head_dim_of(architecture: str, data: Mapping[str, Any]) -> object:
+def head_dim_of(architecture: str, data: Mapping[str, Any]) -> Any:
     """D: from the file, or E / H if the family allows omitting it."""
     given, E, H = data.get("head_dim"), data.get("hidden_size"), data.get("num_attention_heads")
     if given is not None or FAMILIES[architecture].must_give_head_dim:
@@ -72,7 +72,7 @@ def head_dim_of(architecture: str, data: Mapping[str, Any]) -> object:
     return E // H
 
 
-def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> object:
+def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> Any:
     """Hkv: one per query head if it is null, or absent in Llama's files, the first of which had no groups."""
     given = data.get("num_key_value_heads")
     may_derive = "num_key_value_heads" in data or architecture == "LlamaForCausalLM"
@@ -87,21 +87,21 @@ def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple
     return (None, ()) if is_full else (window, types)
 
 
-def _no_window(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
+def _no_window(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     window, used = data.get("sliding_window"), data.get("use_sliding_window", True)
     require("sliding_window", window, window is None or used is False, "null: this architecture has none")
     _require_full(data)
     return None, ()
 
 
-def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
+def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     """Mistral's windows: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
     window = data.get("sliding_window", DEFAULT_WINDOW)
     return window, () if window is None else ("sliding_attention",) * layers
 
 
-def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[object, tuple]:
+def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
     switch = data.get("use_sliding_window", False)
     require("use_sliding_window", switch, isinstance(switch, bool), "a bool")

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..solution_types import Array
+
 if TYPE_CHECKING:  # the options of every command read the names below, and `--help` needs no NumPy
-    from .config import ModelConfig, Quantization
+    from .config import ModelConfig
 
 QUANTIZATIONS = {"4bit": 4, "8bit": 8}
 # Of the shipped model in 4 bits, groups of 32 answer 99 % of the training questions, and groups of 64 91 %.
@@ -32,22 +34,30 @@ class WeightQuantizer:
     port: Any
     bits: int | None = None
 
+    @property
+    def group_size(self) -> int:
+        """Numbers that share a scale. Raises ValueError where `bits` is None."""
+        if self.bits is None:
+            raise ValueError("this quantizer keeps plain matrices as they are: give it 4 or 8 bits")
+        return GROUP_SIZES[self.bits]
+
     def applies_to(self, name: str, shape: Sequence[int]) -> bool:
         """Whether a plain weight is quantised at load: a matrix of a layer whose rows are a multiple of the group size.
 
         Norms are small, and stay as they are. So do the head and the embedding, which may be the head as well: with the
         table in 4 bits the shipped model answers 62 % of the training questions, and 99 % without.
         """
-        return self.bits is not None and in_a_layer(name, shape) and shape[1] % GROUP_SIZES[self.bits] == 0
+        return self.bits is not None and in_a_layer(name, shape) and shape[1] % self.group_size == 0
 
-    def quantize(self, name: str, array: Any, config: ModelConfig) -> Any:
+    def quantize(self, name: str, array: Array, config: ModelConfig) -> Any:
         """Quantise a plain matrix, and convert it to the device's form."""
-        group_size = GROUP_SIZES[self.bits]
-        return self._prepared(name, self.port.quantize_matrix(array, group_size, self.bits), config)
+        return self._prepared(name, self.port.quantize_matrix(array, self.group_size, self.bits), config)
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig) -> Any:
         """Convert words, scales and biases of a checkpoint to the device's form."""
-        stored: Quantization = config.quantization
+        stored = config.quantization
+        if stored is None:
+            raise ValueError(f"{name} has words and scales, and config.json has no quantization")
         return self._prepared(
             name, self.port.QuantizedWeights(*parts, stored.group_size, stored.bits), config
         )

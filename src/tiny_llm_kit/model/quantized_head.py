@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .config import ModelConfig
-from .quantization import EMBEDDING, GROUP_SIZES, WeightQuantizer
+from .quantization import EMBEDDING, WeightQuantizer
 
 HEAD = "lm_head.weight"
 
@@ -40,12 +40,12 @@ class QuantizedHead:
         plain = self.checkpoint.weight(
             EMBEDDING if self.checkpoint.config.tie_word_embeddings else HEAD, *shape
         )
-        bits, port = self.quantizer.bits, self.quantizer.port
+        bits, group_size, port = self.quantizer.bits, self.quantizer.group_size, self.quantizer.port
         if hasattr(plain, "group_size"):
             raise ValueError(f"the head has {plain.bits} bits already: leave head_quantization out")
-        if shape[1] % GROUP_SIZES[bits]:
+        if shape[1] % group_size:
             raise ValueError(
-                f"a head in {bits} bits needs rows of a multiple of {GROUP_SIZES[bits]} numbers, and has {shape[1]}: "
+                f"a head in {bits} bits needs rows of a multiple of {group_size} numbers, and has {shape[1]}: "
                 "leave head_quantization out"
             )
         return self.quantizer.quantize(HEAD, port.kit.place(plain, None, "cpu"), self.config)

@@ -50,7 +50,7 @@ class Sizes:
     original: int
 
 
-def rope_fields(data: Mapping[str, Any]) -> tuple[dict, object]:
+def rope_fields(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """RoPE's fields, from `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
     for field in ("rope_scaling", "rope_parameters"):
         found = data.get(field)
@@ -83,7 +83,8 @@ def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, A
     require(field, unknown, not unknown, f"free of fields that {kind} does not have")
     for key, check in KINDS[kind].keys.items():
         check(f"{field}.{key}", values.get(key))
-    if KINDS[kind].compute is None:
+    compute = KINDS[kind].compute
+    if compute is None:
         return None
     original = data.get("original_max_position_embeddings")
     if original is None:
@@ -91,7 +92,7 @@ def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, A
     _optional_count("original_max_position_embeddings", original)
     longest = config.max_position_embeddings
     sizes = Sizes(config.rope_theta, config.head_dim, longest, original or longest)
-    return _computed(field, kind, sizes, values)
+    return _computed(field, kind, compute, sizes, values)
 
 
 def _check_kind(field: str, kind: object) -> None:
@@ -107,10 +108,12 @@ def _check_whole(field: str, *parts: object) -> None:
         require(f"{field}.partial_rotary_factor", part, part is None or part == 1, wanted)
 
 
-def _computed(field: str, kind: str, sizes: Sizes, values: Mapping[str, Any]) -> RopeScaling:
+def _computed(
+    field: str, kind: str, compute: "Compute", sizes: Sizes, values: Mapping[str, Any]
+) -> RopeScaling:
     try:
         with np.errstate(all="ignore"):
-            frequencies, factor = KINDS[kind].compute(sizes, values)
+            frequencies, factor = compute(sizes, values)
     except (ArithmeticError, ValueError):  # a logarithm of 0, or a division by 0
         frequencies, factor = np.array([np.nan]), 1.0
     if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
@@ -175,11 +178,11 @@ def _yarn_attention(factor: float, values: Mapping[str, Any]) -> float:
     given = values.get("attention_factor")
     if given is not None:
         return given
-    both = values.get("mscale"), values.get("mscale_all_dim")
-    return sharpness(both[0]) / sharpness(both[1]) if all(both) else sharpness(1)
+    weight, of_all = values.get("mscale"), values.get("mscale_all_dim")
+    return sharpness(weight) / sharpness(of_all) if weight and of_all else sharpness(1)
 
 
-def _number(field: str, value: object, least: float, wanted: str) -> None:
+def _number(field: str, value: Any, least: float, wanted: str) -> None:
     is_number = type(value) in (int, float) and least <= value <= LARGEST_FACTOR
     require(field, value, is_number, wanted)
 
@@ -206,11 +209,14 @@ def _optional_switch(field: str, value: object) -> None:
     require(field, value, value is None or isinstance(value, bool), "a bool")
 
 
+Compute = Callable[[Sizes, Mapping[str, Any]], tuple[np.ndarray, float]]
+
+
 @dataclass(frozen=True)
 class Kind:
     """The function that computes a RoPE (None for the plain one), and the check of each of its fields."""
 
-    compute: Callable[[Sizes, Mapping[str, Any]], tuple[np.ndarray, float]] | None
+    compute: Compute | None
     keys: Mapping[str, Callable[[str, object], None]]
 
 

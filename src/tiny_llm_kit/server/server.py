@@ -142,6 +142,7 @@ def add_models(app: FastAPI) -> None:
             raise ApiError(400, "give either prompt or messages")
         text = body.prompt
         if text is None:
+            assert body.messages is not None  # one of the two is given
             text = rendered(service, body.messages, body.add_generation_prompt)
         ids = await service.encode(text)
         limit = service.engine.max_model_len

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -11,7 +11,11 @@ from rich.live import Live
 from rich.measure import Measurement
 from rich.text import Text
 
+from ..solution_types import Event
 from .text import one_line
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Drawing takes time from the engine: at most this share of it, so a slow terminal is drawn on less often.
 DRAWING_SHARE = 0.02
@@ -52,7 +56,7 @@ class LineView:
     def __init__(self, console: Console):
         self._console = console
 
-    def __enter__(self) -> "LineView":
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -77,7 +81,7 @@ class LiveTable:
         board: Any,
         console: Console,
         clock: Callable[[], float] = time.perf_counter,
-        lines: Callable[[Any], object] = lambda event: None,
+        lines: Callable[[Event], object] = lambda event: None,
     ):
         self._board, self._clock, self._lines = board, clock, lines
         self._next = clock()
@@ -88,7 +92,7 @@ class LiveTable:
         self._live.__enter__()
         return self
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         self._lines(event)
         self._board(event)
         start = self._clock()

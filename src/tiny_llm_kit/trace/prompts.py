@@ -2,7 +2,10 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model.tokenizer import Tokenizer
 
 # The shipped model can answer them. Their answers differ in length, so slots become free at different times.
 QUESTIONS = (
@@ -22,7 +25,7 @@ QUESTIONS = (
 STANDARD_INPUT = "-"
 
 
-def rendered(tokenizer: Any, text: str) -> str:
+def rendered(tokenizer: "Tokenizer", text: str) -> str:
     """The prompt in the model's chat template, or as it is if the model has none.
 
     Raises:

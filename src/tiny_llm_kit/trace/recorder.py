@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..solution_types import Event, Part
 from .trace import WHOLE, Lane, Span, Trace, stalls
 
 
@@ -36,19 +37,19 @@ class Recorder:
             tuple[float, int]
         ] = []  # (start, tokens) of chunks for which running requests wait
 
-    def __call__(self, event: Any) -> None:
-        self.begin(event.time)
-        self._now = event.time - self._begin
+    def __call__(self, event: Event) -> None:
+        self._now = event.time - self.begin(event.time)
         getattr(self, f"_{event.kind}")(event)
 
-    def begin(self, time: float) -> None:
-        """Set the origin of all times; without this call it is the first event."""
+    def begin(self, time: float) -> float:
+        """Set and return the origin of all times; without this call it is the first event."""
         self._begin = time if self._begin is None else self._begin
+        return self._begin
 
     def arrive(self, request: Any, time: float) -> None:
         """Record that a request starts to wait; a later "arrive" event of it is ignored."""
-        self.begin(time)
-        number, time = number_of(request), time - self._begin
+        time -= self.begin(time)
+        number = number_of(request)
         if number not in self._lanes:
             name = self.names[number] if number < len(self.names) else ""
             self._lanes[number] = Lane(number, len(request.prompt_tokens), time, name or str(number))
@@ -60,26 +61,26 @@ class Recorder:
         spans, end = list(self._spans), self._now
         return Trace(title, lanes, spans, chunk, self.prefill_step, self.stall_steps, end, provenance or {})
 
-    def _arrive(self, event: Any) -> None:
+    def _arrive(self, event: Event) -> None:
         self.arrive(event.request, event.time)
 
-    def _prefill(self, event: Any) -> None:
+    def _prefill(self, event: Event) -> None:
         self._ends_waiting(number_of(event.request))
 
     _resume = _prefill
 
-    def _pause(self, event: Any) -> None:
+    def _pause(self, event: Event) -> None:
         # One that makes room before its own first chunk is still queued.
         self._since.setdefault(number_of(event.request), ("paused", self._now))
 
     _preempt = _pause
 
-    def _step(self, event: Any) -> None:
+    def _step(self, event: Event) -> None:
         self.steps += 1
         for part in event.parts:
-            getattr(self, f"_{part.kind}")(part, event.start - self._begin)
+            getattr(self, f"_{part.kind}")(part, (event.start or 0.0) - (self._begin or 0.0))
 
-    def _chunk(self, part: Any, start: float) -> None:
+    def _chunk(self, part: Part, start: float) -> None:
         [request] = part.requests
         self._ends_waiting(number_of(request), start)
         self._spans.append(Span(number_of(request), "chunk", start, self._now, part.tokens, part.context))
@@ -92,19 +93,19 @@ class Recorder:
         """Stalls in the current wait."""
         return stalls(sum(tokens for _, tokens in self._chunks), self.prefill_step)
 
-    def _token(self, event: Any) -> None:
+    def _token(self, event: Event) -> None:
         lane = self._lanes[number_of(event.request)]
         # The event of an end token adds nothing to the request's tokens.
         if len(event.request.tokens) > len(lane.tokens):
             lane.tokens.append(self._now)
 
-    def _decode(self, part: Any, start: float) -> None:
+    def _decode(self, part: Part, start: float) -> None:
         self._waits(part, start)
         for request in part.requests:
             span = Span(number_of(request), "decode", start, self._now, part.tokens, computed_of(request))
             self._spans.append(span)
 
-    def _waits(self, part: Any, end: float) -> None:
+    def _waits(self, part: Part, end: float) -> None:
         """End the wait for chunks of requests that had a token before, as a decode begins."""
         if not self._chunks:
             return
@@ -116,13 +117,13 @@ class Recorder:
                 self._spans.append(Span(lane.request, kind, start, end, tokens))
         self._chunks.clear()
 
-    def _finish(self, event: Any) -> None:
+    def _finish(self, event: Event) -> None:
         number = number_of(event.request)
         self._ends_waiting(number)
         self._lanes[number].finish, self._lanes[number].reason = self._now, event.request.finish_reason
 
     def _ends_waiting(self, number: int, end: float | None = None) -> None:
-        kind, start = self._since.pop(number, (None, 0.0))
-        end = self._now if end is None else end
-        if kind is not None and end > start:
-            self._spans.append(Span(number, kind, start, end))
+        kind, start = self._since.pop(number, ("", 0.0))
+        stop = self._now if end is None else end
+        if kind and stop > start:
+            self._spans.append(Span(number, kind, start, stop))

@@ -4,15 +4,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from ..model.detokenizer import StreamDetokenizer
+from ..solution_types import Event, Request, ServingModel, ServingPackage
 from .recorder import Recorder
 from .trace import WHOLE, Trace
 from .workload import RUNNING, RequestSpec, Workload
 
-Listener = Callable[[Any], object]
+Listener = Callable[[Event], object]
 
 
 class EndlessTokenizer:
@@ -34,7 +34,7 @@ class CountedModel:
         model: the model that runs the calls.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: ServingModel):
         self._model, self.calls = model, 0
         self.during: dict[int, list[Callable[[], None]]] = {}  # call number -> actions as it begins
 
@@ -70,19 +70,23 @@ class Serving:
         clock: seconds.
     """
 
-    names: ModuleType
+    names: ServingPackage
     model: Any
     tokenizer: Any = field(default_factory=EndlessTokenizer)
     clock: Callable[[], float] = time.perf_counter
 
-    def adaptive_chunker(self) -> Any:
+    def adaptive_chunker(self) -> "ServingPackage.AdaptiveChunker":
         """`AdaptiveChunker` over the chunk sizes of the model's device, or over its own if there are none."""
         sizes = getattr(self.model, "chunk_sizes", None)
         return self.names.AdaptiveChunker(**({} if sizes is None else {"sizes": sizes}))
 
     def request(
-        self, spec: RequestSpec, number: int = 0, max_seq_len: int | None = None, model: Any = None
-    ) -> Any:
+        self,
+        spec: RequestSpec,
+        number: int = 0,
+        max_seq_len: int | None = None,
+        model: Any = None,
+    ) -> Request:
         """A request of the solution."""
         return self.names.Request(
             model or self.model,
@@ -121,13 +125,13 @@ class Service:
         workload: Workload,
         chunk: int | None = None,
         on_event: Listener = lambda event: None,
-        metrics: Any = None,
-        chunker: Any = None,
+        metrics: "ServingPackage.ChunkedPrefillMetrics | None" = None,
+        chunker: "ServingPackage.AdaptiveChunker | None" = None,
         **turns: Any,
     ):
         self.serving, self.workload, self.chunk, self._on_event = serving, workload, chunk or WHOLE, on_event
         self._metrics, self._chunker = metrics, chunker
-        self._model = CountedModel(serving.model)
+        self._model: Any = CountedModel(serving.model)  # passes on what it does not count
         names, max_seq_len = serving.names, workload.max_seq_len
         self.recorder = Recorder(workload.promise, [spec.name for spec in workload.requests])
         self.requests = [
@@ -162,7 +166,7 @@ class Service:
     def __exit__(self, *exception: object) -> None:
         self.scheduler.close()
 
-    def _emit(self, event: Any) -> None:
+    def _emit(self, event: Event) -> None:
         self.recorder(event)
         self._on_event(event)
 

@@ -4,12 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 WHOLE = 999_999  # the prefill step that computes every prompt whole
 
 
-def percentile(values: Sequence[float], p: float) -> float:
+def percentile(values: "Sequence[float] | np.ndarray", p: float) -> float:
     """Nearest-rank percentile: the smallest value that at least p per cent of the values do not exceed.
 
     So p99 of fewer than 100 values is the largest one.
@@ -143,7 +146,7 @@ class Trace:
 
     def latencies(self) -> list[str]:
         """TTFT, TBT and speed as texts; unobserved values are left out."""
-        texts, ttfts = [], [lane.ttft for lane in self.lanes if lane.tokens]
+        texts, ttfts = [], [ttft for lane in self.lanes if (ttft := lane.ttft) is not None]
         for name, seconds in (("TTFT", ttfts), ("TBT", self.gaps)):
             if seconds:
                 p50, p99 = (1000 * percentile(seconds, p) for p in (50, 99))

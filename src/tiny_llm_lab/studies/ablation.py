@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from .served import StudyPlan, latencies_of_seeds, options_of, runs_of
+from .served import StudyPlan, latencies_of_seeds, median_tbt, options_of, runs_of
 from .study import Study
 
 # (trace, requests per second in the artefact's script) -> scheduler -> P50 TTFT, P99 TBT, seconds, in the paper.
@@ -33,7 +33,7 @@ def run(plan: StudyPlan) -> Study:
     for (trace, rate), schedulers in PAPER.items():
         for scheduler, (ttft, tbt) in schedulers.items():
             found = latencies_of_seeds(plan, trace, rate, **options_of(scheduler, trace))
-            ours = [median(each.ttft(50) for each in found), median(each.tbt(99) for each in found)]
+            ours = [median(each.ttft(50) for each in found), median_tbt(found)]
             rows.append([trace, rate, scheduler, ours[0], ttft, ours[1], tbt])
     title = f"Ablation, seconds\n{runs_of(plan)}"
     return Study("ablation", title, COLUMNS, rows, DIFFERS)

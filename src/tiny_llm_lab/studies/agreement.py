@@ -13,6 +13,7 @@ from typing import Any
 
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, resolve_serving
+from tiny_llm_kit.solution_types import ServingPackage
 from tiny_llm_kit.trace.simulation.simulator import Simulation
 from tiny_llm_kit.trace.text import counted
 from tiny_llm_kit.trace.workload import RequestSpec
@@ -26,8 +27,13 @@ MODEL, TRACE = "tiny-qwen3", "azure-conversation"
 SHRINK = 4  # the model reads 4,096 tokens: prompts and answers have a quarter of the trace's
 CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
 LOAD = 0.5  # share of the rate that the engine reaches when all requests are there at the start
-OPTIONS = {"max_num_batched_tokens": 256, "max_num_seqs": 16}
 BLOCKS, BLOCK = 1024, 32
+OPTIONS: dict[str, Any] = {
+    "max_num_batched_tokens": 256,
+    "max_num_seqs": 16,
+    "num_blocks": BLOCKS,
+    "block_size": BLOCK,
+}
 WARM_UP = 8  # requests
 FIGURES = {  # name -> what it is of a run, and how far the simulator may be off
     "TTFT p50": (lambda run: run.ttft(50), 0.15),
@@ -72,10 +78,9 @@ class RealEngine:
     def begin(self, specs: Iterator[RequestSpec]) -> None:
         """Schedule requests at their times."""
         self._clock, self.recorder = EngineClock(self._source), LatencyRecorder()
-        self.samples, engine = StepSamples(self._clock), {"model": self._runner, "clock": self._clock}
-        listeners = {"recorder": self.recorder, "on_event": self.samples}
-        blocks = {"num_blocks": BLOCKS, "block_size": BLOCK}
-        self._run = Simulation(self.names, **engine, **listeners, **blocks, **OPTIONS)
+        self.samples = StepSamples(self._clock)
+        engine = {"model": self._runner, "clock": self._clock}
+        self._run = Simulation(self.names, recorder=self.recorder, on_event=self.samples, **engine, **OPTIONS)
         self._run.send_all(specs)
 
     def advance(self) -> bool:
@@ -91,10 +96,9 @@ class RealEngine:
         return self.recorder.latencies()
 
 
-def simulated(names: Any, cost: Any, specs: Iterator[RequestSpec]) -> Latencies:
+def simulated(names: ServingPackage, cost: Any, specs: Iterator[RequestSpec]) -> Latencies:
     """Serve the same requests in virtual time."""
-    blocks = {"num_blocks": BLOCKS, "block_size": BLOCK}
-    run = Simulation(names, cost, recorder=LatencyRecorder(), **blocks, **OPTIONS)
+    run = Simulation(names, cost, recorder=LatencyRecorder(), **OPTIONS)
     run.send_all(specs)
     return run.run().recorder.latencies()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from statistics import median
 
-from .served import StudyPlan, latencies_of_seeds, options_of, runs_of
+from .served import StudyPlan, latencies_of_seeds, median_tbt, options_of, runs_of
 from .study import Study
 
 # Of Yi-34B: P99 of the time between tokens in seconds, and the budget that the artefact gives Sarathi-Serve for it.
@@ -52,7 +52,7 @@ def trials(
     @cache
     def trial(rate: float) -> tuple[float, float]:
         found = latencies_of_seeds(plan, trace, rate, **options_of(scheduler, trace, budget or 512))
-        return median(each.tbt(99) for each in found), median(each.delay(50) for each in found)
+        return median_tbt(found), median(each.delay(50) for each in found)
 
     return trial
 

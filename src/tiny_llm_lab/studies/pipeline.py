@@ -5,12 +5,12 @@ each with separate requests. A stage that has ended a micro-batch waits until th
 before it: that is a bubble, named after the two micro-batches between which it lies.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
+from tiny_llm_kit.solution_types import PackedBatch, Sampled
 from tiny_llm_kit.trace.simulation.cost_model import pairs
 from tiny_llm_kit.trace.simulation.packed_cost import PackedCost, StepWork
 from tiny_llm_kit.trace.simulation.simulated_packed_model import SimulatedPackedModel
@@ -45,7 +45,7 @@ class Pipeline:
 
     def __init__(self, cost: PackedCost, stages: int = STAGES):
         self.cost, self.stages = cost, stages
-        self.bubbles: Counter[str] = Counter()  # seconds by kind, summed over the stages
+        self.bubbles: dict[str, float] = defaultdict(float)  # seconds by kind, summed over the stages
         self.busy = 0.0  # seconds in which they computed
         self.tokens = 0
         self._ends = [0.0] * stages  # when each stage has ended what it was sent
@@ -95,11 +95,11 @@ class PipelinedModel(SimulatedPackedModel):
         sampled, max_model_len: see `SimulatedPackedModel`.
     """
 
-    def __init__(self, pipeline: Pipeline, sampled: Any, max_model_len: int):
+    def __init__(self, pipeline: Pipeline, sampled: Callable[[int], Sampled], max_model_len: int):
         super().__init__(sampled, pipeline.cost, max_model_len)
         self._pipeline, self._end = pipeline, 0.0
 
-    def run(self, batch: Any) -> list[Any]:
+    def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`."""
         is_late = self.clock.now > self._end
         self.clock.now = self._end = self._pipeline.send(StepWork.of(batch), self.clock.now, is_late)
@@ -123,10 +123,9 @@ def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
 
 def shares(pipeline: Pipeline) -> list[float]:
     """Bubbles in per cent of the stages' time: all of them, and each kind."""
-    total = pipeline.busy + pipeline.bubbles.total()
-    return [
-        100 * seconds / total for seconds in (pipeline.bubbles.total(), *(pipeline.bubbles[k] for k in KINDS))
-    ]
+    idle = sum(pipeline.bubbles.values())
+    total = pipeline.busy + idle
+    return [100 * seconds / total for seconds in (idle, *(pipeline.bubbles[k] for k in KINDS))]
 
 
 def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:

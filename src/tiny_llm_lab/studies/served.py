@@ -1,10 +1,11 @@
 """Serves a trace in the simulator, by one of the schedulers that the paper compares."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from statistics import median
 from typing import Any
 
+from tiny_llm_kit.solution_types import ServingPackage
 from tiny_llm_kit.trace.simulation.simulator import Simulation
 from tiny_llm_kit.trace.text import counted
 
@@ -26,7 +27,7 @@ class StudyPlan:
         seeds: seeds of the runs; a figure is the median over them.
     """
 
-    names: ModuleType
+    names: ServingPackage
     hardware: str = "yi-34b"
     requests: int = 128
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -74,6 +75,11 @@ def serve_trace(
     )
     simulation.send_all(traffic(trace, rate, plan.requests, seed, variation))
     return simulation.run()
+
+
+def median_tbt(found: Sequence[Latencies]) -> float:
+    """The median of the runs' P99 times between tokens, in seconds; runs without such a time do not count."""
+    return median(seconds for each in found if (seconds := each.tbt(99)) is not None)
 
 
 def latencies_of_seeds(plan: StudyPlan, trace: str, rate: float, **options: Any) -> list[Latencies]:

@@ -1,5 +1,6 @@
 """One prompt alone: the cost of cutting it into chunks, of a decode beside it, and of a tile."""
 
+import math
 from dataclasses import replace
 
 from tiny_llm_kit.trace.recorder import Recorder
@@ -25,14 +26,15 @@ AROUND = (255, 256, 257, 384, 385, 512, 513)  # tokens of a step
 
 
 def ttft(plan: StudyPlan, prompt: int, chunk: int) -> float:
-    """Seconds of a prompt without other requests."""
+    """Seconds of a prompt without other requests; NaN where it got no token."""
     recorder = Recorder(chunk)
     simulation = Simulation(
         plan.names, HARDWARE[plan.hardware].cost, recorder=recorder, max_num_batched_tokens=chunk
     )
     simulation.send(RequestSpec(SHORT, prompt, 1), 0)
     simulation.run()
-    return recorder.trace().lanes[0].ttft
+    seconds = recorder.trace().lanes[0].ttft
+    return math.nan if seconds is None else seconds
 
 
 def overhead(plan: StudyPlan) -> Study:

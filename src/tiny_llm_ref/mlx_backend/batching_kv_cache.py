@@ -50,9 +50,13 @@ class BatchingKvCache:
         self._check_free(slot, prefilled)
         # TASK 2.6.2: make the arrays with the first request, copy the request's tokens, store how many they are.
         # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
-        if self.keys is None:
+        assert (
+            prefilled.keys is not None and prefilled.values is not None
+        )  # `_check_free` refuses an empty one
+        if self.keys is None or self.values is None:
             _, Hkv, _, D = prefilled.keys.shape
             self.max_seq_len = self.max_seq_len or prefilled.max_seq_len
+            assert self.max_seq_len is not None  # see `_check_free`
             shape = (self.max_active_requests, Hkv, round_up(self.max_seq_len), D)
             self.keys, self.values = (mx.zeros(shape, prefilled.keys.dtype) for _ in range(2))
         n = prefilled.offset
@@ -87,8 +91,8 @@ class BatchingKvCache:
         self.offsets[slot], self.active[slot] = 0, False
         # END TASK
         # A mask gives old keys the weight 0, but 0 times NaN is NaN: the next request must not find one here.
-        self.keys[slot] = 0
-        self.values[slot] = 0
+        if self.keys is not None and self.values is not None:
+            self.keys[slot] = self.values[slot] = 0
 
     def update_and_fetch(
         self,
@@ -125,6 +129,7 @@ class BatchingKvCache:
         S = self.num_keys(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
         # Two index arrays, of rows and of positions, select one entry in every head.
+        assert self.keys is not None and self.values is not None  # a slot is in use
         rows = mx.arange(B)[:, None]
         self.keys[rows, :, positions] = key.swapaxes(1, 2)
         self.values[rows, :, positions] = value.swapaxes(1, 2)
@@ -135,7 +140,7 @@ class BatchingKvCache:
         rows = [slot for slot, used in enumerate(self.active) if used]
         if not rows or rows[-1] >= B:
             raise ValueError(f"{B} rows for requests in slots {rows}: every slot in use needs its row")
-        if max(self.offsets) + L > self.max_seq_len:
+        if self.max_seq_len is not None and max(self.offsets) + L > self.max_seq_len:
             raise ValueError(f"{max(self.offsets)} + {L} tokens do not fit a slot of {self.max_seq_len}")
 
     def release(self) -> None:

@@ -29,7 +29,7 @@ def chunked_attention_mask(
     _check(chunk_start, chunk_size, total_length)
     # TASK 2.7.6: compare the position of each query of the chunk with the position of each key.
     # Query i of the chunk has position chunk_start + i, and key j has j: the unused tail comes after every query.
-    S = chunk_start + chunk_size if total_length is None else total_length
+    S = int(chunk_start) + chunk_size if total_length is None else total_length
     queries = chunk_start + mx.arange(chunk_size)[:, None]
     return mx.where(mx.arange(S) <= queries, 0.0, -mx.inf).astype(dtype)
 

@@ -177,10 +177,10 @@ def attend_packed(
     Returns:
         (T, H, D) in query's type.
     """
-    scale = query.shape[2] ** -0.5 if scale is None else scale
+    factor: float = query.shape[2] ** -0.5 if scale is None else scale
     pages = key_pages, value_pages
-    heads = [_attend_chunk(query, key, value, *pages, chunk, scale) for chunk in reads.chunks]
-    heads += [attend_decodes(query[group.rows], *pages, group, scale) for group in reads.decodes]
+    heads = [_attend_chunk(query, key, value, *pages, chunk, factor) for chunk in reads.chunks]
+    heads += [attend_decodes(query[group.rows], *pages, group, factor) for group in reads.decodes]
     return mx.concatenate(heads)[reads.order]
 
 

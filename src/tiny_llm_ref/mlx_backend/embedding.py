@@ -73,9 +73,7 @@ class QuantizedEmbedding:
 
     def __call__(self, ids: mx.array) -> mx.array:
         """See `Embedding`: (...) ids to (..., E) rows, in the type of the scales."""
-        words, scales, biases = (
-            part[ids] for part in (self.weight.weight, self.weight.scales, self.weight.biases)
-        )
+        words, scales, biases = (part[ids] for part in self.weight.parts)
         return dequantize_weights(words, scales, biases, self.weight.group_size, self.weight.bits)
 
     def as_linear(self, x: mx.array) -> mx.array:
@@ -87,5 +85,6 @@ def embedding_of(
     vocab_size: int, embedding_dim: int, weight: mx.array | QuantizedWeights
 ) -> Embedding | QuantizedEmbedding:
     """The embedding for a plain or a quantised table. Given."""
-    kind = QuantizedEmbedding if isinstance(weight, QuantizedWeights) else Embedding
-    return kind(vocab_size, embedding_dim, weight)
+    if isinstance(weight, QuantizedWeights):
+        return QuantizedEmbedding(vocab_size, embedding_dim, weight)
+    return Embedding(vocab_size, embedding_dim, weight)

@@ -161,13 +161,15 @@ def flash_attention_tiled(
             k, v = key[..., columns, :], value[..., columns, :]
             tile = attention_statistics(q, k, v, scale, mask_tile(mask, L, S, rows, columns))
             merged = before = tile if merged is None else merge_attention(merged, tile)
+        assert merged is not None  # there is a key
         finished.append(merged if return_statistics else (finish_attention(merged, value.dtype),))
     # END TASK
     # Queries are the second-to-last axis of o and of the output, and the last axis of m and l.
     joined = [
-        mx.concatenate(parts, axis=-1 if i else -2) for i, parts in enumerate(zip(*finished, strict=True))
+        mx.concatenate(list(parts), axis=-1 if i else -2)
+        for i, parts in enumerate(zip(*finished, strict=True))
     ]
-    return tuple(joined) if return_statistics else joined[0]
+    return (joined[0], joined[1], joined[2]) if return_statistics else joined[0]
 
 
 def fused_attention(

@@ -1,9 +1,10 @@
 """Text generation without a cache: the whole text is computed again for every token (Week 1)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import mlx.core as mx
+
+from ..tokenizer import Tokenizer
 
 Model = Callable[[mx.array], mx.array]
 Sampler = Callable[[mx.array], mx.array]
@@ -23,17 +24,17 @@ def next_token(model: Model, tokens: list[int], sampler: Sampler | None = None) 
     # TASK 1.6.1: run the model on all tokens, keep the logits of the last one, choose.
     logits = model(mx.array([tokens]))[:, -1]
     ids = mx.argmax(logits, axis=-1) if sampler is None else sampler(logits)
-    return ids.item()  # arrays are lazy: reading the number runs the model
+    return ids.item()  # pyright: ignore[reportReturnType]  (arrays are lazy: reading the number runs the model)
 
 
-def prompt_ids(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
     """The ids of a prompt that is given as text or as ids. Given."""
     return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
 def simple_generate(
     model: Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompt: str | Sequence[int],
     sampler: Sampler | None = None,
     *,

@@ -1,6 +1,7 @@
 """Attention over one row of many requests: three sets of keys, which are merged by their statistics (Day 2.4)."""
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import mlx.core as mx
 
@@ -8,9 +9,11 @@ from ..serving.packed_inputs import PackedInputs
 from .flash_attention import Statistics, finish_attention, flash_attention_tiled, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 
+Mask = TypeVar("Mask", PastMask, mx.array)
+
 
 @dataclass(frozen=True)
-class PastPages:
+class PastPages(Generic[Mask]):
     """The pages that P rows of a step read, N in all.
 
     Args:
@@ -23,7 +26,7 @@ class PastPages:
     rows: mx.array
     block_list: mx.array
     block_groups: mx.array
-    mask: PastMask | mx.array
+    mask: Mask
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class PackedMask:
     """
 
     own: mx.array
-    chunks: PastPages | None = None
-    decodes: PastPages | None = None
+    chunks: PastPages[PastMask] | None = None
+    decodes: PastPages[mx.array] | None = None
 
 
 def segment_mask(segments: mx.array, positions: mx.array, window: int | None = None) -> mx.array:
@@ -114,7 +117,8 @@ def merge_rows(statistics: Statistics, rows: mx.array, past: Statistics) -> Stat
         rows: (P,) integers, which of them; each once.
         past: (o, m, l) of these P rows.
     """
-    merged = merge_attention(tuple(part[rows] for part in statistics), past)
+    o, m, l = (part[rows] for part in statistics)
+    merged = merge_attention((o, m, l), past)
     for part, new in zip(statistics, merged, strict=True):
         part[rows] = new
     return statistics

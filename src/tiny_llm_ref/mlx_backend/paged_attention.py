@@ -233,7 +233,7 @@ def paged_attention(
         statistics = paged_decode_statistics(tokens, *pages, groups, slots, scale)
     else:
         rows = mx.arange(B * L) // L
-        lasts = mx.array(context_lens)[:, None] - 1
+        lasts = mx.array(list(context_lens))[:, None] - 1
         before = mx.arange(1 - L, 1) if mask else mx.zeros_like(lasts)
         positions = mx.broadcast_to(lasts + before, (B, L)).flatten()
         past = past_mask(groups, usage, firsts, page_size, rows, positions, window)

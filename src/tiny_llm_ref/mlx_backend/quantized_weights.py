@@ -1,7 +1,7 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -13,6 +13,21 @@ SLICE_ROWS = 512  # rows that are quantised at the same time
 FORMS = ("kernel", "words", "both")
 
 
+class PreparedMatrix(Protocol):
+    """A matrix (O, I) in the layout of the device's kernel: x (..., I) -> x @ Wᵀ (..., O)."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> mx.Dtype: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __call__(self, x: mx.array) -> mx.array: ...
+
+
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
     """A quantised matrix (O, I), which a model holds instead of an array.
@@ -22,8 +37,8 @@ class QuantizedWeights:
         scales, biases: (O, I / group_size); None if `prepared` replaces them.
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
-        prepared: a callable x (..., I) -> x @ Wᵀ (..., O) that holds the matrix in the layout of the device's kernel,
-            with its `shape` and `nbytes`; None where the kernel reads the words. `prepare_weights` makes it.
+        prepared: the matrix in the layout of the device's kernel; None where the kernel reads the words.
+            `prepare_weights` makes it.
     """
 
     weight: mx.array | None
@@ -31,14 +46,27 @@ class QuantizedWeights:
     biases: mx.array | None
     group_size: int
     bits: int
-    prepared: Callable[[mx.array], mx.array] | None = None
+    prepared: PreparedMatrix | None = None
+
+    @property
+    def parts(self) -> tuple[mx.array, mx.array, mx.array]:
+        """Words, scales and biases. Raises ValueError if `prepared` replaces them."""
+        if self.weight is None or self.scales is None or self.biases is None:
+            raise ValueError("this matrix has no words: prepare it in the form 'words' or 'both'")
+        return self.weight, self.scales, self.biases
+
+    def operands(self, x: mx.array) -> tuple[mx.array, mx.array, int, int, mx.array, mx.array]:
+        """The arguments of `quantized_matmul_tiled` that multiply x by this matrix. Raises ValueError as `parts`."""
+        words, scales, biases = self.parts
+        return scales, biases, self.group_size, self.bits, x, words
 
     @property
     def shape(self) -> tuple[int, int]:
         """(O, I), the shape of the dequantised matrix."""
-        if self.scales is None:
+        if self.prepared is not None:
             return self.prepared.shape
-        return self.scales.shape[0], self.scales.shape[1] * self.group_size
+        _, scales, _ = self.parts
+        return scales.shape[0], scales.shape[1] * self.group_size
 
     @property
     def nbytes(self) -> int:
@@ -50,15 +78,15 @@ class QuantizedWeights:
     @property
     def dtype(self) -> mx.Dtype:
         """The type of the dequantised numbers."""
-        return self.scales.dtype if self.scales is not None else self.prepared.dtype
+        return self.parts[1].dtype if self.prepared is None else self.prepared.dtype
 
 
 def quantize_matrix(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
     """Quantises a matrix, some rows at a time: meanwhile each of their numbers takes up to 50 bytes. Given."""
     starts = range(0, w.shape[0], SLICE_ROWS)
     slices = [quantize_weights(w[start : start + SLICE_ROWS], group_size, bits) for start in starts]
-    parts = (mx.concatenate(part) for part in zip(*slices, strict=True))
-    return QuantizedWeights(*parts, group_size, bits)
+    words, scales, biases = (mx.concatenate(list(part)) for part in zip(*slices, strict=True))
+    return QuantizedWeights(words, scales, biases, group_size, bits)
 
 
 def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeights:
@@ -141,13 +169,12 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
         raise ValueError(f"x has {x.shape[-1]} columns, and W {w.shape} needs {w.shape[1]}")
     # TASK 2.3.3: use Day 2.2's tiles where `in_tiles` says so; else the prepared form, if there is one; else the
     # device's kernel. W has one row per output, as in every linear layer.
-    parts = (w.scales, w.biases, w.group_size, w.bits, x, w.weight)
     if in_tiles(x, w):
-        out = quantized_matmul_tiled(*parts, transpose_b=True)
+        out = quantized_matmul_tiled(*w.operands(x), transpose_b=True)
     elif w.prepared is not None:
         out = w.prepared(x)
     else:
-        out = quantized_matmul_device(*parts, transpose_b=True)
+        out = quantized_matmul_device(*w.operands(x), transpose_b=True)
     return out if bias is None else out + bias
 
 

@@ -1,8 +1,8 @@
 """The text of an answer while its tokens come in. Given."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from ..tokenizer import Tokenizer
 from .stop_strings import StopStrings
 
 
@@ -18,7 +18,7 @@ class AnswerText:
         ValueError: a stop string is empty.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str] | str | None = None):
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] | str | None = None):
         self._stop = StopStrings([stop] if isinstance(stop, str) else stop or ())
         self._detokenizer = tokenizer.detokenizer()
         self.text = ""  # what may be shown; the end of it that could begin a stop string is held back

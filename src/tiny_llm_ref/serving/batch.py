@@ -85,7 +85,7 @@ class Batch:
     def place(self, request: Request) -> None:
         """Moves a request whose prompt was computed into the lowest free slot."""
         # TASK 2.6.7: copy each layer's cache into the same slot, and release the request's own.
-        slot = self.free_slot
+        slot = self.slots.index(None)
         for own, shared in zip(request.kv_cache, self.kv_cache, strict=True):
             shared.add_request(own, slot)
         request.release()
@@ -93,7 +93,7 @@ class Batch:
 
     def take_slot(self, request: Request) -> None:
         """As `place`, but if it fails, ends the request and removes it from the batch. Given."""
-        slot = self.free_slot
+        slot = self.slots.index(None)
         try:
             with model_call(request):
                 self.place(request)
@@ -114,8 +114,9 @@ class Batch:
         sampling = [request.sampling if request else None for request in self.slots]
         with model_call(*requests):
             chosen = self.model.decode(tokens, offsets, self.kv_cache, sampling=sampling)
-        for slot in running:
-            self.slots[slot].decode_done(chosen[slot])
+        for request, token in zip(self.slots, chosen, strict=True):
+            if request is not None and token is not None:
+                request.decode_done(token)
         # END TASK
         decode = Part("decode", tuple(requests), len(requests))
         self.on_event(Event("step", self.clock(), start=start, parts=(decode,)))
@@ -125,18 +126,18 @@ class Batch:
 
     def remove_ended(self) -> None:
         """Frees the slots of requests that have ended. Emits "finish" for each."""
-        for slot in self.running:
-            if self.slots[slot].is_done:
-                request, self.slots[slot] = self.slots[slot], None
+        for slot, request in enumerate(self.slots):
+            if request is not None and request.is_done:
+                self.slots[slot] = None
                 for layer in self.kv_cache:
                     layer.remove_request(slot)
                 self.emit("finish", request, slot)
 
     def close(self) -> None:
         """Releases the caches, once. A request that still runs is aborted."""
-        for slot in self.running:
-            self.slots[slot].abort()
-            self.slots[slot] = None
+        for request in self.requests:
+            request.abort()
+        self.slots[:] = [None] * len(self.slots)
         released, self.kv_cache = self.kv_cache, []
         for layer in released:
             layer.release()

@@ -3,8 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from ..tokenizer import Tokenizer
 from .batch import Batch
 from .chunked_prefill import batch_generate_with_chunked_prefill
 from .completion import Completion
@@ -15,7 +15,7 @@ from .request import Request, as_request
 
 def batch_generate(
     model: ServingModel,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompts: Sequence[str | Request],
     max_seq_len: int = 512,
     batch_size: int = 5,

@@ -195,7 +195,9 @@ class ChunkedPrefillMetrics:
                 for p in (50, 99)
             },
             "longest_gap_ms": 1000 * self.longest_gap if self._gaps else None,
-            "total_ms": 1000 * (self._end - self._start) if self._start is not None else None,
+            "total_ms": None
+            if self._start is None or self._end is None
+            else 1000 * (self._end - self._start),
         }
 
 

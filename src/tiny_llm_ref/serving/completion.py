@@ -24,4 +24,7 @@ class Completion:
     @classmethod
     def of(cls, request: Request) -> "Completion":
         """The completion of a request that has ended."""
-        return cls(request.prompt_idx, request.text, request.finish_reason, request.error)
+        reason = (
+            request.finish_reason or "unfinished"
+        )  # the second is a mistake of the caller, which tests then name
+        return cls(request.prompt_idx, request.text, reason, request.error)

@@ -45,9 +45,11 @@ class ServingModel(Protocol):
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[KvCache]:
         """Empty caches for one request of at most `max_seq_len` tokens, one per layer."""
+        ...
 
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchCache]:
         """Empty caches for a batch with this many slots, one per layer."""
+        ...
 
     def prefill(
         self,
@@ -90,6 +92,7 @@ class ServingModel(Protocol):
         Returns:
             The new token of each slot; None for an idle one.
         """
+        ...
 
 
 @dataclass(frozen=True)
@@ -120,3 +123,4 @@ class PackedModel(Protocol):
         Returns:
             One for each of `batch.sample_rows`.
         """
+        ...

@@ -1,15 +1,16 @@
 """Padding: the lists of a packed batch at the lengths of a bucket, so that no row and no key of the batch changes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from .flat_blocks import FlatBlocks
 from .past_reads import PastReads
 
+T = TypeVar("T")
 NOTHING = PastReads([], [], FlatBlocks([], [], [], [], []))
 
 
-def pad_to(values: Sequence[Any], count: int, filler: Any) -> list[Any]:
+def pad_to(values: Sequence[T], count: int, filler: T) -> list[T]:
     """The values, and fillers up to `count` in all. Given.
 
     Raises:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
+from ..tokenizer import Tokenizer
 from .answer_text import AnswerText
 from .chunk import next_chunk
 from .model import KvCache, ServingModel
@@ -36,7 +36,7 @@ class Request:
     def __init__(
         self,
         model: ServingModel,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         prompt: str | Sequence[int],
         prefill_max_step: int = 128,
         prompt_idx: int = 0,
@@ -69,7 +69,7 @@ class Request:
         self._is_aborted = False  # it ends at the end of that call
         try:
             words = [stop] if isinstance(stop, str) else stop or ()
-            self.answer = AnswerText(tokenizer, [*words, *(sampling.stop if sampling else ())])
+            self.answer = AnswerText(tokenizer, [*words, *((sampling and sampling.stop) or ())])
             self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
             self.fail(str(error))
@@ -110,6 +110,7 @@ class Request:
             )
         self.offset = len(self.prompt_tokens)
         self.is_prefill_done = True
+        assert token is not None  # `sample` has asked for one
         self.decode_done(token, update_offset=False)
 
     def try_prefill(self) -> int:
@@ -139,6 +140,7 @@ class Request:
         self.offset = chunk.stop
         if chunk.is_last:
             self.is_prefill_done = True
+            assert token is not None  # `sample` has asked for one
             self.decode_done(token, update_offset=False)
         return chunk.size
 
@@ -241,7 +243,7 @@ def model_call(*requests: Request) -> Iterator[None]:
 
 def as_request(
     model: ServingModel,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompt: str | Sequence[int] | Request,
     prompt_idx: int,
     max_seq_len: int,

@@ -1,9 +1,8 @@
 """Sampling parameters of a request, and limits of its answer. Given."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 # Only the engine of Week 3 supports these: `Request` raises ValueError for them.
 WEEK_3 = ("seed", "n", "sample_index", "logprobs", "ignore_eos")
@@ -74,11 +73,11 @@ class SamplingParams:
         return [name for name in names if getattr(self, name) != defaults[name]]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _strings(stop: Any) -> tuple[str, ...]:
+def _strings(stop: Iterable[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple.
 
     Raises:

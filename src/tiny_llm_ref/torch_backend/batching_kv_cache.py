@@ -54,9 +54,13 @@ class BatchingKvCache:
         # Use zeros, not uninitialised memory: hidden keys get weight 0, and 0 times NaN is NaN.
         # Whole steps are copied, and the slot is a number in an array, so that there are few shapes.
         # `index_put_` writes into the arrays themselves: a Gaudi's graphs do not support writing through a view.
-        if self.keys is None:
+        assert (
+            prefilled.keys is not None and prefilled.values is not None
+        )  # `_check_free` refuses an empty one
+        if self.keys is None or self.values is None:
             _, Hkv, _, D = prefilled.keys.shape
             self.max_seq_len = self.max_seq_len or prefilled.max_seq_len
+            assert self.max_seq_len is not None  # see `_check_free`
             shape = (self.max_active_requests, Hkv, round_up(self.max_seq_len), D)
             self.keys = prefilled.keys.new_zeros(shape)
             self.values = torch.zeros_like(self.keys)
@@ -75,6 +79,7 @@ class BatchingKvCache:
             positions: (B, L).
         """
         if self._heads is None:  # once for all steps
+            assert self.keys is not None  # both have made it
             self._heads = torch.arange(self.keys.shape[1], device=self.keys.device)[:, None]
         return rows[:, None, None], self._heads, positions[:, None]
 
@@ -105,9 +110,10 @@ class BatchingKvCache:
         self.offsets[slot], self.active[slot] = 0, False
         # END TASK
         # A mask gives old keys the weight 0, but 0 times NaN is NaN: the next request must not find one here.
-        row = torch.tensor([slot], device=self.keys.device)
-        self.keys.index_fill_(0, row, 0)
-        self.values.index_fill_(0, row, 0)
+        if self.keys is not None and self.values is not None:
+            row = torch.tensor([slot], device=self.keys.device)
+            self.keys.index_fill_(0, row, 0)
+            self.values.index_fill_(0, row, 0)
 
     def update_and_fetch(
         self,
@@ -144,6 +150,7 @@ class BatchingKvCache:
         S = self.num_keys(L)
         # TASK 2.6.1: write every row's tokens at that row's positions, count those of active slots, return S per row.
         # Three index arrays, of rows, heads and positions, name one place for every vector of D numbers.
+        assert self.keys is not None and self.values is not None  # a slot is in use
         places = self._places(torch.arange(B, device=key.device), positions)
         self.keys.index_put_(places, key)
         self.values.index_put_(places, value)
@@ -154,7 +161,7 @@ class BatchingKvCache:
         rows = [slot for slot, used in enumerate(self.active) if used]
         if not rows or rows[-1] >= B:
             raise ValueError(f"{B} rows for requests in slots {rows}: every slot in use needs its row")
-        if max(self.offsets) + L > self.max_seq_len:
+        if self.max_seq_len is not None and max(self.offsets) + L > self.max_seq_len:
             raise ValueError(f"{max(self.offsets)} + {L} tokens do not fit a slot of {self.max_seq_len}")
 
     def release(self) -> None:

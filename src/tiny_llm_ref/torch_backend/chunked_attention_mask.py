@@ -33,7 +33,7 @@ def chunked_attention_mask(
     device = chunk_start.device if device is None and isinstance(chunk_start, torch.Tensor) else device
     # TASK 2.7.6: compare the position of each query of the chunk with the position of each key.
     # Query i of the chunk has position chunk_start + i, and key j has j: the unused tail comes after every query.
-    S = chunk_start + chunk_size if total_length is None else total_length
+    S = int(chunk_start) + chunk_size if total_length is None else total_length
     queries = chunk_start + torch.arange(chunk_size, device=device)[:, None]
     keys = torch.arange(S, device=device)
     return torch.where(keys <= queries, 0.0, -torch.inf).to(dtype)

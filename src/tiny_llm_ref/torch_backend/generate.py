@@ -1,9 +1,10 @@
 """Text generation without a cache: the whole text is computed again for every token (Week 1)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
+
+from ..tokenizer import Tokenizer
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 Sampler = Callable[[torch.Tensor], torch.Tensor]
@@ -23,17 +24,17 @@ def next_token(model: Model, tokens: list[int], sampler: Sampler | None = None) 
     # TASK 1.6.1: run the model on all tokens, keep the logits of the last one, choose.
     logits = model(torch.tensor([tokens]))[:, -1]
     ids = torch.argmax(logits, dim=-1) if sampler is None else sampler(logits)
-    return ids.item()  # the only number of this step that is copied from the device to Python
+    return ids.item()  # pyright: ignore[reportReturnType]  (the only number of this step that is copied to Python)
 
 
-def prompt_ids(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
     """The ids of a prompt that is given as text or as ids. Given."""
     return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
 def simple_generate(
     model: Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompt: str | Sequence[int],
     sampler: Sampler | None = None,
     *,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -13,9 +13,11 @@ from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
 from .cpu_attention import StepReads, attend_decodes, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
-from .packed_attention import packed_attention, packed_mask
+from .packed_attention import PackedMask, packed_attention, packed_mask
 from .rms_norm import RMSNorm
 from .rope import RoPE
+
+AnyMask = PackedMask | StepReads  # of a packed step; the second on a CPU
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Kernels:
     attend: Callable[..., torch.Tensor] = scaled_dot_product_attention_grouped
     norm: type[RMSNorm] = RMSNorm
     rope: Callable[..., RoPE] = RoPE
-    packed_mask: Callable[..., Any] = packed_mask
+    packed_mask: Callable[..., AnyMask] = packed_mask
     packed_attention: Callable[..., torch.Tensor] = packed_attention
 
 
@@ -49,7 +51,8 @@ class _DeviceRoPE(RoPE):
     """RoPE as one kernel on a Gaudi, which needs the rows of its tables twice, for both halves of a head."""
 
     def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return tuple(torch.cat([rows, rows], dim=-1) for rows in super().rows(positions))
+        cos, sin = (torch.cat([rows, rows], dim=-1) for rows in super().rows(positions))
+        return cos, sin
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         return hpu.apply_rope(x, cos, sin)
@@ -60,7 +63,7 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
     return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
 
 
-def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> object:
+def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> AnyMask:
     """Day 3.3's masks; on a CPU, the slots that each request reads."""
     make = step_reads if inputs.segments.device.type == "cpu" else packed_mask
     return make(inputs, page_size, window)
@@ -72,7 +75,7 @@ def _packed_attention_device(
     value: torch.Tensor,
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
-    mask: Any,
+    mask: AnyMask,
     scale: float | None = None,
     decodes: Callable[..., torch.Tensor] = attend_decodes,
 ) -> torch.Tensor:
@@ -85,7 +88,9 @@ def _packed_attention_device(
 
 KERNELS = {
     "simple": Kernels(),
-    "tiled": Kernels(attend=flash_attention_tiled),
+    "tiled": Kernels(
+        attend=cast(Callable[..., torch.Tensor], flash_attention_tiled)
+    ),  # no statistics are asked for
     "device": Kernels(
         partial(flash_attention_device, may_hide_all=False),
         _DeviceNorm,
@@ -141,7 +146,7 @@ class _PackedWeight:
 PACKED_ROWS = 16
 
 
-def pack_weight(w: torch.Tensor) -> torch.Tensor:
+def pack_weight(w: torch.Tensor) -> torch.Tensor | _PackedWeight:
     """The matrix (O, I) in the layout of the device's products, for `dense_linear`; `w` itself where there is none.
 
     Only bf16 on a CPU with bf16 units has one: oneDNN's, which it would otherwise make again in every product.
@@ -177,7 +182,7 @@ def _has_bf16_units() -> bool:
 
 
 # To torch.compile a constant: what `torch.compiler.assume_constant_result` sets, which takes a second to import.
-_has_bf16_units._dynamo_marked_constant = True
+vars(_has_bf16_units)["_dynamo_marked_constant"] = True
 
 
 @cache

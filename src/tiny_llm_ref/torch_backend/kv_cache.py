@@ -42,9 +42,11 @@ class TinyKvCache(Protocol):
 
     def next_positions(self, B: int) -> list[int]:
         """The position of the next token in each of B rows."""
+        ...
 
     def num_keys(self, L: int) -> int:
         """S, the number of keys that `update_and_fetch` returns for L more tokens."""
+        ...
 
     def make_mask(
         self, L: int, dtype: torch.dtype, *, positions: torch.Tensor | None = None
@@ -61,6 +63,7 @@ class TinyKvCache(Protocol):
         positions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor | str | None]:
         """Stores L new tokens and returns all tokens: (key, value, length, mask)."""
+        ...
 
     def rewind(self, n: int) -> None:
         """Drops the last n tokens."""
@@ -154,7 +157,7 @@ class TinyKvFullCache:
         # Make room for `max_seq_len` tokens once; without a limit, in steps.
         # index_copy_ takes the positions from an array; a slice would make them constants of the program.
         room = round_up(self.max_seq_len or self.offset + L)
-        if self.keys is None:
+        if self.keys is None or self.values is None:
             B, Hkv, _, D = key.shape
             self.keys = key.new_zeros(B, Hkv, room, D)
             self.values = torch.zeros_like(self.keys)

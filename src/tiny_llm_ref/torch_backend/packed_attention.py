@@ -1,6 +1,7 @@
 """Attention over one row of many requests: three sets of keys, which are merged by their statistics (Day 2.4)."""
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
@@ -9,9 +10,11 @@ from . import hpu
 from .flash_attention import Statistics, finish_attention, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 
+Mask = TypeVar("Mask", PastMask, torch.Tensor)
+
 
 @dataclass(frozen=True)
-class PastPages:
+class PastPages(Generic[Mask]):
     """The pages that P rows of a step read, N in all.
 
     Args:
@@ -24,7 +27,7 @@ class PastPages:
     rows: torch.Tensor
     block_list: torch.Tensor
     block_groups: torch.Tensor
-    mask: PastMask | torch.Tensor
+    mask: Mask
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class PackedMask:
     """
 
     own: torch.Tensor
-    chunks: PastPages | None = None
-    decodes: PastPages | None = None
+    chunks: PastPages[PastMask] | None = None
+    decodes: PastPages[torch.Tensor] | None = None
 
 
 def segment_mask(segments: torch.Tensor, positions: torch.Tensor, window: int | None = None) -> torch.Tensor:
@@ -116,9 +119,10 @@ def merge_rows(statistics: Statistics, rows: torch.Tensor, past: Statistics) -> 
         rows: (P,) integers, which of them; each once.
         past: (o, m, l) of these P rows.
     """
-    some = tuple(part.index_select(0, rows) for part in statistics)
-    merged = merge_attention(some, past)
-    return tuple(part.index_copy(0, rows, new) for part, new in zip(statistics, merged, strict=True))
+    o, m, l = (part.index_select(0, rows) for part in statistics)
+    merged = merge_attention((o, m, l), past)
+    o, m, l = (part.index_copy(0, rows, new) for part, new in zip(statistics, merged, strict=True))
+    return o, m, l
 
 
 def packed_attention(

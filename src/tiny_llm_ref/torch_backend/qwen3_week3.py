@@ -8,8 +8,7 @@ import torch
 from ..layer_weights import Checkpoint
 from ..serving.packed_inputs import PackedInputs
 from .basics import silu
-from .kernels import Kernels, choose_kernels
-from .packed_attention import PackedMask
+from .kernels import AnyMask, Kernels, choose_kernels
 from .paged_kv_cache import TinyKvPagedPool
 from .projection import project
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2
@@ -28,8 +27,8 @@ class PackedStep:
 
     slots: torch.Tensor
     rows: tuple[torch.Tensor, ...]
-    mask: PackedMask
-    window_mask: PackedMask | None = None
+    mask: AnyMask
+    window_mask: AnyMask | None = None
 
 
 class Qwen3LayerWeek3(Qwen3LayerWeek2):

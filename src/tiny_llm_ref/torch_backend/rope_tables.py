@@ -1,14 +1,13 @@
 """The RoPE of a model, plain or with scaled frequencies. Given."""
 
-from typing import Any
-
 import torch
 
+from ..layer_weights import ModelShape, RopeScaling
 from .kernels import Kernels
 from .rope import RoPE
 
 
-def rope_of(config: Any, kernels: Kernels) -> RoPE:
+def rope_of(config: ModelShape, kernels: Kernels) -> RoPE:
     """The RoPE that all layers share, with the frequencies of `config.rope_scaling`."""
     rope = kernels.rope(config.head_dim, config.max_position_embeddings, config.rope_theta)
     if config.rope_scaling is not None:
@@ -16,7 +15,7 @@ def rope_of(config: Any, kernels: Kernels) -> RoPE:
     return rope
 
 
-def scaled_tables(scaling: Any, seq_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+def scaled_tables(scaling: RopeScaling, seq_len: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The cosines and sines of position · frequency, times the attention factor: each (seq_len, D/2) in float32.
 
     Both queries and keys are multiplied by the factor, so scores grow by its square.

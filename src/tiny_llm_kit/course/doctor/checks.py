@@ -72,7 +72,7 @@ def check_packages() -> Check:
         requirements = importlib.metadata.requires("tiny-llm") or []
     except importlib.metadata.PackageNotFoundError:
         return Check("packages", "missing", "the course itself is not installed here", "pdm install")
-    names = [re.match(r"[\w.-]+", line)[0] for line in requirements if ";" not in line]
+    names = [re.split(r"[^\w.-]", line)[0] for line in requirements if ";" not in line]
     absent = [name for name in names if setup_torch.version_of(name) is None]
     if absent:
         return Check("packages", "missing", f"absent: {', '.join(absent)}", "pdm install")
@@ -98,8 +98,8 @@ def check_mlx() -> Check:
 
 
 def check_torch() -> Check:
-    if facts().installed:
-        return _working("torch", facts().installed, "torch", "pdm run setup-torch")
+    if installed := facts().installed:
+        return _working("torch", installed, "torch", "pdm run setup-torch")
     return Check("torch", "warn", "not installed: no torch port", "pdm run setup-torch")
 
 

@@ -7,6 +7,8 @@ reads through its block table, and raises an AssertionError if that is not one t
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...solution_types import BlockAllocator, PackedBatch, Sampled
+
 END = 256  # ends a text of bytes
 
 
@@ -46,8 +48,8 @@ class FakePackedModel:
 
     def __init__(
         self,
-        allocator: Any,
-        sampled: Callable[[int], Any],
+        allocator: BlockAllocator,
+        sampled: Callable[[int], Sampled],
         answers: Mapping[str, str] | None = None,
         *,
         ends: int = 0,
@@ -60,14 +62,14 @@ class FakePackedModel:
         self.max_model_len, self.fails, self.during = max_model_len, fails or {}, during
         self.clock = clock or FakeClock()
         self.memory: dict[int, tuple[int, int]] = {}  # slot -> token, fingerprint of the text up to it
-        self.batches: list[Any] = []
+        self.batches: list[PackedBatch] = []
         self.scripts = {
             fingerprint([*prompt.encode(), *answer[:count].encode()]): [*answer.encode(), END][count]
             for prompt, answer in (answers or {}).items()
             for count in range(len(answer) + 1)
         }
 
-    def run(self, batch: Any) -> list[Any]:
+    def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`."""
         number = len(self.batches)
         assert number < 2000, "2000 calls of the model: the loop does not end"
@@ -96,7 +98,7 @@ class FakePackedModel:
             tokens.append(token)
         return tokens
 
-    def _check_shape(self, batch: Any) -> None:
+    def _check_shape(self, batch: PackedBatch) -> None:
         T, R = len(batch.token_ids), len(batch.context_lens)
         assert T, "a call of the model without any token"
         assert len(batch.positions) == len(batch.slots) == T, (
@@ -113,11 +115,11 @@ class FakePackedModel:
         assert len(batch.sampling) == len(batch.sample_rows), "one entry of sampling per sampled row"
         assert set(batch.sample_rows) <= set(range(T)), f"sample_rows {batch.sample_rows} of {T} rows"
 
-    def _check_blocks(self, batch: Any, when: str) -> None:
+    def _check_blocks(self, batch: PackedBatch, when: str) -> None:
         free = [b for table in batch.block_tables for b in table if not self.allocator.reference_counts[b]]
         assert not free, f"block {free[0]} of a request in the batch was freed {when}"
 
-    def _write(self, batch: Any, index: int, halfway: bool) -> list[int]:
+    def _write(self, batch: PackedBatch, index: int, halfway: bool) -> list[int]:
         """Write the rows of a request; return the fingerprint of its text at each of them."""
         (first, stop), context = batch.spans[index], batch.context_lens[index]
         positions = batch.positions[first:stop]

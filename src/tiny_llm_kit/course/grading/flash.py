@@ -5,7 +5,7 @@ import numpy as np
 Statistics = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def statistics64(query, key, value, scale=None, mask=0.0) -> Statistics:
+def statistics64(query, key, value, scale=None, mask: np.ndarray | float = 0.0) -> Statistics:
     """(o, m, l) computed naively, with every K/V head repeated.
 
     A row that sees nothing has o = 0, m = -inf, l = 0.

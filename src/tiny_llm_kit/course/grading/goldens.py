@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...engine.port import Port
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...repo import ROOT
@@ -135,7 +136,7 @@ def random_inputs(case: SmallModel) -> tuple[np.ndarray, np.ndarray]:
     return inputs, stream.astype(np.float32)
 
 
-def random_checkpoint(b, case: SmallModel, dtype: str = "float32") -> Checkpoint:
+def random_checkpoint(b: Port, case: SmallModel, dtype: str = "float32") -> Checkpoint:
     """The case's weights on the port `b`."""
     weights = {name: b.array(weight, dtype) for name, weight in random_weights(case).items()}
     return Checkpoint(case.config, weights)

@@ -34,10 +34,11 @@ class Pages:
     def text(self, request: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of a request in the order of its text, (Hkv, S, D) each."""
         table, S = list(self.tables[request]), self.lengths[request]
-        return tuple(
+        keys, values = (
             pages[table].reshape(-1, *pages.shape[2:])[:S].swapaxes(0, 1)
             for pages in (self.keys, self.values)
         )
+        return keys, values
 
     def slots_in_use(self) -> np.ndarray:
         """(num_blocks + 1, page_size): whether any request has a token there."""
@@ -85,4 +86,5 @@ def prompt64(query: np.ndarray, pages: Pages, request: int, positions, scale=Non
 
 
 def _stacked(parts: Sequence[Statistics]) -> Statistics:
-    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+    o, m, l = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return o, m, l

@@ -54,24 +54,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "b" in metafunc.fixturenames:
-        metafunc.parametrize("b", metafunc.config.getoption("backends").split(","), indirect=True)
+        metafunc.parametrize("b", metafunc.config.option.backends.split(","), indirect=True)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    item.repr_failure = partial(_repr_failure, item.repr_failure)
+    vars(item)["repr_failure"] = partial(_repr_failure, item.repr_failure)  # a method, of this item alone
 
 
 @pytest.fixture(scope="session")
 def b(request: pytest.FixtureRequest) -> Port:
     """The names under test on one backend, with `b.array(numpy)` and `b.numpy(array)`."""
-    option = request.config.getoption
-    return Port(SOLUTIONS[option("solution")], request.param, option("device"))
+    option = request.config.option
+    return Port(SOLUTIONS[option.solution], request.param, option.device)
 
 
 @pytest.fixture(scope="session")
 def s(request: pytest.FixtureRequest):
     """The policy under test, `serving`; it uses no arrays, so its tests run once."""
-    return resolve_serving(SOLUTIONS[request.config.getoption("solution")])
+    return resolve_serving(SOLUTIONS[request.config.option.solution])
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ class Grader:
         self._set_aside_what_needs_more(items)
 
     def _keep_wanted(self, items: list[pytest.Item]) -> None:
-        wanted = {parse_task(text) for text in self.config.getoption("tasks")}
+        wanted = {parse_task(text) for text in self.config.option.tasks}
         if wanted:
             unwanted = [item for item in items if task_of(item) not in wanted]
             self.config.hook.pytest_deselected(items=unwanted)
@@ -134,7 +134,7 @@ class Grader:
 
     def _too_long(self, item: pytest.Item) -> str | None:
         is_long = item.get_closest_marker("long") is not None
-        return "--long" if is_long and not self.config.getoption("long") else None
+        return "--long" if is_long and not self.config.option.long else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -176,9 +176,10 @@ class Grader:
         return None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput["untested"] = self.untested
-        elif self.config.getoption("record"):
+        output = getattr(self.config, "workeroutput", None)  # of a process of xdist
+        if output is not None:
+            output["untested"] = self.untested
+        elif self.config.option.record:
             try:
                 record_results(self.outcomes)
             except OSError as error:  # a read-only checkout: the results count anyway
@@ -187,9 +188,9 @@ class Grader:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
-        option = self.config.getoption
+        option = self.config.option
         terminalreporter.write_line(
-            f"tested: src/{SOLUTIONS[option('solution')]}, ports: {option('backends')}, device: {option('device')}"
+            f"tested: src/{SOLUTIONS[option.solution]}, ports: {option.backends}, device: {option.device}"
         )
         if self.not_kept:
             where = f"{self.not_kept.filename} ({self.not_kept.strerror})"
@@ -212,7 +213,8 @@ class Grader:
     def _blank_days_before(self) -> list[Day]:
         """Earlier days, not selected, whose blank tasks the tests ran into."""
         asked = {task.of_day for _, task in self.outcomes}
-        return sorted({task_of_label(label)[0].of_day for label in self.blanks} - asked)
+        blanks = {found[0].of_day for label in self.blanks if (found := task_of_label(label))}
+        return sorted(blanks - asked)
 
 
 def _where(missing: str) -> str:

@@ -11,11 +11,11 @@ from ...engine.arguments import DEVICES
 from ...engine.port import SOLUTIONS, Port
 from ...repo import PORTS, ROOT
 from ...terminal import fail
-from ..address import Day, Task
+from ..address import Day
 from ..tree import day_tests, days, tasks
 
 
-def parser(prog: str, description: str) -> argparse.ArgumentParser:
+def parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     """The options that both commands have."""
     made = argparse.ArgumentParser(
         prog=prog, description=description, epilog="more arguments go to pytest, after --"
@@ -54,7 +54,7 @@ def selected_days(week: int | None, day: int | None, task: int | None) -> list[D
     if week is not None and not found:
         wanted = f"week {week}" + (f" day {day}" if day is not None else "")
         fail(f"the course has no {wanted}; its days are {', '.join(map(str, days()))}")
-    if task is not None and Task(week, day, task) not in tasks():
+    if task is not None and (week, day, task) not in tasks():
         numbers = [str(t.number) for t in tasks() if t.of_day == found[0]]
         fail(f"day {found[0]} has no task {task}; its tasks are {', '.join(numbers)}")
     return found

@@ -16,7 +16,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self):
         super().__init__()
         self.now, self.rounds = 0.0, 0
-        self._really_select, self._selector.select = self._selector.select, self._select
+        selector = vars(self)["_selector"]  # asyncio has no public name for it
+        self._really_select, selector.select = selector.select, self._select
 
     def _select(self, timeout: float | None = None) -> list:
         self.rounds += 1
@@ -64,7 +65,7 @@ def run_virtually(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> 
     """
     loop, tasks = VirtualTimeLoop(), []
 
-    def factory(loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options: Any) -> asyncio.Task:
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task:
         tasks.append(asyncio.Task(coroutine, loop=loop, **options))
         return tasks[-1]
 

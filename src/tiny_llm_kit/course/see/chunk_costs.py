@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 
 MODEL = "tiny-qwen3"
 CONTEXT = 1024
@@ -29,7 +30,7 @@ class Chunks:
         tokens: of the prompt.
     """
 
-    def __init__(self, b, checkpoint, attention: str, tokens: int, layers: int | None = None):
+    def __init__(self, b: Port, checkpoint, attention: str, tokens: int, layers: int | None = None):
         self.b, self.model = b, b.Qwen3ModelWeek2(checkpoint, attention=attention)
         self.model.layers = self.model.layers[:layers]
         self.ids = np.random.default_rng(0).integers(0, checkpoint.config.vocab_size, size=tokens)
@@ -55,7 +56,7 @@ class Chunks:
             cache.materialize()
 
 
-def activation_bytes(b, attention: str, sizes: Iterable[int], context: int) -> dict[int, int]:
+def activation_bytes(b: Port, attention: str, sizes: Iterable[int], context: int) -> dict[int, int]:
     """Peak bytes of the last chunk of a prompt of `context` tokens, by chunk size."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     chunks = Chunks(b, checkpoint, attention, context, layers=1)
@@ -70,7 +71,7 @@ def activation_bytes(b, attention: str, sizes: Iterable[int], context: int) -> d
     return {size: b.peak_bytes(lambda size=size: last(size)) for size in sizes}
 
 
-def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
+def lazy_bytes(b: Port, size: int, tokens: int) -> tuple[int, int]:
     """Peak bytes of a chunked prefill, with `materialize()` between two chunks and without.
 
     The cache is counted here, because the run creates it.
@@ -87,7 +88,7 @@ def lazy_bytes(b, size: int, tokens: int) -> tuple[int, int]:
     return b.peak_bytes(lambda: prefill(True)), b.peak_bytes(lambda: prefill(False))
 
 
-def show_activation_memory(b, console: Console) -> None:
+def show_activation_memory(b: Port, console: Console) -> None:
     """Show the peak memory of a prompt's last chunk, for every chunk size and two kinds of attention."""
     console.print(f"A prompt of {CONTEXT:,} tokens: what its last chunk held at its peak in a layer of")
     console.print(f"{MODEL}, beside the weights and the cache, with simple attention and with the")
@@ -109,7 +110,7 @@ def show_peaks(console: Console, head: str, peaks: Mapping[Any, Mapping[str, int
             label = ""
 
 
-def show_lazy_chunks(b, console: Console) -> None:
+def show_lazy_chunks(b: Port, console: Console) -> None:
     """Show the peak memory of a prefill whose caches are not evaluated between two chunks. MLX only."""
     console.print(f"{MODEL}, chunks of {LAZY_CHUNK} tokens: peak memory of a prefill, with its cache.")
     console.print("With materialize() after every chunk; without, all wait for the last one.\n")

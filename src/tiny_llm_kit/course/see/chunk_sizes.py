@@ -1,10 +1,13 @@
 """Chunk sizes, for the screens of Day 2.7: what each costs on the shipped model, and what two policies choose."""
 
+import math
 from itertools import groupby
 
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
+from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import WITHOUT_A_FUSED_KERNEL, median, percent, shown, sweep
 from ...trace.serve import Serving, serve
 from ...trace.simulation.cost_model import measured_costs
@@ -32,7 +35,7 @@ PROMPTS, RUNNING_SLOTS, SLOTS = (1000, 4000), (0, 4, 5), 5
 TARGET, LONG_PROMPT = 0.05, 3072  # seconds of a chunk, tokens
 
 
-def show_measured(b, names, console: Console) -> None:
+def show_measured(b: Port, names: ServingPackage, console: Console) -> None:
     """Show each chunk size on the shipped model, compared with whole prompts."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     model = b.Qwen3ModelWeek2(checkpoint, attention="device")
@@ -42,9 +45,9 @@ def show_measured(b, names, console: Console) -> None:
     console.print(f"{WORKLOAD.says}\n")
     heads = ("TTFT long", "TTFT short", "TBT p99", "longest gap", "total")
     console.print("chunk " + "".join(f"{head:>14}" for head in heads), style="bold")
-    none = {figure: median(found["runs"]["none"], figure) for figure in FIGURES}
+    none = {figure: median(found["runs"]["none"], figure) or math.nan for figure in FIGURES}
     for step in STEPS:
-        mine = {figure: median(found["runs"][shown(step)], figure) for figure in FIGURES}
+        mine = {figure: median(found["runs"][shown(step)], figure) or math.nan for figure in FIGURES}
         console.print(f"{shown(step):<6}" + "".join(f"{1000 * mine[f]:>11,.1f} ms" for f in FIGURES))
         if step is not None:
             changes = "".join(f"{percent(mine[f] / none[f] - 1):>14}" for f in FIGURES)
@@ -52,7 +55,7 @@ def show_measured(b, names, console: Console) -> None:
     console.print(WITHOUT_A_FUSED_KERNEL)
 
 
-def show_choices(names, console: Console) -> None:
+def show_choices(names: ServingPackage, console: Console) -> None:
     """Show the rule of thumb for a few states, and the adaptive chunker's sizes for a long prompt."""
     console.print(
         f"rule of thumb, {SLOTS} slots" + "".join(f"{n:>6} run" for n in RUNNING_SLOTS), style="bold"
@@ -66,7 +69,7 @@ def show_choices(names, console: Console) -> None:
     console.print("  ".join(_runs(_chosen(names, long))))
 
 
-def _chosen(names, workload: Workload) -> list[int]:
+def _chosen(names: ServingPackage, workload: Workload) -> list[int]:
     """Tokens of each chunk of the long prompt, in virtual time."""
     model = SimulatedModel(measured_costs())
     serving = Serving(names, model, clock=model.clock)

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from ...engine.loading import load_network
+from ...engine.port import Port
 from ...trace.prompts import QUESTIONS, rendered
 
 # Bits of a number, and the type of the scale and the bias of a group.
@@ -35,7 +36,7 @@ class Kept:
     prompts: int
 
 
-def keep_in_few_bits(b) -> list[Kept]:
+def keep_in_few_bits(b: Port) -> list[Kept]:
     """Measure each format on the questions of `batch-main`: round their caches, then decode one more token."""
     model, tokenizer = load_network(b, MODEL, "week2")
     numbers = 2 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim
@@ -52,7 +53,7 @@ def keep_in_few_bits(b) -> list[Kept]:
     return found
 
 
-def _scores_of_each(b, model, prompt: list[int]) -> np.ndarray:
+def _scores_of_each(b: Port, model, prompt: list[int]) -> np.ndarray:
     """(1 + ways, V) logits of a prompt's last token, after a plain cache and after each rounded one."""
     cache, scores = model.create_kv_cache(len(prompt)), []
     model(b.array([prompt[:-1]]), 0, cache, 0)
@@ -66,7 +67,7 @@ def _scores_of_each(b, model, prompt: list[int]) -> np.ndarray:
     return np.stack(scores)
 
 
-def _rounded(b, bits: int, scale: str | None, kept):
+def _rounded(b: Port, bits: int, scale: str | None, kept):
     """Keys or values after a round trip through bf16 pages, plain or quantised as in Day 2.2."""
     pages = b.array(b.numpy(kept), "bfloat16")
     if scale:

@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...engine.port import Port
+from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import shown
 from ...trace.serve import Serving, serve
 from ...trace.simulation.cost_model import measured_costs
@@ -28,7 +30,7 @@ VISIBLE, HIDDEN = "██", " ·"
 STYLES = {"!": "bold red", "·": "dim", "-": "dim"}
 
 
-def show_timelines(names, console: Console) -> None:
+def show_timelines(names: ServingPackage, console: Console) -> None:
     """Draw the same requests before and after."""
     console.print("A and B decode. C arrives with a prompt of 22 tokens. Time runs to the right.")
     console.print("ABC  a prompt   abc  a new token   -  queued   ·  waits as agreed   !  stalls\n")
@@ -39,7 +41,7 @@ def show_timelines(names, console: Console) -> None:
         console.print()
 
 
-def timeline(names, workload: Workload, chunk: int, **turns) -> list[Text]:
+def timeline(names: ServingPackage, workload: Workload, chunk: int, **turns) -> list[Text]:
     """A timeline as text, one line per request."""
     model = SimulatedModel()
     trace = serve(Serving(names, model, clock=model.clock), workload, chunk, **turns).trace()
@@ -75,7 +77,7 @@ def _mark_waits(cells: list[str], promise: int) -> None:
             cells[place] = "·" if waited <= promise else "!"
 
 
-def show_stalls(names, console: Console) -> None:
+def show_stalls(names: ServingPackage, console: Console) -> None:
     """Print the chapter's prediction, and the counted stalls."""
     long = decode_heavy(2048)
     pieces = -(-2048 // long.promise)
@@ -88,11 +90,11 @@ def show_stalls(names, console: Console) -> None:
     for step in STEPS:
         model = SimulatedModel(measured_costs())
         trace = serve(Serving(names, model, clock=model.clock), long, step).trace()
-        table.add_row(shown(step), str(trace.stall_steps), f"{1000 * trace.longest_gap:.1f}")
+        table.add_row(shown(step), str(trace.stall_steps), f"{1000 * (trace.longest_gap or 0.0):.1f}")
     console.print(table)
 
 
-def show_mask(b, console: Console) -> None:
+def show_mask(b: Port, console: Console) -> None:
     """Draw the mask of a chunk."""
     start, size, total = 3, 3, 10
     console.print(f"A chunk of {size} tokens after {start} others, in a cache of {total} keys.")

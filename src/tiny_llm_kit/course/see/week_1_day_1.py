@@ -8,6 +8,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ...engine.port import Port
+
 WORDS = ["a", "cat", "saw", "its", "tail"]
 # What each word is: one row a word, one column a kind (article, animal, verb, owner, thing).
 KEYS = np.eye(5)
@@ -24,7 +26,7 @@ LOOKS_FOR = np.array(
 )
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw the weights three times: as they are, with a scale of 0, and with the future hidden."""
     causal = np.where(np.tri(len(WORDS)) > 0, 0.0, -np.inf)
     console.print("Row: the word that looks. Column: the word it looks at. Each row sums to 1.\n")
@@ -39,7 +41,7 @@ def show(b, console: Console) -> None:
     )
 
 
-def _weights(b, scale: float | None = None, mask: np.ndarray | None = None) -> np.ndarray:
+def _weights(b: Port, scale: float | None = None, mask: np.ndarray | None = None) -> np.ndarray:
     """(5, 5) attention weights, computed by the solution."""
     query, key, value = (b.array(x) for x in (LOOKS_FOR, KEYS, np.eye(len(WORDS))))
     mask = None if mask is None else b.array(mask)

@@ -3,6 +3,8 @@
 import numpy as np
 from rich.console import Console
 
+from ...engine.port import Port
+
 D, POSITIONS = 8, 1024
 ARROWS = "→↗↑↖←↙↓↘"  # one for every eighth of a turn, anticlockwise
 SHOWN = [*range(8), 50, 100, 500, 1000]
@@ -10,7 +12,7 @@ WIDTHS = [4] * 8 + [5] * 4  # of their columns
 DISTANCES = [0, 1, 2, 3, 5, 10, 50, 100]
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Turn the pair (1, 0) to many positions, compare scores along the text, and show both pairings."""
     console.print(
         f"RoPE({D}, {POSITIONS}): a head of {D} numbers is {D // 2} pairs, and each pair is an arrow."
@@ -23,7 +25,7 @@ def show(b, console: Console) -> None:
     _partners(b, console)
 
 
-def _arrows(b, console: Console) -> None:
+def _arrows(b: Port, console: Console) -> None:
     """Draw one row per pair.
 
     Halves are the pairs: dims 0 … D/2 - 1 hold the first numbers, the rest their partners.
@@ -39,7 +41,7 @@ def _arrows(b, console: Console) -> None:
         console.print(f"    pair {pair}{cells}{after:9,.0f} tokens")
 
 
-def _scores(b, console: Console) -> None:
+def _scores(b: Port, console: Console) -> None:
     """Print one row per position of the key, one column per distance; the rows are equal."""
     rope, ones = b.RoPE(D, POSITIONS), np.ones(D)
     console.print("      distance" + "".join(f"{d:>8}" for d in DISTANCES), style="bold")
@@ -49,7 +51,7 @@ def _scores(b, console: Console) -> None:
         console.print(f"  key at {place:5}" + "".join(f"{score:8.2f}" for score in scores))
 
 
-def _partners(b, console: Console) -> None:
+def _partners(b: Port, console: Console) -> None:
     console.print(" " * 20 + "".join(f"  dim {d}" for d in range(D)), style="bold")
     for traditional in (False, True):
         turned = _at(b, b.RoPE(D, POSITIONS, traditional=traditional), np.eye(D)[0], [1])[0]
@@ -57,7 +59,7 @@ def _partners(b, console: Console) -> None:
         console.print(f"  traditional={traditional!s:<6}" + cells)
 
 
-def _at(b, rope, head: np.ndarray, positions: list[int]) -> np.ndarray:
+def _at(b: Port, rope, head: np.ndarray, positions: list[int]) -> np.ndarray:
     """(positions, D): the same head at each of the positions, turned by the solution."""
     x = np.tile(head, (1, len(positions), 1, 1)).reshape(1, len(positions), 1, D)
     return b.numpy(rope(b.array(x), b.array(positions)))[0, :, 0]

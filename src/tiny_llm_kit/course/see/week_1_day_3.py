@@ -3,11 +3,13 @@
 import numpy as np
 from rich.console import Console
 
+from ...engine.port import Port
+
 VISIBLE, HIDDEN = "██", " ·"
 E, H, HKV, D = 12, 8, 2, 4
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw the masks for a whole text and for three new tokens, the groups of heads, and the reach of a change."""
     console.print(f"Row: a query. Column: a key. {VISIBLE} it may look, {HIDDEN} it may not.\n")
     _mask(b, console, 8, 8)
@@ -21,14 +23,14 @@ def show(b, console: Console) -> None:
     _reach(b, console)
 
 
-def _mask(b, console: Console, L: int, S: int) -> None:
+def _mask(b: Port, console: Console, L: int, S: int) -> None:
     console.print(f"{f'causal_mask({L}, {S})':<21}" + "".join(f" {key:2}" for key in range(S)), style="bold")
     for query, row in enumerate(b.numpy(b.causal_mask(L, S, b.dtype("float32")))):
         cells = "".join(f" {VISIBLE if value == 0 else HIDDEN}" for value in row)
         console.print(f"  query {query}, position {S - L + query}{cells}")
 
 
-def _groups(b, console: Console) -> None:
+def _groups(b: Port, console: Console) -> None:
     query, key = np.zeros((H, 1, D)), np.zeros((HKV, 1, D))
     value = np.broadcast_to(np.arange(float(HKV))[:, None, None], key.shape)
     read = b.numpy(b.scaled_dot_product_attention_grouped(*map(b.array, (query, key, value))))[:, 0, 0]
@@ -36,7 +38,7 @@ def _groups(b, console: Console) -> None:
     console.print("  K/V head  " + "".join(f"{value:4.0f}" for value in read), style="bold")
 
 
-def _reach(b, console: Console) -> None:
+def _reach(b: Port, console: Console) -> None:
     rng = np.random.default_rng(0)
     shapes = [(H * D, E), (HKV * D, E), (HKV * D, E), (E, H * D)]
     weights = [rng.normal(size=shape) for shape in shapes] + [np.ones(D), np.ones(D)]

@@ -3,13 +3,15 @@
 import numpy as np
 from rich.console import Console
 
+from ...engine.port import Port
+
 SIZES = (64, 512, 4096, 16384)
 VECTORS = 100
 SILU_AT = (-10000.0, -20.0, -1.278, 0.0, 1.0, 20.0, 10000.0)
 GATES = (-6.0, -2.0, -1.0, 0.0, 1.0, 2.0, 6.0)
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Measure the norm in bf16 and float16, tabulate silu, and open a gate step by step."""
     console.print(f"{VECTORS} vectors of E numbers, in bf16, through RMSNorm. Their RMS should be 1.")
     console.print("How far it is from 1, in the worst of them:\n")
@@ -22,7 +24,7 @@ def show(b, console: Console) -> None:
     _gate(b, console)
 
 
-def _sizes(b, console: Console) -> None:
+def _sizes(b: Port, console: Console) -> None:
     """The learner's norm, and two in NumPy: every step rounded to bf16, and the sum in bf16 as well."""
     console.print(
         f"{'E':>8}{'yours':>12}{'mean and root in bf16':>26}{'running sum in bf16':>24}", style="bold"
@@ -56,7 +58,7 @@ def _bf16(x: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
 
 
-def _overflow(b, console: Console) -> None:
+def _overflow(b: Port, console: Console) -> None:
     x = (300 * np.random.default_rng(1).normal(size=64)).astype(np.float16)
     yours = b.numpy(b.RMSNorm(64, b.array(np.ones(64), "float16"))(b.array(x, "float16"))).astype(float)
     with np.errstate(over="ignore"):
@@ -69,7 +71,7 @@ def _overflow(b, console: Console) -> None:
     )
 
 
-def _silu(b, console: Console) -> None:
+def _silu(b: Port, console: Console) -> None:
     x = np.array(SILU_AT, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         naive = x * np.exp(x) / (1 + np.exp(x))
@@ -85,7 +87,7 @@ def _silu(b, console: Console) -> None:
         console.print(f"{name:>16}{cells}", style="bold" if name == "x" else "")
 
 
-def _gate(b, console: Console) -> None:
+def _gate(b: Port, console: Console) -> None:
     size = len(GATES)
     one = np.eye(size)
     mlp = b.Qwen3MLP(size, size, b.array(np.diag(GATES)), b.array(10 * one), b.array(one))

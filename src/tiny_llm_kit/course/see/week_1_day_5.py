@@ -6,6 +6,7 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.tokenizer import load_tokenizer
@@ -15,7 +16,7 @@ SHIPPED = "tiny-qwen3"
 QUESTION = "What is chunked prefill?"
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Count the numbers of the shipped model and of Qwen3-0.6B, then ask the shipped one for the next token."""
     checkpoint = load_checkpoint(SHIPPED, b.name, b.device, "float32")
     counted = sum(prod(array.shape) for array in checkpoint.weights.values())
@@ -54,7 +55,7 @@ def _mib(count: int) -> str:
     return f"{count / 2**20:,.2f} MiB"
 
 
-def _next_tokens(b, checkpoint: Checkpoint, console: Console) -> None:
+def _next_tokens(b: Port, checkpoint: Checkpoint, console: Console) -> None:
     tokenizer = load_tokenizer(SHIPPED)
     chat = [{"role": "user", "content": QUESTION}]
     ids = tokenizer.encode(tokenizer.apply_chat_template(chat, add_generation_prompt=True))

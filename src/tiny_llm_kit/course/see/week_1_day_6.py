@@ -7,13 +7,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 
 MODEL = "tiny-qwen3"
 QUESTION = "What is temperature?"
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Ask one question and draw what each token of the answer cost."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))

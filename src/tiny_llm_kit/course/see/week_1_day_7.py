@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 
 MODEL = "tiny-qwen3"
@@ -25,7 +26,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Bars of the learner's softmax, the size of the nucleus, and draws of the learner's sampler."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
@@ -43,17 +44,17 @@ def _prompt(tokenizer, question: str) -> str:
     return tokenizer.apply_chat_template([{"role": "user", "content": question}])
 
 
-def _weights(b, logits: np.ndarray, temp: float) -> np.ndarray:
+def _weights(b: Port, logits: np.ndarray, temp: float) -> np.ndarray:
     """(V,) probabilities by the learner's softmax."""
     return b.numpy(b.softmax(b.array(logits[None] / temp), -1))[0]
 
 
-def _nucleus(b, logits: np.ndarray) -> int:
+def _nucleus(b: Port, logits: np.ndarray) -> int:
     """The number of tokens that the learner's top-p keeps."""
     return int(np.isfinite(b.numpy(b.sampler.keep_top_p(b.array(logits[None]), NUCLEUS))).sum())
 
 
-def _three_temperatures(b, console: Console, tokenizer, question: str, logits: np.ndarray) -> None:
+def _three_temperatures(b: Port, console: Console, tokenizer, question: str, logits: np.ndarray) -> None:
     weights = [_weights(b, logits, temp) for temp in TEMPERATURES]
     best = np.argsort(-logits, kind="stable")[:6]
     console.print(
@@ -74,7 +75,7 @@ def _row(name: str, shares: list[float]) -> Text:
     return line
 
 
-def _what_comes(b, console: Console) -> None:
+def _what_comes(b: Port, console: Console) -> None:
     named = ", ".join(f"{name} {100 * share:.0f}%" for name, share in DRINKS.items())
     console.print(f"\nWhat came in {DRAWS} draws from {named}:", highlight=False)
     logits = b.array(np.tile(np.log(list(DRINKS.values())), (DRAWS, 1)))
@@ -86,7 +87,7 @@ def _what_comes(b, console: Console) -> None:
         console.print(f"  {' '.join(filter(None, given)):26}{' '.join(names)}", highlight=False)
 
 
-def _steps_with_a_choice(b, console: Console, model, tokenizer, prompt: str) -> None:
+def _steps_with_a_choice(b: Port, console: Console, model, tokenizer, prompt: str) -> None:
     """Count the steps of a well-known answer at which more than one token can be drawn."""
     rows: list[np.ndarray] = []
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 from ...trace.samples import medians
 
 MODEL = "tiny-qwen3"
@@ -21,7 +22,7 @@ PROMPT, TOKENS = 5, 200
 MEASURED = (r" *[\d,]+\.\d(?= (?:ms|tok/s|×))", r" *█+")
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Time one more token after texts of several lengths, on the learner's two models."""
     checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
     console.print(
@@ -37,7 +38,7 @@ def show(b, console: Console) -> None:
     console.print(_memory(checkpoint.config))
 
 
-def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
+def _costs(b: Port, checkpoint) -> dict[int, tuple[float, float]]:
     """Median seconds of one more token, without and with the cache, by context length."""
     week_1, week_2 = b.Qwen3ModelWeek1(checkpoint), b.Qwen3ModelWeek2(checkpoint)
     runs = {context: _runs(b, week_1, week_2, context) for context in CONTEXTS}
@@ -47,7 +48,7 @@ def _costs(b, checkpoint) -> dict[int, tuple[float, float]]:
     return {context: (seconds[context, 0], seconds[context, 1]) for context in CONTEXTS}
 
 
-def _runs(b, week_1, week_2, context: int) -> tuple[Callable, Callable]:
+def _runs(b: Port, week_1, week_2, context: int) -> tuple[Callable, Callable]:
     """Two functions that compute the logits of one more token: without and with a cache."""
     ids = np.random.default_rng(0).integers(0, week_1.config.vocab_size, size=(1, context))
     text, token = b.array(ids), b.array(ids[:, -1:])
@@ -104,7 +105,7 @@ class ConcatenatingCache:
     def make_mask(self, L: int, dtype, *, positions=None) -> str | None:
         return None if L == 1 else "causal"
 
-    def update_and_fetch(self, key, value, mask_length=None, mask=None, *, positions=None):
+    def update_and_fetch(self, key, value, mask_length=None, mask=None, *, positions):
         if self.offset:
             key, value = (
                 self.concatenate([old, new], 2) for old, new in ((self.keys, key), (self.values, value))
@@ -113,7 +114,7 @@ class ConcatenatingCache:
         return key, value, self.offset, mask
 
 
-def show_torch(b, console: Console) -> None:
+def show_torch(b: Port, console: Console) -> None:
     """Decode with both caches, and count the programs that a compiler would make."""
     model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     model.layers = model.layers[:1]  # all layers ask for the same
@@ -127,7 +128,7 @@ def show_torch(b, console: Console) -> None:
         console.print(Text.assemble(f"  a cache {name:16}", (f"  {count:15}", "bold"), f"{reads} host reads"))
 
 
-def signatures(b, model, caches, tokens: int) -> tuple[int, int]:
+def signatures(b: Port, model, caches, tokens: int) -> tuple[int, int]:
     """(different signatures, host reads) of this many decode steps after a short prompt.
 
     Positions are numbers in an array, as a Gaudi wants them: as Python's numbers they would be part of the program.

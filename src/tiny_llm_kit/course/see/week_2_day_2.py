@@ -6,6 +6,7 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 from ...model.config import ModelConfig
 from ...trace.shapes import QWEN3_06B
 from .week_1_day_5 import SHIPPED, parameters
@@ -32,7 +33,7 @@ MODELS = {
 }
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Quantise a matrix of the shipped model, then count bytes."""
     w = load_checkpoint(SHIPPED, b.name, b.device, "bfloat16").weight(MATRIX, 192, 512)
     console.print(f"{MATRIX}: {SHOWN} of a group of {GROUP_SIZE}, in {BITS} bits\n")
@@ -45,7 +46,7 @@ def show(b, console: Console) -> None:
     _roofline(console)
 
 
-def _group(b, w, console: Console) -> None:
+def _group(b: Port, w, console: Console) -> None:
     words, scales, biases = b.quantize_weights(w, GROUP_SIZE, BITS)
     scale, bias = float(b.numpy(scales)[0, 0]), float(b.numpy(biases)[0, 0])
     q = b.numpy(b.words_to_numbers(words, BITS))[0, :SHOWN]
@@ -65,7 +66,7 @@ def _row(console: Console, name: str, values, form: str) -> None:
     console.print(f"{name:>16}" + "".join(f"{value + 0:>8{form}}" for value in values))
 
 
-def _formats(b, w, console: Console) -> None:
+def _formats(b: Port, w, console: Console) -> None:
     header = f"{'bits':>6}{'group':>8}{'bits a weight':>16}{'worst error':>15}{'mean error':>14}"
     console.print(header + f"{'share of |w|':>16}", style="bold")
     exact = b.numpy(w).astype(np.float64)

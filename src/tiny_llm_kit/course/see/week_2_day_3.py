@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from ...engine.loading import load_checkpoint
+from ...engine.port import Port
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...model.tokenizer import load_tokenizer
 from ...trace.samples import medians
@@ -21,13 +22,13 @@ MATRICES = 12
 ROUNDS = 15
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Quantise the shipped model, and let it answer."""
     console.print("The shipped model in bf16, the matrices of its layers quantised:\n")
     _model(b, console)
 
 
-def show_mlx(b, console: Console) -> None:
+def show_mlx(b: Port, console: Console) -> None:
     """Time products of 1 and 16 rows."""
     O, I = SHAPE
     console.print(f"x @ W.T, {MATRICES} matrices W of {O} × {I} in turns, {b.name}, {b.float_dtype}\n")
@@ -39,7 +40,7 @@ def show_mlx(b, console: Console) -> None:
 show_torch = show_mlx  # each port has its own kernel, and so its own figures
 
 
-def _products(b, console: Console) -> None:
+def _products(b: Port, console: Console) -> None:
     rng = np.random.default_rng(0)
     plain = [b.array(rng.normal(size=SHAPE), b.float_dtype) for _ in range(MATRICES)]
     kinds = {"plain": (plain, b.linear)}
@@ -63,7 +64,7 @@ def _read_speed() -> float:
     return array.nbytes / medians({"sum": array.sum}, ROUNDS)["sum"] / 1e9
 
 
-def _times(b, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[str, float]:
+def _times(b: Port, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[str, float]:
     """Seconds of one pass over all matrices."""
     x = b.array(np.random.default_rng(1).normal(size=(rows, SHAPE[1])), b.float_dtype)
 
@@ -75,7 +76,7 @@ def _times(b, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[str, f
     return medians({name: partial(one_pass, *kind) for name, kind in kinds.items()}, ROUNDS)
 
 
-def _model(b, console: Console) -> None:
+def _model(b: Port, console: Console) -> None:
     tokenizer = load_tokenizer(SHIPPED)
     ids = tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}]))
     console.print(

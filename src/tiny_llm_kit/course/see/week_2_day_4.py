@@ -3,6 +3,7 @@
 import numpy as np
 from rich.console import Console
 
+from ...engine.port import Port
 from .chunk_costs import show_peaks
 
 SCORES = (1.0, 3.0, 2.0, 0.0, 1.0, 2.0, 6.0, 1.0, 2.0, 5.0, 4.0, 0.0)
@@ -15,7 +16,7 @@ SHOWN_ON = "torch"
 MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d MiB *█*▏?")
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Merge the tiles of one query one by one, then measure plain and tiled attention at three lengths."""
     scores = " ".join(f"{score:g}" for score in SCORES)
     console.print(f"One query, {len(SCORES)} keys in tiles of {TILE}. The scores: {scores}")
@@ -26,9 +27,9 @@ def show(b, console: Console) -> None:
     show_peaks(console, "tokens", {L: _peaks(b, L) for L in LENGTHS}, WIDTH)
 
 
-def _walk(b, console: Console) -> None:
+def _walk(b: Port, console: Console) -> None:
     console.print(f"{'keys':>10}{'m':>8}{'l':>9}{'o':>10}{'o / l':>10}", style="bold")
-    merged = None
+    merged, columns = None, np.arange(0)
     for start in range(0, len(SCORES), TILE):
         columns = np.arange(start, start + TILE)
         tile = _statistics(b, columns)
@@ -40,7 +41,7 @@ def _walk(b, console: Console) -> None:
     _row(b, console, "hidden", _statistics(b, columns, hidden=True))
 
 
-def _statistics(b, columns, hidden: bool = False):
+def _statistics(b: Port, columns, hidden: bool = False):
     """Statistics of a query of 1 over keys of one number, so that each key is its own score."""
     key, value = np.array(SCORES)[columns], columns.astype(float)
     mask = np.full((1, len(columns)), -np.inf if hidden else 0.0)
@@ -48,13 +49,13 @@ def _statistics(b, columns, hidden: bool = False):
     return b.attention_statistics(*arrays, scale=1.0, mask=b.array(mask))
 
 
-def _row(b, console: Console, keys: str, statistics) -> None:
+def _row(b: Port, console: Console, keys: str, statistics) -> None:
     o, m, l = (b.numpy(array).item() for array in statistics)
     out = b.numpy(b.finish_attention(statistics, b.dtype("float32"))).item()
     console.print(f"{keys:>10}{m:8.1f}{l:9.3f}{o:10.3f}{out:10.3f}")
 
 
-def _peaks(b, L: int) -> dict[str, int]:
+def _peaks(b: Port, L: int) -> dict[str, int]:
     query, key, value = (b.array(x) for x in np.random.default_rng(0).normal(size=(3, 1, 1, L, D)))
 
     def plain():

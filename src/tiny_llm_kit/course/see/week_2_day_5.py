@@ -3,6 +3,7 @@
 import numpy as np
 from rich.console import Console
 
+from ...engine.port import Port
 from ...trace.samples import medians
 
 VISIBLE, HIDDEN, NO_NUMBER = "██", " ·", " ?"
@@ -13,7 +14,7 @@ SHOWN_ON = "torch"
 MEASURED = (r"(mlx|torch) on \w+", r" *\d+\.\d+ (ms|×)")
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw which keys each query saw through the kernel, then measure the three paths at three lengths."""
     console.print(
         f"flash_attention_device. Row: a query. Column: a key. {VISIBLE} it was seen, {HIDDEN} not.\n"
@@ -29,7 +30,7 @@ def show(b, console: Console) -> None:
     _times(b, console)
 
 
-def _seen(b, console: Console, title: str, L: int, mask) -> None:
+def _seen(b: Port, console: Console, title: str, L: int, mask) -> None:
     """The keys that each query sees.
 
     Queries of 0 give all visible keys the same weight; key j has the value 1 at index j, which shows it.
@@ -48,7 +49,7 @@ def _cell(weight: float) -> str:
     return VISIBLE if weight > 0 else HIDDEN
 
 
-def _times(b, console: Console) -> None:
+def _times(b: Port, console: Console) -> None:
     console.print(f"{'tokens':>8}{'device':>14}{'tiled':>12}{'simple':>12}", style="bold")
     for L, rounds in ROUNDS.items():
         device, tiled, simple = _seconds(b, L, rounds)
@@ -56,7 +57,7 @@ def _times(b, console: Console) -> None:
         console.print(f"{L:>8}{1000 * device:11.2f} ms{ratios}")
 
 
-def _seconds(b, L: int, rounds: int) -> list[float]:
+def _seconds(b: Port, L: int, rounds: int) -> list[float]:
     """Seconds of the three paths."""
     shapes = [(1, heads, L, D) for heads in (H, HKV, HKV)]
     arrays = [b.array(np.random.default_rng(0).normal(size=shape)) for shape in shapes]

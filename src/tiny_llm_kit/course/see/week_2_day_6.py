@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import load_tokenizer
+from ...solution_types import ServingPackage
 from ...trace.serve import CountedModel
 
 MODEL = "tiny-qwen3"
@@ -41,7 +42,7 @@ class Served:
     steps: int
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Serve the questions twice and draw the slots over the steps of the model."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     tokenizer = load_tokenizer(MODEL)
@@ -61,14 +62,14 @@ def show(b, console: Console) -> None:
     _bill(console, runs)
 
 
-def _run(s, runner, tokenizer, name: str, serve) -> Served:
+def _run(s: ServingPackage, runner, tokenizer, name: str, serve) -> Served:
     counted, events = CountedModel(runner), []
     requests = [_request(s, counted, tokenizer, i, *case) for i, case in enumerate(QUESTIONS)]
     serve(s, counted, tokenizer, requests, events.append)
     return Served(name, requests, events, counted.calls)
 
 
-def _request(s, model, tokenizer, index: int, question: str, special: dict):
+def _request(s: ServingPackage, model, tokenizer, index: int, question: str, special: dict):
     return s.Request(
         model,
         tokenizer,
@@ -80,11 +81,11 @@ def _request(s, model, tokenizer, index: int, question: str, special: dict):
     )
 
 
-def _continuous(s, model, tokenizer, requests: list, on_event) -> None:
+def _continuous(s: ServingPackage, model, tokenizer, requests: list, on_event) -> None:
     s.batch_generate(model, tokenizer, requests, MAX_SEQ_LEN, SLOTS, clock=model.clock, on_event=on_event)
 
 
-def _static(s, model, tokenizer, requests: list, on_event) -> None:
+def _static(s: ServingPackage, model, tokenizer, requests: list, on_event) -> None:
     """Fill all slots, then decode until the last of them has ended."""
     batch = s.Batch(model, SLOTS, MAX_SEQ_LEN, clock=model.clock, on_event=on_event)
     waiting = deque(requests)

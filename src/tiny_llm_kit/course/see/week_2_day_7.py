@@ -5,7 +5,7 @@ A screen runs the learner's own scheduler, and no code of a later sitting.
 
 from rich.console import Console
 
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from . import chunk_sizes, stalls_drawn, who_goes_first
 from .chunk_costs import MEASURED as OF_MEMORY
 from .chunk_costs import show_activation_memory, show_lazy_chunks
@@ -14,7 +14,7 @@ SHOWN_ON = "torch"
 MEASURED = (*OF_MEMORY, *chunk_sizes.MEASURED)
 
 
-def cut_and_schedule(b, console: Console) -> None:
+def cut_and_schedule(b: Port, console: Console) -> None:
     """Show two timelines of the same requests, the stalls predicted and counted, and a chunk's mask."""
     stalls_drawn.show_timelines(_names(b), console)
     stalls_drawn.show_stalls(_names(b), console)
@@ -22,7 +22,7 @@ def cut_and_schedule(b, console: Console) -> None:
     stalls_drawn.show_mask(b, console)
 
 
-def how_large(b, console: Console) -> None:
+def how_large(b: Port, console: Console) -> None:
     """Show the gain and cost of each chunk size, the choices of two policies, and peak memory."""
     chunk_sizes.show_measured(b, _names(b), console)
     console.print()
@@ -31,7 +31,7 @@ def how_large(b, console: Console) -> None:
     show_activation_memory(b, console)
 
 
-def who_goes_first_drawn(b, console: Console) -> None:
+def who_goes_first_drawn(b: Port, console: Console) -> None:
     """Show a short prompt after a long one under three policies, and how patience bounds the wait."""
     who_goes_first.show_timelines(_names(b), console)
     who_goes_first.show_two_promises(_names(b), console)
@@ -42,17 +42,17 @@ def who_goes_first_drawn(b, console: Console) -> None:
 SITTINGS = (cut_and_schedule, how_large, who_goes_first_drawn)
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Show the screens of all sittings."""
     for number, sitting in enumerate(SITTINGS, 1):
         console.rule(f"sitting {number}")
         sitting(b, console)
 
 
-def show_mlx(b, console: Console) -> None:
+def show_mlx(b: Port, console: Console) -> None:
     """Show the memory that a missing evaluation between two chunks costs."""
     show_lazy_chunks(b, console)
 
 
-def _names(b):
+def _names(b: Port):
     return resolve_serving(b.solution.__name__.partition(".")[0])

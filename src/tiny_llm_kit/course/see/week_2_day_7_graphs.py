@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ...engine.port import Port
 from ..grading.goldens import random_checkpoint, small_model
 
 LIMIT, BLOCK, CHUNK = 8192, 128, 512
@@ -104,7 +105,7 @@ class RecordedLayer:
         return out[0]
 
 
-def cache_of(b, reads: str):
+def cache_of(b: Port, reads: str):
     """The port's cache, or one that hands out as many keys as `reads` says."""
 
     class BlockCache(b.TinyKvFullCache):
@@ -121,7 +122,7 @@ def cache_of(b, reads: str):
     return {"block": BlockCache, "ours": b.TinyKvFullCache, "all": StaticCache}[reads](LIMIT)
 
 
-def started(b, chunking: Chunking):
+def started(b: Port, chunking: Chunking):
     """A model, its runner, and a cache whose arrays are allocated."""
     model = b.Qwen3ModelWeek2(random_checkpoint(b, CASE), attention="device")
     runner = b.runner(model, chunk_mask=b.chunked_attention_mask, **{"prompt_bucket": 1, **chunking.options})
@@ -130,7 +131,7 @@ def started(b, chunking: Chunking):
     return model, runner, cache
 
 
-def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
+def run(b: Port, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLayer:
     """Run (context, tokens) chunks; the tokens before a chunk are only counted, never computed."""
     from ..recorded_operations import record  # imports torch
 
@@ -142,7 +143,7 @@ def run(b, chunking: Chunking, chunks: Iterable[tuple[int, int]]) -> RecordedLay
     return layer
 
 
-def whole_steps(b, chunking: Chunking) -> int:
+def whole_steps(b: Port, chunking: Chunking) -> int:
     """Number of programs for whole steps, from the ids to the token.
 
     A chunk that ends no prompt skips the head, which makes another program.
@@ -159,13 +160,13 @@ def whole_steps(b, chunking: Chunking) -> int:
     return len(found)
 
 
-def keys_read(b, chunking: Chunking, tokens: int) -> int:
+def keys_read(b: Port, chunking: Chunking, tokens: int) -> int:
     """The number of keys that the chunks of one prompt read in total."""
     chunk = chunking.sizes[-1]
     return run(b, chunking, [(start, min(chunk, tokens - start)) for start in range(0, tokens, chunk)]).keys
 
 
-def show_graphs(b, console: Console) -> None:
+def show_graphs(b: Port, console: Console) -> None:
     """Show the counted programs of every chunking beside the arithmetic."""
     console.print(f"Prompts of up to {LIMIT:,} tokens, one row; attention up to the chunk's end.")
     console.print("Programs that a compiler for fixed shapes would make of the layers:\n")
@@ -179,7 +180,7 @@ def show_graphs(b, console: Console) -> None:
     _notes(b, console)
 
 
-def _notes(b, console: Console) -> None:
+def _notes(b: Port, console: Console) -> None:
     """Print why a count is not the product, what was not counted, and what the one program costs."""
     sizes, contexts = CHUNKINGS["any block"].product
     beyond = sizes * contexts - len(list(CHUNKINGS["any block"].chunks()))

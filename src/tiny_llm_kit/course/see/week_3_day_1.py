@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -10,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import load_tokenizer
+from ...solution_types import BlockTable
 from ...trace.samples import medians
 
 MODEL = "tiny-qwen3"
@@ -48,10 +48,10 @@ class Chat:
     name: str
     prompt_len: int
     hit: int
-    table: Any
+    table: BlockTable
     caches: list
     tokens: list[int]
-    logits: np.ndarray | None = None
+    logits: np.ndarray
 
 
 class Pool:
@@ -64,7 +64,7 @@ class Pool:
         caching: whether prefixes are shared.
     """
 
-    def __init__(self, b, model, num_blocks: int, block_size: int, caching: bool = True):
+    def __init__(self, b: Port, model, num_blocks: int, block_size: int, caching: bool = True):
         self.b, self.s, self.model = b, resolve_serving(b.solution.__name__.partition(".")[0]), model
         self.allocator = self.s.BlockAllocator(num_blocks, block_size, enable_prefix_caching=caching)
         self.pools = model.create_kv_pools(num_blocks, block_size)
@@ -75,7 +75,7 @@ class Pool:
         table = self.s.BlockTable(self.allocator)
         hit = table.share(tokens)
         caches = self.b.TinyKvPagedCache.of_layers(self.pools, table, hit)
-        chat = Chat(name, len(tokens), hit, table, caches, [*tokens])
+        chat = Chat(name, len(tokens), hit, table, caches, [*tokens], np.empty(0))
         chat.logits = self.step(chat)
         return chat
 
@@ -114,7 +114,7 @@ class Pool:
         return Text("· ", "dim")
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Serve five chats from one pool, draw the blocks after each event, and time a prompt with and without a hit."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
@@ -191,7 +191,7 @@ def _compare(console: Console, chats: list[Chat], alone: list[Chat]) -> None:
     console.print(f"Their first logits differ from those of a run alone by at most {worst:.6f}.\n")
 
 
-def _times(console: Console, b, model) -> None:
+def _times(console: Console, b: Port, model) -> None:
     """Seconds to the first token of a long prompt: computed whole, and with its beginning in the cache."""
     ids = np.random.default_rng(0).integers(0, model.config.vocab_size, COMMON + OWN).tolist()
     pools = {caching: Pool(b, model, LONG_BLOCKS, LONG_SIZE, caching) for caching in (False, True)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from ..grading.pages import Pages, decode64, random_pages
 from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
 
@@ -32,15 +32,15 @@ class Lists:
     mask: object
 
     @classmethod
-    def of(cls, b, columns: Sequence[Sequence[int]], page_size: int) -> "Lists":
+    def of(cls, b: Port, columns: Sequence[Sequence[int]], page_size: int) -> "Lists":
         block_list, groups, usage, starts = (b.array(list(column)) for column in columns[:4])
         return cls(block_list, groups, b.block_mask(usage, page_size, starts))
 
-    def decode(self, b, query, keys, values):
+    def decode(self, b: Port, query, keys, values):
         return b.paged_decode_statistics(query, keys, values, self.block_list, self.block_groups, self.mask)
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw a pool and its flat list, count and measure what is gathered, then poison all unused slots."""
     serving = resolve_serving(b.solution.__name__.partition(".")[0])
     pages = random_pages(np.random.default_rng(1), DRAWN, DRAWN_PAGE, num_blocks=DRAWN_BLOCKS)
@@ -83,7 +83,7 @@ def _lists(console: Console, blocks) -> None:
         console.print(f"{name:>16}" + "".join(f"{cell!s:>4}" for cell in shown))
 
 
-def _gathered(b, serving, console: Console, title: str, lengths: list[int]) -> None:
+def _gathered(b: Port, serving, console: Console, title: str, lengths: list[int]) -> None:
     """Compare the flat list with a batch padded to its longest row, for one mix of lengths."""
     num_blocks = sum(-(-length // PAGE) for length in lengths)
     pages = random_pages(np.random.default_rng(0), lengths, PAGE, HKV, D, num_blocks)
@@ -110,7 +110,7 @@ def _padded(pages: Pages) -> list[list[int]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _poison(b, serving, console: Console, pages: Pages) -> None:
+def _poison(b: Port, serving, console: Console, pages: Pages) -> None:
     """Put NaN where no request has a token, and list the outputs that this changes."""
     query = np.random.default_rng(2).normal(size=(len(DRAWN), H, 8))
     poisoned = pages.poisoned(np.nan)
@@ -130,7 +130,7 @@ def _poison(b, serving, console: Console, pages: Pages) -> None:
     )
 
 
-def _few_bits(b, console: Console) -> None:
+def _few_bits(b: Port, console: Console) -> None:
     """Print the cost of idle keys and values in fewer bits, measured with the shipped model."""
     console.print(f"\n{MODEL}: a cache in few bits, {GROUP} numbers with a scale and a bias; then one")
     console.print("token more. The largest difference of its logits from those of a float32 cache:\n")

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import load_tokenizer
+from ...solution_types import AnswerSequence, Event, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.text import shortened
 from ..fakes.fake_packed_model import FakePackedModel
@@ -40,7 +41,7 @@ class Run:
     times: list[float] = field(default_factory=list)
     preempted: str = ""
 
-    def hear(self, event: Any) -> None:
+    def hear(self, event: Event) -> None:
         if event.kind == "preempt":
             self.preempted += letter(event.request)
         elif event.kind == "step":
@@ -55,11 +56,11 @@ class Run:
         return sum(part.tokens for event, _ in self.calls for part in event.parts)
 
 
-def letter(sequence: Any) -> str:
+def letter(sequence: AnswerSequence) -> str:
     return chr(ord("A") + sequence.request_id)
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw the strips of a small run, count what other policies do with it, then serve the shipped model."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     runs = {name: _run(s, **options) for name, options in POLICIES.items()}
@@ -72,7 +73,7 @@ def show(b, console: Console) -> None:
     _serve(b, s, console)
 
 
-def _run(s, **options: Any) -> Run:
+def _run(s: ServingPackage, **options: Any) -> Run:
     allocator = s.BlockAllocator(BLOCKS, BLOCK, enable_prefix_caching=False)
     model = FakePackedModel(allocator, s.Sampled)
     made = [
@@ -91,7 +92,7 @@ def _run(s, **options: Any) -> Run:
     return run
 
 
-def _strip(number: int, event: Any, preempted: str) -> Text:
+def _strip(number: int, event: Event, preempted: str) -> Text:
     """The tokens of a step, decodes first, each in the colour of its request."""
     text = Text.assemble((f"step {number:2}  ", "dim"))
     for part in sorted(event.parts, key=lambda part: part.kind == "chunk"):
@@ -119,7 +120,7 @@ def _compare(console: Console, runs: dict[str, Run]) -> None:
     )
 
 
-def _serve(b, s, console: Console) -> None:
+def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     """Serve five questions from few blocks, with chunks, preemptions and shared prefixes."""
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
@@ -143,7 +144,7 @@ def _serve(b, s, console: Console) -> None:
     )
 
 
-def _answers(console: Console, made: Sequence[Any]) -> None:
+def _answers(console: Console, made: Sequence[AnswerSequence]) -> None:
     table = Table("", "question", "preempted", "answer of the shipped model", box=None, pad_edge=False)
     for one, question in zip(made, QUESTIONS, strict=True):
         table.add_row(letter(one), question, str(one.num_preemptions), Text(shortened(one.text, 45)))

@@ -16,8 +16,9 @@ from ...engine.engine_profiling import profiling_batch
 from ...engine.kv_budget import kv_bytes_per_token
 from ...engine.loading import load_checkpoint
 from ...engine.padding_waste import PaddingWaste
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import load_tokenizer
+from ...solution_types import Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.simulation.packed_cost import StepWork
 from ...trace.simulation.simulated_packed_model import SimulatedPackedModel
@@ -47,7 +48,7 @@ MEASURED = (
 )
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Count shapes, serve a load in four ways, and let the shipped model answer in padded steps."""
     s = _serving(b)
     _count_shapes(s, console)
@@ -55,7 +56,7 @@ def show(b, console: Console) -> None:
     _serve(b, s, console)
 
 
-def show_torch(b, console: Console) -> None:
+def show_torch(b: Port, console: Console) -> None:
     """Show the largest step's memory, what it leaves for keys and values, and how often that is too little."""
     s = _serving(b)
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
@@ -78,17 +79,17 @@ def show_torch(b, console: Console) -> None:
     _print(console, "measured", list(RUNS), rows)
 
 
-def _serving(b) -> Any:
+def _serving(b: Port) -> ServingPackage:
     return resolve_serving(b.solution.__name__.partition(".")[0])
 
 
-def _peak_bytes(b, s, network, count: int) -> int:
+def _peak_bytes(b: Port, s: ServingPackage, network, count: int) -> int:
     runner = b.packed_runner(network, 1, PAGE)
     batch = profiling_batch(s, count, SEQS, LEN, PAGE)
     return b.peak_bytes(lambda: (runner.run(batch), b.array([0]))[1])
 
 
-def _count_shapes(s, console: Console) -> None:
+def _count_shapes(s: ServingPackage, console: Console) -> None:
     """Print the lengths of warm-up lists: steps of decodes, and steps with chunks."""
     console.print(f"budget {BUDGET} tokens, {SEQS} requests, pages of {PAGE} tokens")
     console.print("shapes to warm up: steps of decodes + steps with chunks\n")
@@ -104,7 +105,7 @@ def _count_shapes(s, console: Console) -> None:
     console.print(table)
 
 
-def _lengths(s, strategy: str, length: int, limits: dict[str, Any]) -> str:
+def _lengths(s: ServingPackage, strategy: str, length: int, limits: dict[str, Any]) -> str:
     listed = s.make_buckets(strategy, BUDGET, SEQS, length, PAGE, **limits).warm_up_list()
     decodes = sum(bucket.tokens == bucket.rows for bucket in listed)
     return f"{decodes} + {len(listed) - decodes} = {len(listed)}"
@@ -120,7 +121,7 @@ class ServedLoad:
         options: of the scheduler, and "adaptive".
     """
 
-    s: Any
+    s: ServingPackage
     blocks: int
     options: dict[str, Any]
     met: Counter = field(default_factory=Counter)
@@ -163,18 +164,19 @@ class ServedLoad:
         while scheduler.has_work_remaining():
             scheduler.step()
 
-    def _hear(self, event: Any) -> None:
+    def _hear(self, event: Event) -> None:
         self.preemptions += event.kind == "preempt"
         self.prompt_calls += sum(part.kind == "chunk" for part in event.parts)
 
-    def _count(self, batch: Any) -> list[Any]:
+    def _count(self, batch: PackedBatch) -> list[Sampled]:
         bucket, work = self.buckets.of(batch), StepWork.of(batch)
         self.met[bucket] += 1
         self.waste.count(batch, bucket, PAGE)
         self.pairs += work.chunk_pairs + work.decode_pairs
         # Every row with every row, every row with the pages of chunks, and each page of a decode with one row.
         self.padded_pairs += (
-            bucket.tokens * (bucket.tokens + bucket.chunk_pages * PAGE) + bucket.decode_pages * PAGE
+            bucket.tokens * (bucket.tokens + (bucket.chunk_pages or 0) * PAGE)
+            + (bucket.decode_pages or 0) * PAGE
         )
         return self._run(batch)
 
@@ -186,7 +188,7 @@ def _load() -> list[tuple[int, int]]:
     return list(zip(prompts.tolist(), rng.integers(16, 129, 32).tolist(), strict=True))
 
 
-def _compare(s, console: Console) -> None:
+def _compare(s: ServingPackage, console: Console) -> None:
     runs = [ServedLoad(s, SEQS * LEN // PAGE, options) for options in RUNS.values()]
     tokens = sum(prompt for prompt, _ in runs[0].sizes)
     console.print(f"\n{len(runs[0].sizes)} prompts of {tokens:,} tokens together, exponential ladders\n")
@@ -212,7 +214,7 @@ def _print(console: Console, head: str, names: list[str], rows: dict[str, list[s
     console.print(table)
 
 
-def _serve(b, s, console: Console) -> None:
+def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     """Serve the shipped model in exact and in padded steps: other shapes, the same answers."""
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     exact, padded = (
@@ -224,7 +226,7 @@ def _serve(b, s, console: Console) -> None:
     )
 
 
-def _answers(b, s, network, buckets: Any) -> tuple[list[str], int]:
+def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tuple[list[str], int]:
     """The answers to five questions, and the number of shapes in which they were computed."""
     allocator, tokenizer = s.BlockAllocator(48, 8), load_tokenizer(MODEL)
     runner, shapes = b.packed_runner(network, 48, 8, buckets=buckets), set()

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
+from ...solution_types import ServingPackage
 from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
 from ...trace.incidents.table import incident_table
 from ...trace.simulation.cost_model import Costs, line, measured_costs, pairs
@@ -49,7 +50,7 @@ class DearMixing:
         return self.plain.seconds(work) + dearer * self.plain.chunk_token * work.chunk_tokens
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw with the learner's profile and policies; the costs are those of a measured machine, or of the incidents."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     _profile(s, console)
@@ -62,7 +63,7 @@ def show(b, console: Console) -> None:
     console.print(table)
 
 
-def _profile(s, console: Console) -> None:
+def _profile(s: ServingPackage, console: Console) -> None:
     """The roofline of the shipped model's steps, and the budgets that follow from it."""
     costs = measured_costs()
     profile = s.profile_steps(lambda tokens, decodes: _measured(costs, tokens, decodes), SIZES, line)
@@ -110,7 +111,7 @@ def _picture(console: Console, costs: Costs, profile: Any) -> None:
     console.print(" " * 11 + "p prompts, d decodes, as measured; · the profile of a prompt\n", style="dim")
 
 
-def _policies(s, console: Console) -> None:
+def _policies(s: ServingPackage, console: Console) -> None:
     console.print(
         "three answers; a prompt L of 6,000 tokens at 200 ms; four short ones from 300 ms\n"
         f"each cell is {COLUMN} ms of A0: ▪ at least one token, · none"
@@ -129,7 +130,7 @@ def _strip(times: list[float]) -> str:
     return "".join("▪" if cell in seen else "·" for cell in range(max(seen) + 1))
 
 
-def _mixing(s, console: Console) -> None:
+def _mixing(s: ServingPackage, console: Console) -> None:
     """Compare one trace where mixed steps are cheap with the same where they are expensive."""
     console.print("mean time of a token of the answers, and TTFT of L, in ms")
     table = Table(

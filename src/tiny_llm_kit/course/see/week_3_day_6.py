@@ -14,10 +14,11 @@ from rich.text import Text
 
 from ...engine.llm import LLM
 from ...engine.loading import load_checkpoint
-from ...engine.port import resolve_serving
+from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import load_tokenizer
 from ...server.background_server import BackgroundServer
 from ...server.server import ServerOptions, create_app
+from ...solution_types import RequestStream, ServingPackage
 from ..fakes.fake_engine import FakeAnswer, FakeEngine
 from ..grading.virtual_time import OneSecondExecutor, VirtualTimeLoop, run_virtually
 
@@ -40,7 +41,7 @@ WATCHED = (
 MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client left
 
 
-def show(b, console: Console) -> None:
+def show(b: Port, console: Console) -> None:
     """Draw five readers of one loop, then a stream, a refusal and the metrics of a real server."""
     s = resolve_serving(b.solution.__name__.partition(".")[0])
     _readers(s, console)
@@ -50,7 +51,7 @@ def show(b, console: Console) -> None:
 # ---- the loop
 
 
-def _readers(s, console: Console) -> None:
+def _readers(s: ServingPackage, console: Console) -> None:
     read: dict[str, dict[int, str]] = {name: {} for name in READERS}
     refused = run_virtually(lambda clock: _run(s, clock, read))
     console.print(f"{ROWS} rows, {PLACES} places; a step and a column per second, a letter per token\n")
@@ -62,8 +63,8 @@ def _readers(s, console: Console) -> None:
     console.print()
 
 
-async def _run(s, clock: VirtualTimeLoop, read: dict[str, dict[int, str]]) -> str:
-    loop = s.EngineLoop(PLACES)
+async def _run(s: ServingPackage, clock: VirtualTimeLoop, read: dict[str, dict[int, str]]) -> str:
+    loop: Any = s.EngineLoop(PLACES)  # with another worker, and an engine and answers that are fakes
     loop._worker.shutdown()
     loop._worker = OneSecondExecutor()
     await loop.open(lambda: FakeEngine(ROWS))
@@ -77,7 +78,7 @@ async def _run(s, clock: VirtualTimeLoop, read: dict[str, dict[int, str]]) -> st
     return refused
 
 
-async def _read(name: str, stream: Any, clock: VirtualTimeLoop, seen: dict[int, str]) -> None:
+async def _read(name: str, stream: RequestStream, clock: VirtualTimeLoop, seen: dict[int, str]) -> None:
     async for pieces in stream:
         second = int(clock.time())
         seen[second] = seen.get(second, "") + "".join(piece.text for piece in pieces)
@@ -88,7 +89,7 @@ async def _read(name: str, stream: Any, clock: VirtualTimeLoop, seen: dict[int, 
             await asyncio.sleep(3)
 
 
-def _refusal(s, loop: Any) -> str:
+def _refusal(s: ServingPackage, loop: Any) -> str:
     try:
         loop.submit([FakeAnswer()])
     except s.QueueFull as error:
@@ -99,7 +100,7 @@ def _refusal(s, loop: Any) -> str:
 # ---- the server
 
 
-def _server(b, console: Console) -> None:
+def _server(b: Port, console: Console) -> None:
     """A server with one row and no queue, so that a second request finds it full."""
 
     def open_llm() -> LLM:

@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from ...solution_types import ServingPackage
 from ...trace.serve import Serving, serve
 from ...trace.simulation.cost_model import Cost, Costs
 from ...trace.simulation.simulated_model import SimulatedModel
@@ -42,7 +43,7 @@ POLICIES = (
 PATIENCE, SHORT_PROMPTS, LONG_TOKENS = (1, 2, 4, 8), 12, 1024
 
 
-def show_timelines(names, console: Console) -> None:
+def show_timelines(names: ServingPackage, console: Console) -> None:
     """Draw the same requests under each policy."""
     console.print("A decodes. C arrives with a prompt of 22 tokens, and then D with 3 tokens.")
     console.print("-  queued or paused    ·  waits as agreed    !  stalls\n")
@@ -53,7 +54,7 @@ def show_timelines(names, console: Console) -> None:
         console.print()
 
 
-def show_two_promises(names, console: Console) -> None:
+def show_two_promises(names: ServingPackage, console: Console) -> None:
     """Show the scene of Predict: what readers are promised, and the first words of the two arrivals."""
     console.print(f"{PREDICTED.says}.")
     console.print("Each token takes a unit of time. First words: counted from the next step on.\n")
@@ -68,7 +69,7 @@ def show_two_promises(names, console: Console) -> None:
     console.print(table)
 
 
-def _serve(names, workload: Workload, chunk: int, **options) -> Trace:
+def _serve(names: ServingPackage, workload: Workload, chunk: int, **options) -> Trace:
     model = SimulatedModel(PER_TOKEN)
     return serve(Serving(names, model, clock=model.clock), workload, chunk, **options).trace()
 
@@ -79,7 +80,7 @@ def _first_word(trace: Trace, lane: Lane) -> float:
     return lane.tokens[0] - min(begins)
 
 
-def show_patience(names, console: Console) -> None:
+def show_patience(names: ServingPackage, console: Console) -> None:
     """Show how many short prompts pass a long one while they keep coming."""
     short = tuple(RequestSpec(SHORT, 8, 1, call, f"s{call}") for call in range(SHORT_PROMPTS))
     workload = Workload("passing", "", (RequestSpec(LONG, LONG_TOKENS, 2, name="long"), *short))

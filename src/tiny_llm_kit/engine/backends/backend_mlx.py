@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def to_numpy(array: mx.array) -> np.ndarray:
 
 def extremes(array: mx.array) -> tuple[float, float]:
     """The smallest and the largest number of an array that is not empty; NaN if one of them is."""
-    return mx.min(array).item(), mx.max(array).item()
+    return float(mx.min(array)), float(mx.max(array))
 
 
 def argmax(logits: mx.array) -> mx.array:
@@ -200,7 +201,7 @@ def device_memory(device: str) -> tuple[int, int] | None:
     """Free and total bytes that Metal recommends to use; None on a CPU, whose RAM all programs share."""
     if device == "cpu":
         return None
-    total = mx.device_info()["max_recommended_working_set_size"]
+    total = int(mx.device_info()["max_recommended_working_set_size"])
     return total - mx.get_active_memory(), total
 
 
@@ -220,7 +221,7 @@ def open_safetensors(file: Path) -> dict[str, mx.array]:
     `mx.load` reads each tensor directly into MLX's memory, which its devices share. safetensors'
     `safe_open(framework="mlx")` goes through NumPy, and held the file in memory twice.
     """
-    return mx.load(str(file))
+    return cast(dict[str, mx.array], mx.load(str(file)))
 
 
 def place(array: mx.array, dtype: str | None, device: str) -> mx.array:

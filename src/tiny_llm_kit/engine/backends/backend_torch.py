@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -31,7 +32,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 def devices() -> list[str]:
     """The devices of this machine, best first: hpu, cuda, cpu."""
-    hpu = hasattr(torch, "hpu") and torch.hpu.is_available()
+    hpu = hasattr(torch, "hpu") and torch.hpu.is_available()  # pyright: ignore[reportAttributeAccessIssue] Intel adds it
     return ["hpu"] * hpu + ["cuda"] * torch.cuda.is_available() + ["cpu"]
 
 
@@ -172,7 +173,7 @@ def product_speed(device: str, dtype: str, size: int) -> float:
     for _ in range(4):  # the first product compiles kernels
         synchronize(device)
         start = time.perf_counter()
-        a @ b
+        torch.matmul(a, b)
         synchronize(device)
         seconds.append(time.perf_counter() - start)
     return 2 * size**3 / min(seconds[1:])
@@ -216,7 +217,8 @@ def _peak_bytes_cpu(run: Callable[[], torch.Tensor]) -> int:
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profiler:
         run()
-    calls = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events: Any = profiler.profiler and profiler.profiler.kineto_results
+    calls = [e for e in events.events() if e.name() == "[memory]"]
     sizes = [call.nbytes() for call in sorted(calls, key=lambda call: call.start_ns())]
     return max(itertools.accumulate(sizes), default=0)
 

@@ -1,9 +1,11 @@
 """Top-p of Day 1.7 without sorting a whole vocabulary: on the few tokens that hold nearly all of the probability."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+from ...solution_types import Array
+from ..backend import Backend
 
 CANDIDATES = 1024  # tokens; most texts are drawn from far fewer
 
@@ -19,16 +21,16 @@ class CandidateFilter:
         kit: `backend_mlx` or `backend_torch`.
     """
 
-    def __init__(self, filters: Any, kit: ModuleType):
+    def __init__(self, filters: Any, kit: Backend):
         self.filters, self.kit = filters, kit
 
-    def __call__(self, logits: Any, top_k: int | None, top_p: float | None) -> Any:
+    def __call__(self, logits: Array, top_k: int | None, top_p: float | None) -> Array:
         """(R, V) float32: -inf for tokens that were dropped. None turns a filter off."""
         if top_k is not None:
             logits = self.filters.keep_top_k(logits, top_k)
         return logits if top_p is None else self._keep_top_p(logits, top_p)
 
-    def _keep_top_p(self, logits: Any, top_p: float) -> Any:
+    def _keep_top_p(self, logits: Array, top_p: float) -> Array:
         if logits.shape[1] <= CANDIDATES:
             return self.filters.keep_top_p(logits, top_p)
         ids, values, share = self.kit.most_probable(logits, CANDIDATES)
@@ -43,7 +45,7 @@ class CandidateFilter:
                 rows.append(self.kit.spread(kept, ids[here], logits.shape[1]))
         return self.kit.concatenate(rows, 0)
 
-    def _is_inside(self, kept: Any, values: Any) -> bool:
+    def _is_inside(self, kept: Array, values: Array) -> bool:
         """Whether the nucleus ends before the last candidate, which other tokens may equal."""
         kept, values = self.kit.to_numpy(kept), self.kit.to_numpy(values)
         return bool(kept[np.isfinite(kept)].min() > values.min())

@@ -7,11 +7,12 @@ device.
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ...solution_types import Array, SamplingParams
+from ..backend import Backend
 from .candidate_filter import CandidateFilter
 
 Choice = tuple[
@@ -47,13 +48,15 @@ class SeededSampler:
     def __init__(
         self,
         filters: Any,
-        kit: ModuleType,
+        kit: Backend,
         device: str = "cpu",
         candidates: CandidateFilter | None = None,
     ):
         self.filters, self.kit, self.device, self.candidates = filters, kit, device, candidates
 
-    def __call__(self, logits: Any, sampling: Sequence[Any], positions: Sequence[int]) -> list[Choice]:
+    def __call__(
+        self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
+    ) -> list[Choice]:
         """One choice per entry of `sampling`; rows of logits after those are padding.
 
         At most one copy to the device, and one copy back.
@@ -72,7 +75,9 @@ class SeededSampler:
         scored = self.kit.to_numpy(self.kit.score_tokens(logits, ids, min(max(wanted), logits.shape[1])))
         return [_choice(row, count) for row, count in zip(scored, counts, strict=False)]
 
-    def _perturbed(self, logits: Any, sampling: Sequence[Any], positions: Sequence[int]) -> Any:
+    def _perturbed(
+        self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
+    ) -> Array:
         """The logits whose largest is drawn: temperature, top-k, top-p, noise.
 
         Greedy rows are unchanged.
@@ -101,14 +106,14 @@ class SeededSampler:
                 logits = self.kit.where(mine, self._filtered(logits, *key), logits)
         return logits + columns[:, :V]
 
-    def _filtered(self, logits: Any, top_k: int | None, top_p: float | None) -> Any:
+    def _filtered(self, logits: Array, top_k: int | None, top_p: float | None) -> Array:
         """The logits after all filters, each run over all rows, so that its shape stays the same."""
         if top_k is not None:
             logits = self.filters.keep_top_k(logits, top_k)
         return logits if top_p is None else self.filters.keep_top_p(logits, top_p)
 
 
-def filter_key(params: Any) -> tuple[int | None, float | None]:
+def filter_key(params: SamplingParams) -> tuple[int | None, float | None]:
     """top_k and top_p, each None where it is off."""
     return params.top_k or None, None if params.top_p == 1 else params.top_p
 

@@ -74,7 +74,8 @@ class DrainingServer(uvicorn.Server):
 
     def stop(self) -> None:
         """Drain, then end. May be called on any thread."""
-        self._loop.call_soon_threadsafe(self._begin_draining)
+        if self._loop is not None:  # else it has not begun
+            self._loop.call_soon_threadsafe(self._begin_draining)
 
     def _begin_draining(self) -> None:
         if self._draining is None:

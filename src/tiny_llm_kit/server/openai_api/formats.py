@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...model.tokenizer import Tokenizer
+from ...solution_types import Piece, Sampled
 from .event_stream import event
 
 MARK = "\0"  # stands for a text, where the JSON around it is written
@@ -23,15 +25,15 @@ class AnswerFormat:
 
     prefix, kind, chunk_kind = "", "", ""
 
-    def __init__(self, model: str, tokenizer: Any, with_logprobs: bool):
+    def __init__(self, model: str, tokenizer: Tokenizer, with_logprobs: bool):
         self.model, self.tokenizer, self.with_logprobs = model, tokenizer, with_logprobs
         self.id, self.created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
 
-    def whole(self, answers: Sequence[Any], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
         """The answer of a request that is not streamed."""
         return {**self._head(self.kind, [self.choice(answer) for answer in answers]), "usage": usage}
 
-    def chunk(self, pieces: Sequence[Any]) -> dict[str, Any]:
+    def chunk(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """A chunk of a stream."""
         return self._head(self.chunk_kind, [self.delta(piece) for piece in pieces])
 
@@ -43,11 +45,11 @@ class AnswerFormat:
         """Chunks that come before the first token of any of the `count` answers."""
         return []
 
-    def choice(self, answer: Any) -> dict[str, Any]:
+    def choice(self, answer: Piece) -> dict[str, Any]:
         """A whole answer."""
         raise NotImplementedError
 
-    def delta(self, piece: Any) -> dict[str, Any]:
+    def delta(self, piece: Piece) -> dict[str, Any]:
         """A piece of an answer, for a chunk."""
         raise NotImplementedError
 
@@ -73,21 +75,22 @@ class CompletionFormat(AnswerFormat):
         super().__init__(*arguments)
         self._offsets: dict[int, int] = {}  # characters of each answer's tokens so far
 
-    def choice(self, answer: Any) -> dict[str, Any]:
+    def choice(self, answer: Piece) -> dict[str, Any]:
+        return self.delta(answer)
+
+    def delta(self, piece: Piece) -> dict[str, Any]:
         return {
-            "index": answer.index,
-            "text": answer.text,
-            "logprobs": self._logprobs(answer) if self.with_logprobs else None,
-            "finish_reason": answer.finish_reason,
+            "index": piece.index,
+            "text": piece.text,
+            "logprobs": self._logprobs(piece) if self.with_logprobs else None,
+            "finish_reason": piece.finish_reason,
         }
 
-    delta = choice
-
-    def _logprobs(self, piece: Any) -> dict[str, list]:
+    def _logprobs(self, piece: Piece) -> dict[str, list]:
         found: dict[str, list] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         offset = self._offsets.get(piece.index, 0)
         for sampled in piece.sampled:
-            best = {**sampled.top_logprobs, sampled.token: sampled.logprob}
+            best = {**(sampled.top_logprobs or {}), sampled.token: sampled.logprob}
             found["tokens"].append(self._text(sampled.token))
             found["token_logprobs"].append(sampled.logprob)
             found["top_logprobs"].append({self._text(token): value for token, value in best.items()})
@@ -106,22 +109,24 @@ class ChatFormat(AnswerFormat):
         role = {"role": "assistant", "content": ""}
         return [self._head(self.chunk_kind, [self._choice(index, "delta", role)]) for index in range(count)]
 
-    def choice(self, answer: Any) -> dict[str, Any]:
+    def choice(self, answer: Piece) -> dict[str, Any]:
         return self._choice(answer.index, "message", {"role": "assistant", "content": answer.text}, answer)
 
-    def delta(self, piece: Any) -> dict[str, Any]:
+    def delta(self, piece: Piece) -> dict[str, Any]:
         return self._choice(piece.index, "delta", {"content": piece.text}, piece)
 
-    def _choice(self, index: int, name: str, content: dict[str, str], piece: Any = None) -> dict[str, Any]:
+    def _choice(
+        self, index: int, name: str, content: dict[str, str], piece: Piece | None = None
+    ) -> dict[str, Any]:
         logprobs = {"content": [*map(self._logprob, piece.sampled)]} if piece and self.with_logprobs else None
         reason = piece and piece.finish_reason
         return {"index": index, name: content, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprob(self, sampled: Any) -> dict[str, Any]:
-        best = [self._entry(token, value) for token, value in sampled.top_logprobs.items()]
+    def _logprob(self, sampled: Sampled) -> dict[str, Any]:
+        best = [self._entry(token, value) for token, value in (sampled.top_logprobs or {}).items()]
         return {**self._entry(sampled.token, sampled.logprob), "top_logprobs": best}
 
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
         text = self._text(token)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
@@ -140,7 +145,7 @@ class ChunkEvents:
         self._format, self._extra = format, extra
         self._around: dict[int, list[str]] = {}  # by answer: what comes before its text, and after it
 
-    def __call__(self, piece: Any) -> str:
+    def __call__(self, piece: Piece) -> str:
         if piece.finish_reason is not None or self._format.with_logprobs:
             return self._event(piece)
         if piece.index not in self._around:
@@ -149,5 +154,5 @@ class ChunkEvents:
         before, after = self._around[piece.index]
         return f"{before}{json.dumps(piece.text)}{after}"
 
-    def _event(self, piece: Any) -> str:
+    def _event(self, piece: Piece) -> str:
         return event({**self._format.chunk([piece]), **self._extra})

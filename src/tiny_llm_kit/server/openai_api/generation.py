@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...solution_types import Piece, RequestStream, SamplingParams, ServingPackage
 from .errors import INTERNAL, ApiError, json_response, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
 from .formats import AnswerFormat, ChunkEvents
@@ -17,7 +18,9 @@ SMALLEST_TEMPERATURE = 1e-6  # below it only the most probable token has a chanc
 TIMED_OUT = "the request took longer than the server allows: ask for fewer tokens, or try again later"
 
 
-def sampling_params(names: Any, body: GenerationBody, max_tokens: int | None, logprobs: int | None) -> Any:
+def sampling_params(
+    names: ServingPackage, body: GenerationBody, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
     """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
 
     Raises:
@@ -67,7 +70,7 @@ class Generation:
     """
 
     service: EngineService
-    stream: Any
+    stream: RequestStream
     format: AnswerFormat
     n: int
 
@@ -88,9 +91,9 @@ class Generation:
             self.stream.close()
         return json_response(self.format.whole(answers, self._usage()))
 
-    async def _answers(self) -> list[Any]:
+    async def _answers(self) -> list[Piece]:
         """All answers, each in one piece."""
-        answers: dict[int, Any] = {}
+        answers: dict[int, Piece] = {}
         async for pieces in self.stream:
             check_pieces(pieces)
             for piece in pieces:
@@ -130,7 +133,7 @@ class Generation:
         }
 
 
-def check_pieces(pieces: Sequence[Any]) -> None:
+def check_pieces(pieces: Sequence[Piece]) -> None:
     """Raise an ApiError if an answer did not finish normally.
 
     The engine's message stays in the log.

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 from ...engine.llm_engine import LLMEngine
+from ...solution_types import Event
 from .event_stream import event
 
 MOST_UNREAD = 256  # messages of one watcher; the oldest ones are dropped
@@ -19,8 +20,9 @@ class LivePage(Protocol):
 
     def hello(self, engine: LLMEngine) -> dict[str, Any]:
         """The first message of a watcher."""
+        ...
 
-    def message(self, event: Any, engine: LLMEngine) -> dict[str, Any] | None:
+    def message(self, event: Event, engine: LLMEngine) -> dict[str, Any] | None:
         """The message that watchers get for an event, None for none. Called on the engine's thread."""
 
 
@@ -64,7 +66,7 @@ class LiveFeed:
         self._watchers: set[Watcher] = set()
         self._is_closed = False
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         """Pass an event on; called on the engine's thread. Without watchers it costs nothing."""
         if not self._watchers:
             return

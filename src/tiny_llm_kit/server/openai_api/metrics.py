@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ...engine.llm_engine import LLMEngine
+from ...solution_types import Event
 
 FIRST_TOKEN = (
     0.001,
@@ -136,26 +137,26 @@ class EngineMetrics:
         """All metrics in Prometheus' text format, of type `CONTENT_TYPE_LATEST`."""
         return generate_latest(self._registry)
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         handler = getattr(self, f"_on_{event.kind}", None)
         if handler is not None:
             handler(event)
 
-    def _on_step(self, event: Any) -> None:
+    def _on_step(self, event: Event) -> None:
         self._step.observe(sum(part.tokens for part in event.parts))
 
-    def _on_arrive(self, event: Any) -> None:
+    def _on_arrive(self, event: Event) -> None:
         self._times[event.request.request_id] = Times(event.time)
 
-    def _on_prefill(self, event: Any) -> None:
+    def _on_prefill(self, event: Event) -> None:
         self._times[event.request.request_id].started = event.time
         self._counters["prefix_cache_queries"].inc(event.request.num_prompt_tokens)
         self._counters["prefix_cache_hits"].inc(event.request.num_cached)
 
-    def _on_preempt(self, event: Any) -> None:
+    def _on_preempt(self, event: Event) -> None:
         self._counters["num_preemptions"].inc()
 
-    def _on_token(self, event: Any) -> None:
+    def _on_token(self, event: Event) -> None:
         times, tokens = self._times[event.request.request_id], len(event.request.tokens)
         if tokens == times.tokens:  # an end token adds nothing
             return
@@ -168,7 +169,7 @@ class EngineMetrics:
         self._counters["generation_tokens"].inc(tokens - times.tokens)
         times.last_token, times.tokens = event.time, tokens
 
-    def _on_finish(self, event: Any) -> None:
+    def _on_finish(self, event: Event) -> None:
         sequence, times = event.request, self._times.pop(event.request.request_id)
         self._ends.labels(self._label, sequence.finish_reason).inc()
         self._prompt.observe(sequence.num_prompt_tokens)

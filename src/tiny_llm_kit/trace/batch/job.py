@@ -3,17 +3,21 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from ...engine.llm_engine import LLMEngine
+from ...solution_types import Event, SamplingParams
 from ...terminal import interrupts_kept
 from ..prompts import rendered
 from ..recorder import Recorder, number_of
 from ..serve import Serving
 from ..text import counted, harmless, shortened
+
+if TYPE_CHECKING:
+    from ...model.tokenizer import Tokenizer
 
 PROMISE = 128  # tokens of a prompt for which running requests may wait; more is shown as a stall
 
@@ -40,17 +44,17 @@ class BatchJob:
     slots: int
     max_seq_len: int
     recorder: Recorder
-    answer: Callable[[Callable[[Any], object]], object]
+    answer: Callable[[Callable[[Event], object]], object]
 
     @property
     def failed(self) -> list[Any]:
         return [request for request in self.requests if request.error is not None]
 
-    def run(self, view: AbstractContextManager[Callable[[Any], object]]) -> None:
+    def run(self, view: AbstractContextManager[Callable[[Event], object]]) -> None:
         """Answer all prompts. Ctrl-C ends it between two steps, with every cache released."""
         with view as show, interrupts_kept() as check_interrupt:
 
-            def on_event(event: Any) -> None:
+            def on_event(event: Event) -> None:
                 self.recorder(event)
                 show(event)
                 check_interrupt()
@@ -76,7 +80,7 @@ def make_job(
     slots: int = 4,
     max_seq_len: int = 512,
     template: bool = True,
-    sampling: Any = None,
+    sampling: SamplingParams | None = None,
     prefill_step: int | None = None,
 ) -> BatchJob:
     """A batch on Week 2's engine: one request per prompt, all arriving now.
@@ -98,7 +102,7 @@ def make_job(
         for number, text in enumerate(rendered_prompts(tokenizer, prompts, template))
     ]
 
-    def answer(on_event: Callable[[Any], object]) -> None:
+    def answer(on_event: Callable[[Event], object]) -> None:
         heard = {"clock": serving.clock, "on_event": on_event}
         names.batch_generate(model, tokenizer, requests, max_seq_len, slots, prefill_step, **heard)
 
@@ -107,7 +111,7 @@ def make_job(
 
 
 def make_engine_job(
-    engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: Any = None
+    engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: SamplingParams | None = None
 ) -> BatchJob:
     """A batch on Week 3's engine, whose options limit how many requests run at a time."""
     start, tokenizer, names = engine.clock(), engine.tokenizer, engine.names
@@ -117,7 +121,7 @@ def make_engine_job(
     ]
     sequences = [sequence for request in asked for sequence in request.sequences]
 
-    def answer(on_event: Callable[[Any], object]) -> None:
+    def answer(on_event: Callable[[Event], object]) -> None:
         with engine.heard_by(on_event):
             engine.run(asked)
 
@@ -129,7 +133,7 @@ def make_engine_job(
     )
 
 
-def rendered_prompts(tokenizer: Any, prompts: Sequence[str], template: bool) -> list[str]:
+def rendered_prompts(tokenizer: "Tokenizer", prompts: Sequence[str], template: bool) -> list[str]:
     """Each prompt as the model reads it, in the chat template if there is one."""
     return [rendered(tokenizer, prompt) if template else prompt for prompt in prompts]
 

@@ -8,6 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from ...solution_types import Event
 from ..live import LineView, Tail
 from ..recorder import number_of
 from ..text import counted, one_line, shortened
@@ -37,7 +38,7 @@ class SlotBoard:
         self.done: set[int] = set()
         self.slots = [Slot() for _ in range(slots)]
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.kind not in PHASES:  # a chunk of a prompt, or a step: no slot changes
             return
         index = number_of(event.request)
@@ -48,7 +49,7 @@ class SlotBoard:
         if slot is not None:
             slot.phase = PHASES[event.kind]
 
-    def _slot(self, event: Any) -> Slot | None:
+    def _slot(self, event: Event) -> Slot | None:
         """The row of an event's request; during prefill, of the slot that it will get."""
         mine = next((slot for slot in self.slots if slot.request is event.request), None)
         if mine is None and event.kind == "prefill":
@@ -94,11 +95,11 @@ class BatchLines(LineView):
         prompts: texts of the prompts, by request number.
     """
 
-    def __init__(self, console: Console, prompts: list[str]):
+    def __init__(self, console: Console, prompts: Sequence[str]):
         super().__init__(console)
         self._prompts = prompts
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.kind == "prefill":
             number = number_of(event.request)
             self.write(f"{number + 1} started: {shortened(self._prompts[number])}")

@@ -45,13 +45,14 @@ TROUBLES = (
 
 def help_text(columns: int = 80) -> str:
     """Both tables as text."""
-    console = Console(width=columns, file=io.StringIO(), highlight=False)
+    text = io.StringIO()
+    console = Console(width=columns, file=text, highlight=False)
     console.print(
         _table(("in the scheduler", "option", "what it does"), [(n, *row) for n, row in KNOBS.items()])
     )
     console.print()
     console.print(_table(("trouble", "try"), TROUBLES))
-    return console.file.getvalue()
+    return text.getvalue()
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
-from typing import Any
 
+from ...solution_types import Request
 from ..serve import Listener, Service, Serving
 from ..trace import Trace
 from ..workload import LONG, SHORT, RequestSpec, Workload
@@ -122,7 +122,7 @@ class PolicyRun:
 
     policy: DemoPolicy
     specs: Sequence[RequestSpec]
-    requests: Sequence[Any]
+    requests: Sequence[Request]
     trace: Trace
 
     def ttft(self, number: int) -> float | None:

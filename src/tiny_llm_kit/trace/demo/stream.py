@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
+from ...solution_types import Event
 from ..serve import Listener
 from .runs import Demo, DemoPolicy, PolicyRun
 
@@ -21,7 +21,7 @@ class Streams:
         self._pieces = [asyncio.Queue() for _ in range(count)]
         self._given = [0] * count  # characters of each text
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.kind in ("token", "finish"):
             index, text = event.request.prompt_idx, event.request.text
             self._pieces[index].put_nowait(text[self._given[index] :])
@@ -61,7 +61,7 @@ async def serve_async(
     """
     streams = Streams(len(demo.specs))
 
-    def emit(event: Any) -> None:
+    def emit(event: Event) -> None:
         streams(event)
         on_event(event)
 

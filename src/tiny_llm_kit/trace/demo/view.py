@@ -1,12 +1,12 @@
 """The demo while it runs: a line for each important event, and on a terminal a live table."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...solution_types import Event, Request
 from ..live import LineView, LiveTable, Tail
 from ..text import one_line, shortened
 from ..workload import RequestSpec
@@ -24,12 +24,12 @@ class RequestBoard:
     def __init__(self, specs: Sequence[RequestSpec]):
         self._specs = specs
         self._phase = ["waits"] * len(specs)
-        self._request: list[Any] = [None] * len(specs)
+        self._request: list[Request | None] = [None] * len(specs)
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.request is None:
             return
-        index = event.request.prompt_idx
+        index: int = event.request.prompt_idx
         self._request[index] = event.request
         phases = {
             "prefill": "prompt",
@@ -69,13 +69,13 @@ class DemoLines(LineView):
         self._specs, self._start = specs, None
         self._began: set[int] = set()
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         self._start = event.time if self._start is None else self._start
         if event.request is not None and (says := self._says(event)):
             name = self._specs[event.request.prompt_idx].name
             self.write(f"  {event.time - self._start:6.2f} s  {name:<8}  {says}")
 
-    def _says(self, event: Any) -> str | None:
+    def _says(self, event: Event) -> str | None:
         request = event.request
         if event.kind == "pause":
             return f"makes room at {request.offset} of {len(request.prompt_tokens)} tokens"

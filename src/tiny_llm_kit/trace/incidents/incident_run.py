@@ -4,14 +4,24 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from statistics import fmean
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...solution_types import (
+    AnswerSequence,
+    BlockAllocator,
+    Event,
+    HybridScheduler,
+    PackedModel,
+    ServingPackage,
+)
 from ..simulation.cost_model import line
 from ..simulation.packed_cost import INCIDENTS, PackedCost, StepWork
 from ..simulation.simulator import Simulation, StuckScheduler
 from ..workload import SHORT, RequestSpec
 from .incident import Bound, Incident, IncidentCase, Sent
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BUDGET, SEQS = 512, 8  # tokens of a step, requests that run
 UNTIL = 120.0  # seconds: a request that has not ended by then never does
@@ -32,7 +42,12 @@ class IncidentRun:
     """
 
     def __init__(
-        self, names: ModuleType, policy: str, case: IncidentCase, cost: PackedCost = INCIDENTS, **options: Any
+        self,
+        names: ServingPackage,
+        policy: str,
+        case: IncidentCase,
+        cost: PackedCost = INCIDENTS,
+        **options: Any,
     ):
         self.names, self.policy, self.case = names, policy, case
         self.tokens: dict[str, list[float]] = {sent.name: [] for sent in case.requests}
@@ -69,7 +84,7 @@ class IncidentRun:
             made["can_join"] = self._shares_adapter
         return made
 
-    def _scheduler(self, model: Any, allocator: Any, **options: Any) -> Any:
+    def _scheduler(self, model: PackedModel, allocator: BlockAllocator, **options: Any) -> HybridScheduler:
         kind = self.names.POLICIES[self.policy]
         if self.case.late_frees:
             kind, allocator = late_scheduler(kind), late_allocator(self.names, allocator, self._late)
@@ -78,7 +93,7 @@ class IncidentRun:
     def _late(self, come_back: Callable[[], None]) -> None:
         self.simulation.at(self.simulation.clock() + LATE, come_back)
 
-    def _send(self, sent: Sent, number: int) -> Any:
+    def _send(self, sent: Sent, number: int) -> AnswerSequence:
         spec = RequestSpec(
             SHORT, sent.prompt, sent.answer, time=sent.at / 1000, name=sent.name, priority=sent.priority
         )
@@ -87,21 +102,21 @@ class IncidentRun:
             self.simulation.at(sent.aborted / 1000, sequence.abort)
         return sequence
 
-    def _sent(self, sequence: Any) -> Sent:
+    def _sent(self, sequence: AnswerSequence) -> Sent:
         return self.case.requests[sequence.request_id]
 
-    def _shares_adapter(self, one: Any, other: Any) -> bool:
+    def _shares_adapter(self, one: AnswerSequence, other: AnswerSequence) -> bool:
         return self._sent(one).adapter == self._sent(other).adapter
 
-    def arrive(self, sequence: Any, time: float) -> None:
+    def arrive(self, sequence: AnswerSequence, time: float) -> None:
         """See `Recorder`."""
 
-    def stretch(self, sequences: Sequence[Any], times: Any) -> None:
+    def stretch(self, sequences: Sequence[AnswerSequence], times: "np.ndarray") -> None:
         """Record a token of each of these requests at each of these times."""
         for sequence in sequences:
             self.tokens[self._sent(sequence).name].extend(1000 * times)
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         """Record an event."""
         if event.kind == "step":
             self.step_tokens.append(sum(part.tokens for part in event.parts if part.kind == "chunk"))
@@ -188,7 +203,9 @@ def late_scheduler(kind: type) -> type:
     return LateScheduler
 
 
-def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], None]], None]) -> Any:
+def late_allocator(
+    names: ServingPackage, like: BlockAllocator, later: Callable[[Callable[[], None]], None]
+) -> BlockAllocator:
     """An allocator whose freed blocks come back late, as after a step that is still running on the device.
 
     Args:
@@ -203,7 +220,7 @@ def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], N
             options = {"watermark": like.watermark_blocks / like.num_blocks, "enable_prefix_caching": False}
             super().__init__(like.num_blocks, like.block_size, **options)
 
-        def free(self, blocks: Any) -> None:
+        def free(self, blocks: Sequence[int]) -> None:
             before = len(self.blank)
             super().free(blocks)
             late, self.blank[before:] = self.blank[before:], []
@@ -218,11 +235,11 @@ def late_allocator(names: ModuleType, like: Any, later: Callable[[Callable[[], N
     return LateAllocator()
 
 
-def run_case(names: ModuleType, policy: str, case: IncidentCase, **options: Any) -> IncidentRun:
+def run_case(names: ServingPackage, policy: str, case: IncidentCase, **options: Any) -> IncidentRun:
     """Run a trace of an incident by a policy."""
     return IncidentRun(names, policy, case, **options)
 
 
-def failures(names: ModuleType, policy: str, one: Incident, **options: Any) -> list[str]:
+def failures(names: ServingPackage, policy: str, one: Incident, **options: Any) -> list[str]:
     """The bounds of an incident that a policy breaks, in any of its cases."""
     return [broken for case in one.cases for broken in IncidentRun(names, policy, case, **options).broken()]

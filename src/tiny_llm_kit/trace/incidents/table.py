@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from functools import cache
-from types import ModuleType
 
 from rich.table import Table
 
+from ...solution_types import ServingPackage
 from .corpus import CORPUS
 from .incident import Incident
 from .incident_run import failures
 
 
 @cache
-def broken_by(names: ModuleType, policy: str) -> dict[int, list[str]]:
+def broken_by(names: ServingPackage, policy: str) -> dict[int, list[str]]:
     """The bounds that a policy breaks, by incident number.
 
     A run is deterministic, so it runs once.
@@ -21,7 +21,7 @@ def broken_by(names: ModuleType, policy: str) -> dict[int, list[str]]:
 
 
 def incident_table(
-    names: ModuleType, policies: Sequence[str], incidents: Sequence[Incident] = CORPUS
+    names: ServingPackage, policies: Sequence[str], incidents: Sequence[Incident] = CORPUS
 ) -> Table:
     """A line per incident, a column per policy: ✓ where every bound holds, ✗ where one is broken."""
     table = Table("", "incident", *policies, box=None, pad_edge=False, collapse_padding=True)

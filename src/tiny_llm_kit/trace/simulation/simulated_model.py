@@ -1,8 +1,8 @@
 """A model that computes nothing: its clock advances by the cost of each step, the same on every machine."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from ...solution_types import BatchCache, KvCache, SamplingParams
 from .cost_model import UNITS, Cost, Costs, pairs
 
 
@@ -28,7 +28,7 @@ class SimulatedCache:
     def rewind(self, n: int) -> None:
         self.offset -= n
 
-    def add_request(self, prefilled: "SimulatedCache", slot: int) -> None:
+    def add_request(self, prefilled: KvCache, slot: int) -> None:
         pass
 
     def remove_request(self, slot: int) -> None:
@@ -54,19 +54,19 @@ class SimulatedModel:
     def __init__(self, costs: Costs = UNITS, max_model_len: int = 2**20):
         self.costs, self.max_model_len, self.clock = costs, max_model_len, SimulatedClock()
 
-    def create_kv_cache(self, max_seq_len: int | None = None) -> list[SimulatedCache]:
+    def create_kv_cache(self, max_seq_len: int | None = None) -> list[KvCache]:
         return [SimulatedCache()]
 
-    def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[SimulatedCache]:
+    def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchCache]:
         return [SimulatedCache()]
 
     def prefill(
         self,
         tokens: Sequence[int],
         offset: int,
-        kv_cache: Sequence[SimulatedCache],
+        kv_cache: Sequence[KvCache],
         *,
-        sampling: Any = None,
+        sampling: SamplingParams | None = None,
         sample: bool,
     ) -> int | None:
         """See `ServingModel.prefill`."""
@@ -78,9 +78,9 @@ class SimulatedModel:
         self,
         tokens: Sequence[int | None],
         offsets: Sequence[int],
-        kv_cache: Sequence[SimulatedCache],
+        kv_cache: Sequence[BatchCache],
         *,
-        sampling: Sequence[Any] | None = None,
+        sampling: Sequence[SamplingParams | None] | None = None,
     ) -> list[int | None]:
         """See `ServingModel.decode`."""
         running = [offset + 1 for token, offset in zip(tokens, offsets, strict=True) if token is not None]

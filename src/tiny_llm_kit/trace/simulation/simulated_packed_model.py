@@ -1,8 +1,8 @@
 """A model of packed batches that computes nothing: its clock advances by the cost of each step."""
 
 from collections.abc import Callable
-from typing import Any
 
+from ...solution_types import PackedBatch, Sampled
 from .packed_cost import INCIDENTS, PackedCost, StepWork
 from .simulated_model import SimulatedClock
 
@@ -24,7 +24,7 @@ class SimulatedPackedModel:
 
     def __init__(
         self,
-        sampled: Callable[[int], Any],
+        sampled: Callable[[int], Sampled],
         cost: PackedCost = INCIDENTS,
         max_model_len: int = 2**20,
         clock: SimulatedClock | None = None,
@@ -33,7 +33,7 @@ class SimulatedPackedModel:
         self.calls = 0
         self._chosen = sampled(0)  # it is never changed, so one is enough for all
 
-    def run(self, batch: Any) -> list[Any]:
+    def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`."""
         self.calls += 1
         self.clock.now += self.cost.seconds(StepWork.of(batch))

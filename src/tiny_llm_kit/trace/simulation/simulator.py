@@ -8,9 +8,9 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from types import ModuleType
 from typing import Any
 
+from ...solution_types import AnswerSequence, Event, ServingPackage
 from ..workload import RequestSpec
 from .decode_stretch import skip_decodes
 from .packed_cost import INCIDENTS, PackedCost
@@ -64,14 +64,14 @@ class Simulation:
 
     def __init__(
         self,
-        names: ModuleType,
+        names: ServingPackage,
         cost: PackedCost = INCIDENTS,
         *,
         model: Any = None,
         clock: Any = None,
         scheduler: Callable[..., Any] | None = None,
         recorder: Any = None,
-        on_event: Callable[[Any], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
         jump: bool = True,
         num_blocks: int = 2**16,
         block_size: int = 16,
@@ -100,7 +100,7 @@ class Simulation:
         """Call `action` at a time, between two steps, for example to add or abort a request."""
         heapq.heappush(self._happenings, (time, next(self._order), action))
 
-    def send(self, spec: RequestSpec, number: int) -> Any:
+    def send(self, spec: RequestSpec, number: int) -> AnswerSequence:
         """Send a request at its time.
 
         Returns:
@@ -123,7 +123,7 @@ class Simulation:
         self._arrive(self._sequence(spec, number), spec.time)
         self._send_next(specs)
 
-    def _sequence(self, spec: RequestSpec, number: int) -> Any:
+    def _sequence(self, spec: RequestSpec, number: int) -> AnswerSequence:
         return self.names.Sequence(
             [0] * spec.tokens,
             self._tokenizer,
@@ -133,7 +133,7 @@ class Simulation:
             priority=spec.priority,
         )
 
-    def _arrive(self, sequence: Any, time: float) -> None:
+    def _arrive(self, sequence: AnswerSequence, time: float) -> None:
         if self.recorder is not None:
             self.recorder.arrive(sequence, time)
         self.scheduler.add(sequence)
@@ -190,7 +190,7 @@ class Simulation:
                 raise StuckScheduler(self.clock(), len(self.scheduler.waiting), len(self.scheduler.running))
             self.clock.wait_until(self._happenings[0][0])
 
-    def _emit(self, event: Any) -> None:
+    def _emit(self, event: Event) -> None:
         if self.recorder is not None:
             self.recorder(event)
         if self._on_event is not None:

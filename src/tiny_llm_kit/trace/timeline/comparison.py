@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
+from ...solution_types import ServingPackage
 from ..serve import Serving, serve
 from ..simulation.cost_model import Costs, fit, measured_costs
 from ..simulation.simulated_model import SimulatedModel
@@ -23,13 +23,13 @@ def run_once(serving: Serving, workload: Workload, chunk: int, provenance: dict[
     return serve(serving, workload, chunk).trace(title, provenance)
 
 
-def simulate(workload: Workload, names: ModuleType, chunk: int, costs: Costs | None = None) -> Trace:
+def simulate(workload: Workload, names: ServingPackage, chunk: int, costs: Costs | None = None) -> Trace:
     """One run on the simulated model."""
     model = SimulatedModel(costs or measured_costs())
     return run_once(Serving(names, model, clock=model.clock), workload, chunk, PROVENANCE)
 
 
-def every_size(workload: Workload, names: ModuleType, costs: Costs | None = None) -> list[Trace]:
+def every_size(workload: Workload, names: ServingPackage, costs: Costs | None = None) -> list[Trace]:
     """Runs in virtual time, one per chunk size that makes a difference, whole prompts last.
 
     The agreed chunk size stays the same, so that larger chunks stall.
@@ -50,7 +50,7 @@ class Comparison:
     """
 
     workload: Workload
-    names: ModuleType
+    names: ServingPackage
     before: Trace
     after: Trace
 
@@ -58,8 +58,8 @@ class Comparison:
     def of(
         cls,
         workload: Workload,
-        names: ModuleType,
-        run: Callable[[Workload, ModuleType, int], Trace] = simulate,
+        names: ServingPackage,
+        run: Callable[[Workload, ServingPackage, int], Trace] = simulate,
     ) -> "Comparison":
         """Both runs, by default in virtual time."""
         before, after = (run(workload, names, chunk) for chunk in (WHOLE, workload.promise))

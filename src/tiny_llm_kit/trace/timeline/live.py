@@ -5,9 +5,13 @@ Here events become messages for the page. `live_run.js` takes them in; they are 
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...solution_types import Event, Part
 from ..template import render
+
+if TYPE_CHECKING:
+    from ...engine.llm_engine import LLMEngine
 
 QUESTIONS = ("What is a KV cache?", "What is attention?", "What is RoPE?", "What is a token?")
 BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # stops of the slider, in tokens per step
@@ -27,7 +31,7 @@ class LiveTimeline:
         file = Path(__file__).with_name("live.html.j2")
         self.html = render(file, model=model_name, questions=QUESTIONS, promise=PROMISE)
 
-    def hello(self, engine: Any) -> dict[str, Any]:
+    def hello(self, engine: "LLMEngine") -> dict[str, Any]:
         """The first message to each reader: the options of the engine.
 
         Args:
@@ -49,7 +53,7 @@ class LiveTimeline:
             "budgets": sorted({most, *(size for size in BUDGETS if least <= size <= most)}),
         }
 
-    def message(self, event: Any, engine: Any) -> dict[str, Any] | None:
+    def message(self, event: Event, engine: "LLMEngine") -> dict[str, Any] | None:
         """An event as a message; None for one that the page does not draw.
 
         Args:
@@ -70,7 +74,7 @@ class LiveTimeline:
         }
 
 
-def _step(event: Any, engine: Any) -> dict[str, Any]:
+def _step(event: Event, engine: "LLMEngine") -> dict[str, Any]:
     """What a step computed, and the owner of each block after it."""
     scheduler, allocator = engine.scheduler, engine.allocator
     return {
@@ -86,7 +90,7 @@ def _step(event: Any, engine: Any) -> dict[str, Any]:
     }
 
 
-def _part(part: Any) -> dict[str, Any]:
+def _part(part: Part) -> dict[str, Any]:
     """A part with the numbers of its requests; `sampled` are those that have a new token now."""
     return {
         "kind": part.kind,

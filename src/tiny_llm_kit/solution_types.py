@@ -1,0 +1,103 @@
+"""Types of what a solution gives the kit, for the type checker alone.
+
+The kit finds a solution by name and never imports one. So these names come from the reference while types are checked,
+and stand for any object at run time. They hold for the learner's package too: its signatures are generated.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = [
+    "AnswerSequence",
+    "Array",
+    "BatchCache",
+    "BlockAllocator",
+    "BlockTable",
+    "Bucket",
+    "Buckets",
+    "Event",
+    "HybridScheduler",
+    "KvCache",
+    "PackedBatch",
+    "PackedModel",
+    "Part",
+    "Piece",
+    "Request",
+    "RequestStream",
+    "Sampled",
+    "SamplingParams",
+    "ServingModel",
+    "ServingPackage",
+    "StepProfile",
+]
+
+Array = Any  # of the port's library: the two array types have nothing in common that could be named
+
+if TYPE_CHECKING:
+    from tiny_llm_ref import serving
+    from tiny_llm_ref.serving import (
+        BatchCache,
+        BlockAllocator,
+        BlockTable,
+        Bucket,
+        Buckets,
+        Event,
+        HybridScheduler,
+        KvCache,
+        PackedBatch,
+        PackedModel,
+        Part,
+        Piece,
+        Request,
+        RequestStream,
+        Sampled,
+        SamplingParams,
+        ServingModel,
+        StepProfile,
+    )
+    from tiny_llm_ref.serving import Sequence as AnswerSequence
+
+    class ServingPackage:
+        """The names of `<solution>.serving` that the kit uses.
+
+        A module is no type, and types.ModuleType has any name. So a class holds the names.
+        """
+
+        from tiny_llm_ref.serving import (
+            POLICIES,
+            AdaptiveChunker,
+            Batch,
+            BlockAllocator,
+            BlockTable,
+            ChunkedPrefillMetrics,
+            ChunkedPrefillScheduler,
+            EngineLoop,
+            HybridScheduler,
+            NotServing,
+            PackedBatch,
+            PackedInputs,
+            PriorityScheduler,
+            QueueFull,
+            Request,
+            Sampled,
+            SamplingParams,
+            Scheduled,
+            Sequence,
+            SlackScheduler,
+            Turns,
+            WholePrompts,
+        )
+
+        batch_generate = staticmethod(serving.batch_generate)
+        flat_blocks = staticmethod(serving.flat_blocks)
+        make_buckets = staticmethod(serving.make_buckets)
+        make_scheduler = staticmethod(serving.make_scheduler)
+        pack = staticmethod(serving.pack)
+        profile_steps = staticmethod(serving.profile_steps)
+        select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)
+
+else:
+
+    def __getattr__(name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object
