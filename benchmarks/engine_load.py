@@ -3,9 +3,8 @@
 from collections import deque
 
 from tiny_llm_kit.engine.llm_engine import LLMEngine
+from tiny_llm_kit.solution_types import Event
 from tiny_llm_kit.trace.workload import Workload
-
-from ..solution_types import Event
 
 
 class EngineLoad:
