@@ -156,7 +156,7 @@ def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
 def test_a_mutant_of_a_port_leaves_the_policy_loaded_and_one_of_shared_code_does_not():
     ours = mutants.REFERENCE / "mlx_backend" / "attention.py"
     assert mutants._package_of(ours, "mlx") == "tiny_llm_ref.mlx_backend"
-    for shared, part in (("serving/packing.py", "serving"), ("layer_weights.py", "mlx")):
+    for shared, part in (("serving/batching/packing.py", "serving"), ("layer_weights.py", "mlx")):
         assert mutants._package_of(mutants.REFERENCE / shared, part) == "tiny_llm_ref"
 
 

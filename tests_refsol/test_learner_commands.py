@@ -342,7 +342,7 @@ def test_see_names_the_line_of_a_scheduler_that_raises(clone, error):
     line = path.read_text(encoding="utf-8").partition(f"raise {error}")[0].count("\n") + 1
     done = clone.run("see", "3.3", "--backend", PORT)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    says = f"src/tiny_llm/serving/hybrid_scheduler.py, line {line}: {error.partition('(')[0]}: "
+    says = f"src/tiny_llm/serving/batching/hybrid_scheduler.py, line {line}: {error.partition('(')[0]}: "
     assert done.stderr.startswith(says) and "`pdm run test --week 3 --day 3`" in done.stderr
 
 
@@ -430,7 +430,7 @@ def test_reset_puts_the_policy_back_for_either_port(clone):
     clone.run("course", "skip", "--week", "2", "--day", "6", "--backend", OTHER)
     assert state_of(clone, "2.6.4") == "serving filled"
     done = clone.run("course", "reset", "--week", "2", "--day", "6", "--task", "4", "--backend", OTHER)
-    assert "blank again: src/tiny_llm/serving/request.py" in done.stdout
+    assert "blank again: src/tiny_llm/serving/chunked_prefill/request.py" in done.stdout
     assert (state_of(clone, "2.6.4"), state_of(clone, "2.6.5")) == ("serving blank", "serving filled")
     clone.run("course", "reset", "--week", "2", "--day", "6", "--backend", "all")
     assert clone.git("status", "--porcelain") == ""

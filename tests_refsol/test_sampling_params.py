@@ -6,7 +6,7 @@ import pytest
 
 from support.fake_model import ByteTokenizer, FakeModel
 from tiny_llm_ref.serving import Request, SamplingParams
-from tiny_llm_ref.serving.sampling import WEEK_3
+from tiny_llm_ref.serving.requests.sampling import WEEK_3
 
 # Every parameter with a value that is not its default.
 CHANGED = {

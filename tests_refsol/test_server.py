@@ -34,7 +34,7 @@ from tiny_llm_kit.server.openai_api.event_stream import event
 from tiny_llm_kit.server.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
 from tiny_llm_kit.server.server import ServerOptions, create_app
 from tiny_llm_ref import SamplingParams
-from tiny_llm_ref.serving.request_stream import Piece
+from tiny_llm_ref.serving.loop.request_stream import Piece
 
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
 SMALL = {

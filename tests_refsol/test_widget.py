@@ -18,12 +18,12 @@ from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.simulation import cost_model
 from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs, sealed
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
-from tiny_llm_ref.serving.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
-from tiny_llm_ref.serving.chunked_prefill_scheduler import ChunkedPrefillScheduler
-from tiny_llm_ref.serving.events import Event
-from tiny_llm_ref.serving.request import Request
-from tiny_llm_ref.serving.sampling import SamplingParams
-from tiny_llm_ref.serving.turns import Turns
+from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
+from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
+from tiny_llm_ref.serving.chunked_prefill.request import Request
+from tiny_llm_ref.serving.chunked_prefill.turns import Turns
+from tiny_llm_ref.serving.requests.events import Event
+from tiny_llm_ref.serving.requests.sampling import SamplingParams
 
 SCHEDULE = (widget.FOLDER / "chunked-prefill-schedule.js").read_text(encoding="utf-8")
 WHOLE = 999_999  # a step longer than every prompt

@@ -2,8 +2,13 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-CACHE, REQUEST, BATCH, GENERATE = "batching_kv_cache.py", "request.py", "batch.py", "batch_generate.py"
-ANSWER, ADD = "answer_text.py", "        self.text += self._stop.add(self._detokenizer.add(token))\n"
+CACHE, REQUEST, BATCH, GENERATE = (
+    "batching_kv_cache.py",
+    "chunked_prefill/request.py",
+    "chunked_prefill/batch.py",
+    "chunked_prefill/batch_generate.py",
+)
+ANSWER, ADD = "requests/answer_text.py", "        self.text += self._stop.add(self._detokenizer.add(token))\n"
 COUNT = "[n + L * used for n, used in zip(self.offsets, self.active, strict=True)]"
 LOOP = """            if waiting and batch.free_slot is not None:
                 batch.prefill_and_place(waiting.popleft())

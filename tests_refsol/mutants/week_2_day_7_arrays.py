@@ -37,7 +37,14 @@ def _chunk_mask(idea: str, survives: str, value: str) -> Mutant:
 
 
 def _array_chunk(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant("2.7.2", idea, "request.py", survives, serving=(old, new), inside="Request.try_prefill")
+    return Mutant(
+        "2.7.2",
+        idea,
+        "chunked_prefill/request.py",
+        survives,
+        serving=(old, new),
+        inside="Request.try_prefill",
+    )
 
 
 MUTANTS = [

@@ -2,8 +2,12 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-SIZE, CHUNKER = "chunk_size.py", "adaptive_chunker.py"
-METRICS, SWEEP, PRIORITY = "chunked_prefill_metrics.py", "sweep.py", "priority_scheduler.py"
+SIZE, CHUNKER = "chunked_prefill/chunk_size.py", "chunked_prefill/adaptive_chunker.py"
+METRICS, SWEEP, PRIORITY = (
+    "chunked_prefill/chunked_prefill_metrics.py",
+    "chunked_prefill/sweep.py",
+    "chunked_prefill/priority_scheduler.py",
+)
 CLIP = "largest_size(sizes, min(available_memory, max(wanted, sizes[0])))"
 BATCH_TURN = "if len(self.batch) and (self._passed >= self.patience or not len(self.interactive)):"
 FORGET = """            self._recent = {size: seen for size, seen in self._recent.items() if size <= self._size}
@@ -773,7 +777,7 @@ MUTANTS = [
     Mutant(
         "2.7.9",
         "last come, first served inside a class",
-        "request_queue.py",
+        "requests/request_queue.py",
         survives="a test with one request a class",
         serving=(
             "first = [line[0] for line in self._fronts(self._lines, interactive_only)]",

@@ -2,8 +2,16 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-CHUNK, REQUEST, SCHEDULER = "chunk.py", "request.py", "chunked_prefill_scheduler.py"
-GENERATE, PAUSED, TURNS = "chunked_prefill.py", "paused_prefills.py", "turns.py"
+CHUNK, REQUEST, SCHEDULER = (
+    "chunked_prefill/chunk.py",
+    "chunked_prefill/request.py",
+    "chunked_prefill/chunked_prefill_scheduler.py",
+)
+GENERATE, PAUSED, TURNS = (
+    "chunked_prefill/chunked_prefill.py",
+    "chunked_prefill/paused_prefills.py",
+    "chunked_prefill/turns.py",
+)
 CUT = "return Chunk(offset, min(max_step, prompt_len - offset), prompt_len)"
 PIECE = "self.prompt_tokens[chunk.start : chunk.stop],"
 CALL = """        with model_call(self):

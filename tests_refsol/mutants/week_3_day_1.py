@@ -2,7 +2,7 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-ALLOCATOR, TABLE, CACHE = "block_allocator.py", "block_table.py", "prefix_cache.py"
+ALLOCATOR, TABLE, CACHE = "blocks/block_allocator.py", "blocks/block_table.py", "blocks/prefix_cache.py"
 # The lines of the reference that mutants replace.
 TAKE = "[self.blank.pop() if self.blank else self.prefix_cache.evict() for _ in range(count)]"
 LOOK = """        if not self.can_allocate(count, keep_watermark=False):

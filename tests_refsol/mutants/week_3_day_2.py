@@ -2,7 +2,7 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-FILE, BLOCKS = "paged_attention.py", "flat_blocks.py"
+FILE, BLOCKS = "paged_attention.py", "blocks/flat_blocks.py"
 
 MUTANTS = [
     Mutant(

@@ -2,8 +2,8 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-SEQUENCE, PACKING, SCHEDULER = "sequence.py", "packing.py", "hybrid_scheduler.py"
-ADMISSION, ATTENTION, MODEL = "admission.py", "packed_attention.py", "qwen3_week3.py"
+SEQUENCE, PACKING, SCHEDULER = "batching/sequence.py", "batching/packing.py", "batching/hybrid_scheduler.py"
+ADMISSION, ATTENTION, MODEL = "batching/admission.py", "packed_attention.py", "qwen3_week3.py"
 END = """        if token in self.eos_token_ids:
             self.finish("stop")
             return

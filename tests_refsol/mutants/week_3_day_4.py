@@ -2,9 +2,8 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-LADDERS, BUCKETS, PADDING, INPUTS, BUDGET = (
-    "ladders.py", "buckets.py", "padding.py", "packed_inputs.py", "padded_budget.py",
-)  # fmt: skip
+LADDERS, BUCKETS, PADDING = "buckets/ladders.py", "buckets/buckets.py", "buckets/padding.py"
+INPUTS, BUDGET = "buckets/packed_inputs.py", "batching/padded_budget.py"
 
 MUTANTS = [
     Mutant(

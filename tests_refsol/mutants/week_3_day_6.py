@@ -2,7 +2,7 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-LOOP, STREAM = "engine_loop.py", "request_stream.py"
+LOOP, STREAM = "loop/engine_loop.py", "loop/request_stream.py"
 MERGED = "piece if unread is None else unread.followed_by(piece)"
 NEXT = """        while not self._unread:
             if self.is_done:

@@ -13,8 +13,8 @@ from itertools import accumulate, chain, groupby, pairwise
 
 import mlx.core as mx
 
-from ..serving.packed_inputs import PackedInputs
-from ..serving.past_reads import PastReads
+from ..serving.blocks.past_reads import PastReads
+from ..serving.buckets.packed_inputs import PackedInputs
 from .flash_attention import fused_attention
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import mlx.core as mx
 
-from ..serving.packed_inputs import PackedInputs
+from ..serving.buckets.packed_inputs import PackedInputs
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
 from .cpu_attention import StepReads, attend_packed, step_reads

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import mlx.core as mx
 
-from ..serving.packed_inputs import PackedInputs
+from ..serving.buckets.packed_inputs import PackedInputs
 from .flash_attention import Statistics, finish_attention, flash_attention_tiled, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from ..serving.flat_blocks import flat_blocks
+from ..serving.blocks.flat_blocks import flat_blocks
 from .flash_attention import Statistics, attention_statistics, finish_attention, flash_attention_tiled
 
 

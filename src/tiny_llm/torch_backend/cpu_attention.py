@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..serving.packed_inputs import PackedInputs
-from ..serving.past_reads import PastReads
+from ..serving.blocks.past_reads import PastReads
+from ..serving.buckets.packed_inputs import PackedInputs
 from . import hpu
 
 

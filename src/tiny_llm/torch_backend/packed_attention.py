@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from ..serving.packed_inputs import PackedInputs
+from ..serving.buckets.packed_inputs import PackedInputs
 from . import hpu
 from .flash_attention import Statistics, finish_attention, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask

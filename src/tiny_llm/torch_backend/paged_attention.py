@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..serving.flat_blocks import flat_blocks
+from ..serving.blocks.flat_blocks import flat_blocks
 from . import hpu
 from .flash_attention import Statistics, finish_attention
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ..serving.block_table import BlockTable
+from ..serving.blocks.block_table import BlockTable
 
 
 class TinyKvPagedPool:

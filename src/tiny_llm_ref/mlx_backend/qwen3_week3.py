@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ..layer_weights import Checkpoint
-from ..serving.packed_inputs import PackedInputs
+from ..serving.buckets.packed_inputs import PackedInputs
 from .basics import silu
 from .kernels import AnyMask, Kernels, choose_kernels
 from .paged_kv_cache import TinyKvPagedPool

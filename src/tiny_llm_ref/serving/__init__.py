@@ -1,31 +1,36 @@
 """Policy: what to run next, in plain Python over integers. Imports no array library."""
 
-from .adaptive_chunker import AdaptiveChunker
-from .answer_text import AnswerText
-from .batch import Batch
-from .batch_generate import batch_generate
-from .block_allocator import BlockAllocator, OutOfBlocks
-from .block_table import BlockTable
-from .bucket import Bucket
-from .buckets import Buckets, make_buckets
-from .chunk import Chunk, next_chunk
-from .chunk_size import select_optimal_chunk_size
-from .chunked_prefill import batch_generate_with_chunked_prefill
-from .chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
-from .chunked_prefill_scheduler import ChunkedPrefillScheduler
-from .completion import Completion
-from .engine_loop import EngineLoop, NotServing, QueueFull
-from .events import Event, Part
-from .flat_blocks import FlatBlocks, flat_blocks
-from .hybrid_scheduler import HybridScheduler
-from .ladders import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
+from .batching.hybrid_scheduler import HybridScheduler
+from .batching.packing import Scheduled, pack
+from .batching.padded_budget import room_for_prompts, tokens_to_delay
+from .batching.sequence import Sequence
+from .blocks.block_allocator import BlockAllocator, OutOfBlocks
+from .blocks.block_table import BlockTable
+from .blocks.flat_blocks import FlatBlocks, flat_blocks
+from .blocks.past_reads import PastReads
+from .blocks.prefix_cache import PrefixCache, block_hash
+from .buckets.bucket import Bucket
+from .buckets.buckets import Buckets, make_buckets
+from .buckets.ladders import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
+from .buckets.packed_batch import PackedBatch
+from .buckets.packed_inputs import PackedInputs
+from .buckets.padding import pad_chunk_reads, pad_decode_reads
+from .chunked_prefill.adaptive_chunker import AdaptiveChunker
+from .chunked_prefill.batch import Batch
+from .chunked_prefill.batch_generate import batch_generate
+from .chunked_prefill.chunk import Chunk, next_chunk
+from .chunked_prefill.chunk_size import select_optimal_chunk_size
+from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
+from .chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
+from .chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
+from .chunked_prefill.completion import Completion
+from .chunked_prefill.priority_scheduler import PriorityScheduler
+from .chunked_prefill.request import Request, model_call
+from .chunked_prefill.sweep import sweep_chunk_sizes
+from .chunked_prefill.turns import Turns
+from .loop.engine_loop import EngineLoop, NotServing, QueueFull
+from .loop.request_stream import Piece, RequestStream
 from .model import BatchCache, KvCache, PackedModel, Sampled, ServingModel
-from .packed_batch import PackedBatch
-from .packed_inputs import PackedInputs
-from .packing import Scheduled, pack
-from .padded_budget import room_for_prompts, tokens_to_delay
-from .padding import pad_chunk_reads, pad_decode_reads
-from .past_reads import PastReads
 from .policies import POLICIES, make_scheduler
 from .policies.aged_queue import AgedQueue
 from .policies.chunks_only import ChunksOnly
@@ -36,18 +41,13 @@ from .policies.prefill_first import PrefillFirst
 from .policies.sarathi_serve import SarathiServe
 from .policies.slack import SlackScheduler
 from .policies.static_batching import StaticBatching
+from .policies.step_profile import StepProfile, profile_steps
 from .policies.whole_prompts import WholePrompts
-from .prefix_cache import PrefixCache, block_hash
-from .priority_scheduler import PriorityScheduler
-from .request import Request, model_call
-from .request_queue import FifoQueue, RequestQueue
-from .request_stream import Piece, RequestStream
-from .sampling import SamplingParams
-from .sequence import Sequence
-from .step_profile import StepProfile, profile_steps
-from .stop_strings import StopStrings
-from .sweep import sweep_chunk_sizes
-from .turns import Turns
+from .requests.answer_text import AnswerText
+from .requests.events import Event, Part
+from .requests.request_queue import FifoQueue, RequestQueue
+from .requests.sampling import SamplingParams
+from .requests.stop_strings import StopStrings
 
 __all__ = [
     "POLICIES",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .packed_batch import PackedBatch
-from .sampling import SamplingParams
+from .buckets.packed_batch import PackedBatch
+from .requests.sampling import SamplingParams
 
 
 class KvCache(Protocol):

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from ..serving.packed_inputs import PackedInputs
+from ..serving.buckets.packed_inputs import PackedInputs
 from . import hpu
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..serving.block_table import BlockTable
+from ..serving.blocks.block_table import BlockTable
 from . import hpu
 from .kv_cache import length_mask
 

@@ -1,9 +1,14 @@
-"""The policies of the literature and of this course, by name. All are one loop with another plan."""
+"""The policies of the literature and of this course, by name: Day 3.5.
+
+All are the loop of Day 3.3 with another plan. The day's tasks are the profile of steps and the budget
+under a target (`step_profile`), Orca, paced prefill, ageing, slack and preemption by class; the other
+policies are given.
+"""
 
 from typing import Any
 
-from ..block_allocator import BlockAllocator
-from ..hybrid_scheduler import HybridScheduler
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..blocks.block_allocator import BlockAllocator
 from ..model import PackedModel
 from .chunks_only import ChunksOnly
 from .decode_first import DecodeFirst

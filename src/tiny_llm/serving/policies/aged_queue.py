@@ -3,7 +3,7 @@
 import heapq
 from itertools import count
 
-from ..sequence import Sequence
+from ..batching.sequence import Sequence
 
 
 class AgedQueue:

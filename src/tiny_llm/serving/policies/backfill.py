@@ -4,9 +4,9 @@ import math
 from collections import abc
 from collections.abc import Callable
 
-from ..admission import Admission
-from ..block_allocator import BlockAllocator
-from ..sequence import Sequence
+from ..batching.admission import Admission
+from ..batching.sequence import Sequence
+from ..blocks.block_allocator import BlockAllocator
 from .aged_queue import AgedQueue
 
 LOOK = 32  # requests that are tried past one without room, until somebody leaves

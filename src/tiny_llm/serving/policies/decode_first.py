@@ -1,6 +1,6 @@
 """Decode-first, as in FasterTransformer: no prompt is computed while any request decodes."""
 
-from ..packing import Scheduled
+from ..batching.packing import Scheduled
 from .whole_prompts import WholePrompts
 
 

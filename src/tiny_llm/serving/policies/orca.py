@@ -1,6 +1,6 @@
 """Orca (Yu et al., 2022): requests join and leave at every step, and a step mixes decodes with whole prompts."""
 
-from ..packing import Scheduled
+from ..batching.packing import Scheduled
 from .whole_prompts import WholePrompts
 
 

@@ -1,6 +1,6 @@
 """Prefill-first, the default of vLLM before chunked prefill: whole prompts go before every decode."""
 
-from ..packing import Scheduled
+from ..batching.packing import Scheduled
 from .whole_prompts import WholePrompts
 
 

@@ -3,16 +3,16 @@
 import math
 from typing import Any
 
-from ..block_allocator import BlockAllocator
-from ..hybrid_options import Hooks
+from ..batching.hybrid_options import Hooks
+from ..batching.packing import Scheduled
+from ..batching.sequence import Sequence
+from ..blocks.block_allocator import BlockAllocator
 from ..model import PackedModel
-from ..packing import Scheduled
-from ..sequence import Sequence
-from ..step_profile import StepProfile
 from .aged_queue import AgedQueue
 from .backfill import Backfill
 from .preemption import PreemptingScheduler
 from .slack_options import check_slack_options
+from .step_profile import StepProfile
 
 
 class SlackScheduler(PreemptingScheduler):

@@ -1,7 +1,7 @@
 """Request-level static batching: a batch is formed once, and ends when its last request has ended."""
 
-from ..hybrid_scheduler import HybridScheduler
-from ..packing import Scheduled
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..batching.packing import Scheduled
 from .whole_prompts import WholePrompts
 
 

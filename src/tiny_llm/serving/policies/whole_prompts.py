@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..block_allocator import BlockAllocator
-from ..hybrid_scheduler import HybridScheduler
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..blocks.block_allocator import BlockAllocator
 from ..model import PackedModel
 
 

@@ -1,7 +1,7 @@
 """Chunks without hybrid batches: a step of chunks, then a step of decodes, in turn."""
 
-from ..hybrid_scheduler import HybridScheduler
-from ..packing import Scheduled
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..batching.packing import Scheduled
 
 
 class ChunksOnly(HybridScheduler):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..block_allocator import BlockAllocator
-from ..hybrid_scheduler import HybridScheduler
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..batching.sequence import Sequence
+from ..blocks.block_allocator import BlockAllocator
 from ..model import PackedModel
-from ..sequence import Sequence
 from .backfill import Backfill
 
 

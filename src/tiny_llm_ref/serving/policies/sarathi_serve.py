@@ -1,7 +1,7 @@
 """Sarathi-Serve (Agrawal et al., 2024, algorithm 3): decodes, then chunks of prompts in what is left of the budget."""
 
-from ..hybrid_scheduler import HybridScheduler
-from ..packing import Scheduled
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..batching.packing import Scheduled
 
 
 class SarathiServe(HybridScheduler):

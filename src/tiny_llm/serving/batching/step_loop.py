@@ -1,0 +1,159 @@
+"""The loop of Week 3: requests come, steps compute them, results go. A subclass plans the steps. Given."""
+
+from abc import ABC, abstractmethod
+from collections import abc
+from typing import Any
+
+from ..blocks.block_allocator import BlockAllocator
+from ..blocks.block_table import BlockTable
+from ..chunked_prefill.completion import Completion
+from ..model import PackedModel, Sampled
+from ..requests.event_queue import EventQueue
+from ..requests.events import Event
+from .admission import Admission
+from .hybrid_options import Hooks, grouped
+from .packing import Scheduled, pack
+from .sequence import Sequence
+
+
+class StepLoop(ABC):
+    """Plans, runs the model, and commits, until every request has ended.
+
+    What the model or a listener raises is raised by `step`. A call of the model that fails ends the requests in it. The
+    next step serves all others.
+
+    Args:
+        model: what computes a packed batch.
+        allocator: the blocks of the model's pools.
+        options: the fields of `Limits`, `Hooks` and `Observers`, by their names.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: a number is out of range, or two options exclude each other.
+    """
+
+    num_returning = 0  # blocks that were freed and come back later, in an engine that overlaps its steps
+
+    def __init__(self, model: PackedModel, allocator: BlockAllocator, **options: Any):
+        limits, hooks, observers = grouped(options, model.max_model_len)
+        self.model, self.allocator = model, allocator
+        self.max_num_batched_tokens, self.max_num_seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+        self.enable_chunked_prefill, self.mixed_steps = limits.enable_chunked_prefill, limits.mixed_steps
+        self.prompt_rules = hooks.prompt_rules(limits)
+        self.clock, self.now = observers.clock, 0.0  # when the step, or its last call of the model, began
+        self.events = EventQueue(observers.listeners(self.prompt_rules))
+        self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
+        self.waiting = self.make_admission(hooks)
+        self.is_closed = False
+        self._sequences: list[Sequence] = []  # all that were added and not yet collected
+
+    def make_admission(self, hooks: Hooks) -> Admission:
+        """The requests that wait. A policy may have another order here. Given."""
+        modes = {"whole_prompts": not self.enable_chunked_prefill, "can_join": hooks.can_join}
+        return Admission(self.allocator, hooks.queue, self.running, self.emit, **modes)
+
+    # What a scheduler decides.
+
+    @abstractmethod
+    def plan(self, now: float) -> list[Scheduled]:
+        """Decides what the next step computes, and reserves its blocks."""
+
+    @abstractmethod
+    def calls(self, plan: list[Scheduled]) -> list[list[Scheduled]]:
+        """The calls of the model that compute a plan."""
+
+    @abstractmethod
+    def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
+        """Records what a call has computed."""
+
+    @abstractmethod
+    def remove_ended(self) -> None:
+        """Removes requests that have ended from those that run."""
+
+    # The life of a request.
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a request. One that can never be served ends here, with its reason.
+
+        Raises:
+            RuntimeError: the scheduler is closed.
+        """
+        pool_tokens = self.allocator.num_blocks * self.allocator.block_size
+        sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
+        self.enqueue(sequence)
+
+    def enqueue(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+        """Queues a request that was checked. Given.
+
+        Args:
+            sequence: the request; one that has ended leaves at once.
+            parent: another answer to its prompt, with which it has arrived.
+
+        Raises:
+            RuntimeError: the scheduler is closed.
+        """
+        if self.is_closed:
+            raise RuntimeError("this scheduler is closed: make a new one for more requests")
+        now = self.clock()
+        sequence.block_table = BlockTable(self.allocator)
+        sequence.waiting_since = now if parent is None else parent.waiting_since
+        self._sequences.append(sequence)
+        self.events.emit(Event("arrive", sequence.waiting_since, sequence))
+        if sequence.is_done:
+            self.events.emit(Event("finish", now, sequence))
+        else:
+            self.waiting.add(sequence, parent)
+        self.events.deliver()
+
+    def has_work_remaining(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self.running or len(self.waiting))
+
+    def step(self) -> bool:
+        """Plans a step, runs the model, and records the results.
+
+        Returns:
+            Whether anything was computed; when not, no work remains.
+        """
+        try:
+            plan = self.plan(self.clock())
+            for call in self.calls(plan):
+                self._run(call)
+        finally:
+            for sequence in self.running:  # also those of a call that was not begun
+                sequence.end_call()
+        return bool(plan)
+
+    def _run(self, call: list[Scheduled]) -> None:
+        try:
+            sampled = self.model.run(pack(call))
+        except BaseException as error:
+            self.cancel(call, error)
+            raise
+        self.commit(call, sampled)
+
+    def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
+        """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
+        for entry in plan:
+            entry.sequence.end_call(error)
+        self.remove_ended()
+        self.events.deliver()
+
+    def collect_results(self) -> list[Completion]:
+        """The results of the requests that have ended since the last call, in the order of their numbers."""
+        ended = [sequence for sequence in self._sequences if sequence.is_done]
+        self._sequences = [sequence for sequence in self._sequences if not sequence.is_done]
+        results = (Completion(one.request_id, one.text, one.finish_reason, one.error) for one in ended)
+        return sorted(results, key=lambda completion: completion.prompt_idx)
+
+    def close(self) -> None:
+        """Ends every request that has not ended, wherever it is, and frees its blocks."""
+        self.is_closed = True
+        for sequence in self._sequences:
+            sequence.end_call()
+            sequence.abort()
+        self.running.clear()
+
+    def emit(self, kind: str, sequence: Sequence) -> None:
+        """Adds an event of a request, for the next time that nothing is half done. Given."""
+        self.events.emit(Event(kind, self.now, sequence))

@@ -1,0 +1,6 @@
+"""KV memory in blocks: Day 3.1 fills the allocator, the block table and the prefix cache.
+
+Day 3.2 fills `flat_blocks`, the list of the blocks that the decodes of a step read; `past_reads`
+is the same for the past of chunks. A block is a number here: the memory itself belongs to a
+backend.
+"""

@@ -1,0 +1,78 @@
+"""A step in one row of tokens: what the scheduler gives to the model. Given."""
+
+from dataclasses import dataclass, field
+
+from ..blocks.past_reads import PastReads, past_reads
+from ..requests.sampling import SamplingParams
+from .bucket import Bucket
+from .packed_inputs import PackedInputs
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """R requests in T rows; the rows of a request stand together, in the order of its text.
+
+    Args:
+        token_ids: (T,) ids.
+        positions: (T,) each token's position in its own text.
+        slots: (T,) where its keys and values go.
+        query_start: (R + 1,) first row of each request, and T.
+        context_lens: (R,) tokens of each request that earlier steps have computed.
+        block_tables: R tables, each with the request's blocks in the order of its text.
+        sample_rows: (K,) rows whose next token is wanted.
+        sampling: (K,) how to draw it.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    query_start: list[int] = field(default_factory=lambda: [0])
+    context_lens: list[int] = field(default_factory=list)
+    block_tables: list[list[int]] = field(default_factory=list)
+    sample_rows: list[int] = field(default_factory=list)
+    sampling: list[SamplingParams] = field(default_factory=list)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """For each request its first row, and the row after its last."""
+        return list(zip(self.query_start, self.query_start[1:], strict=False))
+
+    @property
+    def segments(self) -> list[int]:
+        """(T,) the request of each row."""
+        return [index for index, span in enumerate(self.spans) for _ in range(*span)]
+
+    def _reads(self, single: bool, page_size: int, pad_block: int, window: int | None) -> PastReads | None:
+        """The past that requests of one row read, or those of several; see `past_reads`."""
+        chosen = [i for i, (start, stop) in enumerate(self.spans) if (stop - start == 1) == single]
+        parts = (self.spans, self.context_lens, self.block_tables)
+        return past_reads(*([part[i] for i in chosen] for part in parts), page_size, pad_block, window)
+
+    def past_pages(self, page_size: int) -> tuple[int, int]:
+        """Pages that requests of several rows read, and those that requests of one row read."""
+        pages = [0, 0]
+        for (start, stop), context in zip(self.spans, self.context_lens, strict=True):
+            pages[stop - start == 1] += -(-context // page_size)
+        return pages[0], pages[1]
+
+    def inputs(
+        self, page_size: int, pad_block: int, window: int | None = None, bucket: Bucket | None = None
+    ) -> PackedInputs:
+        """What a model computes of it, as lists.
+
+        Args:
+            page_size, pad_block: of the pools.
+            window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
+            bucket: what the lists are padded to, see `PackedInputs.padded`; None does not pad.
+        """
+        inputs = PackedInputs(
+            self.token_ids,
+            self.positions,
+            self.slots,
+            self.segments,
+            self.sample_rows or None,
+            self._reads(False, page_size, pad_block, None),
+            self._reads(True, page_size, pad_block, None),
+            None if window is None else self._reads(True, page_size, pad_block, window),
+        )
+        return inputs if bucket is None else inputs.padded(bucket, page_size, pad_block, window is not None)

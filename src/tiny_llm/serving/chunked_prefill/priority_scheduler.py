@@ -1,0 +1,62 @@
+"""Priority queue with two classes and ageing, so that nothing starves."""
+
+from ..requests.request_queue import FifoQueue
+from .request import Request
+
+
+class PriorityScheduler:
+    """A `RequestQueue`: interactive requests before batch requests, first come, first served in each.
+
+    Ageing: once a batch request is the oldest of its class, at most `patience` interactive requests go before it; then
+    it is next.
+
+    Args:
+        patience: maximum number of interactive requests that go before the oldest batch request.
+
+    Raises:
+        ValueError: `patience` is below 1, so that interactive requests would not come first.
+    """
+
+    def __init__(self, patience: int = 8):
+        if patience < 1:
+            raise ValueError(
+                f"patience is {patience}: at least 1 interactive request goes before a batch one"
+            )
+        self.patience = patience
+        self.interactive, self.batch = FifoQueue(), FifoQueue()
+        self._passed = 0  # interactive requests that went before the batch request that is now the oldest
+
+    def add(self, request: Request) -> None:
+        """Adds a request at the end of its class."""
+        # TASK 2.7.9: by `request.priority`. Counting begins with the first batch request that waits.
+        raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.add")
+
+    def schedule_next(self, interactive_only: bool = False) -> Request | None:
+        """Removes and returns the next request.
+
+        Returns:
+            None if none waits, or if only an interactive one may go and none waits.
+        """
+        # TASK 2.7.9: a batch request goes if `patience` interactive ones went before it, or if none of those waits.
+        # If only interactive requests may go, the batch request is not passed: do not count.
+        raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.schedule_next")
+
+    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Request | None:
+        """Removes and returns the shortest prompt of fewer than `tokens` tokens, interactive ones first.
+
+        Returns:
+            None if there is none. The scheduler limits how often a prompt makes room for a shorter one.
+        """
+        # TASK 2.7.9: here too, an interactive request that goes counts for the oldest batch request. A short batch
+        # request that goes is not the oldest, so it does not reset the count.
+        raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.shorter_than")
+
+    def _pass(self, request: Request | None) -> Request | None:
+        """Counts an interactive request that leaves."""
+        # TASK 2.7.9: `None` does not count.
+        raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler._pass")
+
+    def __len__(self) -> int:
+        """The number of requests that wait."""
+        # TASK 2.7.9: of both classes.
+        raise NotImplementedError("week 2 day 7 task 9: PriorityScheduler.__len__")

@@ -1,0 +1,116 @@
+"""The answers to one request as its reader gets them: piece by piece, at the reader's own pace."""
+
+import asyncio
+from collections import abc
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..batching.sequence import Sequence
+from ..model import Sampled
+
+
+@dataclass
+class Piece:
+    """What one answer has gained since the piece before.
+
+    Args:
+        index: which of the request's answers.
+        text: characters that follow those of earlier pieces; empty while a character or a stop string is incomplete.
+        sampled: its new tokens, with their log-probabilities if the request asked for them.
+        finish_reason: of the last piece, "stop", "length", "abort" or "error"; None before.
+        error: with "error", one line that says why.
+    """
+
+    index: int
+    text: str = ""
+    sampled: list[Sampled] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: str | None = None
+
+    def followed_by(self, later: "Piece") -> "Piece":
+        """This piece and the next one of the same answer as one piece."""
+        text, sampled = self.text + later.text, self.sampled + later.sampled
+        return Piece(self.index, text, sampled, later.finish_reason, later.error)
+
+
+class OpenRequest(Protocol):
+    """A prompt and its answers, as the engine takes it."""
+
+    sequences: abc.Sequence[Sequence]  # one for each answer
+
+    def abort(self) -> None:
+        """Ends all answers that have not ended."""
+
+
+class RequestStream:
+    """Connects the engine's thread, which produces pieces, with one reader on the event loop.
+
+    Iterating yields lists of pieces, at most one piece per answer, and ends after the last piece of every answer. What
+    a slow reader has not fetched is merged, so that it never takes more memory than the answers themselves.
+
+    `new_pieces` and `has_ended` belong to the engine's thread, everything else to the event loop.
+
+    Args:
+        requests: one for each prompt; their answers are numbered from the first prompt's first.
+        abandon: called with the stream when its reader leaves before the end.
+    """
+
+    def __init__(self, requests: abc.Sequence[OpenRequest], abandon: Callable[["RequestStream"], None]):
+        self.requests = list(requests)
+        self.sequences = [sequence for request in requests for sequence in request.sequences]
+        self._abandon = abandon
+        self._told = [(0, 0)] * len(self.sequences)  # characters and tokens in pieces so far
+        self._unfinished = set(range(len(self.sequences)))  # answers whose last piece was not produced
+        self._unread: dict[int, Piece] = {}  # by answer
+        self._open = set(range(len(self.sequences)))  # answers whose last piece was not put
+        self._has_news = asyncio.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last piece of every answer is here, read or not."""
+        return not self._open
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `new_pieces` has given the last piece of every answer. For the engine's thread."""
+        return not self._unfinished
+
+    def new_pieces(self) -> list[Piece]:
+        """What the answers have gained since the last call, for those that have gained anything. Given."""
+        pieces = []
+        for index in sorted(self._unfinished):
+            sequence, (characters, tokens) = self.sequences[index], self._told[index]
+            text, count, reason = sequence.text, len(sequence.tokens), sequence.finish_reason
+            if (len(text), count) == (characters, tokens) and reason is None:
+                continue
+            sampled = sequence.sampled[tokens:count]
+            pieces.append(Piece(index, text[characters:], sampled, reason, sequence.error))
+            self._told[index] = len(text), count
+            if reason is not None:
+                self._unfinished.discard(index)
+        return pieces
+
+    def put(self, pieces: abc.Sequence[Piece]) -> None:
+        """Gives pieces to the reader. Never blocks, because its caller serves all other readers too."""
+        # TASK 3.6.1: one unread piece per answer, whatever the reader does: a new one joins the one that waits.
+        # The last piece of an answer closes it (`_open`). Then wake the reader.
+        raise NotImplementedError("week 3 day 6 task 1: RequestStream.put")
+
+    def __aiter__(self) -> AsyncIterator[list[Piece]]:
+        return self
+
+    async def __anext__(self) -> list[Piece]:
+        """The unread pieces, in the order of their answers; waits until there are some."""
+        # TASK 3.6.1: first what is unread, then the end (StopAsyncIteration), then waiting.
+        # Clear the event before you wait for it, and look again afterwards.
+        raise NotImplementedError("week 3 day 6 task 1: RequestStream.__anext__")
+
+    def close(self) -> None:
+        """The reader leaves. Its answers end before the next step; closing twice, or after the end, does nothing."""
+        # TASK 3.6.6: only a request that has not ended has anything to end.
+        raise NotImplementedError("week 3 day 6 task 6: RequestStream.close")
+
+    def fail(self, error: str) -> None:
+        """Ends with an error every answer whose last piece was not put: the engine is dead. Given."""
+        self.put([Piece(index, finish_reason="error", error=error) for index in sorted(self._open)])

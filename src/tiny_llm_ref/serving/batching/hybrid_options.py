@@ -1,0 +1,142 @@
+"""The options of a hybrid scheduler in three groups, and which of them go together. Given."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..buckets.buckets import Buckets
+from ..chunked_prefill.chunk_size import Chunker
+from ..requests.events import Listener
+from ..requests.request_queue import RequestQueue
+from .padded_budget import least_budget
+from .prompt_rules import ChunkerRule, PaddingRule, PromptRule
+from .sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a step may be, and of what it is made.
+
+    Args:
+        max_num_batched_tokens: the budget, in tokens per step.
+        max_num_seqs: how many requests run at the same time.
+        enable_chunked_prefill: False computes whole prompts, in steps of their own, before anything decodes.
+        mixed_steps: whether chunks and decodes are one call of the model. False computes the same plan in two calls,
+            chunks and then decodes.
+    """
+
+    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 16
+    enable_chunked_prefill: bool = True
+    mixed_steps: bool = True
+
+    def check(self, max_model_len: int) -> None:
+        """Raises a ValueError that names the fix when a number is out of range."""
+        budget = f"max_num_batched_tokens is {self.max_num_batched_tokens}"
+        if self.max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs is {self.max_num_seqs}: give at least 1, or nothing runs")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"{budget} and max_num_seqs {self.max_num_seqs}: each running request needs a token of the budget, so"
+                f" give at least {self.max_num_seqs} tokens"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
+            raise ValueError(
+                f"{budget} and max_model_len {max_model_len}: without chunks the longest prompt is one step, so give"
+                f" at least {max_model_len} tokens, or turn enable_chunked_prefill on"
+            )
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What decides besides the scheduler.
+
+    Args:
+        queue: the requests that wait; a `FifoQueue` when None.
+        can_join: can_join(one, other) says whether two requests may run at the same time, for example because they need
+            the same adapter; None lets any two.
+        chunker: chooses how many tokens of prompts a step with decodes may have, from what such steps have cost.
+        buckets: what the model pads its calls to; then the budget counts padded tokens. None when nothing is padded.
+    """
+
+    queue: RequestQueue | None = None
+    can_join: Callable[[Sequence, Sequence], bool] | None = None
+    chunker: Chunker | None = None
+    buckets: Buckets | None = None
+
+    def check(self, limits: Limits) -> None:
+        """Raises a ValueError that names the fix when a hook does not fit the limits."""
+        budget, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+        if self.chunker is not None and budget < (least := self.chunker.sizes[-1] + seqs):
+            raise ValueError(
+                f"max_num_batched_tokens is {budget}: the chunker's largest size {self.chunker.sizes[-1]} and {seqs}"
+                f" decodes have to fit, so give at least {least} tokens"
+            )
+        if self.buckets is not None:
+            check_buckets(self.buckets, limits)
+
+    def prompt_rules(self, limits: Limits) -> list[PromptRule]:
+        """What limits the prompts of a step besides the budget."""
+        rules: list[PromptRule] = []
+        if self.buckets is not None:
+            modes = {"mixed_steps": limits.mixed_steps, "has_chunks": limits.enable_chunked_prefill}
+            rules.append(PaddingRule(self.buckets, **modes))
+        if self.chunker is not None:
+            rules.append(ChunkerRule(self.chunker, limits.max_num_seqs))
+        return rules
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Who hears what happens, and when.
+
+    Args:
+        clock: seconds.
+        metrics: its `on_event` is called with each event, as that of `ChunkedPrefillMetrics`.
+        on_event: called with each event. It may call `abort` of any request.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    metrics: Any = None
+    on_event: Listener | None = None
+
+    def listeners(self, rules: list[PromptRule]) -> list[Listener]:
+        """All of them, in the order in which they are called."""
+        found = [rule for rule in rules if callable(rule)]
+        found += [] if self.metrics is None else [self.metrics.on_event]
+        return found + ([] if self.on_event is None else [self.on_event])
+
+
+def grouped(options: dict[str, Any], max_model_len: int) -> tuple[Limits, Hooks, Observers]:
+    """The three groups, from options by their names.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: a number is out of range, or two options exclude each other.
+    """
+    kinds = {field.name: kind for kind in (Limits, Hooks, Observers) for field in fields(kind)}
+    if unknown := options.keys() - kinds.keys():
+        raise TypeError(f"{', '.join(sorted(unknown))}: the options are {', '.join(kinds)}")
+    limits, hooks, observers = (
+        kind(**{name: value for name, value in options.items() if kinds[name] is kind})
+        for kind in (Limits, Hooks, Observers)
+    )
+    limits.check(max_model_len)
+    hooks.check(limits)
+    return limits, hooks, observers
+
+
+def check_buckets(buckets: Buckets, limits: Limits) -> None:
+    """Raises a ValueError when the ladders are too short for a step, or leave no room for a chunk."""
+    budget, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+    for name, least in (("decode_tokens", seqs), ("chunk_tokens", budget)):
+        last = getattr(buckets, name)[-1]
+        if last < least:
+            raise ValueError(f"{name} of the buckets ends with {last}: let it end with {least}")
+    least = least_budget(buckets, limits.mixed_steps)
+    if budget < least:
+        raise ValueError(
+            f"max_num_batched_tokens is {budget}: the smallest padded chunk and {seqs} decodes have to fit, so give at"
+            f" least {least} tokens"
+        )
