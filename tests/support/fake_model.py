@@ -10,8 +10,7 @@ from typing import Any
 
 from tiny_llm_kit.course.fakes.fake_packed_model import END, FakeClock
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
-
-from ...solution_types import SamplingParams
+from tiny_llm_kit.solution_types import SamplingParams
 
 OTHER_END = 257
 
