@@ -133,6 +133,33 @@ def flash_attention_tiled(
     return (joined[0], joined[1], joined[2]) if return_statistics else joined[0]
 
 
+def fused_statistics(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None,
+    bias: mx.array,
+    seen: mx.array | None = None,
+) -> Statistics:
+    """Statistics of queries over keys, in one kernel where the library has one. Given, for Week 3.
+
+    A kernel may use another m than the largest score: only o · exp(m) and l · exp(m) matter, since merging and the
+    final division use nothing else.
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
+        scale: 1/√D when None.
+        bias: added to the scores, (L, S) or (B, 1, L, S), the same for all heads; -inf hides a key.
+        seen: (L,) or (B, 1, L) booleans, the queries that see a key, for a kernel that needs them.
+
+    Returns:
+        (o, m, l), as `attention_statistics` returns them.
+    """
+    # MLX's kernel does not return them, so these are Day 2.4's tiles.
+    return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+
+
 def fused_attention(
     query: mx.array,
     key: mx.array,

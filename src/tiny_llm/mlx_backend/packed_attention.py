@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import mlx.core as mx
 
 from ..serving.buckets.packed_inputs import PackedInputs
-from .flash_attention import Statistics, finish_attention, flash_attention_tiled, merge_attention
+from .flash_attention import Statistics, finish_attention, fused_statistics, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 
 Mask = TypeVar("Mask", PastMask, mx.array)
@@ -102,7 +102,7 @@ def own_statistics(
         (o, m, l), float32: (T, H, D), (T, H) and (T, H).
     """
     query, key, value = (part.swapaxes(0, 1) for part in (query, key, value))
-    o, m, l = flash_attention_tiled(query, key, value, scale, mask, return_statistics=True)
+    o, m, l = fused_statistics(query, key, value, scale, mask)
     return o.swapaxes(0, 1), m.T, l.T
 
 

@@ -142,6 +142,38 @@ def flash_attention_tiled(
     return (joined[0], joined[1], joined[2]) if return_statistics else joined[0]
 
 
+def fused_statistics(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    bias: torch.Tensor,
+    seen: torch.Tensor | None = None,
+) -> Statistics:
+    """Statistics of queries over keys, in one kernel where the library has one. Given, for Week 3.
+
+    A kernel may use another m than the largest score: only o · exp(m) and l · exp(m) matter, since merging and the
+    final division use nothing else.
+
+    Args:
+        query: (B, H, L, D).
+        key, value: (B, Hkv, S, D) in query's type, with H a multiple of Hkv; never repeated.
+        scale: 1/√D when None.
+        bias: added to the scores, (L, S) or (B, 1, L, S), the same for all heads; -inf hides a key.
+        seen: (L,) or (B, 1, L) booleans, the queries that see a key, for a kernel that needs them.
+
+    Returns:
+        (o, m, l), as `attention_statistics` returns them.
+    """
+    if hpu.has_statistics_kernel(query):
+        return hpu.fused_statistics(query, key, value, scale, bias, seen)
+    bias = bias.expand(query.shape[0], 1, query.shape[2], key.shape[2])
+    if query.shape[2] == 1:
+        return attention_statistics(query, key, value, scale, bias)
+    o, m, l = flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+    return o, m, l
+
+
 def fused_attention(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -6,8 +6,7 @@ from typing import Generic, TypeVar
 import torch
 
 from ..serving.buckets.packed_inputs import PackedInputs
-from . import hpu
-from .flash_attention import Statistics, finish_attention, merge_attention
+from .flash_attention import Statistics, finish_attention, fused_statistics, merge_attention
 from .paged_attention import PastMask, block_mask, paged_decode_statistics, paged_prompt_statistics, past_mask
 
 Mask = TypeVar("Mask", PastMask, torch.Tensor)
@@ -104,7 +103,7 @@ def own_statistics(
     """
     query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
     # A row sees itself or nothing, so its number on the diagonal says whether it sees a key.
-    o, m, l = hpu.fused_statistics(query, key, value, scale, mask, mask.diagonal() == 0)
+    o, m, l = fused_statistics(query, key, value, scale, mask, mask.diagonal() == 0)
     return o[0].transpose(0, 1), m[0].T, l[0].T
 
 

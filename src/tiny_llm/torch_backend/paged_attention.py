@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..serving.blocks.flat_blocks import flat_blocks
-from . import hpu
-from .flash_attention import Statistics, finish_attention
+from .flash_attention import Statistics, finish_attention, fused_statistics
 
 
 def block_mask(
@@ -93,7 +92,7 @@ def paged_decode_statistics(
     """
     # TASK 3.2.4: the one-hot matrix, each page's query by it, the statistics of each page, the merge.
     # A page with its one query is a batch row of Day 2.4: (N, H, 1, D) over (N, Hkv, page_size, D).
-    # `hpu.fused_statistics` gives what `attention_statistics` gives, in one kernel where torch has one.
+    # `fused_statistics` gives what `attention_statistics` gives, in one kernel where torch has one.
     raise NotImplementedError("week 3 day 2 task 4: paged_decode_statistics")
 
 
@@ -166,7 +165,7 @@ def paged_prompt_statistics(
         (o, m, l), float32: (T, H, D), (T, H) and (T, H). A token that sees nothing has o = 0, m = -inf, l = 0.
     """
     # TASK 3.2.6: gather with 0 where no token looks, make the slots one axis of keys, take Day 2.4's statistics.
-    # `hpu.fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D), and `mask.seen`.
+    # `fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D), and `mask.seen`.
     raise NotImplementedError("week 3 day 2 task 6: paged_prompt_statistics")
 
 

@@ -212,6 +212,14 @@ def fused_attention_twin(
     return attend(query, key, value, enable_gqa=True)
 
 
+def has_statistics_kernel(query: torch.Tensor) -> bool:
+    """Whether `fused_statistics` takes these queries, (B, H, L, D).
+
+    Not the single query of a decode on a Gaudi: vLLM's plug-in uses plain products there too, and no kernel.
+    """
+    return query.device.type == "cpu" or (query.device.type == "hpu" and query.shape[2] > 1)
+
+
 def fused_statistics(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -221,6 +229,8 @@ def fused_statistics(
     seen: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Attention without the final division, as Day 2.4's `attention_statistics`, in one kernel.
+
+    For what `has_statistics_kernel` says yes to; `flash_attention.py` computes the rest.
 
     A kernel may use another m than the largest score: only o · exp(m) and l · exp(m) matter, since merging and the
     final division use nothing else.
@@ -237,13 +247,9 @@ def fused_statistics(
         (o, m, l), all float32: (B, H, L, D), (B, H, L) and (B, H, L). A query that sees no key has o = 0, m = -inf,
         l = 0.
     """
-    from .flash_attention import attention_statistics  # this port's own, written on Day 2.4
-
     bias = bias.expand(query.shape[0], 1, query.shape[2], key.shape[2])
     if query.device.type != "hpu":
         return fused_statistics_twin(query, key, value, scale, bias, seen)
-    if query.shape[2] == 1:  # a decode: vLLM's plug-in uses plain products too, and no kernel
-        return attention_statistics(query, key, value, scale, bias)
     scale = query.shape[3] ** -0.5 if scale is None else scale
     # The raw operator needs the group of heads as an axis; the vendor's own FusedSDPA reshapes for it in the same way.
     grouped = [x.unflatten(1, (key.shape[1], -1)) for x in (query, key, value)]
@@ -264,11 +270,6 @@ def fused_statistics_twin(
     bias: torch.Tensor,
     seen: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    from .flash_attention import flash_attention_tiled  # this port's own, written on Day 2.4
-
-    if query.device.type != "cpu":
-        o, m, l = flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
-        return o, m, l
     # torch's CPU kernel returns the logarithm of the sum with the output. It needs as many K/V heads as query heads, so
     # a K/V head becomes a row of the batch, which its group reads without a copy.
     B, H, L, D = query.shape

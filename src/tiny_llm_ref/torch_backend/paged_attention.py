@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..serving.blocks.flat_blocks import flat_blocks
-from . import hpu
-from .flash_attention import Statistics, finish_attention
+from .flash_attention import Statistics, finish_attention, fused_statistics
 
 
 def block_mask(
@@ -100,14 +99,14 @@ def paged_decode_statistics(
     """
     # TASK 3.2.4: the one-hot matrix, each page's query by it, the statistics of each page, the merge.
     # A page with its one query is a batch row of Day 2.4: (N, H, 1, D) over (N, Hkv, page_size, D).
-    # `hpu.fused_statistics` gives what `attention_statistics` gives, in one kernel where torch has one.
+    # `fused_statistics` gives what `attention_statistics` gives, in one kernel where torch has one.
     B, H, D = query.shape
     owners = block_groups[:, None] == torch.arange(B, device=query.device)
     queries = (owners.to(query.dtype) @ query.reshape(B, -1)).view(-1, H, 1, D)
     keys, values = (
         gather_pages(pages, block_list, mask).transpose(1, 2) for pages in (key_pages, value_pages)
     )
-    o, m, l = hpu.fused_statistics(queries, keys, values, scale, mask[:, None, None])
+    o, m, l = fused_statistics(queries, keys, values, scale, mask[:, None, None])
     return merge_blocks((o[:, :, 0], m[..., 0], l[..., 0]), owners)
 
 
@@ -186,12 +185,12 @@ def paged_prompt_statistics(
         (o, m, l), float32: (T, H, D), (T, H) and (T, H). A token that sees nothing has o = 0, m = -inf, l = 0.
     """
     # TASK 3.2.6: gather with 0 where no token looks, make the slots one axis of keys, take Day 2.4's statistics.
-    # `hpu.fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D), and `mask.seen`.
+    # `fused_statistics` never holds all T · S scores at once; it wants (1, H, T, D), and `mask.seen`.
     keys, values = (
         gather_pages(pages, block_list, mask.slots).flatten(0, 1).transpose(0, 1)[None]
         for pages in (key_pages, value_pages)
     )
-    o, m, l = hpu.fused_statistics(query.transpose(0, 1)[None], keys, values, scale, mask.bias, mask.seen)
+    o, m, l = fused_statistics(query.transpose(0, 1)[None], keys, values, scale, mask.bias, mask.seen)
     return o[0].transpose(0, 1), m[0].T, l[0].T
 
 
