@@ -260,7 +260,7 @@ def test_sync_sees_work_above_a_raise_that_is_still_there(clone):
     assert path.read_text(encoding="utf-8") == mine
 
 
-def test_a_half_filled_hole_is_not_blank_and_skip_leaves_it_alone(clone):
+def test_a_half_filled_exercise_is_not_blank_and_skip_leaves_it_alone(clone):
     path = clone.learner / BASICS
     mine = path.read_text(encoding="utf-8").replace(TASK, f"return x\n    {TASK}")
     path.write_text(mine, encoding="utf-8")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..repo import PORTS, ROOT
 from .address import Day, Task, parse_task
-from .holes import functions_of
+from .exercises import functions_of
 from .inprocess import DayTests, with_day_tests
 from .overlay import overlay
 from .tree import PARTS, REFERENCE, days
