@@ -6,11 +6,11 @@ import re
 import pytest
 
 from tiny_llm_kit.engine.port import installed_backends
-from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.repo import BACKENDS
 
 # Any port will do: these tests are about the commands.
 PORT = installed_backends()[-1]
-OTHER = next(port for port in PORTS if port != PORT)
+OTHER = next(port for port in BACKENDS if port != PORT)
 TASK = 'raise NotImplementedError("week 1 day 1 task 1: softmax")'
 BASICS = f"{PORT}_backend/basics.py"
 

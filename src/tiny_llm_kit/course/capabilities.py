@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.port import SOLUTIONS, default_port, installed_backends
-from ..repo import PORTS, PRIVATE, SETTINGS
+from ..repo import BACKENDS, PRIVATE, SETTINGS
 from .address import Day, Task, task_of_label
 from .tree import PARTS
 
@@ -45,7 +45,7 @@ def learner_port() -> str:
     """The port this learner works on: `mlx`, `torch` or `both`."""
     try:
         port = json.loads(SETTINGS.read_text(encoding="utf-8"))["port"]
-        if port not in (*PORTS, "both"):
+        if port not in (*BACKENDS, "both"):
             raise ValueError(port)
     except FileNotFoundError:
         return default_port()
@@ -63,7 +63,7 @@ def ports_of(choice: str) -> list[str]:
     """The ports that a name stands for: `both` is mlx and torch, `all` every port installed here."""
     if choice == "all":
         return installed_backends()
-    return list(PORTS) if choice == "both" else [choice]
+    return list(BACKENDS) if choice == "both" else [choice]
 
 
 def choose_backend(solution: str, wanted: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from ..repo import PORTS, SOURCES, read_source
+from ..repo import BACKENDS, SOURCES, read_source
 from ..solution_types import Array, ServingPackage
 from ..torch_build import INTEL_MAC, is_intel_mac
 from .backend import Backend
@@ -33,7 +33,7 @@ SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tin
 
 def installed_backends() -> list[str]:
     """The ports whose array library is installed; imports neither."""
-    return [name for name in PORTS if find_spec(name) is not None]
+    return [name for name in BACKENDS if find_spec(name) is not None]
 
 
 def has_mlx_wheels() -> bool:
