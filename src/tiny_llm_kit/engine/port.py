@@ -174,10 +174,10 @@ class Port:
     def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
         # The solution first: on a Gaudi its hpu.py must set the environment before torch is imported.
         self.solution = resolve(solution, backend)
-        self.kit = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
+        self.backend_module = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
         self.name = backend
-        self.device = self.kit.pick_device(device)
-        self.float_dtype = self.kit.default_dtype(self.device) if dtype == "auto" else dtype
+        self.device = self.backend_module.pick_device(device)
+        self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
 
     def __getattr__(self, name: str) -> Any:
         if name == "solution":  # not yet set: __init__ failed
@@ -192,18 +192,18 @@ class Port:
 
     def array(self, values: np.ndarray | Sequence, dtype: str | None = None) -> Array:
         """A NumPy array or a list as this backend's array on this port's device."""
-        return self.kit.to_array(values, dtype, self.device)
+        return self.backend_module.to_array(values, dtype, self.device)
 
     def numpy(self, array: Array) -> np.ndarray:
-        return self.kit.to_numpy(array)
+        return self.backend_module.to_numpy(array)
 
     def dtype(self, name: str):
         """The backend's own object for "float32", "bfloat16" or "float16"."""
-        return self.kit.DTYPES[name]
+        return self.backend_module.DTYPES[name]
 
     def peak_bytes(self, run: Callable[[], Array]) -> int:
         """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
-        return self.kit.peak_bytes(run, self.device)
+        return self.backend_module.peak_bytes(run, self.device)
 
     def runner(self, model: Any, **options: Any) -> ModelRunner:
         """A `ModelRunner` for a model of this port, with these options."""
@@ -212,7 +212,7 @@ class Port:
         ladder = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
         shapes = ladder if self.device == "hpu" else {}
         options = {"sampler": self.make_sampler, **shapes, **options}
-        return ModelRunner(model, self.kit, self.device, **options)
+        return ModelRunner(model, self.backend_module, self.device, **options)
 
     def packed_runner(
         self, model: Any, num_blocks: int, block_size: int = 128, **options: Any
@@ -223,16 +223,16 @@ class Port:
         from .packed_runner import PackedRunner
 
         names = resolve_serving(self.solution.__name__.partition(".")[0])
-        candidates = CandidateFilter(self.sampler, self.kit) if self.device == "cpu" else None
+        candidates = CandidateFilter(self.sampler, self.backend_module) if self.device == "cpu" else None
         options = {
-            "sampler": SeededSampler(self.sampler, self.kit, self.device, candidates),
+            "sampler": SeededSampler(self.sampler, self.backend_module, self.device, candidates),
             "sampled": names.Sampled,
             "inputs_of": names.PackedInputs.of,
             **options,
         }
         return PackedRunner(
-            model, self.kit, self.device, num_blocks=num_blocks, block_size=block_size, **options
+            model, self.backend_module, self.device, num_blocks=num_blocks, block_size=block_size, **options
         )
 
     def seed(self, number: int) -> None:
-        self.kit.seed(number)
+        self.backend_module.seed(number)
