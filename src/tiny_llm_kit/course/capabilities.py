@@ -129,29 +129,30 @@ def network_options(solution: str, backend: str) -> dict[str, Any]:
     return options
 
 
+class FilledSoFar:
+    """What an `LLM` takes from a learner's progress: the port, and options for what is filled."""
+
+    solution: str
+
+    @classmethod
+    def choose_backend(cls, wanted: str) -> str:
+        return choose_backend(cls.solution, wanted)
+
+    @classmethod
+    def load_options(cls, backend: str) -> dict[str, Any]:
+        return network_options(cls.solution, backend)
+
+    @classmethod
+    def engine_options(cls, backend: str) -> dict[str, Any]:
+        return {} if has("buckets", blank_tasks(cls.solution, backend)) else {"enforce_eager": True}
+
+
 @cache
 def llm_class(solution: str) -> type[LLM]:
-    """The `LLM` class of a solution, on the learner's port and as far as the solution is filled."""
+    """`LLM` of a solution: on the learner's port, as far as the solution is filled."""
     from ..engine.llm import LLM
 
-    class SolutionLLM(LLM):
-        __doc__ = LLM.__doc__
-
-        @classmethod
-        def choose_backend(cls, wanted: str) -> str:
-            return choose_backend(solution, wanted)
-
-        @classmethod
-        def load_options(cls, backend: str) -> dict[str, Any]:
-            return network_options(solution, backend)
-
-        @classmethod
-        def engine_options(cls, backend: str) -> dict[str, Any]:
-            return {} if has("buckets", blank_tasks(solution, backend)) else {"enforce_eager": True}
-
-    SolutionLLM.solution, SolutionLLM.__module__ = solution, solution
-    SolutionLLM.__name__ = SolutionLLM.__qualname__ = LLM.__name__
-    return SolutionLLM
+    return type("LLM", (FilledSoFar, LLM), {"solution": solution, "__doc__": LLM.__doc__})
 
 
 def load(

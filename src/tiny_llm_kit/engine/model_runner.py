@@ -14,7 +14,7 @@ class ModelRunner:
     """A model of a solution as a `ServingModel`: lists of integers in, tokens out.
 
     Shapes come from few buckets, so that a graph compiler sees few programs: the rows of a batch are padded to a
-    power of two, a prompt or its chunk to a multiple of `prompt_bucket` or to a size of a ladder, and never beyond
+    power of two, a prompt or its chunk to a multiple of `prompt_bucket` or to a bucket size, and never beyond
     the length of its cache.
 
     Args:
@@ -28,7 +28,7 @@ class ModelRunner:
             cache makes the mask, with the same result.
         pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
             fewer programs and more padding. A prompt longer than all of these is padded to the bucket.
-        chunk_sizes: the ladder of "chunk", in ascending order; an adaptive chunk size is taken from it as well.
+        chunk_sizes: the bucket sizes of "chunk", in ascending order; an adaptive chunk size is one of them too.
 
     Raises:
         ValueError: `pad_last` has another value.
