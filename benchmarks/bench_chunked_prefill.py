@@ -65,8 +65,8 @@ def engine_maker(options: argparse.Namespace, backend: str) -> EngineOf:
 def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     backend = choose_backend(options.solution, options.backend)
     model, name = load_model(options, backend)
-    model.kit.set_threads(options.threads)
-    dtype = model.kit.default_dtype(model.device) if options.dtype == "auto" else options.dtype
+    model.backend_module.set_threads(options.threads)
+    dtype = model.backend_module.default_dtype(model.device) if options.dtype == "auto" else options.dtype
     steps = dict.fromkeys([*options.steps, None])  # with none, which all are compared with
     plan = plan_of(SweepPlan, options, model=name, dtype=dtype, steps=list(steps))
     serving = Serving(resolve_serving(options.solution), model)

@@ -74,7 +74,9 @@ class ContestPlan:
 
 def contestants(plan: ContestPlan, port: Port) -> dict[str, Contestant]:
     """Our engine and its peers, on one set of weights."""
-    checkpoint = RandomCheckpoint(shape(plan.config, plan.layers), port.kit, plan.dtype, port.device)
+    checkpoint = RandomCheckpoint(
+        shape(plan.config, plan.layers), port.backend_module, plan.dtype, port.device
+    )
     cast: dict[str, Contestant] = {
         OURS: Ours(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
     }
@@ -168,7 +170,7 @@ def _measure(plan: ContestPlan, port: Port, cases: list, prepare: Callable, prog
     for case in progress(cases):
         candidates = prepare(case)
         for threads in plan.threads:
-            port.kit.set_threads(threads)
+            port.backend_module.set_threads(threads)
             yield case, threads, interleave(candidates, plan.rounds, progress=iter)
 
 
@@ -181,8 +183,8 @@ def _result(
 ) -> dict[str, Any]:
     bandwidth = {}
     for threads in plan.threads:
-        port.kit.set_threads(threads)
-        bandwidth[str(threads)] = port.kit.read_bandwidth(port.device)
+        port.backend_module.set_threads(threads)
+        bandwidth[str(threads)] = port.backend_module.read_bandwidth(port.device)
     return {
         "kind": kind,
         "backend": port.name,

@@ -32,7 +32,7 @@ def write_gguf(checkpoint: RandomCheckpoint, file: Path) -> None:
     _add_shape(writer, config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config.num_hidden_layers)
     for name, array in checkpoint.weights.items():
-        numbers = checkpoint.kit.to_numpy(array).astype("float32")
+        numbers = checkpoint.backend_module.to_numpy(array).astype("float32")
         kind = TYPES["float32" if numbers.ndim == 1 else checkpoint.dtype]
         data = gguf.quants.quantize(numbers, kind)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=kind)

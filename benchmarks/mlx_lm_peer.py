@@ -8,7 +8,7 @@ from mlx_lm import batch_generate
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
-from tiny_llm_kit.engine.backends import backend_mlx as kit
+from tiny_llm_kit.engine.backends import backend_mlx as backend_module
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.trace.shapes import RandomCheckpoint
 from tiny_llm_kit.trace.workload import Workload
@@ -49,7 +49,7 @@ class MlxLm:
 
     def fill(self, rows: int, context: int, steps: int) -> None:
         """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
-        config, dtype = self.checkpoint.config, self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
+        config, dtype = self.checkpoint.config, self.checkpoint.backend_module.DTYPES[self.checkpoint.dtype]
         shape = (rows, config.num_key_value_heads, context, config.head_dim)
         self._past = make_prompt_cache(self.model)
         for layer in self._past:
@@ -99,5 +99,5 @@ class MlxLmBatch:
 
 def own_mlx_lm(config: ModelConfig, dtype: str, device: str, rows: int) -> MlxLmBatch:
     """With weights of its own: for a process of its own."""
-    kit.pick_device(device)
-    return MlxLmBatch(RandomCheckpoint(config, kit, dtype, device), rows)
+    backend_module.pick_device(device)
+    return MlxLmBatch(RandomCheckpoint(config, backend_module, dtype, device), rows)

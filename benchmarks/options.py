@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS
-from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.trace import provenance
 
 Plan = TypeVar("Plan")
@@ -38,7 +38,7 @@ def bench_parser(
     add = top.add_argument
     add("--solution", default="ref", choices=sorted(SOLUTIONS))
     if backends:
-        add("--backend", default=backends[0], choices=sorted({*backends, *PORTS}))
+        add("--backend", default=backends[0], choices=sorted({*backends, *BACKENDS}))
         add("--device", default="auto", choices=DEVICES)
     for each in fields(plan):
         if each.metadata:

@@ -32,13 +32,14 @@ class Ours:
     def fill(self, rows: int, context: int, steps: int) -> None:
         """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
         _release(self._batch)
-        config, kit = self.model.config, self.port.kit
+        config, backend_module = self.model.config, self.port.backend_module
         shape = (1, config.num_key_value_heads, context, config.head_dim)
         self._batch = self.runner.create_batch_cache(rows, context + steps + 1)
         for shared in self._batch:
             [own] = self.runner.create_kv_cache(context)[:1]
             parts = [
-                kit.random_normal(shape, 1.0, 0.0, self.port.float_dtype, self.port.device) for _ in "kv"
+                backend_module.random_normal(shape, 1.0, 0.0, self.port.float_dtype, self.port.device)
+                for _ in "kv"
             ]
             own.update_and_fetch(*parts)
             for slot in range(rows):

@@ -68,12 +68,12 @@ def measure(plan: RooflinePlan, port: Port, progress: Callable[[Iterable], Itera
     before, config = provenance(port.device), shape(plan.config, plan.layers)
     check_context(max(plan.tokens), config.max_position_embeddings)
     model = port.Qwen3ModelWeek2(
-        RandomCheckpoint(config, port.kit, plan.dtype, port.device), attention="device"
+        RandomCheckpoint(config, port.backend_module, plan.dtype, port.device), attention="device"
     )
     calls = dict(_calls(port, model, plan.tokens))
     cases, roofs = [], {}
     for threads in plan.threads:
-        port.kit.set_threads(threads)
+        port.backend_module.set_threads(threads)
         roofs[str(threads)] = _roofs(port, plan.dtype)
         seconds = interleave(calls, plan.rounds, progress=progress)
         cases += [{"tokens": n, "threads": threads, "seconds": seconds[n]} for n in plan.tokens]
@@ -89,7 +89,7 @@ def measure(plan: RooflinePlan, port: Port, progress: Callable[[Iterable], Itera
 
 def _roofs(port: Port, dtype: str) -> dict[str, float]:
     return {
-        "bytes_per_second": port.kit.read_bandwidth(port.device),
+        "bytes_per_second": port.backend_module.read_bandwidth(port.device),
         "operations_per_second": fastest_product(port, {"float32", dtype}),
     }
 
@@ -100,9 +100,9 @@ def fastest_product(port: Port, kinds: Iterable[str]) -> float:
     A type that is hopeless in a small product is not tried in a large one, which would take minutes.
     """
     size = 2048 if port.device == "cpu" else 8192  # what it takes to keep the device busy
-    small = {kind: port.kit.product_speed(port.device, kind, size // 8) for kind in kinds}
+    small = {kind: port.backend_module.product_speed(port.device, kind, size // 8) for kind in kinds}
     hopeful = [kind for kind, speed in small.items() if 4 * speed > max(small.values())]
-    return max(port.kit.product_speed(port.device, kind, size) for kind in hopeful)
+    return max(port.backend_module.product_speed(port.device, kind, size) for kind in hopeful)
 
 
 def _calls(port: Port, model: Any, tokens: Iterable[int]):

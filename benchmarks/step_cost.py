@@ -39,7 +39,7 @@ def measure(port: Port, rounds: int, progress: Callable = iter) -> dict[str, Any
         ValueError: a line falls: the machine was too busy.
     """
     before = provenance(port.device)
-    port.kit.set_threads(1)
+    port.backend_module.set_threads(1)
     model, _ = load_network(port, MODEL, "week2")
     steps = {**dict(_chunks(port, model)), **dict(_decodes(port, model))}
     seconds = interleave(steps, rounds, clock=time.process_time, progress=progress)

@@ -185,7 +185,7 @@ def measure(
         ValueError: the plan contradicts itself, or a contestant cannot run here.
     """
     before = provenance(port.device)
-    port.kit.set_threads(plan.threads)
+    port.backend_module.set_threads(plan.threads)
     network, tokenizer, checkpoint = model_of(plan, port, load_options)
     check_context(plan.input_len + plan.output_len, network.config.max_position_embeddings)
     sizes = DatasetSize(plan.num_prompts, plan.input_len, plan.output_len, network.config.vocab_size)

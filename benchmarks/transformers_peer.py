@@ -51,7 +51,7 @@ class Transformers:
         """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
         config = self.model.config
         self._past = self._new_cache(context + steps)
-        dtype = self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
+        dtype = self.checkpoint.backend_module.DTYPES[self.checkpoint.dtype]
         shape = (rows, config.num_key_value_heads, context, config.head_dim)
         for index in range(config.num_hidden_layers):
             key, value = (torch.randn(shape, dtype=dtype, device=self.device) for _ in "kv")

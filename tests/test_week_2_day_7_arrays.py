@@ -121,7 +121,7 @@ def test_chunked_prefill_mask_is_where_it_was_asked_for(b):
     """A start that is a plain number has no device: the mask is made where the caller says, for the scores there."""
     made = assert_traces(
         b,
-        lambda scores: scores + b.chunked_attention_mask(4, 3, **b.kit.like(scores)),
+        lambda scores: scores + b.chunked_attention_mask(4, 3, **b.backend_module.like(scores)),
         b.array(np.zeros((3, 7))),
         idea="the mask belongs on `device`: make both ranges of positions there",
     )
@@ -269,9 +269,11 @@ def test_chunked_prefill_runs_the_head_once(b, s, rng, chunked_models, monkeypat
     """The head scores one token of the whole prompt, and the host reads one: the last token of the last chunk."""
     made = Prefill(b, s, chunked_models["simple"], rng.integers(0, 61, size=25).tolist(), 10)
     rows, reads = [], []
-    head, argmax = made.model.head, b.kit.argmax
+    head, argmax = made.model.head, b.backend_module.argmax
     monkeypatch.setattr(made.model, "head", lambda x: rows.append(x.shape[1]) or head(x))
-    monkeypatch.setattr(b.kit, "argmax", lambda logits: reads.append(tuple(logits.shape)) or argmax(logits))
+    monkeypatch.setattr(
+        b.backend_module, "argmax", lambda logits: reads.append(tuple(logits.shape)) or argmax(logits)
+    )
     for chunk in range(2):
         made.chunk()
         assert sum(rows) == 0, f"the head scored {rows} tokens up to chunk {chunk}, which ends no prompt"

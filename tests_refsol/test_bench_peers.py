@@ -114,7 +114,7 @@ def test_mlx_lm_is_asked_for_the_same_prompts_and_answers_on_the_same_weights(ml
     from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 
     port = Port("tiny_llm_ref", "mlx", "cpu", "float32")
-    checkpoint = RandomCheckpoint(shape("tiny-qwen3", 1), port.kit, "float32", "cpu")
+    checkpoint = RandomCheckpoint(shape("tiny-qwen3", 1), port.backend_module, "float32", "cpu")
     table = checkpoint.weight("model.embed_tokens.weight", 8, 4)
     shared, own = MlxLmBatch(checkpoint, 2), own_mlx_lm(checkpoint.config, "float32", "cpu", 2)
     for each in (shared, own):

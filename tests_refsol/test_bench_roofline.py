@@ -49,7 +49,9 @@ def test_the_work_of_a_call_is_counted_from_the_weights_and_from_who_sees_whom()
     """Against a model's own arrays, and against a loop over every token."""
     config = shape("tiny-qwen3", 3)
     port = Port("tiny_llm_ref", BACKENDS[0], "cpu", "float32")
-    model = port.Qwen3ModelWeek2(RandomCheckpoint(config, port.kit, "float32", "cpu"), attention="device")
+    model = port.Qwen3ModelWeek2(
+        RandomCheckpoint(config, port.backend_module, "float32", "cpu"), attention="device"
+    )
     names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
     weights = sum(getattr(layer, name).nbytes for layer in model.layers for name in names) // 4
     keys = 2 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
@@ -110,8 +112,10 @@ def test_the_drawing_has_every_call_below_its_roof():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_call_is_measured_with_every_number_of_threads(backend, monkeypatch):
     port, asked = Port("tiny_llm_ref", backend, "cpu", "float32"), []
-    monkeypatch.setattr(port.kit, "read_bandwidth", lambda device: 1e9)
-    monkeypatch.setattr(port.kit, "product_speed", lambda device, dtype, size: asked.append(size) or 2e9)
+    monkeypatch.setattr(port.backend_module, "read_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(
+        port.backend_module, "product_speed", lambda device, dtype, size: asked.append(size) or 2e9
+    )
     result = measure(RooflinePlan("tiny-qwen3", 1, "float32", (1, 3, 40), (1, 2), 2), port, iter)
     found = [(case["tokens"], case["threads"], len(case["seconds"])) for case in result["cases"]]
     assert found == [(tokens, threads, 2) for threads in (1, 2) for tokens in (1, 3, 40)]
@@ -123,9 +127,11 @@ def test_every_call_is_measured_with_every_number_of_threads(backend, monkeypatc
 
 def test_the_roof_is_that_of_the_fastest_type_and_a_hopeless_one_is_not_tried():
     speeds, asked = {"float32": 50.0, "bfloat16": 3.0, "float16": 80.0}, []
-    kit = SimpleNamespace(product_speed=lambda device, kind, size: asked.append((kind, size)) or speeds[kind])
+    backend_module = SimpleNamespace(
+        product_speed=lambda device, kind, size: asked.append((kind, size)) or speeds[kind]
+    )
     for device, size in (("cpu", 2048), ("cuda", 8192)):
-        assert fastest_product(SimpleNamespace(kit=kit, device=device), speeds) == 80.0
+        assert fastest_product(SimpleNamespace(backend_module=backend_module, device=device), speeds) == 80.0
         small, large = [(kind, size // 8) for kind in speeds], [("float32", size), ("float16", size)]
         assert asked == small + large
         asked.clear()
@@ -134,12 +140,15 @@ def test_the_roof_is_that_of_the_fastest_type_and_a_hopeless_one_is_not_tried():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_speed_of_a_product_is_its_operations_over_the_fastest_time(backend, monkeypatch):
     """Two for each of size · size · size; of three timed ones the fastest."""
-    kit, clock = Port("tiny_llm_ref", backend, "cpu", "float32").kit, iter([0, 9, 0, 7, 0, 4, 0, 8])
+    backend_module, clock = (
+        Port("tiny_llm_ref", backend, "cpu", "float32").backend_module,
+        iter([0, 9, 0, 7, 0, 4, 0, 8]),
+    )
     untimed = 2 if backend == "mlx" else 0  # torch's first one is timed, and not counted
     for _ in range(untimed):
         next(clock)
-    monkeypatch.setattr(kit.time, "perf_counter", lambda: next(clock))
-    assert kit.product_speed("cpu", "float32", 64) == 2 * 64**3 / 4
+    monkeypatch.setattr(backend_module.time, "perf_counter", lambda: next(clock))
+    assert backend_module.product_speed("cpu", "float32", 64) == 2 * 64**3 / 4
 
 
 def test_the_command_keeps_a_sealed_result_for_the_table_and_the_drawing(monkeypatch, capsys, tmp_path):

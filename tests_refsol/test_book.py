@@ -15,7 +15,7 @@ from book.tools.length import CEILING, check_length, words
 from book.tools.links import check_site
 from tiny_llm_kit.course.mdbook import find_mdbook
 from tiny_llm_kit.course.pages import pages_of, sittings_of
-from tiny_llm_kit.course.tree import PARTS, days, holes_of_part
+from tiny_llm_kit.course.tree import PARTS, days, exercises_of_part
 from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
 
@@ -478,8 +478,8 @@ def test_the_readme_has_the_two_commands_first():
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_a_chapter_begins_with_the_files_that_its_day_fills(day):
     """Of a day with several pages, each with those of its own tasks."""
-    holes = [(file.name, hole.task) for part in PARTS for file, hole in holes_of_part(part)]
+    exercises = [(file.name, exercise.task) for part in PARTS for file, exercise in exercises_of_part(part)]
     for page, sitting in zip(pages_of(day), sittings_of(day), strict=True):
         facts = re.search(r'<p class="day-facts">.*?</p>', page.read_text(encoding="utf-8"), re.DOTALL)
-        files = {file for file, task in holes if task in sitting}
+        files = {file for file, task in exercises if task in sitting}
         assert {file for file in files if file not in facts[0]} == set(), page.name

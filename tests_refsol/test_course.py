@@ -8,7 +8,7 @@ from tiny_llm_kit.course.address import Day, parse_task
 from tiny_llm_kit.course.check import problems_of_stubs
 from tiny_llm_kit.course.hints import hints
 from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
-from tiny_llm_kit.course.tree import day_tests, days, holes_of_part, tasks
+from tiny_llm_kit.course.tree import day_tests, days, exercises_of_part, tasks
 
 
 def text_of_tests(day) -> str:
@@ -58,8 +58,8 @@ def test_the_great_day_has_three_sittings():
     assert numbers == [[1, 2, 3, 6], [7, 8, 4, 5], [9]]
 
 
-def test_both_ports_have_the_same_holes():
-    mlx, torch = ([(h.task, h.qualname) for _, h in holes_of_part(part)] for part in ("mlx", "torch"))
+def test_both_ports_have_the_same_exercises():
+    mlx, torch = ([(h.task, h.qualname) for _, h in exercises_of_part(part)] for part in ("mlx", "torch"))
     assert mlx == torch
 
 

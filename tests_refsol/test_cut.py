@@ -1,11 +1,11 @@
-"""The cut: holes, their inverse, and the rules that keep solutions from leaking."""
+"""The cut: exercises, their inverse, and the rules that keep solutions from leaking."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiny_llm_kit.course.cut import blank_holes, cut, fill
-from tiny_llm_kit.course.holes import MarkerError, find_holes
+from tiny_llm_kit.course.cut import blank_exercises, cut, fill
+from tiny_llm_kit.course.exercises import MarkerError, find_exercises
 from tiny_llm_kit.course.leaks import leaks
 
 SOURCE = '''\
@@ -31,7 +31,7 @@ class Two:
 '''
 
 
-def test_the_hole_is_one_line_with_its_address_and_all_else_stays():
+def test_the_exercise_is_one_line_with_its_address_and_all_else_stays():
     assert (
         cut(SOURCE)
         == '''\
@@ -62,7 +62,7 @@ def test_filling_gives_the_reference_back_byte_for_byte():
 
 def test_only_the_wanted_tasks_are_cut_and_filled():
     half = cut(SOURCE, lambda task: task.number == 3)
-    assert [hole.qualname for hole in blank_holes(half, SOURCE)] == ["one"]
+    assert [exercise.qualname for exercise in blank_exercises(half, SOURCE)] == ["one"]
     assert fill(cut(SOURCE), SOURCE, lambda task: task.number == 4) == half
 
 
@@ -109,22 +109,22 @@ def test_any_body_can_be_cut_and_filled(body):
 )
 def test_a_marker_that_does_not_fit_is_named_with_its_line(source, message):
     with pytest.raises(MarkerError, match=message):
-        find_holes(source, "file.py")
+        find_exercises(source, "file.py")
 
 
-def test_a_helper_that_only_holes_use_leaks():
+def test_a_helper_that_only_exercises_use_leaks():
     source = "def _trick(x):\n    return x\n\n\ndef f(x):\n    # TASK 1.1.1: go.\n    return _trick(x)\n"
-    assert "only holes use _trick" in leaks(source)[0]
+    assert "only exercises use _trick" in leaks(source)[0]
     assert leaks("# GIVEN: shared with the next day\n" + source) == []
     assert leaks(source + "\n\ny = _trick(1)\n") == []
 
 
-def test_a_constant_that_only_holes_use_leaks():
+def test_a_constant_that_only_exercises_use_leaks():
     source = "_K = 3\n\n\ndef f(x):\n    # TASK 1.1.1: go.\n    return _K\n"
-    assert "only holes use _K" in leaks(source)[0]
+    assert "only exercises use _K" in leaks(source)[0]
 
 
-def test_given_code_must_not_need_a_name_from_the_hole():
+def test_given_code_must_not_need_a_name_from_the_exercise():
     source = "def f(x):\n    # TASK 1.1.1: go.\n    y = x\n    # END TASK\n    return y\n"
-    assert "y is bound only in the hole" in leaks(source)[0]
+    assert "y is bound only in the exercise" in leaks(source)[0]
     assert leaks(source.replace("    # TASK", "    y = 0\n    # TASK")) == []

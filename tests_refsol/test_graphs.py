@@ -75,7 +75,9 @@ def torch_port():
 
 
 def model_of(port, attention="tiled", **changes):
-    checkpoint = RandomCheckpoint(shape("tiny-qwen3", LAYERS), port.kit, port.float_dtype, port.device)
+    checkpoint = RandomCheckpoint(
+        shape("tiny-qwen3", LAYERS), port.backend_module, port.float_dtype, port.device
+    )
     port.seed(0)
     return port.Qwen3ModelWeek3(checkpoint, attention=attention, **changes)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.engine.port import installed_backends
-from tiny_llm_kit.repo import PORTS, ROOT, SOURCES
+from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
 ARRAYS = {"mlx", "torch"}
 # The only kit files that may import an array library.
@@ -112,7 +112,7 @@ def test_no_file_outside_kit_asks_which_backend_it_is():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare):
                 assert not any(
-                    isinstance(part, ast.Constant) and part.value in PORTS for part in ast.walk(node)
+                    isinstance(part, ast.Constant) and part.value in BACKENDS for part in ast.walk(node)
                 ), f"{path.name}:{node.lineno} compares with a port's name"
 
 

@@ -41,8 +41,8 @@ def on_a_cpu(monkeypatch, ram: int, most: int) -> int:
         raise AssertionError("a CPU needs no profiling run")
 
     monkeypatch.setattr(kv_budget, "free_ram", lambda: ram)
-    kit = SimpleNamespace(device_memory=lambda device: None)
-    return blocks_that_fit(kit, "cpu", 16 * MIB, most, 0.9, never)
+    backend_module = SimpleNamespace(device_memory=lambda device: None)
+    return blocks_that_fit(backend_module, "cpu", 16 * MIB, most, 0.9, never)
 
 
 def test_a_cpu_gives_a_quarter_of_its_free_ram_and_no_more_than_is_of_use(monkeypatch):
@@ -54,8 +54,8 @@ def test_a_cpu_gives_a_quarter_of_its_free_ram_and_no_more_than_is_of_use(monkey
 
 @pytest.mark.parametrize("port", installed_backends())
 def test_no_port_knows_the_memory_of_a_cpu(port):
-    kit = __import__(f"tiny_llm_kit.engine.backends.backend_{port}", fromlist=["device_memory"])
-    assert kit.device_memory("cpu") is None
+    backend_module = __import__(f"tiny_llm_kit.engine.backends.backend_{port}", fromlist=["device_memory"])
+    assert backend_module.device_memory("cpu") is None
 
 
 @pytest.mark.port("torch")

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from tiny_llm_kit.engine.port import installed_backends
-from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.repo import BACKENDS
 
 # Any port will do: these tests are about the commands.
 PORT = installed_backends()[-1]
-OTHER = next(port for port in PORTS if port != PORT)
+OTHER = next(port for port in BACKENDS if port != PORT)
 TASK = 'raise NotImplementedError("week 1 day 1 task 1: softmax")'
 BASICS = f"{PORT}_backend/basics.py"
 
@@ -260,7 +260,7 @@ def test_sync_sees_work_above_a_raise_that_is_still_there(clone):
     assert path.read_text(encoding="utf-8") == mine
 
 
-def test_a_half_filled_hole_is_not_blank_and_skip_leaves_it_alone(clone):
+def test_a_half_filled_exercise_is_not_blank_and_skip_leaves_it_alone(clone):
     path = clone.learner / BASICS
     mine = path.read_text(encoding="utf-8").replace(TASK, f"return x\n    {TASK}")
     path.write_text(mine, encoding="utf-8")

@@ -230,7 +230,9 @@ def started(packages, monkeypatch):
 def checkpoint(**changes) -> RandomCheckpoint:
     """Two weights in bf16, a matrix and a norm."""
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
-    made = RandomCheckpoint(replace(shape("tiny-qwen3", 1), **changes), port.kit, "bfloat16", "cpu")
+    made = RandomCheckpoint(
+        replace(shape("tiny-qwen3", 1), **changes), port.backend_module, "bfloat16", "cpu"
+    )
     made.weight("model.embed_tokens.weight", 8, 4), made.weight("model.norm.weight", 4)
     return made
 

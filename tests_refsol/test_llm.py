@@ -435,10 +435,10 @@ def test_the_pool_of_a_device_that_knows_its_memory_follows_a_profiling_run(make
     """The device is a stand-in of 64 MiB, half of it in use; the largest step needs what it really needed here."""
     port, MIB = loaded[0], 2**20
     peaks = []
-    real = port.kit.peak_bytes
-    monkeypatch.setattr(port.kit, "device_memory", lambda device: (32 * MIB, 64 * MIB))
+    real = port.backend_module.peak_bytes
+    monkeypatch.setattr(port.backend_module, "device_memory", lambda device: (32 * MIB, 64 * MIB))
     monkeypatch.setattr(
-        port.kit, "peak_bytes", lambda run, device: peaks.append(real(run, device)) or peaks[-1]
+        port.backend_module, "peak_bytes", lambda run, device: peaks.append(real(run, device)) or peaks[-1]
     )
     block = 8 * 2 * 4 * 2 * 64 * 4
     for share in (0.9, 0.7):
@@ -559,7 +559,9 @@ def test_compiled_code_is_kept_in_a_folder_for_this_processor(monkeypatch, tmp_p
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
     folders = set()
     for units in ({"avx2": True}, {"avx512_f": True}):
-        monkeypatch.setattr(port.kit.torch.cpu, "get_capabilities", lambda found=units: found, raising=False)
+        monkeypatch.setattr(
+            port.backend_module.torch.cpu, "get_capabilities", lambda found=units: found, raising=False
+        )
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
         keep_compiled(port)

@@ -61,7 +61,7 @@ class Model:
 
 
 def runner(b, **options) -> ModelRunner:
-    return ModelRunner(Model(b), b.kit, **options)
+    return ModelRunner(Model(b), b.backend_module, **options)
 
 
 def prefill(made: ModelRunner, tokens, offset=0, unused: int = 0, sample=True, **options):
@@ -125,7 +125,7 @@ def test_a_batch_is_padded_to_a_power_of_two_or_to_all_slots(b, used, bucket):
 
 def test_without_sampling_nothing_is_scored_and_nothing_is_read(b, monkeypatch):
     made = runner(b, on_logits=lambda rows, logits: pytest.fail("nothing was sampled"))
-    monkeypatch.setattr(b.kit, "argmax", lambda logits: pytest.fail("nothing was sampled"))
+    monkeypatch.setattr(b.backend_module, "argmax", lambda logits: pytest.fail("nothing was sampled"))
     chosen, layer = prefill(made, [4, 3, 2], sample=False)
     assert chosen is None and made.model.calls[0][2] == 0, "logits_to_keep=0: the head has nothing to do"
     assert layer.materialized, "a lazy library must compute the caches at some time"
@@ -134,7 +134,7 @@ def test_without_sampling_nothing_is_scored_and_nothing_is_read(b, monkeypatch):
 def test_a_chunk_has_ended_on_the_device_when_its_step_returns(b, monkeypatch):
     """Only then is its time a chunk's. A sampled step needs no second wait: the token was read."""
     made, waited = runner(b), []
-    monkeypatch.setattr(b.kit, "synchronize", waited.append)
+    monkeypatch.setattr(b.backend_module, "synchronize", waited.append)
     prefill(made, [4, 3, 2], sample=False)
     assert waited == [made.device]
     prefill(made, [4, 3, 2])
@@ -290,7 +290,7 @@ def test_each_call_copies_to_the_device_once(b, monkeypatch, drawn):
     """Tokens, positions, the row to keep and who draws with what are one array."""
     params = SamplingParams(temperature=1.0) if drawn else None
     options = {"prompt_bucket": 4, "chunk_mask": lambda start, *a, **k: start}
-    made, layer = runner(b, sampler=lambda *key: b.kit.argmax, **options), Layer()
+    made, layer = runner(b, sampler=lambda *key: b.backend_module.argmax, **options), Layer()
     layer.unused, copies, copy = 3, [], made._array
     monkeypatch.setattr(made, "_array", lambda values: copies.append(1) or copy(values))
     made.prefill([1, 2, 3], 0, [layer], sampling=params, sample=True)

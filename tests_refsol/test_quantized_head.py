@@ -11,7 +11,7 @@ from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 
 def checkpoint(b, **changes) -> RandomCheckpoint:
     config = replace(shape("tiny-qwen3", 1), vocab_size=96, **changes)
-    return RandomCheckpoint(config, b.kit, "float32", b.device)
+    return RandomCheckpoint(config, b.backend_module, "float32", b.device)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

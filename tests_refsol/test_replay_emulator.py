@@ -181,7 +181,7 @@ PROMPTS = [
 def small():
     port = Port("tiny_llm_ref", "torch", "cpu", "float32")
     port.seed(0)
-    checkpoint = RandomCheckpoint(shape("tiny-qwen3", 2), port.kit, "float32", "cpu")
+    checkpoint = RandomCheckpoint(shape("tiny-qwen3", 2), port.backend_module, "float32", "cpu")
     return port, port.Qwen3ModelWeek3(checkpoint, attention="tiled")
 
 

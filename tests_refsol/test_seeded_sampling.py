@@ -20,7 +20,7 @@ ROWS = 8000
 
 
 def sampler(b) -> SeededSampler:
-    return SeededSampler(b.sampler, b.kit, b.device)
+    return SeededSampler(b.sampler, b.backend_module, b.device)
 
 
 def tokens(b, logits, sampling, positions) -> list[int]:
@@ -132,9 +132,11 @@ def test_logprobs_are_those_of_the_model(b, rng):
 @pytest.mark.parametrize("is_random", [False, True])
 def test_one_copy_to_the_device_and_one_back(b, rng, is_random, logprobs):
     there, back = [], []
-    counted = SimpleNamespace(**vars(b.kit))
-    counted.to_array = lambda *arguments, **options: there.append(1) or b.kit.to_array(*arguments, **options)
-    counted.to_numpy = lambda array: back.append(1) or b.kit.to_numpy(array)
+    counted = SimpleNamespace(**vars(b.backend_module))
+    counted.to_array = lambda *arguments, **options: (
+        there.append(1) or b.backend_module.to_array(*arguments, **options)
+    )
+    counted.to_numpy = lambda array: back.append(1) or b.backend_module.to_numpy(array)
     params = SamplingParams(0.7 if is_random else 0, top_k=7, top_p=0.9, logprobs=logprobs)
     sampling = [params, replace(params, top_k=3), None]
     SeededSampler(b.sampler, counted, b.device)(b.array(rng.normal(size=(3, 50))), sampling, [1, 2, 3])
@@ -160,7 +162,7 @@ def test_candidates_are_filtered_as_the_whole_vocabulary_is(port, seed, scale, d
     expected = logits if top_k is None else port.sampler.keep_top_k(logits, top_k)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(candidate_filter, "CANDIDATES", 8)
-        actual = CandidateFilter(port.sampler, port.kit)(logits, top_k, top_p)
+        actual = CandidateFilter(port.sampler, port.backend_module)(logits, top_k, top_p)
     np.testing.assert_array_equal(port.numpy(actual), port.numpy(port.sampler.keep_top_p(expected, top_p)))
 
 
@@ -168,7 +170,7 @@ def test_candidates_are_filtered_as_the_whole_vocabulary_is(port, seed, scale, d
 def test_the_most_probable_token_stays_where_top_p_is_0_in_float32(b, rng, top_p):
     """A server's users may ask for any number above 0."""
     logits = rng.normal(size=(3, 2 * candidate_filter.CANDIDATES)).astype(np.float32)
-    for keep in (b.sampler.keep_top_p, partial(CandidateFilter(b.sampler, b.kit), top_k=None)):
+    for keep in (b.sampler.keep_top_p, partial(CandidateFilter(b.sampler, b.backend_module), top_k=None)):
         kept = np.isfinite(b.numpy(keep(b.array(logits), top_p=top_p)))
         np.testing.assert_array_equal(kept.nonzero(), (range(3), logits.argmax(axis=1)))
 
@@ -185,7 +187,7 @@ def test_only_rows_that_need_it_are_sorted_whole(b, rng, monkeypatch):
     logits = rng.normal(size=(5, 90)) * np.array([[9], [0.1], [1], [1], [9]])
     nucleus = SamplingParams(1.0, top_p=0.9)
     sampling = [nucleus, nucleus, None, SamplingParams(1.0), replace(nucleus, top_k=5)]
-    chosen = SeededSampler(counted, b.kit, b.device, CandidateFilter(counted, b.kit))
+    chosen = SeededSampler(counted, b.backend_module, b.device, CandidateFilter(counted, b.backend_module))
     drawn = [token for token, *_ in chosen(b.array(logits), sampling, [3] * 5)]
     assert sorted(widths) == [(1, 8), (1, 8), (1, 90)]
     assert drawn == tokens(b, logits, sampling, [3] * 5)
@@ -206,4 +208,4 @@ def test_an_engine_on_a_cpu_sorts_candidates_and_one_on_an_accelerator_everythin
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_of_equal_logits_the_first_is_the_largest_and_nan_before_any_number(b, dtype):
     rows = [[1.0, 3, 3, 0], [-1, np.nan, 9, np.nan], [-np.inf] * 4, [0, 0, 0, 5]]
-    assert b.kit.argmax(b.array(np.array(rows), dtype)).tolist() == [1, 1, 0, 3]
+    assert b.backend_module.argmax(b.array(np.array(rows), dtype)).tolist() == [1, 1, 0, 3]

@@ -37,7 +37,7 @@ def test_by_index_all_positions_of_a_bucket_are_one_program(port, model, tokens,
 
 
 def test_by_concatenation_every_length_is_another_program(port, model):
-    caches = [ConcatenatingCache(port.kit.concatenate) for _ in range(LAYERS)]
+    caches = [ConcatenatingCache(port.backend_module.concatenate) for _ in range(LAYERS)]
     assert signatures(port, model, caches, 200) == (200, 0)
 
 
@@ -45,7 +45,7 @@ def test_the_concatenating_cache_is_right_and_only_slow(port, model):
     ids = port.array([[3, 1, 4, 1, 5, 9, 2]])
     outputs = []
     for caches in (
-        [ConcatenatingCache(port.kit.concatenate) for _ in range(LAYERS)],
+        [ConcatenatingCache(port.backend_module.concatenate) for _ in range(LAYERS)],
         model.create_kv_cache(7),
     ):
         parts = [(0, 4), (4, 5), (5, 7)]

@@ -2,6 +2,8 @@
 
 Reads the HTML that mdBook wrote, so it sees what a browser sees. A link *to* another site is fine and is not followed.
 """
+# Own code: linkchecker 10.6 from PyPI checks links and anchors too, but parses a page again for each anchor (33 s of
+# processor time for this book, against 0.6 s). It accepts what is fetched from outside, and misses `<use href>`.
 
 import re
 from dataclasses import dataclass, field

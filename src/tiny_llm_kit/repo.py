@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 PRIVATE = ROOT / ".tiny-llm"
 SETTINGS = PRIVATE / "settings.json"
 
-PORTS = ("mlx", "torch")
+BACKENDS = ("mlx", "torch")
 
 
 @cache

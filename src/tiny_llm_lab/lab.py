@@ -12,7 +12,7 @@ from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import choose_backend, ends_at_a_blank
 from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS, Port, resolve_serving
-from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, fail, write_file
 from tiny_llm_kit.trace.provenance import keep, provenance
 
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="serve requests on the shipped model and in virtual time, and compare the latencies",
     )
-    add("--backend", default="auto", choices=["auto", *PORTS], help="with --compare-engine")
+    add("--backend", default="auto", choices=["auto", *BACKENDS], help="with --compare-engine")
     add("--device", default="auto", choices=DEVICES, help="with --compare-engine")
     add(
         "--rounds",

@@ -68,7 +68,7 @@ def assert_traces(b: Port, function: Callable, *arrays, idea: str):
         AssertionError: it read a number of an array, or mixed arrays of two devices.
     """
     try:
-        return b.kit.trace(function, *arrays)
+        return b.backend_module.trace(function, *arrays)
     except Exception as error:
         if task_of_label(str(error)):
             raise  # a blank task

@@ -129,8 +129,8 @@ def test_quantized_weights_on_a_gaudi_come_with_a_warning(
     port, folder, plain, capfd, monkeypatch, bits, device, warns
 ):
     """The device is only a name here: the arrays stay on the CPU."""
-    monkeypatch.setattr(port.kit, "pick_device", lambda name: name)
-    monkeypatch.setattr(port.kit, "place", lambda array, *_: array)
+    monkeypatch.setattr(port.backend_module, "pick_device", lambda name: name)
+    monkeypatch.setattr(port.backend_module, "place", lambda array, *_: array)
     monkeypatch.setattr(WeightQuantizer, "quantize", lambda self, name, array, config: array)
     load_checkpoint(folder, port.name, device, "float32", WeightQuantizer(port, bits))
     assert (QUANTIZED_ON_HPU in capfd.readouterr().err) == warns

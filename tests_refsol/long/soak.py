@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tiny_llm_kit.engine.arguments import DEVICES, positive_number, whole_number
 from tiny_llm_kit.engine.port import Port, installed_backends
-from tiny_llm_kit.repo import PORTS
+from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, fail
 
 from .engine_soak import Soak, SoakCounts, SoakError
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
         default=20.0,
         help="of all ports and policies together; default: 20",
     )
-    add("--backend", default="all", choices=["all", *PORTS])
+    add("--backend", default="all", choices=["all", *BACKENDS])
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
     add("--requests", type=whole_number(1), metavar="N", help="instead: process memory over N requests")

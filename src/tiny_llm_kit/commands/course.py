@@ -17,7 +17,7 @@ from ..course.pages import pages_of
 from ..course.tree import tasks
 from ..engine.arguments import whole_number
 from ..engine.port import installed_backends
-from ..repo import PORTS, ROOT
+from ..repo import BACKENDS, ROOT
 from ..terminal import command, fail
 
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
@@ -158,12 +158,12 @@ def parser() -> argparse.ArgumentParser:
     def command(name: str, run, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
-        sub.add_argument("--backend", choices=[*PORTS, "all"], help="instead of the port you work on")
+        sub.add_argument("--backend", choices=[*BACKENDS, "all"], help="instead of the port you work on")
         return sub
 
     command("status", status, "day by day: blank, filled, green")
     command("port", port, "shows or sets the port you work on").add_argument(
-        "port", nargs="?", choices=[*PORTS, "both"]
+        "port", nargs="?", choices=[*BACKENDS, "both"]
     )
     for name, run, text in (
         ("skip", do_skip, "fills blank tasks from the reference, as visible text"),

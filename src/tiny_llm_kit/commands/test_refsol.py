@@ -5,8 +5,9 @@ import sys
 
 from ..course.capabilities import ports_of
 from ..course.grading.run import files_of, parse, parser, run, selected_days
-from ..engine.port import install_line, installed_backends
-from ..repo import PORTS, ROOT, TESTS
+from ..engine.installation import install_line
+from ..engine.port import installed_backends
+from ..repo import BACKENDS, ROOT, TESTS
 from ..terminal import command, fail
 
 
@@ -14,7 +15,7 @@ from ..terminal import command, fail
 def main(argv: list[str] | None = None) -> None:
     options, rest = parse(parser("pdm run test-refsol", __doc__), argv)
     backends = ports_of(options.backend or "all")
-    missing = [port for port in PORTS if port not in installed_backends()]
+    missing = [port for port in BACKENDS if port not in installed_backends()]
     if missing and os.environ.get("CI"):
         fail(f"CI tests every port, and {missing[0]} is missing: {install_line(missing[0])}")
     chosen = selected_days(options.week, options.day, options.task)

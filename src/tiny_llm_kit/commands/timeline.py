@@ -8,7 +8,7 @@ from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..engine.arguments import DEVICES, output_argument, whole_number
 from ..engine.port import SOLUTIONS, resolve_serving
-from ..repo import PORTS
+from ..repo import BACKENDS
 from ..solution_types import ServingPackage
 from ..terminal import command, fail, write_file
 from ..trace.provenance import provenance, warn_if_busy
@@ -26,7 +26,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="pdm run timeline", description=__doc__)
     add, size = parser.add_argument, whole_number(1, WHOLE)
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
-    add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
+    add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
     add(
         "--prefill-step",

@@ -46,7 +46,7 @@ LABEL = re.compile(r"week (\d+) day (\d+) task (\d+): ([\w.<>]+)")
 
 
 def task_of_label(text: str) -> tuple[Task, str] | None:
-    """The task and the function that the message of a blank hole names; None for any other message."""
+    """The task and the function that the message of a blank exercise names; None for any other message."""
     match = LABEL.fullmatch(text)
     return match and (Task(*map(int, match.groups()[:3])), match[4])
 

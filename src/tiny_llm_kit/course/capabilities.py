@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.port import SOLUTIONS, default_port, installed_backends
-from ..repo import PORTS, PRIVATE, SETTINGS
+from ..repo import BACKENDS, PRIVATE, SETTINGS
 from .address import Day, Task, task_of_label
 from .tree import PARTS
 
@@ -45,7 +45,7 @@ def learner_port() -> str:
     """The port this learner works on: `mlx`, `torch` or `both`."""
     try:
         port = json.loads(SETTINGS.read_text(encoding="utf-8"))["port"]
-        if port not in (*PORTS, "both"):
+        if port not in (*BACKENDS, "both"):
             raise ValueError(port)
     except FileNotFoundError:
         return default_port()
@@ -63,7 +63,7 @@ def ports_of(choice: str) -> list[str]:
     """The ports that a name stands for: `both` is mlx and torch, `all` every port installed here."""
     if choice == "all":
         return installed_backends()
-    return list(PORTS) if choice == "both" else [choice]
+    return list(BACKENDS) if choice == "both" else [choice]
 
 
 def choose_backend(solution: str, wanted: str) -> str:
@@ -129,29 +129,30 @@ def network_options(solution: str, backend: str) -> dict[str, Any]:
     return options
 
 
+class FilledSoFar:
+    """What an `LLM` takes from a learner's progress: the port, and options for what is filled."""
+
+    solution: str
+
+    @classmethod
+    def choose_backend(cls, wanted: str) -> str:
+        return choose_backend(cls.solution, wanted)
+
+    @classmethod
+    def load_options(cls, backend: str) -> dict[str, Any]:
+        return network_options(cls.solution, backend)
+
+    @classmethod
+    def engine_options(cls, backend: str) -> dict[str, Any]:
+        return {} if has("buckets", blank_tasks(cls.solution, backend)) else {"enforce_eager": True}
+
+
 @cache
 def llm_class(solution: str) -> type[LLM]:
-    """The `LLM` class of a solution, on the learner's port and as far as the solution is filled."""
+    """`LLM` of a solution: on the learner's port, as far as the solution is filled."""
     from ..engine.llm import LLM
 
-    class SolutionLLM(LLM):
-        __doc__ = LLM.__doc__
-
-        @classmethod
-        def choose_backend(cls, wanted: str) -> str:
-            return choose_backend(solution, wanted)
-
-        @classmethod
-        def load_options(cls, backend: str) -> dict[str, Any]:
-            return network_options(solution, backend)
-
-        @classmethod
-        def engine_options(cls, backend: str) -> dict[str, Any]:
-            return {} if has("buckets", blank_tasks(solution, backend)) else {"enforce_eager": True}
-
-    SolutionLLM.solution, SolutionLLM.__module__ = solution, solution
-    SolutionLLM.__name__ = SolutionLLM.__qualname__ = LLM.__name__
-    return SolutionLLM
+    return type("LLM", (FilledSoFar, LLM), {"solution": solution, "__doc__": LLM.__doc__})
 
 
 def load(

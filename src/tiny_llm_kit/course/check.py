@@ -5,7 +5,7 @@ import sys
 
 from ..repo import ROOT
 from .cut import cut, fill
-from .holes import MarkerError
+from .exercises import MarkerError
 from .leaks import leaks
 from .stubs import stale_stubs
 from .tree import LEARNER, reference_files
@@ -29,7 +29,7 @@ def _leaks() -> list[str]:
 
 
 def _not_invertible() -> list[str]:
-    """Files that are not restored byte for byte when every hole of their stub is filled."""
+    """Files that are not restored byte for byte when every exercise of their stub is filled."""
     texts = {file: file.read_text(encoding="utf-8") for file in reference_files()}
     return [
         f"{file.relative_to(ROOT)}: solving every task does not give this file back"

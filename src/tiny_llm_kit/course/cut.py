@@ -3,44 +3,44 @@
 from collections.abc import Callable
 
 from .address import Task
-from .holes import END, Hole, find_holes
+from .exercises import END, Exercise, find_exercises
 
 
 def cut(reference: str, blank: Callable[[Task], bool] = lambda task: True, file: str = "<source>") -> str:
-    """`reference` with the holes of every task for which `blank` is true replaced by their one raising line."""
+    """`reference` with the exercises of every task for which `blank` is true replaced by their one raising line."""
     lines = reference.splitlines(keepends=True)
-    for hole in reversed(find_holes(reference, file)):
-        if blank(hole.task):
-            lines[hole.start - 1 : hole.end] = [hole.blank_line]
+    for exercise in reversed(find_exercises(reference, file)):
+        if blank(exercise.task):
+            lines[exercise.start - 1 : exercise.end] = [exercise.blank_line]
     return "".join(lines)
 
 
 def fill(text: str, reference: str, wanted: Callable[[Task], bool] = lambda task: True) -> str:
-    """`text` with its blank holes of the wanted tasks filled from `reference`; everything else stays as it is."""
+    """`text` with its blank exercises of the wanted tasks filled from `reference`; everything else stays as it is."""
     solved = reference.splitlines(keepends=True)
     lines = text.splitlines(keepends=True)
-    for hole in find_holes(reference):
-        at = _blank_line(lines, hole)
-        if at is not None and wanted(hole.task):
-            lines[at : at + 1] = solved[hole.start - 1 : hole.end]
+    for exercise in find_exercises(reference):
+        at = _blank_line(lines, exercise)
+        if at is not None and wanted(exercise.task):
+            lines[at : at + 1] = solved[exercise.start - 1 : exercise.end]
     return "".join(lines)
 
 
-def blank_holes(text: str, reference: str) -> list[Hole]:
-    """The holes of `reference` in which `text` has nothing but the raising line."""
-    return [hole for hole in find_holes(reference) if is_blank(text, hole)]
+def blank_exercises(text: str, reference: str) -> list[Exercise]:
+    """The exercises of `reference` in which `text` has nothing but the raising line."""
+    return [exercise for exercise in find_exercises(reference) if is_blank(text, exercise)]
 
 
-def is_blank(text: str, hole: Hole) -> bool:
-    """Whether `text` has nothing in a hole of its reference but the raising line."""
-    return _blank_line(text.splitlines(keepends=True), hole) is not None
+def is_blank(text: str, exercise: Exercise) -> bool:
+    """Whether `text` has nothing in an exercise of its reference but the raising line."""
+    return _blank_line(text.splitlines(keepends=True), exercise) is not None
 
 
-def _blank_line(lines: list[str], hole: Hole) -> int | None:
-    """Index of the hole's raising line if it stands alone: below its comment, with no code after it."""
+def _blank_line(lines: list[str], exercise: Exercise) -> int | None:
+    """Index of the exercise's raising line if it stands alone: below its comment, with no code after it."""
     for at, line in enumerate(lines):
-        if line.strip() == hole.blank_line.strip() and lines[at - 1].lstrip().startswith("#"):
+        if line.strip() == exercise.blank_line.strip() and lines[at - 1].lstrip().startswith("#"):
             behind = next((other for other in lines[at + 1 :] if other.strip()), "")
-            if behind.strip() == END or not behind.startswith(hole.indent):
+            if behind.strip() == END or not behind.startswith(exercise.indent):
                 return at
     return None

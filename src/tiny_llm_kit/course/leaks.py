@@ -3,35 +3,35 @@
 import ast
 import re
 
-from .holes import Function, Hole, end_of, find_holes, functions_of
+from .exercises import Exercise, Function, end_of, find_exercises, functions_of
 
 GIVEN = re.compile(r"#\s*GIVEN: \S")
 
 
 def leaks(source: str) -> list[str]:
     """One line for each leak in a reference file; empty when the cut is clean."""
-    holes = find_holes(source)
-    return [*_private_helpers(source, holes), *_names_bound_in_holes(source, holes)]
+    exercises = find_exercises(source)
+    return [*_private_helpers(source, exercises), *_names_bound_in_exercises(source, exercises)]
 
 
-def _in_hole(line: int, holes: list[Hole]) -> bool:
-    return any(hole.start <= line <= hole.end for hole in holes)
+def _in_exercise(line: int, exercises: list[Exercise]) -> bool:
+    return any(exercise.start <= line <= exercise.end for exercise in exercises)
 
 
-def _private_helpers(source: str, holes: list[Hole]) -> list[str]:
-    """Private names that only holes use, which give the solution away.
+def _private_helpers(source: str, exercises: list[Exercise]) -> list[str]:
+    """Private names that only exercises use, which give the solution away.
 
     Mark them, nest them, or declare them GIVEN.
     """
     lines, tree = source.splitlines(), ast.parse(source)
     found = []
     for name, first, last in _private_definitions(tree):
-        if any(first <= hole.start <= last for hole in holes) or _declared(lines, first):
+        if any(first <= exercise.start <= last for exercise in exercises) or _declared(lines, first):
             continue
         used = [n for n in _uses(tree, name) if not first <= n <= last]
-        if used and all(_in_hole(line, holes) for line in used):
+        if used and all(_in_exercise(line, exercises) for line in used):
             found.append(
-                f"line {first}: only holes use {name}: mark it, nest it in the hole, or write `# GIVEN: reason`"
+                f"line {first}: only exercises use {name}: mark it, nest it in the exercise, or write `# GIVEN: reason`"
             )
     return found
 
@@ -69,21 +69,21 @@ def _uses(tree: ast.Module, name: str) -> list[int]:
     ]
 
 
-def _names_bound_in_holes(source: str, holes: list[Hole]) -> list[str]:
-    """Names that given code uses although only a hole binds them."""
+def _names_bound_in_exercises(source: str, exercises: list[Exercise]) -> list[str]:
+    """Names that given code uses although only an exercise binds them."""
     functions = functions_of(source)
     found = []
-    for hole in holes:
-        names = [n for n in ast.walk(functions[hole.qualname]) if isinstance(n, ast.Name)]
+    for exercise in exercises:
+        names = [n for n in ast.walk(functions[exercise.qualname]) if isinstance(n, ast.Name)]
         stored = [n for n in names if isinstance(n.ctx, ast.Store)]
-        bound = {n.id for n in stored if hole.start <= n.lineno <= hole.end}
-        bound -= {n.id for n in stored if not _in_hole(n.lineno, holes)} | _arguments(
-            functions[hole.qualname]
+        bound = {n.id for n in stored if exercise.start <= n.lineno <= exercise.end}
+        bound -= {n.id for n in stored if not _in_exercise(n.lineno, exercises)} | _arguments(
+            functions[exercise.qualname]
         )
         found += [
-            f"line {n.lineno}: {n.id} is bound only in the hole of task {hole.task}, but given code uses it"
+            f"line {n.lineno}: {n.id} is bound only in the exercise of task {exercise.task}, but given code uses it"
             for n in names
-            if n.id in bound and isinstance(n.ctx, ast.Load) and not _in_hole(n.lineno, holes)
+            if n.id in bound and isinstance(n.ctx, ast.Load) and not _in_exercise(n.lineno, exercises)
         ]
     return found
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from ..repo import ROOT
 from .address import Task
 from .cut import fill, is_blank
-from .holes import Hole, end_of, functions_of
+from .exercises import Exercise, end_of, functions_of
 from .progress import is_green
 from .stubs import keep, read, stub_of, write
-from .tree import holes_of_part, learner_file
+from .tree import exercises_of_part, learner_file
 
 RENEW = "add --whole-files to renew the whole file, of which a copy is kept"
 
@@ -30,18 +30,18 @@ def states(parts: Iterable[str]) -> list[State]:
     """Every task of these parts ("mlx", "torch", "serving"), in the order of the course."""
     found = []
     for part in parts:
-        holes = holes_of_part(part)
-        for task in sorted({hole.task for _, hole in holes}):
-            mine = [(file, hole) for file, hole in holes if hole.task == task]
+        exercises = exercises_of_part(part)
+        for task in sorted({exercise.task for _, exercise in exercises}):
+            mine = [(file, exercise) for file, exercise in exercises if exercise.task == task]
             found.append(
-                State(task, part, tuple(hole.qualname for _, hole in mine), _status(part, task, mine))
+                State(task, part, tuple(exercise.qualname for _, exercise in mine), _status(part, task, mine))
             )
     return sorted(found, key=lambda state: (state.task, state.part))
 
 
-def _status(part: str, task: Task, holes: list[tuple[Path, Hole]]) -> str:
-    texts = [(_text(file), hole) for file, hole in holes]
-    if any(is_blank(text, hole) or not _has_function(text, hole) for text, hole in texts):
+def _status(part: str, task: Task, exercises: list[tuple[Path, Exercise]]) -> str:
+    texts = [(_text(file), exercise) for file, exercise in exercises]
+    if any(is_blank(text, exercise) or not _has_function(text, exercise) for text, exercise in texts):
         return "blank"
     return "green" if is_green(part, task) else "filled"
 
@@ -53,24 +53,33 @@ def _text(reference: Path) -> str:
     return text if text.strip() else stub_of(reference)
 
 
-def _has_function(text: str, hole: Hole) -> bool:
+def _has_function(text: str, exercise: Exercise) -> bool:
     """Whether the text still has a function of that name.
 
     The text need not parse as Python.
     """
-    name = hole.qualname.rpartition(".")[2]
+    name = exercise.qualname.rpartition(".")[2]
     return re.search(rf"^\s*(async )?def {name}\b", text, re.MULTILINE) is not None
 
 
 def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, str]]:
     """The learner's file and the name of every function of these tasks that is no longer in it."""
-    holes = [(file, hole) for part in parts for file, hole in holes_of_part(part) if wanted(hole.task)]
-    found = [(learner_file(f), hole.qualname) for f, hole in holes if not _has_function(_text(f), hole)]
+    exercises = [
+        (file, exercise)
+        for part in parts
+        for file, exercise in exercises_of_part(part)
+        if wanted(exercise.task)
+    ]
+    found = [
+        (learner_file(f), exercise.qualname)
+        for f, exercise in exercises
+        if not _has_function(_text(f), exercise)
+    ]
     return list(dict.fromkeys(found))
 
 
 def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
-    """Fill the blank holes of the wanted tasks from the reference; a hole with work in it is left alone."""
+    """Fill the blank exercises of the wanted tasks from the reference; an exercise with work in it is left alone."""
     written = []
     for file in _files(parts, wanted):
         filled = fill(_text(file), read(file), wanted)
@@ -93,9 +102,11 @@ def reset(
     """
     changed = {}
     for file in _files(parts, wanted):
-        holes = [hole for hole in _holes(file, parts) if wanted(hole.task)]
+        exercises = [exercise for exercise in _exercises(file, parts) if wanted(exercise.task)]
         fresh = (
-            stub_of(file) if whole_files else _blanked(_text(file), stub_of(file), holes, learner_file(file))
+            stub_of(file)
+            if whole_files
+            else _blanked(_text(file), stub_of(file), exercises, learner_file(file))
         )
         path = learner_file(file)
         if not path.exists() or fresh.encode() != path.read_bytes().replace(b"\r\n", b"\n"):
@@ -106,10 +117,10 @@ def reset(
     return list(changed), kept
 
 
-def _blanked(text: str, stub: str, holes: list[Hole], path: Path) -> str:
-    """`text` with each hole's whole function replaced by the stub's."""
-    for hole in holes:
-        mine, fresh = _span(text, hole.qualname, path), _span(stub, hole.qualname, path)
+def _blanked(text: str, stub: str, exercises: list[Exercise], path: Path) -> str:
+    """`text` with each exercise's whole function replaced by the stub's."""
+    for exercise in exercises:
+        mine, fresh = _span(text, exercise.qualname, path), _span(stub, exercise.qualname, path)
         lines = text.splitlines(keepends=True)
         lines[mine[0] : mine[1]] = stub.splitlines(keepends=True)[fresh[0] : fresh[1]]
         text = "".join(lines)
@@ -132,11 +143,11 @@ def _span(text: str, qualname: str, path: Path) -> tuple[int, int]:
     return min([function.lineno, *(d.lineno for d in function.decorator_list)]) - 1, end
 
 
-def _holes(file: Path, parts: Iterable[str]) -> list[Hole]:
-    return [hole for part in parts for path, hole in holes_of_part(part) if path == file]
+def _exercises(file: Path, parts: Iterable[str]) -> list[Exercise]:
+    return [exercise for part in parts for path, exercise in exercises_of_part(part) if path == file]
 
 
 def _files(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
-    """The reference files that have a hole of a wanted task."""
-    pairs = [pair for part in parts for pair in holes_of_part(part)]
-    return sorted({file for file, hole in pairs if wanted(hole.task)})
+    """The reference files that have an exercise of a wanted task."""
+    pairs = [pair for part in parts for pair in exercises_of_part(part)]
+    return sorted({file for file, exercise in pairs if wanted(exercise.task)})

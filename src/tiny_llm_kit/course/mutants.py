@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..repo import PORTS, ROOT
+from ..repo import BACKENDS, ROOT
 from .address import Day, Task, parse_task
-from .holes import functions_of
+from .exercises import functions_of
 from .inprocess import DayTests, with_day_tests
 from .overlay import overlay
 from .tree import PARTS, REFERENCE, days
@@ -114,7 +114,7 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
     except ValueError as error:
         return Verdict(mutant, part, "stale", str(error))
     with overlay(_package_of(next(iter(texts)), part), texts):
-        last = tests.first_failure(mutant.address, part if part in PORTS else backend, mutant)
+        last = tests.first_failure(mutant.address, part if part in BACKENDS else backend, mutant)
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
     return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
 
@@ -124,7 +124,7 @@ def _package_of(file: Path, part: str) -> str:
 
     No other part imports a port, and all parts import the rest.
     """
-    is_of_port = part in PORTS and file.is_relative_to(REFERENCE / PARTS[part])
+    is_of_port = part in BACKENDS and file.is_relative_to(REFERENCE / PARTS[part])
     return f"tiny_llm_ref.{PARTS[part]}" if is_of_port else "tiny_llm_ref"
 
 

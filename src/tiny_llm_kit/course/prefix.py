@@ -18,7 +18,7 @@ from .cut import cut
 from .inprocess import DayTests, TestOutcome, with_day_tests
 from .overlay import overlay
 from .pages import sittings_of
-from .tree import days, holes_of, learner_file, reference_files, tasks
+from .tree import days, exercises_of, learner_file, reference_files, tasks
 
 SHOWN = 8  # problems of one run that are printed
 
@@ -35,7 +35,9 @@ class Finding:
 def course_with(blank: Callable[[Task], bool]) -> dict[Path, str]:
     """The learner's package with some tasks blank and the others solved."""
     return {
-        learner_file(file): _cut(file, frozenset(hole.task for hole in holes_of(file) if blank(hole.task)))
+        learner_file(file): _cut(
+            file, frozenset(exercise.task for exercise in exercises_of(file) if blank(exercise.task))
+        )
         for file in reference_files()
     }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..repo import SOURCES, TESTS
 from .address import Day, Task
-from .holes import Hole, find_holes
+from .exercises import Exercise, find_exercises
 
 REFERENCE = SOURCES / "tiny_llm_ref"
 LEARNER = SOURCES / "tiny_llm"
@@ -22,23 +22,23 @@ def learner_file(reference: Path) -> Path:
 
 
 @cache
-def holes_of(reference: Path) -> tuple[Hole, ...]:
-    return tuple(find_holes(reference.read_text(encoding="utf-8"), str(reference.relative_to(SOURCES))))
+def exercises_of(reference: Path) -> tuple[Exercise, ...]:
+    return tuple(find_exercises(reference.read_text(encoding="utf-8"), str(reference.relative_to(SOURCES))))
 
 
-def holes_of_part(part: str) -> list[tuple[Path, Hole]]:
-    """Every hole of one part with the reference file that it is in, in the order of the course."""
-    found = [(file, hole) for file in reference_files(part) for hole in holes_of(file)]
+def exercises_of_part(part: str) -> list[tuple[Path, Exercise]]:
+    """Every exercise of one part with the reference file that it is in, in the order of the course."""
+    found = [(file, exercise) for file in reference_files(part) for exercise in exercises_of(file)]
     return sorted(found, key=lambda pair: pair[1].task)
 
 
 def tasks() -> list[Task]:
     """Every task of the course, in order."""
-    return sorted({hole.task for part in PARTS for _, hole in holes_of_part(part)})
+    return sorted({exercise.task for part in PARTS for _, exercise in exercises_of_part(part)})
 
 
 def tasks_of_part(part: str) -> set[Task]:
-    return {hole.task for _, hole in holes_of_part(part)}
+    return {exercise.task for _, exercise in exercises_of_part(part)}
 
 
 def days() -> list[Day]:

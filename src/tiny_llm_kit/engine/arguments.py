@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
-from ..repo import PORTS
+from ..repo import BACKENDS
 from .port import SOLUTIONS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -71,7 +71,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
         choices=sorted(SOLUTIONS),
         help=f"whose code: tiny_llm is yours; default: {solution}",
     )
-    add("--backend", default="auto", choices=["auto", *PORTS], help="auto: the port you work on")
+    add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
     add("--dtype", default="auto", choices=DTYPES)
     add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")

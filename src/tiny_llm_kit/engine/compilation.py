@@ -34,7 +34,7 @@ def will_compile(port: Port, enforce_eager: bool | None) -> bool:
 def keep_compiled(port: Port) -> None:
     """Let the compiler keep its results from run to run in the user's cache folder, unless it has one already."""
     try:
-        port.kit.keep_compiled(user_cache())
+        port.backend_module.keep_compiled(user_cache())
     except (OSError, NoCopyError):  # no home, or none that can be written: each run compiles again
         return
 

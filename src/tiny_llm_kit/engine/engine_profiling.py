@@ -31,7 +31,7 @@ def measured_num_blocks(
         return port.peak_bytes(run)
 
     return blocks_that_fit(
-        port.kit,
+        port.backend_module,
         port.device,
         size * kv_bytes_per_token(network.config, port.float_dtype),
         options.max_num_seqs * -(-longest // size),  # all requests at their longest

@@ -19,7 +19,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
 
 
 def blocks_that_fit(
-    kit: Backend,
+    backend_module: Backend,
     device: str,
     block_bytes: int,
     most: int,
@@ -32,7 +32,7 @@ def blocks_that_fit(
     what the largest step needs. On a CPU: a quarter of the free RAM, and at most `most` blocks.
 
     Args:
-        kit: `backend_mlx` or `backend_torch`.
+        backend_module: `backend_mlx` or `backend_torch`.
         block_bytes: bytes of one block in all layers.
         most: number of blocks that all requests together can ever use.
         gpu_memory_utilization: share of the memory, above 0 and at most 1.
@@ -41,7 +41,7 @@ def blocks_that_fit(
     Raises:
         ValueError: not a single block fits.
     """
-    memory = kit.device_memory(device)
+    memory = backend_module.device_memory(device)
     if memory is None:
         available, fix = CPU_SHARE * free_ram(), "give num_blocks, or end other programs"
     else:

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
-from ..repo import PORTS
+from ..repo import BACKENDS
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest
 from .llm_engine import LLMEngine
@@ -243,9 +243,9 @@ def backend_of_environment(wanted: str) -> str:
         ValueError: there is no such backend.
     """
     chosen = (os.environ.get(BACKEND) or "auto") if wanted == "auto" else wanted
-    if chosen not in ("auto", *PORTS):
+    if chosen not in ("auto", *BACKENDS):
         where = BACKEND if wanted == "auto" else "backend"
-        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(PORTS)}")
+        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(BACKENDS)}")
     return chosen
 
 

@@ -167,11 +167,11 @@ def load_checkpoint(
             is checked before the first weight is read.
         ValueError: this machine does not have the device, or `dtype` is unknown.
     """
-    kit = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
-    device = kit.pick_device(device)
-    dtype = kit.default_dtype(device) if dtype == "auto" else dtype
-    if dtype not in kit.DTYPES:
-        raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(kit.DTYPES)}")
+    backend_module = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
+    device = backend_module.pick_device(device)
+    dtype = backend_module.default_dtype(device) if dtype == "auto" else dtype
+    if dtype not in backend_module.DTYPES:
+        raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(backend_module.DTYPES)}")
     folder = model_folder(model)
     config = read_config(folder)
     headers = read_headers(folder)
@@ -181,7 +181,7 @@ def load_checkpoint(
         print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
         _tell_what_stays(quantizer, {name: headers[name].shape for name in names})
-    weights = _read_weights(kit, headers, names, config, device, dtype, quantizer)
+    weights = _read_weights(backend_module, headers, names, config, device, dtype, quantizer)
     return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
 
 
@@ -218,7 +218,7 @@ def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int,
 
 
 def _read_weights(
-    kit: Backend,
+    backend_module: Backend,
     headers: Mapping[str, TensorInfo],
     names: list[str],
     config: ModelConfig,
@@ -229,31 +229,31 @@ def _read_weights(
     """Read one weight after the other, so that only one is in memory in its stored and in its final form."""
     stored = {}
     for file in {info.file: None for info in headers.values()}:
-        stored.update(_open(kit, file))
+        stored.update(_open(backend_module, file))
     weights = {}
 
     def taken(name: str) -> Array:
-        return _checked(kit, stored.pop(name), headers[name], name, dtype)
+        return _checked(backend_module, stored.pop(name), headers[name], name, dtype)
 
     for name in _with_progress(names) if quantizer and quantizer.bits else names:
         if headers[name].dtype == "U32":
             words, *numbers = parts(name)
             triple = [stored.pop(words), *map(taken, numbers)]
-            weights[name] = _quantized_weight(kit, name, triple, config, device, dtype, quantizer)
+            weights[name] = _quantized_weight(backend_module, name, triple, config, device, dtype, quantizer)
         elif quantizer and quantizer.applies_to(name, headers[name].shape):
-            weights[name] = quantizer.quantize(name, kit.place(taken(name), dtype, "cpu"), config)
+            weights[name] = quantizer.quantize(name, backend_module.place(taken(name), dtype, "cpu"), config)
         else:
-            weights[name] = kit.place(taken(name), dtype, device)
+            weights[name] = backend_module.place(taken(name), dtype, device)
     return weights
 
 
-def _checked(kit: Backend, array: Array, info: TensorInfo, name: str, dtype: str) -> Array:
+def _checked(backend_module: Backend, array: Array, info: TensorInfo, name: str, dtype: str) -> Array:
     """The stored array, after a check that its numbers are finite and fit the type.
 
     Raises:
         CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.
     """
-    low, high = kit.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
+    low, high = backend_module.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
     if not math.isfinite(low) or not math.isfinite(high):
         raise CheckpointError(
             f"{info.file}: tensor {shown(name)} holds NaN or infinity; download the model again"
@@ -267,7 +267,7 @@ def _checked(kit: Backend, array: Array, info: TensorInfo, name: str, dtype: str
 
 
 def _quantized_weight(
-    kit: Backend,
+    backend_module: Backend,
     name: str,
     triple: list,
     config: ModelConfig,
@@ -278,13 +278,19 @@ def _quantized_weight(
     """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
     if quantizer:
         words, scales, biases = triple
-        kept = kit.place(words, None, "cpu"), kit.place(scales, dtype, "cpu"), kit.place(biases, dtype, "cpu")
+        kept = (
+            backend_module.place(words, None, "cpu"),
+            backend_module.place(scales, dtype, "cpu"),
+            backend_module.place(biases, dtype, "cpu"),
+        )
         return quantizer.keep(name, kept, config)
     quantization = config.quantization
     assert quantization is not None  # `check_quantized_parts` has accepted the names of these parts
     words, scales, biases = triple
-    array = kit.dequantize(words, scales, biases, quantization.group_size, quantization.bits, device)
-    return kit.place(array, dtype, device)
+    array = backend_module.dequantize(
+        words, scales, biases, quantization.group_size, quantization.bits, device
+    )
+    return backend_module.place(array, dtype, device)
 
 
 def _with_progress(names: list[str]) -> Iterable[str]:
@@ -297,9 +303,9 @@ def _with_progress(names: list[str]) -> Iterable[str]:
     return track(names, "quantising weights", console=console, transient=True, disable=quiet)
 
 
-def _open(kit: Backend, file: Path) -> dict[str, Any]:
+def _open(backend_module: Backend, file: Path) -> dict[str, Any]:
     try:
-        return kit.open_safetensors(file)
+        return backend_module.open_safetensors(file)
     except (SafetensorError, RuntimeError, ValueError, OSError) as error:
         # MLX's reader may reject what safetensors accepts.
         raise refused(file, error) from None

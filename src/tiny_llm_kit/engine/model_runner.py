@@ -14,12 +14,12 @@ class ModelRunner:
     """A model of a solution as a `ServingModel`: lists of integers in, tokens out.
 
     Shapes come from few buckets, so that a graph compiler sees few programs: the rows of a batch are padded to a
-    power of two, a prompt or its chunk to a multiple of `prompt_bucket` or to a size of a ladder, and never beyond
+    power of two, a prompt or its chunk to a multiple of `prompt_bucket` or to a bucket size, and never beyond
     the length of its cache.
 
     Args:
         model: `Qwen3ModelWeek2` of a solution, or an object with its methods.
-        kit: `backend_mlx` or `backend_torch`.
+        backend_module: `backend_mlx` or `backend_torch`.
         device: the model's device.
         sampler: the solution's `make_sampler`; without one every token is greedy.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each sampled call, for tests.
@@ -28,7 +28,7 @@ class ModelRunner:
             cache makes the mask, with the same result.
         pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
             fewer programs and more padding. A prompt longer than all of these is padded to the bucket.
-        chunk_sizes: the ladder of "chunk", in ascending order; an adaptive chunk size is taken from it as well.
+        chunk_sizes: the bucket sizes of "chunk", in ascending order; an adaptive chunk size is one of them too.
 
     Raises:
         ValueError: `pad_last` has another value.
@@ -37,7 +37,7 @@ class ModelRunner:
     def __init__(
         self,
         model: Any,
-        kit: Backend,
+        backend_module: Backend,
         device: str = "cpu",
         sampler: Callable[..., Callable] | None = None,
         on_logits: Callable | None = None,
@@ -49,7 +49,7 @@ class ModelRunner:
     ):
         if pad_last not in ("bucket", "chunk"):
             raise ValueError(f'pad_last is {pad_last!r}: give "bucket" or "chunk"')
-        self.model, self.kit, self.device = model, kit, device
+        self.model, self.backend_module, self.device = model, backend_module, device
         self.sampler, self.on_logits, self.prompt_bucket = sampler, on_logits, prompt_bucket
         self.chunk_mask, self.chunk_sizes = chunk_mask, tuple(chunk_sizes)
         self.pads_to_sizes = pad_last == "chunk"
@@ -72,7 +72,7 @@ class ModelRunner:
         sample: bool,
     ) -> int | None:
         """See `ServingModel.prefill`. One copy to the device, at most one copy back."""
-        with self.kit.inference():
+        with self.backend_module.inference():
             count, L = len(tokens), self._padded(len(tokens), kv_cache[0])
             draws = Draws([sampling_key(sampling)])
             padded, positions = [*tokens, *[0] * (L - count)], range(offset, offset + L)
@@ -90,7 +90,7 @@ class ModelRunner:
             # Nothing is sampled in this step, so synchronise before the caller takes the time.
             for layer in kv_cache:
                 layer.materialize()
-            self.kit.synchronize(self.device)
+            self.backend_module.synchronize(self.device)
             return None
 
     def decode(
@@ -103,7 +103,7 @@ class ModelRunner:
     ) -> list[int | None]:
         """See `ServingModel.decode`. One copy to the device, one copy back. An idle row computes token 0."""
         running = [slot for slot, token in enumerate(tokens) if token is not None]
-        with self.kit.inference():
+        with self.backend_module.inference():
             rows = min(
                 1 << running[-1].bit_length(), len(tokens)
             )  # a power of two, up to the last one in use
@@ -118,7 +118,7 @@ class ModelRunner:
         return [by_slot.get(slot) for slot in range(len(tokens))]
 
     def _array(self, values: list):
-        return self.kit.to_array(values, device=self.device)
+        return self.backend_module.to_array(values, device=self.device)
 
     def _padded(self, count: int, cache: Any) -> int:
         """The length to which `count` prompt tokens are padded, at most the room in the cache."""
@@ -157,10 +157,10 @@ class ModelRunner:
         Each set of sampling parameters is drawn for all rows, so that the shape stays the same.
         """
         if self.on_logits is not None:
-            self.on_logits(list(rows), self.kit.to_numpy(logits)[list(rows)])
-        ids = self.kit.argmax(logits)
+            self.on_logits(list(rows), self.backend_module.to_numpy(logits)[list(rows)])
+        ids = self.backend_module.argmax(logits)
         for number, key in enumerate(draws.keys, start=1):
-            ids = self.kit.where(choices == number, self._sampler()(*key)(logits), ids)
+            ids = self.backend_module.where(choices == number, self._sampler()(*key)(logits), ids)
         ids = ids.tolist()  # the only copy from the device
         return [ids[row] for row in rows]
 

@@ -13,7 +13,7 @@ class PackedRunner:
 
     Args:
         model: `Qwen3ModelWeek3` of a solution, or an object with its methods.
-        kit: `backend_mlx` or `backend_torch`.
+        backend_module: `backend_mlx` or `backend_torch`.
         device: the model's device.
         num_blocks: blocks of the KV pools, as the allocator has them.
         block_size: tokens per block.
@@ -29,7 +29,7 @@ class PackedRunner:
     def __init__(
         self,
         model: Any,
-        kit: Backend,
+        backend_module: Backend,
         device: str = "cpu",
         *,
         num_blocks: int,
@@ -41,7 +41,7 @@ class PackedRunner:
         buckets: Buckets | None = None,
         capture: Callable[[Callable], Callable] = lambda forward: forward,
     ):
-        self.model, self.kit, self.device = model, kit, device
+        self.model, self.backend_module, self.device = model, backend_module, device
         self.num_blocks, self.block_size = num_blocks, block_size
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
@@ -93,22 +93,24 @@ class PackedRunner:
 
     def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
         window = self.model.config.sliding_window
-        with self.kit.inference():
+        with self.backend_module.inference():
             inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
             logits = self._forward(*inputs.flatten())
             chosen = [] if logits is None else self._choose(batch, logits)
             for pool in self.pools:
                 pool.materialize()
             if logits is None:  # nothing was read, so synchronise before the caller takes the time
-                self.kit.synchronize(self.device)
+                self.backend_module.synchronize(self.device)
         return chosen
 
     def _array(self, values: list) -> Array:
-        return self.kit.to_array(values, device=self.device)
+        return self.backend_module.to_array(values, device=self.device)
 
     def _choose(self, batch: PackedBatch, logits: Array) -> list[Sampled]:
         """One token for each sampled row; the rows of a bucket after those are dropped."""
         if self.on_logits is not None and batch.sample_rows:
-            self.on_logits(batch.sample_rows, self.kit.to_numpy(logits)[: len(batch.sample_rows)].copy())
+            self.on_logits(
+                batch.sample_rows, self.backend_module.to_numpy(logits)[: len(batch.sample_rows)].copy()
+            )
         positions = [batch.positions[row] + 1 for row in batch.sample_rows]  # of the new tokens
         return [self.sampled(*choice) for choice in self.sampler(logits, batch.sampling, positions)]

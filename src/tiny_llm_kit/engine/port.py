@@ -1,13 +1,12 @@
-"""One port of one solution: whether it is installed, its code by name, and conversion of arrays.
+"""One port of one solution: whether it is installed, its code, found by name, and conversion of arrays.
 
-The kit finds a solution by name, never by import: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of the
+The kit never imports a solution: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of the
 day tests and of the screens.
 """
 
 from __future__ import annotations
 
 import platform
-import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,11 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from ..repo import PORTS, SOURCES, read_source
+from ..repo import BACKENDS, SOURCES, read_source
 from ..solution_types import Array, ServingPackage
-from ..torch_build import INTEL_MAC, is_intel_mac
 from .backend import Backend
 from .backends.blas import preload
+from .installation import has_mlx_wheels, install_line
+from .learner_errors import place_of, short_path
 
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
     import numpy as np
@@ -27,48 +27,21 @@ if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of
     from .model_runner import ModelRunner
     from .packed_runner import PackedRunner
 
-MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
 
 
 def installed_backends() -> list[str]:
-    """The ports whose array library is installed; imports neither."""
-    return [name for name in PORTS if find_spec(name) is not None]
-
-
-def has_mlx_wheels() -> bool:
-    """Whether MLX has wheels for this system: Apple silicon, and Linux with glibc 2.35 or later."""
-    if platform.system() == "Linux":
-        return glibc() >= MLX_GLIBC
-    return (platform.system(), platform.machine()) == ("Darwin", "arm64")
-
-
-def glibc() -> tuple[int, ...]:
-    """The version of this Linux's glibc, for example (2, 35); empty where the C library is another one."""
-    name, version = platform.libc_ver()
-    return tuple(map(int, version.split("."))) if name == "glibc" else ()
+    """The backends whose array library is installed; imports neither."""
+    return [name for name in BACKENDS if find_spec(name) is not None]
 
 
 def default_port() -> str:
     """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
-    if not has_mlx_wheels() and "mlx" not in installed_backends():
+    if "mlx" not in installed_backends() and not has_mlx_wheels():
         return "torch"
     if platform.system() == "Darwin" or "torch" not in installed_backends():
         return "mlx"
     return "torch"
-
-
-def install_line(port: str) -> str:
-    """The line that installs a missing port, or the reason why that is impossible."""
-    if is_intel_mac(platform.system(), platform.machine()):
-        return INTEL_MAC
-    if port == "torch":
-        return "run `pdm run setup-torch`"
-    if has_mlx_wheels():
-        return "run `pdm install`"
-    if platform.system() == "Linux":
-        return "MLX needs glibc 2.35: use `pdm install --without mlx`, and `pdm run course port torch`"
-    return "MLX has no build for this system: `pdm run course port torch` chooses the other port"
 
 
 def require_backend(name: str) -> None:
@@ -113,7 +86,7 @@ def _check_packages(*packages: str) -> None:
     for package in packages:
         file = SOURCES / "tiny_llm" / package / "__init__.py"
         if not file.exists():
-            raise SystemExit(f"{_short(str(file))}: missing; `pdm run course sync` writes it again")
+            raise SystemExit(f"{short_path(str(file))}: missing; `pdm run course sync` writes it again")
 
 
 def _imported(name: str) -> ModuleType:
@@ -125,38 +98,11 @@ def _imported(name: str) -> ModuleType:
             raise
         for path in sorted((SOURCES / "tiny_llm").rglob("*.py")):
             read_source(path)  # names the file whose bytes Python cannot read
-        file, line = _where(error)
+        file, line = place_of(error)
         raise SystemExit(
             f"{file}, line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}. Mend it, or put the day "
             "back with `pdm run course reset --week W --day D --whole-files`, which keeps a copy"
         ) from None
-
-
-def _where(error: BaseException) -> tuple[str, int]:
-    """File and line of the last frame of an error that is in the repository's sources."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return _short(error.filename), error.lineno or 0
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(SOURCES)
-    ]
-    return _short(frames[-1].filename), frames[-1].lineno or 0
-
-
-def learners_line(error: BaseException) -> str | None:
-    """The last line of a learner's file that an error went through, and the error; None if there is none."""
-    learners = SOURCES / "tiny_llm"
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(learners)
-    ]
-    if not frames:
-        return None
-    message = str(error).partition("\n")[0]
-    return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}: {type(error).__name__}: {message}"
-
-
-def _short(file: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(SOURCES.parent)) if path.is_relative_to(SOURCES) else file
 
 
 class Port:
@@ -174,10 +120,10 @@ class Port:
     def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
         # The solution first: on a Gaudi its hpu.py must set the environment before torch is imported.
         self.solution = resolve(solution, backend)
-        self.kit = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
+        self.backend_module = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
         self.name = backend
-        self.device = self.kit.pick_device(device)
-        self.float_dtype = self.kit.default_dtype(self.device) if dtype == "auto" else dtype
+        self.device = self.backend_module.pick_device(device)
+        self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
 
     def __getattr__(self, name: str) -> Any:
         if name == "solution":  # not yet set: __init__ failed
@@ -192,47 +138,34 @@ class Port:
 
     def array(self, values: np.ndarray | Sequence, dtype: str | None = None) -> Array:
         """A NumPy array or a list as this backend's array on this port's device."""
-        return self.kit.to_array(values, dtype, self.device)
+        return self.backend_module.to_array(values, dtype, self.device)
 
     def numpy(self, array: Array) -> np.ndarray:
-        return self.kit.to_numpy(array)
+        return self.backend_module.to_numpy(array)
 
     def dtype(self, name: str):
         """The backend's own object for "float32", "bfloat16" or "float16"."""
-        return self.kit.DTYPES[name]
+        return self.backend_module.DTYPES[name]
 
     def peak_bytes(self, run: Callable[[], Array]) -> int:
         """Peak bytes of memory that `run()` holds, with its result and without its inputs."""
-        return self.kit.peak_bytes(run, self.device)
+        return self.backend_module.peak_bytes(run, self.device)
 
     def runner(self, model: Any, **options: Any) -> ModelRunner:
-        """A `ModelRunner` for a model of this port, with these options."""
-        from .model_runner import ModelRunner
+        """See `runners.model_runner`."""
+        from .runners import model_runner
 
-        ladder = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
-        shapes = ladder if self.device == "hpu" else {}
-        options = {"sampler": self.make_sampler, **shapes, **options}
-        return ModelRunner(model, self.kit, self.device, **options)
+        return model_runner(self.solution, self.backend_module, self.device, model, **options)
 
     def packed_runner(
         self, model: Any, num_blocks: int, block_size: int = 128, **options: Any
     ) -> PackedRunner:
-        """A `PackedRunner` for a model of Week 3, with these options."""
-        from .backends.candidate_filter import CandidateFilter
-        from .backends.seeded_sampling import SeededSampler
-        from .packed_runner import PackedRunner
+        """See `runners.packed_runner`."""
+        from .runners import packed_runner
 
-        names = resolve_serving(self.solution.__name__.partition(".")[0])
-        candidates = CandidateFilter(self.sampler, self.kit) if self.device == "cpu" else None
-        options = {
-            "sampler": SeededSampler(self.sampler, self.kit, self.device, candidates),
-            "sampled": names.Sampled,
-            "inputs_of": names.PackedInputs.of,
-            **options,
-        }
-        return PackedRunner(
-            model, self.kit, self.device, num_blocks=num_blocks, block_size=block_size, **options
-        )
+        serving = resolve_serving(self.solution.__name__.partition(".")[0])
+        where = self.solution, self.backend_module, self.device
+        return packed_runner(*where, serving, model, num_blocks, block_size, **options)
 
     def seed(self, number: int) -> None:
-        self.kit.seed(number)
+        self.backend_module.seed(number)

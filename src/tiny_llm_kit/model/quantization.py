@@ -67,4 +67,4 @@ class WeightQuantizer:
         form = "kernel"
         if name == EMBEDDING:
             form = "both" if config.tie_word_embeddings else "words"
-        return self.port.kit.prepare(self.port.prepare_weights, weights, form, self.port.device)
+        return self.port.backend_module.prepare(self.port.prepare_weights, weights, form, self.port.device)

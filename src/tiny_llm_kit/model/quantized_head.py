@@ -48,4 +48,4 @@ class QuantizedHead:
                 f"a head in {bits} bits needs rows of a multiple of {group_size} numbers, and has {shape[1]}: "
                 "leave head_quantization out"
             )
-        return self.quantizer.quantize(HEAD, port.kit.place(plain, None, "cpu"), self.config)
+        return self.quantizer.quantize(HEAD, port.backend_module.place(plain, None, "cpu"), self.config)

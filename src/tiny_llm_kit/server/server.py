@@ -20,7 +20,7 @@ from .openai_api import schemas
 from .openai_api.errors import ApiError, ApiErrorBody, add_error_handlers, unavailable
 from .openai_api.event_stream import EventStream
 from .openai_api.formats import ChatFormat, CompletionFormat
-from .openai_api.generation import Generation, check_body, sampling_params
+from .openai_api.generation import Generation, check_body, check_ready, sampling_params
 from .openai_api.guard import Guard
 from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics
@@ -108,7 +108,7 @@ def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
     @app.get("/ready", responses={503: WRONG})
     async def ready(request: Request) -> dict[str, str]:
         """200 while requests are taken."""
-        service_of(request).engine  # noqa: B018, raises 503
+        check_ready(service_of(request))
         return {"status": "ready"}
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

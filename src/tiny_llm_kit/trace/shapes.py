@@ -40,12 +40,12 @@ class RandomCheckpoint:
 
     Args:
         config: the shape.
-        kit: `backend_mlx` or `backend_torch`.
+        backend_module: `backend_mlx` or `backend_torch`.
         dtype, device: of the weights.
     """
 
     config: ModelConfig
-    kit: ModuleType
+    backend_module: ModuleType
     dtype: str
     device: str
     weights: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class RandomCheckpoint:
         """Norms are ones; all other weights are normal with a deviation of 0.02."""
         if name not in self.weights:
             scale = 0.02 if len(shape) > 1 else 0.0
-            self.weights[name] = self.kit.random_normal(
+            self.weights[name] = self.backend_module.random_normal(
                 shape, scale, 1.0 - bool(scale), self.dtype, self.device
             )
         return self.weights[name]
@@ -120,7 +120,7 @@ def random_network(
     """
     chosen = shape(config, layers) if config else read_config(model_folder(model))
     chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
-    checkpoint = RandomCheckpoint(chosen, port.kit, port.float_dtype, port.device)
+    checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
     weights: Any = checkpoint
     if quantization:
         weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[quantization]))
@@ -142,6 +142,6 @@ def check_layers(config: str | None, random_weights: bool, layers: int | None) -
 
 def random_runner(port: Any, name: str, layers: int | None = None) -> Any:
     """A runner of a shape with random weights."""
-    checkpoint = RandomCheckpoint(shape(name, layers), port.kit, port.float_dtype, port.device)
+    checkpoint = RandomCheckpoint(shape(name, layers), port.backend_module, port.float_dtype, port.device)
     model = port.Qwen3ModelWeek2(checkpoint, attention="device")
     return port.runner(model, chunk_mask=port.chunked_attention_mask)

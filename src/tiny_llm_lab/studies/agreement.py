@@ -114,7 +114,7 @@ def compare(
     plan: AgreementPlan, progress: Callable[[str], object] = lambda now: None
 ) -> list[tuple[Latencies, Latencies]]:
     """Latencies of engine and simulator in each round."""
-    plan.port.kit.set_threads(1)
+    plan.port.backend_module.set_threads(1)
     network, _ = load_network(plan.port, MODEL, "week3")
     engine, profiled = RealEngine(plan, network), RealEngine(plan, network)
     progress("how many requests per second the engine serves")

@@ -5,7 +5,9 @@ from .request import Request
 
 
 class PriorityScheduler:
-    """A `RequestQueue`: interactive requests before batch requests, first come, first served in each.
+    """A queue, not a scheduler: a `RequestQueue` with interactive requests before batch requests.
+
+    First come, first served within a class.
 
     Ageing: once a batch request is the oldest of its class, at most `patience` interactive requests go before it; then
     it is next.

@@ -1,4 +1,4 @@
-"""The pytest plugin of the course: fixtures `b` and `s`, task marks, blank holes, no silent skips.
+"""The pytest plugin of the course: fixtures `b` and `s`, task marks, blank exercises, no silent skips.
 
 `pdm run test` and `pdm run test-refsol` load it and pass its options.
 """
@@ -139,7 +139,7 @@ class Grader:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         report = yield
-        blank = call.excinfo and _blank_hole(call.excinfo)
+        blank = call.excinfo and _blank_exercise(call.excinfo)
         if blank:
             report.blank = blank
             report.longrepr = f"blank: {blank}"
@@ -235,12 +235,12 @@ def _repr_failure(in_full: Callable, failure: pytest.ExceptionInfo):
 
     pytest parses the file of each frame again for each failure; for a blank Day 2.7 alone that took a minute.
     """
-    blank = _blank_hole(failure)
+    blank = _blank_exercise(failure)
     return f"blank: {blank}" if blank else in_full(failure)
 
 
-def _blank_hole(failure: pytest.ExceptionInfo) -> str | None:
-    """The address in the message of a blank hole's NotImplementedError."""
+def _blank_exercise(failure: pytest.ExceptionInfo) -> str | None:
+    """The address in the message of a blank exercise's NotImplementedError."""
     error = failure.value
     if isinstance(error, NotImplementedError) and error.args and task_of_label(str(error.args[0])):
         return str(error.args[0])

@@ -9,7 +9,7 @@ import pytest
 
 from ...engine.arguments import DEVICES
 from ...engine.port import SOLUTIONS, Port
-from ...repo import PORTS, ROOT
+from ...repo import BACKENDS, ROOT
 from ...terminal import fail
 from ..address import Day
 from ..tree import day_tests, days, tasks
@@ -23,7 +23,7 @@ def parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--week", type=int)
     made.add_argument("--day", type=int)
     made.add_argument("--task", type=int)
-    made.add_argument("--backend", choices=[*PORTS, "all"])
+    made.add_argument("--backend", choices=[*BACKENDS, "all"])
     made.add_argument("--device", default="cpu", choices=DEVICES)
     return made
 

@@ -81,7 +81,7 @@ def lazy_bytes(b: Port, size: int, tokens: int) -> tuple[int, int]:
 
     def prefill(materialize: bool):
         logits = chunks.prefill(size, materialize)
-        b.kit.evaluate(logits)
+        b.backend_module.evaluate(logits)
         chunks.caches = []
         return logits
 

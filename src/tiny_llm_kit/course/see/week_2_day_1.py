@@ -120,7 +120,7 @@ def show_torch(b: Port, console: Console) -> None:
     model.layers = model.layers[:1]  # all layers ask for the same
     console.print(f"\n{TOKENS} tokens, one by one. A compiler for fixed shapes would make:\n")
     for name, caches in (
-        ("by concatenation", [ConcatenatingCache(b.kit.concatenate)]),
+        ("by concatenation", [ConcatenatingCache(b.backend_module.concatenate)]),
         ("by index", model.create_kv_cache(PROMPT + TOKENS)),
     ):
         programs, reads = signatures(b, model, caches, TOKENS)

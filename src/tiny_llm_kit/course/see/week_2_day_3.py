@@ -70,8 +70,8 @@ def _times(b: Port, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[
 
     def one_pass(weights: list, multiply: Callable) -> None:
         for w in weights:
-            b.kit.evaluate(multiply(x, w))
-        b.kit.synchronize(b.device)
+            b.backend_module.evaluate(multiply(x, w))
+        b.backend_module.synchronize(b.device)
 
     return medians({name: partial(one_pass, *kind) for name, kind in kinds.items()}, ROUNDS)
 

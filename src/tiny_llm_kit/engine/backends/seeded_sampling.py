@@ -39,7 +39,7 @@ class SeededSampler:
 
     Args:
         filters: has the solution's `keep_top_k` and `keep_top_p`: its module `sampler`.
-        kit: `backend_mlx` or `backend_torch`.
+        backend_module: `backend_mlx` or `backend_torch`.
         device: where the logits are.
         candidates: filters only the rows that ask for it, and sorts few of their tokens, on a CPU; None filters all
             rows, so that neither shapes nor the host depend on the numbers.
@@ -48,11 +48,16 @@ class SeededSampler:
     def __init__(
         self,
         filters: Any,
-        kit: Backend,
+        backend_module: Backend,
         device: str = "cpu",
         candidates: CandidateFilter | None = None,
     ):
-        self.filters, self.kit, self.device, self.candidates = filters, kit, device, candidates
+        self.filters, self.backend_module, self.device, self.candidates = (
+            filters,
+            backend_module,
+            device,
+            candidates,
+        )
 
     def __call__(
         self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
@@ -66,13 +71,15 @@ class SeededSampler:
             sampling: `SamplingParams` of each row; None is greedy, and a seed of None is 0.
             positions: of each new token.
         """
-        logits = self.kit.as_float32(logits)
-        ids = self.kit.argmax(self._perturbed(logits, sampling, positions))
+        logits = self.backend_module.as_float32(logits)
+        ids = self.backend_module.argmax(self._perturbed(logits, sampling, positions))
         counts = [None if params is None else params.logprobs for params in sampling]
         wanted = [count for count in counts if count is not None]
         if not wanted:
             return [(token, None, None) for token in ids.tolist()[: len(sampling)]]
-        scored = self.kit.to_numpy(self.kit.score_tokens(logits, ids, min(max(wanted), logits.shape[1])))
+        scored = self.backend_module.to_numpy(
+            self.backend_module.score_tokens(logits, ids, min(max(wanted), logits.shape[1]))
+        )
         return [_choice(row, count) for row, count in zip(scored, counts, strict=False)]
 
     def _perturbed(
@@ -94,16 +101,16 @@ class SeededSampler:
             host[row, :V] = gumbel_noise(params.seed or 0, params.sample_index, positions[row], V)
             host[row, V] = params.temperature
             host[row, V + 1 :] = [filter_key(params) == key for key in keys]
-        columns = self.kit.to_array(host, device=self.device)
+        columns = self.backend_module.to_array(host, device=self.device)
         logits = logits / columns[:, V : V + 1]
         for number, key in enumerate(keys, V + 1):
             if self.candidates is not None:
                 rows = [row for row, params in drawn.items() if filter_key(params) == key]
-                mine = self.kit.to_array(rows, device=self.device)
+                mine = self.backend_module.to_array(rows, device=self.device)
                 logits[mine] = self.candidates(logits[mine], *key)
             else:
                 mine = columns[:, number : number + 1] > 0
-                logits = self.kit.where(mine, self._filtered(logits, *key), logits)
+                logits = self.backend_module.where(mine, self._filtered(logits, *key), logits)
         return logits + columns[:, :V]
 
     def _filtered(self, logits: Array, top_k: int | None, top_p: float | None) -> Array:

@@ -1,5 +1,8 @@
 """Server-sent events, and clients that disconnect before or during an answer."""
 
+# Own code: sse-starlette 3.5 passed the same tests, but the first piece of a short answer took 7 % longer, and a
+# switch for the whole process is needed so that it does not cut off slow readers when the server ends.
+
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine

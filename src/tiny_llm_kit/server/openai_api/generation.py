@@ -43,6 +43,16 @@ def sampling_params(
         raise ApiError(400, str(error)) from None
 
 
+def check_ready(service: EngineService) -> None:
+    """Check that requests are taken.
+
+    Raises:
+        ApiError: they are not: 503.
+    """
+    if service.loop.state != "ready":
+        raise unavailable(f"the server is {service.loop.state}")
+
+
 def check_body(service: EngineService, body: GenerationBody) -> None:
     """Validate what the schema cannot express.
 
@@ -55,7 +65,7 @@ def check_body(service: EngineService, body: GenerationBody) -> None:
         raise ApiError(404, message, param="model", code="model_not_found")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-    service.engine  # noqa: B018, raises 503
+    check_ready(service)
 
 
 @dataclass(frozen=True)

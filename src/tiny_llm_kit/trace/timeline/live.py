@@ -65,9 +65,10 @@ class LiveTimeline:
         if event.kind not in OF_A_REQUEST:
             return None
         request = event.request
-        told = {"kind": event.kind, "time": event.time, "request": request.request_id}
         return {
-            **told,
+            "kind": event.kind,
+            "time": event.time,
+            "request": request.request_id,
             "prompt": request.num_prompt_tokens,
             "cached": request.num_cached,
             "reason": request.finish_reason,

@@ -1,7 +1,7 @@
-"""Finds the holes of the course in a source file: the lines below a `# TASK w.d.t: …` comment.
+"""Finds the exercises of the course in a source file: the lines below a `# TASK w.d.t: …` comment.
 
-A hole starts after the comment block and ends at `# END TASK` or with the function. Functions and strings are found
-with `ast`, so that neither a string nor a decorator can confuse the cut; `tokenize` would take as long as all the rest.
+An exercise starts after the comment block and ends at `# END TASK` or with the function. Functions and strings are
+found with `ast`, so that neither a string nor a decorator can confuse the cut; `tokenize` takes as long as the rest.
 """
 
 import ast
@@ -29,7 +29,7 @@ class MarkerError(ValueError):
 
 
 @dataclass(frozen=True)
-class Hole:
+class Exercise:
     """Lines `start` to `end` (counted from 1, both inclusive) of `qualname`, which `task` asks the learner to write."""
 
     task: Task
@@ -43,31 +43,31 @@ class Hole:
         return f'{self.indent}raise NotImplementedError("{self.task.label(self.qualname)}")\n'
 
 
-def find_holes(source: str, file: str = "<source>") -> list[Hole]:
-    """The holes of a reference file, top to bottom. Raises MarkerError for a marker that does not fit."""
+def find_exercises(source: str, file: str = "<source>") -> list[Exercise]:
+    """The exercises of a reference file, top to bottom. Raises MarkerError for a marker that does not fit."""
     # A text without anything like a marker needs no parser: `course status` reads every file of the reference.
     return list(_find(source, file)) if ALMOST.search(source) else []
 
 
 @cache
-def _find(source: str, file: str) -> tuple[Hole, ...]:
+def _find(source: str, file: str) -> tuple[Exercise, ...]:
     lines = source.splitlines(keepends=True)
     functions = functions_of(source)
-    holes: list[Hole] = []
-    open_hole: Hole | None = None
+    exercises: list[Exercise] = []
+    open_exercise: Exercise | None = None
     for line, indent, comment in _comments(source, lines):
         if comment.rstrip() == END:
-            if open_hole is None or not open_hole.start <= line <= open_hole.end + 1:
+            if open_exercise is None or not open_exercise.start <= line <= open_exercise.end + 1:
                 raise MarkerError(f"{file}:{line}: {END} closes no TASK")
-            holes[-1] = open_hole = _until(open_hole, line - 1, lines)
-            open_hole = None
+            exercises[-1] = open_exercise = _until(open_exercise, line - 1, lines)
+            open_exercise = None
         elif match := MARKER.match(comment):
-            open_hole = _open(Task(*map(int, match.groups())), line, indent, lines, functions, file)
-            holes.append(open_hole)
+            open_exercise = _open(Task(*map(int, match.groups())), line, indent, lines, functions, file)
+            exercises.append(open_exercise)
         elif ALMOST.match(comment):
             raise MarkerError(f"{file}:{line}: write `# TASK w.d.t: what to do` or `{END}`, not {comment!r}")
-    _check(holes, lines, file)
-    return tuple(holes)
+    _check(exercises, lines, file)
+    return tuple(exercises)
 
 
 @lru_cache(maxsize=1)  # the functions and the strings of one file
@@ -137,7 +137,7 @@ def _covers(node: ast.AST, lines: list[int]) -> bool:
     return any(first <= line <= end for line in lines)
 
 
-def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Hole:
+def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Function], file: str) -> Exercise:
     owner = _owner(line, indent, functions)
     if owner is None:
         raise MarkerError(f"{file}:{line}: TASK {task} is not at the top level of a function's body")
@@ -145,7 +145,7 @@ def _open(task: Task, line: int, indent: str, lines, functions: dict[str, Functi
     start = line + 1
     while lines[start - 1].startswith(f"{indent}#") and lines[start - 1].strip() != END:
         start += 1
-    return Hole(task, qualname, start, _last_line(function, indent, lines), indent)
+    return Exercise(task, qualname, start, _last_line(function, indent, lines), indent)
 
 
 def _owner(line: int, indent: str, functions: dict[str, Function]) -> tuple[str, Function] | None:
@@ -169,21 +169,21 @@ def _last_line(function: Function, indent: str, lines: list[str]) -> int:
     return last
 
 
-def _until(hole: Hole, last: int, lines: list[str]) -> Hole:
-    return Hole(hole.task, hole.qualname, hole.start, last, hole.indent)
+def _until(exercise: Exercise, last: int, lines: list[str]) -> Exercise:
+    return Exercise(exercise.task, exercise.qualname, exercise.start, last, exercise.indent)
 
 
-def _check(holes: list[Hole], lines: list[str], file: str) -> None:
+def _check(exercises: list[Exercise], lines: list[str], file: str) -> None:
     owners: dict[str, Task] = {}
-    for hole in holes:
-        where = f"{file}:{hole.start}: TASK {hole.task}"
-        text = lines[hole.start - 1 : hole.end]
+    for exercise in exercises:
+        where = f"{file}:{exercise.start}: TASK {exercise.task}"
+        text = lines[exercise.start - 1 : exercise.end]
         if not any(line.strip() and not line.strip().startswith("#") for line in text):
             raise MarkerError(f"{where} has no code below it")
-        if owners.setdefault(hole.qualname, hole.task).of_day != hole.task.of_day:
-            raise MarkerError(f"{where}: {hole.qualname} already belongs to {owners[hole.qualname]}")
-    for hole, following in pairwise(holes):
-        if following.start <= hole.end + 1:
+        if owners.setdefault(exercise.qualname, exercise.task).of_day != exercise.task.of_day:
+            raise MarkerError(f"{where}: {exercise.qualname} already belongs to {owners[exercise.qualname]}")
+    for exercise, following in pairwise(exercises):
+        if following.start <= exercise.end + 1:
             raise MarkerError(
-                f"{file}:{following.start}: close TASK {hole.task} with {END} before the next one"
+                f"{file}:{following.start}: close TASK {exercise.task} with {END} before the next one"
             )

@@ -1,0 +1,64 @@
+"""The runners of a port: a model with the sampler, the shapes and the tables that belong to it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .backend import Backend
+from .backends.candidate_filter import CandidateFilter
+from .backends.seeded_sampling import SeededSampler
+from .model_runner import ModelRunner
+from .packed_runner import PackedRunner
+
+if TYPE_CHECKING:
+    from ..solution_types import ServingPackage
+
+# On a Gaudi each shape is a program of its own.
+GAUDI_SHAPES = {"prompt_bucket": 128, "pad_last": "chunk", "chunk_sizes": (128, 256, 512)}
+
+
+def model_runner(
+    solution: ModuleType, backend_module: Backend, device: str, model: Any, **options: Any
+) -> ModelRunner:
+    """A `ModelRunner` for a model of Week 2, with these options.
+
+    Args:
+        solution: one port of a solution, whose samplers it takes.
+        backend_module: `backend_mlx` or `backend_torch`.
+        device: the model's device.
+        model: `Qwen3ModelWeek2` of this port.
+    """
+    shapes = GAUDI_SHAPES if device == "hpu" else {}
+    options = {"sampler": solution.make_sampler, **shapes, **options}
+    return ModelRunner(model, backend_module, device, **options)
+
+
+def packed_runner(
+    solution: ModuleType,
+    backend_module: Backend,
+    device: str,
+    serving: ServingPackage,
+    model: Any,
+    num_blocks: int,
+    block_size: int,
+    **options: Any,
+) -> PackedRunner:
+    """A `PackedRunner` for a model of Week 3, with these options; see `model_runner`.
+
+    Args:
+        serving: the policy of the solution.
+        model: `Qwen3ModelWeek3` of this port.
+        num_blocks: of the pool.
+        block_size: tokens per block.
+    """
+    candidates = CandidateFilter(solution.sampler, backend_module) if device == "cpu" else None
+    options = {
+        "sampler": SeededSampler(solution.sampler, backend_module, device, candidates),
+        "sampled": serving.Sampled,
+        "inputs_of": serving.PackedInputs.of,
+        **options,
+    }
+    return PackedRunner(
+        model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options
+    )
