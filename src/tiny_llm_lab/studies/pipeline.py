@@ -5,7 +5,7 @@ each with separate requests. A stage that has ended a micro-batch waits until th
 before it: that is a bubble, named after the two micro-batches between which it lies.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
@@ -45,7 +45,7 @@ class Pipeline:
 
     def __init__(self, cost: PackedCost, stages: int = STAGES):
         self.cost, self.stages = cost, stages
-        self.bubbles: dict[str, float] = defaultdict(float)  # seconds by kind, summed over the stages
+        self.bubbles: Counter[str] = Counter()  # seconds by kind, summed over the stages
         self.busy = 0.0  # seconds in which they computed
         self.tokens = 0
         self._ends = [0.0] * stages  # when each stage has ended what it was sent
@@ -66,7 +66,8 @@ class Pipeline:
         for stage, free in enumerate(self._ends):
             start = max(end, free)
             if self._last is not None and not is_late:
-                self.bubbles[kind_of(self._last, work)] += start - free
+                # A Counter adds up any numbers, and its type knows whole ones alone.
+                self.bubbles[kind_of(self._last, work)] += start - free  # pyright: ignore[reportArgumentType]
             self.busy += share
             self._ends[stage] = end = start + share
         self._last = work
@@ -123,9 +124,10 @@ def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
 
 def shares(pipeline: Pipeline) -> list[float]:
     """Bubbles in per cent of the stages' time: all of them, and each kind."""
-    idle = sum(pipeline.bubbles.values())
-    total = pipeline.busy + idle
-    return [100 * seconds / total for seconds in (idle, *(pipeline.bubbles[k] for k in KINDS))]
+    total = pipeline.busy + pipeline.bubbles.total()
+    return [
+        100 * seconds / total for seconds in (pipeline.bubbles.total(), *(pipeline.bubbles[k] for k in KINDS))
+    ]
 
 
 def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
