@@ -96,8 +96,4 @@ if TYPE_CHECKING:
         select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)
 
 else:
-
-    def __getattr__(name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return object
+    globals().update(dict.fromkeys(__all__, object))
