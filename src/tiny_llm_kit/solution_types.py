@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         make_scheduler = staticmethod(serving.make_scheduler)
         pack = staticmethod(serving.pack)
         profile_steps = staticmethod(serving.profile_steps)
+        sweep_chunk_sizes = staticmethod(serving.sweep_chunk_sizes)
         select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)
 
 else:

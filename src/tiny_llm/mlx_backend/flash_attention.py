@@ -157,7 +157,8 @@ def fused_statistics(
         (o, m, l), as `attention_statistics` returns them.
     """
     # MLX's kernel does not return them, so these are Day 2.4's tiles.
-    return flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+    o, m, l = flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
+    return o, m, l
 
 
 def fused_attention(

@@ -52,7 +52,7 @@ def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
 
     def ttft(kind: str) -> list[float]:
         specs = zip(workload.requests, trace.lanes, strict=True)
-        return sorted(lane.ttft for spec, lane in specs if spec.kind == kind)
+        return sorted(ttft for spec, lane in specs if spec.kind == kind and (ttft := lane.ttft) is not None)
 
     return {
         "ttft_long": ttft(LONG),

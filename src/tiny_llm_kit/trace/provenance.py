@@ -60,10 +60,12 @@ def settled_load(seconds: int = 300) -> float:
     Raises:
         ValueError: it stays busy.
     """
+    now = load() or 0.0
     for _ in range(seconds // 5):
-        if (now := load() or 0.0) < QUIET:
+        if now < QUIET:
             return now
         time.sleep(5)
+        now = load() or 0.0
     raise ValueError(f"the load is {now}: end what else runs here until it is below {QUIET}, and try again")
 
 
@@ -77,11 +79,8 @@ def _processor() -> str:
     file = Path("/proc/cpuinfo")
     if not file.exists():
         return platform.processor()
-    lines = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if ":" in line
-    )
+    pairs = (line.partition(":") for line in file.read_text(encoding="utf-8").splitlines())
+    lines = {name.strip(): value.strip() for name, _, value in pairs}
     flags = set(lines.get("flags", "").split())
     units = [name for name in ("avx2", "avx512bw", "avx512_bf16", "amx_bf16") if name in flags]
     return " ".join([lines.get("model name", platform.processor()), *units])

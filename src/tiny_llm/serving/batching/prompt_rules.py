@@ -15,6 +15,7 @@ class PromptRule(Protocol):
 
     def limit(self, left: int, decodes: int) -> int:
         """Of `left` tokens of prompts, how many the step may have beside its decodes."""
+        ...
 
     def trim(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
         """Shortens the chunks of a whole plan, which is computed in these calls."""

@@ -143,7 +143,10 @@ class StepLoop(ABC):
         """The results of the requests that have ended since the last call, in the order of their numbers."""
         ended = [sequence for sequence in self._sequences if sequence.is_done]
         self._sequences = [sequence for sequence in self._sequences if not sequence.is_done]
-        results = (Completion(one.request_id, one.text, one.finish_reason, one.error) for one in ended)
+        results = (
+            Completion(one.request_id, one.text, one.finish_reason or "unfinished", one.error)
+            for one in ended
+        )
         return sorted(results, key=lambda completion: completion.prompt_idx)
 
     def close(self) -> None:

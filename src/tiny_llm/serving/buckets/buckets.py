@@ -68,7 +68,9 @@ class Buckets:
 
     def _fewest_pages(self, bucket: Bucket) -> tuple[int, int] | None:
         """The fewest pages of both kinds that are padded to those of a bucket; None if there are none. Given."""
+        assert self.chunk_pages is not None, "asked of buckets that pad pages alone"
         least = bucketize(bucket.rows, self.chunk_pages)  # each row counts as a page
+        assert bucket.chunk_pages is not None and bucket.decode_pages is not None
         if 0 < bucket.decode_pages < least:
             return None
         decodes = 1 if bucket.decode_pages == least else one_more(bucket.decode_pages, self.chunk_pages)
@@ -79,7 +81,7 @@ class Buckets:
 
         The largest comes first: it fails at once where memory is short, and the others reuse its memory.
         """
-        if self.chunk_pages is None:
+        if self.chunk_pages is None or self.decode_pages is None:
             return self._without_pages()
         # TASK 3.4.6: steps of decodes with the pages that this many requests can read; then steps with chunks.
         # In a step of decodes a rung of rows reads at least a page each, and `pages_per_request` each at most. In a

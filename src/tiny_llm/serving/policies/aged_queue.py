@@ -41,13 +41,13 @@ class AgedQueue:
         # keys count, so the time of now is not needed. A preempted request has waited for its turn before: no work.
         raise NotImplementedError("week 3 day 5 task 5: AgedQueue.key")
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, request: Sequence) -> None:
         """Adds a request; among equals the first one goes first."""
         number = next(self._numbers)
-        self._waiting[number] = sequence
-        heapq.heappush(self._by_key, (self.key(sequence), number))
-        if sequence.priority == "interactive":
-            heapq.heappush(self._by_length, (sequence.num_uncomputed, number))
+        self._waiting[number] = request
+        heapq.heappush(self._by_key, (self.key(request), number))
+        if request.priority == "interactive":
+            heapq.heappush(self._by_length, (request.num_uncomputed, number))
 
     def first(self) -> Sequence | None:
         """The next request, which stays in the queue; None if none waits."""

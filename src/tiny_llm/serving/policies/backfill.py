@@ -25,8 +25,6 @@ class Backfill(Admission):
         may_begin: whether a request may begin now, besides room.
     """
 
-    queue: AgedQueue
-
     def __init__(
         self,
         allocator: BlockAllocator,
@@ -39,23 +37,24 @@ class Backfill(Admission):
         can_join: Callable[[Sequence, Sequence], bool] | None = None,
     ):
         super().__init__(allocator, queue, running, emit, can_join=can_join)
+        self.aged = queue
         self.step_tokens, self.may_begin = step_tokens, may_begin
         self.blocked: Sequence | None = None  # the first one without room
         self._free = 0  # blocks that were free when it had none
 
     def add(self, sequence: Sequence, parent: Sequence | None = None) -> None:
         """Queues a request. A child has waited as long as its parent, which is what its key counts."""
-        self.queue.add(sequence)
+        self.aged.add(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Lets a preempted request wait again."""
-        self.queue.add(sequence)
+        self.aged.add(sequence)
         self.is_full = False
 
     def smallest(self, count: int) -> list[Sequence]:
         """The next requests that wait, in their order, those without room included."""
-        found = [*self.returned, *self.queue.smallest(count)]
-        return sorted((one for one in found if not one.is_done), key=self.queue.key)[:count]
+        found = [*self.returned, *self.aged.smallest(count)]
+        return sorted((one for one in found if not one.is_done), key=self.aged.key)[:count]
 
     def admit(self, is_alone: bool, left: int, before: float = math.inf) -> Sequence | None:
         """The next request that may begin, with its blocks; None if there is none.
@@ -77,10 +76,10 @@ class Backfill(Admission):
 
     def admit_short(self, is_alone: bool, left: int) -> Sequence | None:
         """The shortest interactive request, if all of its prompt fits into `left` tokens and it has room now."""
-        while (shortest := self.queue.shortest()) is not None:
+        while (shortest := self.aged.shortest()) is not None:
             if not shortest.is_done and (shortest.num_uncomputed > left or not self._may_pass(shortest)):
                 return None
-            self.queue.take_shortest()
+            self.aged.take_shortest()
             if shortest.is_done:
                 self.emit("finish", shortest)
             elif self._reserve(shortest, is_alone, left):
@@ -98,16 +97,16 @@ class Backfill(Admission):
     def _retry(self) -> None:
         """Makes all requests that were passed over candidates again."""
         while self.returned:
-            self.queue.add(self.returned.popleft())
+            self.aged.add(self.returned.popleft())
         self.is_full, self.blocked = False, None
 
     def _take_next(self, before: float = math.inf) -> Sequence | None:
         """Takes the next request out of the queue; those that ended while they waited leave."""
-        while (first := self.queue.first()) is not None:
+        while (first := self.aged.first()) is not None:
             tired = len(self.returned) >= LOOK and not self._is_first(first)
-            if not first.is_done and (tired or self.queue.key(first) >= before):
+            if not first.is_done and (tired or self.aged.key(first) >= before):
                 return None
-            self.queue.schedule_next()
+            self.aged.schedule_next()
             if not first.is_done:
                 return first
             self.emit("finish", first)
@@ -121,11 +120,13 @@ class Backfill(Admission):
 
     def _is_first(self, sequence: Sequence) -> bool:
         """Whether no request without room comes before this one."""
-        return self.blocked is None or self.queue.key(sequence) < self.queue.key(self.blocked)
+        return self.blocked is None or self.aged.key(sequence) < self.aged.key(self.blocked)
 
     def _may_pass(self, sequence: Sequence) -> bool:
         """Whether a request delays none that waits for room."""
-        return self._is_first(sequence) or self.steps_left(sequence) <= self.steps_until_room(self.blocked)
+        if self.blocked is None or self._is_first(sequence):
+            return True
+        return self.steps_left(sequence) <= self.steps_until_room(self.blocked)
 
     def steps_left(self, sequence: Sequence) -> int:
         """Steps until a request has ended, at most, if it runs now."""

@@ -18,7 +18,7 @@ class Queued(Protocol):
 Waiting = TypeVar("Waiting", bound=Queued)
 
 
-class RequestQueue(Protocol[Waiting]):
+class WaitingLine(Protocol[Waiting]):
     """A queue of waiting requests. The time of a call hardly grows with the number of requests."""
 
     def add(self, request: Waiting) -> None:
@@ -27,11 +27,16 @@ class RequestQueue(Protocol[Waiting]):
     def schedule_next(self, interactive_only: bool = False) -> Waiting | None:
         """Removes and returns the next request; None if none waits, or no interactive one if only those may go."""
 
-    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Waiting | None:
-        """Removes and returns the shortest prompt, if it has fewer than `tokens` tokens; None otherwise."""
-
     def __len__(self) -> int:
         """The number of requests that wait."""
+        ...
+
+
+class RequestQueue(WaitingLine[Waiting], Protocol):
+    """A line that also knows its shortest prompt: for pausing (Day 2.7)."""
+
+    def shorter_than(self, tokens: int, interactive_only: bool = False) -> Waiting | None:
+        """Removes and returns the shortest prompt, if it has fewer than `tokens` tokens; None otherwise."""
         ...
 
 

@@ -125,10 +125,10 @@ def nearest_sum(terms: "np.ndarray", seconds: "np.ndarray", passes: int) -> list
         seconds: (samples,).
         passes: see `line`.
     """
-    scale = seconds
-    for _ in range(passes):
-        found = _least_squares(terms / scale[:, None], seconds / scale)
+    found = _least_squares(terms / seconds[:, None], seconds / seconds)
+    for _ in range(passes - 1):
         scale = terms @ found
+        found = _least_squares(terms / scale[:, None], seconds / scale)
     return found.tolist()
 
 

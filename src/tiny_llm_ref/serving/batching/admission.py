@@ -4,7 +4,7 @@ from collections import abc, deque
 from collections.abc import Callable
 
 from ..blocks.block_allocator import BlockAllocator
-from ..requests.request_queue import FifoQueue, RequestQueue
+from ..requests.request_queue import FifoQueue, WaitingLine
 from .sequence import Sequence
 
 
@@ -27,7 +27,7 @@ class Admission:
     def __init__(
         self,
         allocator: BlockAllocator,
-        queue: RequestQueue | None,
+        queue: WaitingLine[Sequence] | None,
         running: abc.Sequence[Sequence],
         emit: Callable[[str, Sequence], None],
         *,
@@ -36,7 +36,7 @@ class Admission:
     ):
         self.allocator, self.running, self.emit = allocator, running, emit
         self.whole_prompts, self.can_join = whole_prompts, can_join
-        self.queue: RequestQueue = FifoQueue() if queue is None else queue
+        self.queue: WaitingLine[Sequence] = FifoQueue() if queue is None else queue
         self.returned: deque[Sequence] = deque()  # before the queue: preempted, or next and without room
         self.is_full = False  # no blocks: no request is admitted until a running one has left
 
@@ -86,7 +86,7 @@ class Admission:
         """Takes the next request out; those that ended while they waited leave."""
         while len(self):
             sequence = self.returned.popleft() if self.returned else self.queue.schedule_next()
-            if not sequence.is_done:
+            if sequence is None or not sequence.is_done:
                 return sequence
             self.emit("finish", sequence)
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from ..buckets.buckets import Buckets
 from ..chunked_prefill.chunk_size import Chunker
 from ..requests.events import Listener
-from ..requests.request_queue import RequestQueue
+from ..requests.request_queue import WaitingLine
 from .padded_budget import least_budget
 from .prompt_rules import ChunkerRule, PaddingRule, PromptRule
 from .sequence import Sequence
@@ -60,7 +60,7 @@ class Hooks:
         buckets: what the model pads its calls to; then the budget counts padded tokens. None when nothing is padded.
     """
 
-    queue: RequestQueue | None = None
+    queue: WaitingLine[Sequence] | None = None
     can_join: Callable[[Sequence, Sequence], bool] | None = None
     chunker: Chunker | None = None
     buckets: Buckets | None = None
@@ -80,8 +80,11 @@ class Hooks:
         """What limits the prompts of a step besides the budget."""
         rules: list[PromptRule] = []
         if self.buckets is not None:
-            modes = {"mixed_steps": limits.mixed_steps, "has_chunks": limits.enable_chunked_prefill}
-            rules.append(PaddingRule(self.buckets, **modes))
+            rules.append(
+                PaddingRule(
+                    self.buckets, mixed_steps=limits.mixed_steps, has_chunks=limits.enable_chunked_prefill
+                )
+            )
         if self.chunker is not None:
             rules.append(ChunkerRule(self.chunker, limits.max_num_seqs))
         return rules
@@ -118,10 +121,11 @@ def grouped(options: dict[str, Any], max_model_len: int) -> tuple[Limits, Hooks,
     kinds = {field.name: kind for kind in (Limits, Hooks, Observers) for field in fields(kind)}
     if unknown := options.keys() - kinds.keys():
         raise TypeError(f"{', '.join(sorted(unknown))}: the options are {', '.join(kinds)}")
-    limits, hooks, observers = (
-        kind(**{name: value for name, value in options.items() if kinds[name] is kind})
+    own = [
+        {name: value for name, value in options.items() if kinds[name] is kind}
         for kind in (Limits, Hooks, Observers)
-    )
+    ]
+    limits, hooks, observers = Limits(**own[0]), Hooks(**own[1]), Observers(**own[2])
     limits.check(max_model_len)
     hooks.check(limits)
     return limits, hooks, observers

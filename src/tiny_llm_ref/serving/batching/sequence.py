@@ -50,7 +50,7 @@ class Sequence:
         self.num_preemptions = 0  # how often all of it had to be computed again
         self.waiting_since = 0.0  # when the scheduler's `add` took it, in seconds of the scheduler's clock
         self.token_time = 0.0  # when its last token came
-        self.block_table: BlockTable | None = None  # the scheduler's `add` gives it one
+        self.block_table: BlockTable  # the scheduler's `add` gives it one
         self.sampled: list[Sampled] = []  # what the model said about each token of the answer
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
@@ -193,5 +193,5 @@ class Sequence:
             self.fail(str(failed) or type(failed).__name__)
 
     def _release(self) -> None:
-        if self.block_table is not None:
+        if hasattr(self, "block_table"):  # else it was never added to a scheduler
             self.block_table.release()

@@ -45,15 +45,17 @@ class PackedBatch:
     def _reads(self, single: bool, page_size: int, pad_block: int, window: int | None) -> PastReads | None:
         """The past that requests of one row read, or those of several; see `past_reads`."""
         chosen = [i for i, (start, stop) in enumerate(self.spans) if (stop - start == 1) == single]
-        parts = (self.spans, self.context_lens, self.block_tables)
-        return past_reads(*([part[i] for i in chosen] for part in parts), page_size, pad_block, window)
+        spans, contexts = [self.spans[i] for i in chosen], [self.context_lens[i] for i in chosen]
+        tables = [self.block_tables[i] for i in chosen]
+        return past_reads(spans, contexts, tables, page_size, pad_block, window)
 
     def past_pages(self, page_size: int) -> tuple[int, int]:
         """Pages that requests of several rows read, and those that requests of one row read."""
-        pages = [0, 0]
+        several = single = 0
         for (start, stop), context in zip(self.spans, self.context_lens, strict=True):
-            pages[stop - start == 1] += -(-context // page_size)
-        return pages[0], pages[1]
+            pages = -(-context // page_size)
+            several, single = (several, single + pages) if stop - start == 1 else (several + pages, single)
+        return several, single
 
     def inputs(
         self, page_size: int, pad_block: int, window: int | None = None, bucket: Bucket | None = None

@@ -80,7 +80,7 @@ class EngineLoop:
         self.max_open, self.max_failures = max_open, max_failures
         self.on_failure, self.clock = on_failure, clock
         self.state = "starting"
-        self.engine: Engine | None = None
+        self.engine: Engine  # there when it is open
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")
         # Of the event loop's thread:
         self._open: dict[RequestStream, None] = {}  # in the order of their arrival
@@ -276,6 +276,6 @@ class EngineLoop:
                 self.abandon(stream)
             await self._is_over.wait()
         # END TASK
-        if self.engine is not None:
+        if hasattr(self, "engine"):  # else it has not opened
             await self.on_worker(self.engine.close)
         self._worker.shutdown()

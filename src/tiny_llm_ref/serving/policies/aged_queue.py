@@ -43,13 +43,13 @@ class AgedQueue:
         delay = self.batch_delay if sequence.priority == "batch" else 0.0
         return work + self.ageing * (sequence.waiting_since + delay)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, request: Sequence) -> None:
         """Adds a request; among equals the first one goes first."""
         number = next(self._numbers)
-        self._waiting[number] = sequence
-        heapq.heappush(self._by_key, (self.key(sequence), number))
-        if sequence.priority == "interactive":
-            heapq.heappush(self._by_length, (sequence.num_uncomputed, number))
+        self._waiting[number] = request
+        heapq.heappush(self._by_key, (self.key(request), number))
+        if request.priority == "interactive":
+            heapq.heappush(self._by_length, (request.num_uncomputed, number))
 
     def first(self) -> Sequence | None:
         """The next request, which stays in the queue; None if none waits."""
