@@ -314,7 +314,7 @@ def test_chunked_prefill_chunker_remembers_what_it_chose(s):
         for _ in range(2):
             idle = chunker.select_chunk_size(32, 0.0)
             chunker.observe(idle, machine.seconds(idle))
-    assert taken == [32, 64, 128, 256], f"one rung up after every chunk that keeps the target: {taken}"
+    assert taken == [32, 64, 128, 256], f"one size up after every chunk that keeps the target: {taken}"
 
 
 @pytest.mark.task("2.7.5")
@@ -325,14 +325,14 @@ def test_chunked_prefill_chunker_remembers_what_it_chose(s):
 )
 def test_chunked_prefill_chunker_moves_by_one_rung(s, sizes, chunks):
     """Whatever chunks cost, and whenever nobody waits: two choices while requests wait are neighbours on the ladder."""
-    chunker, rungs = s.AdaptiveChunker(TARGET, sizes), []
+    chunker, places = s.AdaptiveChunker(TARGET, sizes), []
     for is_idle, seconds in chunks:
         size = chunker.select_chunk_size(128, 0.0 if is_idle else 1.0)
         chunker.observe(size, seconds)
         if not is_idle:
-            rungs.append(sizes.index(size))
-    jumps = [(sizes[a], sizes[b]) for a, b in pairwise(rungs) if abs(a - b) > 1]
-    assert not jumps, f"from one choice to the next at most one rung of {sizes}: {jumps}"
+            places.append(sizes.index(size))
+    jumps = [(sizes[a], sizes[b]) for a, b in pairwise(places) if abs(a - b) > 1]
+    assert not jumps, f"from one choice to the next at most one size of {sizes}: {jumps}"
 
 
 @pytest.mark.task("2.7.5")

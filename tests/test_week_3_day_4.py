@@ -25,30 +25,30 @@ QWEN = small_model(
 
 @pytest.mark.task("3.4.1")
 @pytest.mark.parametrize(
-    ("value", "rung"), [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 10), (9, 10), (10, 10)]
+    ("value", "size"), [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 10), (9, 10), (10, 10)]
 )
-def test_bucketize_takes_the_smallest_rung_that_is_large_enough(s, value, rung):
-    """A value that is a rung stays as it is; any other goes up, never down."""
+def test_bucketize_takes_the_smallest_rung_that_is_large_enough(s, value, size):
+    """A value that is a size stays as it is; any other goes up, never down."""
     found = s.bucketize(value, (1, 2, 4, 10))
-    assert found == rung, f"{value} on the ladder 1, 2, 4, 10 is {rung}, not {found}"
+    assert found == size, f"{value} on the ladder 1, 2, 4, 10 is {size}, not {found}"
 
 
 @pytest.mark.task("3.4.1")
 @given(ladder=st.sets(st.integers(1, 500), min_size=1), value=st.integers(0, 500))
 @settings(max_examples=100, deadline=None)
 def test_bucketize_of_any_ladder(s, ladder, value):
-    """No rung below it is large enough."""
+    """No size below it is large enough."""
     ladder = sorted(ladder)
     if value > ladder[-1]:
         with pytest.raises(ValueError):
             s.bucketize(value, ladder)
     else:
-        rung = s.bucketize(value, ladder)
-        assert rung in ladder and rung >= value, (
-            f"{value} on {ladder}: {rung} is no rung that is large enough"
+        size = s.bucketize(value, ladder)
+        assert size in ladder and size >= value, (
+            f"{value} on {ladder}: {size} is no size that is large enough"
         )
-        assert not [low for low in ladder if value <= low < rung], (
-            f"{value} on {ladder}: {rung} is not the smallest"
+        assert not [low for low in ladder if value <= low < size], (
+            f"{value} on {ladder}: {size} is not the smallest"
         )
 
 
@@ -73,7 +73,7 @@ def test_bucketize_refuses_what_is_above_the_last_rung(s):
     ],
 )
 def test_exponential_ladder_has_equal_ratios(s, arguments, ladder):
-    """Rung i is least · (most / least)^(i / (count - 1)), rounded up; equal rungs are one, and `most` is the last."""
+    """Size i is least · (most / least)^(i / (count - 1)), rounded up; equal sizes are one, and `most` is the last."""
     found = s.exponential_ladder(*arguments)
     assert tuple(found) == ladder, f"exponential_ladder{arguments} is {ladder}, not {tuple(found)}"
 
@@ -82,12 +82,12 @@ def test_exponential_ladder_has_equal_ratios(s, arguments, ladder):
 @given(least=st.integers(1, 40), ratio=st.integers(1, 300), count=st.integers(2, 14), step=st.integers(1, 9))
 @settings(max_examples=100, deadline=None)
 def test_exponential_ladder_ascends_to_its_end(s, least, ratio, count, step):
-    """At most `count` rungs and the end; multiples of `step` but for the end; none twice."""
+    """At most `count` sizes and the end; multiples of `step` but for the end; none twice."""
     most = least * ratio
     ladder = list(s.exponential_ladder(least, most, count, step))
     says = f"exponential_ladder({least}, {most}, {count}, {step}) is {ladder}"
     assert ladder == sorted(set(ladder)) and ladder[-1] == most and len(ladder) <= count, says
-    assert all(rung % step == 0 and rung >= least for rung in ladder[:-1]), says
+    assert all(size % step == 0 and size >= least for size in ladder[:-1]), says
 
 
 @pytest.mark.task("3.4.3")
@@ -104,7 +104,7 @@ def test_exponential_ladder_ascends_to_its_end(s, least, ratio, count, step):
     ],
 )
 def test_padding_aware_ladder_leaves_out_what_saves_little(s, arguments, options, ladder):
-    """A rung of the linear ladder stays when the next one would pad the value after the rung before by too much."""
+    """A size of the linear ladder stays when the next one would pad the value after the size before by too much."""
     found = s.padding_aware_ladder(*arguments, **options)
     assert tuple(found) == ladder, (
         f"padding_aware_ladder{arguments} {options} is {ladder}, not {tuple(found)}"
@@ -120,21 +120,21 @@ def test_padding_aware_ladder_leaves_out_what_saves_little(s, arguments, options
 )
 @settings(max_examples=100, deadline=None)
 def test_padding_aware_ladder_keeps_its_promise(s, step, most, percent, pad_max):
-    """It is a part of the linear ladder, pads within the limits wherever that one can, and needs every rung it has."""
+    """It is a part of the linear ladder, pads within the limits wherever that one can, and needs every size it has."""
     linear = s.linear_ladder(1, step, most)
     found = s.padding_aware_ladder(1, step, most, pad_percent=percent, pad_max=pad_max)
     says = f"of {linear}, {percent} % and {pad_max}: {found}"
     assert set(found) <= set(linear) and (found[0], found[-1]) == (linear[0], linear[-1]), says
 
-    def is_within(rung, before):
-        padding = rung - before - 1
-        return padding <= rung * percent / 100 and (pad_max is None or padding <= pad_max)
+    def is_within(size, before):
+        padding = size - before - 1
+        return padding <= size * percent / 100 and (pad_max is None or padding <= pad_max)
 
-    for before, rung in pairwise(found):
-        position = linear.index(rung)
-        assert is_within(rung, before) or linear[position - 1] == before, f"{rung} pads too much {says}"
+    for before, size in pairwise(found):
+        position = linear.index(size)
+        assert is_within(size, before) or linear[position - 1] == before, f"{size} pads too much {says}"
         following = linear[position + 1 :][:1]
-        assert not following or not is_within(following[0], before), f"{rung} could be left out {says}"
+        assert not following or not is_within(following[0], before), f"{size} could be left out {says}"
 
 
 # The bucket of a batch, and the list of all buckets.
@@ -195,7 +195,7 @@ def test_without_padded_pages_a_bucket_is_a_number_of_tokens(s, requests, bucket
 def test_a_batch_that_no_bucket_holds_is_refused(s):
     """17 tokens, or 5 requests that decode, where the ladders end with 16 and 4."""
     for requests in ([(0, 17)], [(1, 1)] * 5):
-        with pytest.raises(ValueError, match="above the last rung"):
+        with pytest.raises(ValueError, match="above the last bucket size"):
             buckets_of(s).of(batch_with(s, requests, PAGE))
 
 
@@ -528,7 +528,7 @@ def test_the_room_for_prompts_is_counted_in_padded_tokens(s, budget, decodes, se
     [(1, 0), (5, 0), (6, 0), (7, 1), (8, 0), (9, 0), (10, 0), (11, 1), (12, 2), (13, 0), (16, 0)],
 )
 def test_tokens_are_delayed_where_that_saves_more_padding(s, tokens, delayed):
-    """On the ladder 6, 10, 16: 12 tokens are 4 of padding and 2 above the rung below; of 13, 3 and 3."""
+    """On the ladder 6, 10, 16: 12 tokens are 4 of padding and 2 above the size below; of 13, 3 and 3."""
     found = s.tokens_to_delay(tokens, (6, 10, 16))
     assert found == delayed, f"{tokens} tokens: {delayed} wait, not {found}"
 

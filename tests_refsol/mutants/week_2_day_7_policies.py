@@ -15,7 +15,7 @@ FORGET = """            self._recent = {size: seen for size, seen in self._recen
 IGNORE = """        if chunk_size not in self.sizes:
             return
 """
-NEIGHBOURS = "self.sizes[max(rung - 1, 0)], self.sizes[min(rung + 1, len(self.sizes) - 1)]"
+NEIGHBOURS = "self.sizes[max(index - 1, 0)], self.sizes[min(index + 1, len(self.sizes) - 1)]"
 BASE = "largest_size(self.sizes, base_chunk_size) or self.sizes[0]"
 AGED = "            self._passed = 0\n            return self.batch.schedule_next()"
 
@@ -166,7 +166,7 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.5",
-        "begins one rung below the largest size when only idle chunks were observed",
+        "begins one size below the largest size when only idle chunks were observed",
         CHUNKER,
         survives="a test whose first chunk has waiting requests",
         serving=(
@@ -217,23 +217,23 @@ MUTANTS = [
         "jumps down to the smallest size",
         CHUNKER,
         survives="a test of where it settles, with a little patience",
-        serving=(NEIGHBOURS, "self.sizes[0], self.sizes[min(rung + 1, len(self.sizes) - 1)]"),
+        serving=(NEIGHBOURS, "self.sizes[0], self.sizes[min(index + 1, len(self.sizes) - 1)]"),
     ),
     Mutant(
         "2.7.5",
         "jumps up to the largest size",
         CHUNKER,
         survives="a test in which the largest size keeps the target",
-        serving=(NEIGHBOURS, "self.sizes[max(rung - 1, 0)], self.sizes[-1]"),
+        serving=(NEIGHBOURS, "self.sizes[max(index - 1, 0)], self.sizes[-1]"),
     ),
     Mutant(
         "2.7.5",
-        "goes up by two rungs at once while it has seen nothing slow",
+        "goes up by two sizes at once while it has seen nothing slow",
         CHUNKER,
         survives="a test that looks at the size at the end alone",
         serving=(
             "            return above\n",
-            "            return self.sizes[min(rung + 2, len(self.sizes) - 1)] if not seen_above else above\n",
+            "            return self.sizes[min(index + 2, len(self.sizes) - 1)] if not seen_above else above\n",
         ),
     ),
     Mutant(
@@ -241,7 +241,7 @@ MUTANTS = [
         "falls from the smallest size to the largest",
         CHUNKER,
         survives="a test with a size under the target",
-        serving=("max(rung - 1, 0)", "rung - 1"),
+        serving=("max(index - 1, 0)", "index - 1"),
     ),
     Mutant(
         "2.7.5",
@@ -428,7 +428,7 @@ MUTANTS = [
         "never takes the smallest size",
         CHUNKER,
         survives="a test with several sizes under the target",
-        serving=("self.sizes[max(rung - 1, 0)]", "self.sizes[max(rung - 1, min(1, len(self.sizes) - 1))]"),
+        serving=("self.sizes[max(index - 1, 0)]", "self.sizes[max(index - 1, min(1, len(self.sizes) - 1))]"),
     ),
     Mutant(
         "2.7.5",

@@ -2,76 +2,76 @@
 
 from tiny_llm_kit.course.mutants import Mutant
 
-LADDERS, BUCKETS, PADDING = "buckets/ladders.py", "buckets/buckets.py", "buckets/padding.py"
+SIZES, BUCKETS, PADDING = "buckets/bucket_sizes.py", "buckets/buckets.py", "buckets/padding.py"
 INPUTS, BUDGET = "buckets/packed_inputs.py", "batching/padded_budget.py"
 
 MUTANTS = [
     Mutant(
         "3.4.1",
-        "pads a value that is a rung to the next one",
-        LADDERS,
-        survives="a test of values between rungs",
+        "pads a value that is a size to the next one",
+        SIZES,
+        survives="a test of values between sizes",
         serving=(
-            "        if rung >= value:\n            return rung\n",
-            "        if rung > value or rung == ladder[-1] == value:\n            return rung\n",
+            "        if size >= value:\n            return size\n",
+            "        if size > value or size == sizes[-1] == value:\n            return size\n",
         ),
     ),
     Mutant(
         "3.4.1",
-        "takes the last rung for what is above it",
-        LADDERS,
-        survives="a test of values on the ladder",
+        "takes the last size for what is above it",
+        SIZES,
+        survives="a test of values on the sizes",
         serving=(
             '    raise ValueError(f"{value} is above',
-            '    return ladder[-1]\n    raise ValueError(f"{value} is above',
+            '    return sizes[-1]\n    raise ValueError(f"{value} is above',
         ),
     ),
     Mutant(
         "3.4.2",
         "a float that is a little too large goes up",
-        LADDERS,
+        SIZES,
         survives="a test with powers of two",
         serving=("math.ceil(round(value / step, 6)) * step", "math.ceil(value / step) * step"),
     ),
     Mutant(
         "3.4.2",
         "rounds to the nearest multiple, and not up",
-        LADDERS,
+        SIZES,
         survives="a test without a step",
         serving=("math.ceil(round(value / step, 6)) * step", "max(1, round(value / step)) * step"),
     ),
     Mutant(
         "3.4.2",
         "rounds the end above the end",
-        LADDERS,
+        SIZES,
         survives="a test whose end is a multiple of the step",
         serving=("min(most, math.ceil", "max(0, math.ceil"),
     ),
     Mutant(
         "3.4.2",
         "equal distances instead of equal ratios",
-        LADDERS,
-        survives="a test of the first rung, of the last one and of the order",
+        SIZES,
+        survives="a test of the first size, of the last one and of the order",
         serving=("least * ratio ** (i / (count - 1))", "least + (most - least) * (i / (count - 1))"),
     ),
     Mutant(
         "3.4.3",
-        "compares neighbours, and not with the rung that was kept",
-        LADDERS,
-        survives="a test that leaves out one rung at a time",
-        serving=("padding = following - (kept[-1] + 1)", "padding = following - (rung + 1)"),
+        "compares neighbours, and not with the size that was kept",
+        SIZES,
+        survives="a test that leaves out one size at a time",
+        serving=("padding = following - (kept[-1] + 1)", "padding = following - (size + 1)"),
     ),
     Mutant(
         "3.4.3",
-        "the padding of the rung itself instead of the one that would replace it",
-        LADDERS,
-        survives="a test of the first and the last rung",
-        serving=("padding = following - (kept[-1] + 1)", "padding = rung - (kept[-1] + 1)"),
+        "the padding of the size itself instead of the one that would replace it",
+        SIZES,
+        survives="a test of the first and the last size",
+        serving=("padding = following - (kept[-1] + 1)", "padding = size - (kept[-1] + 1)"),
     ),
     Mutant(
         "3.4.3",
         "needs both limits to be broken",
-        LADDERS,
+        SIZES,
         survives="a test with one limit",
         serving=(
             "padding > limit or (pad_max is not None and padding > pad_max)",
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.4",
-        "pads a step of decodes on the ladder of chunks",
+        "pads a step of decodes on the sizes of chunks",
         BUCKETS,
         survives="a test of steps with chunks",
         serving=("self.chunk_tokens if has_chunks else self.decode_tokens", "self.chunk_tokens"),
@@ -97,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.4",
-        "a chunk without a past gets the first rung of pages",
+        "a chunk without a past gets the first size of pages",
         BUCKETS,
         survives="a test of chunks with a past",
         serving=("        if chunk_pages:\n", "        if has_chunks:\n"),
@@ -107,7 +107,7 @@ MUTANTS = [
         "rows do not count as pages",
         BUCKETS,
         survives="a test of requests with long pasts",
-        serving=("bucketize(max(decode_pages, rows), ladder)", "bucketize(decode_pages, ladder)"),
+        serving=("bucketize(max(decode_pages, rows), sizes)", "bucketize(decode_pages, sizes)"),
     ),
     Mutant(
         "3.4.5",
@@ -142,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.6",
-        "lists the whole product of the ladders",
+        "lists the whole product of the sizes",
         BUCKETS,
         survives="a test that every step finds its bucket",
         serving=(
@@ -172,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.6",
-        "ends the pages of decodes before the last rung",
+        "ends the pages of decodes before the last size",
         BUCKETS,
         survives="a test of short texts",
         serving=("fewest <= pages <= most}", "fewest <= pages <= max(fewest, self._most_pages(rows))}"),
@@ -236,17 +236,17 @@ MUTANTS = [
         "3.4.9",
         "counts real tokens, and the padding comes on top",
         BUDGET,
-        survives="a test with a budget that is the last rung, in one call",
+        survives="a test with a budget that is the last size, in one call",
         serving=(
-            "rung = max((rung for rung in buckets.chunk_tokens if rung <= budget - apart), default=0)",
-            "rung = budget - apart",
+            "size = max((size for size in buckets.chunk_tokens if size <= budget - apart), default=0)",
+            "size = budget - apart",
         ),
     ),
     Mutant(
         "3.4.9",
         "does not pad the decodes of a call of their own",
         BUDGET,
-        survives="a test with as many decodes as a rung",
+        survives="a test with as many decodes as a size",
         serving=(
             "apart = bucketize(decodes, buckets.decode_tokens) if separate and decodes else 0",
             "apart = decodes if separate else 0",
@@ -257,13 +257,13 @@ MUTANTS = [
         "takes the decodes off twice in one call",
         BUDGET,
         survives="a test in two calls",
-        serving=("if rung <= budget - apart)", "if rung <= budget - decodes)"),
+        serving=("if size <= budget - apart)", "if size <= budget - decodes)"),
     ),
     Mutant(
         "3.4.10",
-        "always cuts back to the rung below",
+        "always cuts back to the size below",
         BUDGET,
-        survives="a test of numbers just above a rung",
+        survives="a test of numbers just above a size",
         serving=(
             "return above if below and missing > above else 0",
             "return above if below and missing else 0",
@@ -278,9 +278,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.10",
-        "delays everything below the first rung",
+        "delays everything below the first size",
         BUDGET,
-        survives="a test of numbers above the first rung",
+        survives="a test of numbers above the first size",
         serving=(
             "return above if below and missing > above else 0",
             "return above if missing > above else 0",

@@ -10,8 +10,8 @@ from .blocks.flat_blocks import FlatBlocks, flat_blocks
 from .blocks.past_reads import PastReads
 from .blocks.prefix_cache import PrefixCache, block_hash
 from .buckets.bucket import Bucket
+from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
-from .buckets.ladders import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.packed_batch import PackedBatch
 from .buckets.packed_inputs import PackedInputs
 from .buckets.padding import pad_chunk_reads, pad_decode_reads

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..buckets.bucket_sizes import bucketize
 from ..buckets.buckets import Buckets
-from ..buckets.ladders import bucketize
 from .packing import Scheduled
 
 
@@ -14,14 +14,14 @@ def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: b
     Args:
         budget: padded tokens per step.
         decodes: requests that decode in this step.
-        buckets: their ladders pad the calls of the step.
-        separate: whether decodes are a call of their own, padded on its own ladder; else all are one call.
+        buckets: their sizes pad the calls of the step.
+        separate: whether decodes are a call of their own, padded to its own sizes; else all are one call.
 
     Returns:
         Tokens, 0 if there is no room.
     """
-    # TASK 3.4.9: what is left after the decodes has to hold a whole rung of `chunk_tokens`, the largest that fits.
-    # In one call the decodes are rows of this rung. In two, their own padded rows are taken off the budget first.
+    # TASK 3.4.9: what the decodes leave has to hold a whole bucket size of `chunk_tokens`, the largest that fits.
+    # In one call the decodes are rows of this size. In two, their own padded rows are taken off the budget first.
     raise NotImplementedError("week 3 day 4 task 9: room_for_prompts")
 
 
@@ -30,27 +30,27 @@ def least_budget(buckets: Buckets, mixed_steps: bool) -> int:
     return buckets.chunk_tokens[0] + (0 if mixed_steps else buckets.decode_tokens[-1])
 
 
-def tokens_to_delay(tokens: int, ladder: Sequence[int]) -> int:
+def tokens_to_delay(tokens: int, sizes: Sequence[int]) -> int:
     """How many tokens of a step should wait for the next one, because this saves more padding than it delays.
 
     Args:
         tokens: of the step.
-        ladder: what it is padded on.
+        sizes: what it is padded to.
 
     Returns:
-        The tokens above the next lower rung; 0 when the step stays as it is.
+        The tokens above the next lower size; 0 when the step stays as it is.
     """
-    # TASK 3.4.10: compare what is above the rung below with what is missing to the rung above. Below the first: 0.
+    # TASK 3.4.10: compare what is above the size below with what is missing to the size above. Below the first: 0.
     raise NotImplementedError("week 3 day 4 task 10: tokens_to_delay")
 
 
 def delay_padding(plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]], buckets: Buckets) -> None:
-    """Cuts the last chunk of a plan back to a rung where that saves more padding than it delays. Given.
+    """Cuts the last chunk of a plan back to a bucket size where that saves more padding than it delays. Given.
 
     Args:
         plan: entries, chunks last.
         calls: of the plan; the first has the chunks, if there are any.
-        buckets: their ladders pad the calls.
+        buckets: their sizes pad the calls.
     """
     if not any(entry.size > 1 for entry in plan):
         return

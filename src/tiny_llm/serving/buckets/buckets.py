@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from ..requests.sampling import SamplingParams
 from .bucket import Bucket
-from .ladders import STRATEGIES, bucketize, exponential_ladder
+from .bucket_sizes import STRATEGIES, bucketize, exponential_ladder
 from .packed_batch import PackedBatch
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Every shape that the steps of an engine may have. `make_buckets` chooses the ladders.
+    """Every shape that the steps of an engine may have. `make_buckets` chooses the sizes.
 
-    There are two kinds of steps. In a step of decodes every request has one row. A step with chunks has another ladder
-    of tokens, with larger rungs, and as many rows to sample as requests may run. So the number of rows follows from the
+    There are two kinds of steps. In a step of decodes every request has one row. A step with chunks has other bucket
+    sizes of tokens, larger ones, and as many rows to sample as requests may run. So the number of rows follows from the
     number of tokens, and is no further axis.
 
     Args:
-        decode_tokens: ladder of T in a step of decodes; ends with `max_num_seqs`.
-        chunk_tokens: ladder of T in a step with chunks; ends with the token budget.
-        decode_pages: ladder of the pages that are read in a step of decodes; None does not pad pages.
-        chunk_pages: ladder of the pages that are read in a step with chunks: by chunks, and by requests of one row.
+        decode_tokens: bucket sizes of T in a step of decodes; ends with `max_num_seqs`.
+        chunk_tokens: bucket sizes of T in a step with chunks; ends with the token budget.
+        decode_pages: bucket sizes of the pages that a step of decodes reads; None does not pad pages.
+        chunk_pages: bucket sizes of the pages that a step with chunks reads: by chunks, and by requests of one row.
         max_num_seqs: requests that run at the same time.
         page_size: tokens per page.
         pages_per_request: pages of the longest text.
@@ -47,16 +47,16 @@ class Buckets:
         """The bucket of a batch.
 
         Raises:
-            ValueError: the batch has more tokens or pages than the ladders.
+            ValueError: the batch has more tokens or pages than the largest sizes.
         """
         chunk_pages, decode_pages = batch.past_pages(self.page_size)
-        # TASK 3.4.4: the ladders of decodes, or those of steps with a request of several rows.
+        # TASK 3.4.4: the sizes of decodes, or those of steps with a request of several rows.
         # Where requests of one row read pages, and in every step of decodes, each of `rows` counts as a page at least.
         # In a step with chunks there may be no past of a kind: 0 stays 0, which is a separate shape.
         raise NotImplementedError("week 3 day 4 task 4: Buckets.of")
 
     def is_step_with_chunks(self, bucket: Bucket) -> bool:
-        """Whether some step with chunks has this bucket, whose sizes are rungs or 0."""
+        """Whether some step with chunks has this bucket, whose numbers are bucket sizes or 0."""
         fewest = self._fewest_pages(bucket)
         if fewest is None:
             return False
@@ -84,7 +84,7 @@ class Buckets:
         if self.chunk_pages is None or self.decode_pages is None:
             return self._without_pages()
         # TASK 3.4.6: steps of decodes with the pages that this many requests can read; then steps with chunks.
-        # In a step of decodes a rung of rows reads at least a page each, and `pages_per_request` each at most. In a
+        # In a step of decodes a bucket of rows reads at least a page each, and `pages_per_request` each at most. In a
         # step with chunks 0 pages are a shape as well. No duplicates, and sorted by `size`.
         raise NotImplementedError("week 3 day 4 task 6: Buckets.warm_up_list")
 
@@ -105,9 +105,9 @@ class Buckets:
         return [Bucket(count, min(count, self.max_num_seqs)) for count in tokens]
 
 
-def one_more(rung: int, ladder: Sequence[int]) -> int:
-    """The smallest value that is padded to a rung; 0 for 0. Given."""
-    return max((below for below in (0, *ladder) if below < rung), default=-1) + 1
+def one_more(size: int, sizes: Sequence[int]) -> int:
+    """The smallest value that is padded to a size; 0 for 0. Given."""
+    return max((below for below in (0, *sizes) if below < size), default=-1) + 1
 
 
 def make_buckets(
@@ -140,7 +140,7 @@ def make_buckets(
     longest, chunk = -(-max_model_len // page_size), max(1, max_num_batched_tokens // page_size)
     most_pages, pages = max_num_seqs * longest, None
     if pad_pages:
-        # Beside the products of a chunk padded pages cost little, so their rungs are far apart, whatever the strategy.
+        # Beside the products of a chunk padded pages cost little, so their sizes are far apart, whatever the strategy.
         count = max(2, math.ceil(math.log(most_pages / min(chunk, most_pages), 4)) + 1)
         pages = exponential_ladder(min(chunk, most_pages), most_pages, count)
     return Buckets(

@@ -132,7 +132,7 @@ def grouped(options: dict[str, Any], max_model_len: int) -> tuple[Limits, Hooks,
 
 
 def check_buckets(buckets: Buckets, limits: Limits) -> None:
-    """Raises a ValueError when the ladders are too short for a step, or leave no room for a chunk."""
+    """Raises a ValueError when the sizes end too early for a step, or leave no room for a chunk."""
     budget, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
     for name, least in (("decode_tokens", seqs), ("chunk_tokens", budget)):
         last = getattr(buckets, name)[-1]

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from ..requests.sampling import SamplingParams
 from .bucket import Bucket
-from .ladders import STRATEGIES, bucketize, exponential_ladder
+from .bucket_sizes import STRATEGIES, bucketize, exponential_ladder
 from .packed_batch import PackedBatch
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Every shape that the steps of an engine may have. `make_buckets` chooses the ladders.
+    """Every shape that the steps of an engine may have. `make_buckets` chooses the sizes.
 
-    There are two kinds of steps. In a step of decodes every request has one row. A step with chunks has another ladder
-    of tokens, with larger rungs, and as many rows to sample as requests may run. So the number of rows follows from the
+    There are two kinds of steps. In a step of decodes every request has one row. A step with chunks has other bucket
+    sizes of tokens, larger ones, and as many rows to sample as requests may run. So the number of rows follows from the
     number of tokens, and is no further axis.
 
     Args:
-        decode_tokens: ladder of T in a step of decodes; ends with `max_num_seqs`.
-        chunk_tokens: ladder of T in a step with chunks; ends with the token budget.
-        decode_pages: ladder of the pages that are read in a step of decodes; None does not pad pages.
-        chunk_pages: ladder of the pages that are read in a step with chunks: by chunks, and by requests of one row.
+        decode_tokens: bucket sizes of T in a step of decodes; ends with `max_num_seqs`.
+        chunk_tokens: bucket sizes of T in a step with chunks; ends with the token budget.
+        decode_pages: bucket sizes of the pages that a step of decodes reads; None does not pad pages.
+        chunk_pages: bucket sizes of the pages that a step with chunks reads: by chunks, and by requests of one row.
         max_num_seqs: requests that run at the same time.
         page_size: tokens per page.
         pages_per_request: pages of the longest text.
@@ -47,26 +47,26 @@ class Buckets:
         """The bucket of a batch.
 
         Raises:
-            ValueError: the batch has more tokens or pages than the ladders.
+            ValueError: the batch has more tokens or pages than the largest sizes.
         """
         chunk_pages, decode_pages = batch.past_pages(self.page_size)
-        # TASK 3.4.4: the ladders of decodes, or those of steps with a request of several rows.
+        # TASK 3.4.4: the sizes of decodes, or those of steps with a request of several rows.
         # Where requests of one row read pages, and in every step of decodes, each of `rows` counts as a page at least.
         # In a step with chunks there may be no past of a kind: 0 stays 0, which is a separate shape.
         has_chunks = len(batch.token_ids) > len(batch.context_lens)
         tokens = bucketize(len(batch.token_ids), self.chunk_tokens if has_chunks else self.decode_tokens)
         rows = min(tokens, self.max_num_seqs)
-        ladder = self.chunk_pages if has_chunks else self.decode_pages
-        if ladder is None:
+        sizes = self.chunk_pages if has_chunks else self.decode_pages
+        if sizes is None:
             return Bucket(tokens, rows)
         if chunk_pages:
-            chunk_pages = bucketize(chunk_pages, ladder)
+            chunk_pages = bucketize(chunk_pages, sizes)
         if decode_pages or not has_chunks:
-            decode_pages = bucketize(max(decode_pages, rows), ladder)
+            decode_pages = bucketize(max(decode_pages, rows), sizes)
         return Bucket(tokens, rows, chunk_pages, decode_pages)
 
     def is_step_with_chunks(self, bucket: Bucket) -> bool:
-        """Whether some step with chunks has this bucket, whose sizes are rungs or 0."""
+        """Whether some step with chunks has this bucket, whose numbers are bucket sizes or 0."""
         fewest = self._fewest_pages(bucket)
         if fewest is None:
             return False
@@ -100,15 +100,15 @@ class Buckets:
         if self.chunk_pages is None or self.decode_pages is None:
             return self._without_pages()
         # TASK 3.4.6: steps of decodes with the pages that this many requests can read; then steps with chunks.
-        # In a step of decodes a rung of rows reads at least a page each, and `pages_per_request` each at most. In a
+        # In a step of decodes a bucket of rows reads at least a page each, and `pages_per_request` each at most. In a
         # step with chunks 0 pages are a shape as well. No duplicates, and sorted by `size`.
         found = set()
         for rows in self.decode_tokens:
             fewest = bucketize(rows, self.decode_pages)
             most = bucketize(max(rows, self._most_pages(rows)), self.decode_pages)
             found |= {Bucket(rows, rows, 0, pages) for pages in self.decode_pages if fewest <= pages <= most}
-        ladders = self.chunk_tokens, (0, *self.chunk_pages), (0, *self.chunk_pages)
-        for tokens, chunk_pages, decode_pages in itertools.product(*ladders):
+        axes = self.chunk_tokens, (0, *self.chunk_pages), (0, *self.chunk_pages)
+        for tokens, chunk_pages, decode_pages in itertools.product(*axes):
             bucket = Bucket(tokens, min(tokens, self.max_num_seqs), chunk_pages, decode_pages)
             if self.is_step_with_chunks(bucket):
                 found.add(bucket)
@@ -131,9 +131,9 @@ class Buckets:
         return [Bucket(count, min(count, self.max_num_seqs)) for count in tokens]
 
 
-def one_more(rung: int, ladder: Sequence[int]) -> int:
-    """The smallest value that is padded to a rung; 0 for 0. Given."""
-    return max((below for below in (0, *ladder) if below < rung), default=-1) + 1
+def one_more(size: int, sizes: Sequence[int]) -> int:
+    """The smallest value that is padded to a size; 0 for 0. Given."""
+    return max((below for below in (0, *sizes) if below < size), default=-1) + 1
 
 
 def make_buckets(
@@ -166,7 +166,7 @@ def make_buckets(
     longest, chunk = -(-max_model_len // page_size), max(1, max_num_batched_tokens // page_size)
     most_pages, pages = max_num_seqs * longest, None
     if pad_pages:
-        # Beside the products of a chunk padded pages cost little, so their rungs are far apart, whatever the strategy.
+        # Beside the products of a chunk padded pages cost little, so their sizes are far apart, whatever the strategy.
         count = max(2, math.ceil(math.log(most_pages / min(chunk, most_pages), 4)) + 1)
         pages = exponential_ladder(min(chunk, most_pages), most_pages, count)
     return Buckets(

@@ -19,7 +19,7 @@ AGAIN = 500
 
 
 class AdaptiveChunker:
-    """Chooses the largest chunk size whose chunks take no longer than a target, one rung at a time.
+    """Chooses the largest chunk size whose chunks take no longer than a target, one size at a time.
 
     The cost of a size is the median of its last three chunks, or the faster of two: a single slow chunk may be an
     outlier, such as the first, which compiles. The next larger size is unknown, and is tried, until two of its chunks
@@ -30,10 +30,10 @@ class AdaptiveChunker:
 
     Args:
         decode_latency_target: seconds that a chunk may take while requests wait for their next token.
-        sizes: the ladder, see `check_sizes`; on a Gaudi (128, 256, 512).
+        sizes: chunk sizes, see `check_sizes`; on a Gaudi (128, 256, 512).
 
     Raises:
-        ValueError: the target is not a positive number, or the sizes are no ladder.
+        ValueError: the target is not a positive number, or `check_sizes` refuses the sizes.
     """
 
     def __init__(self, decode_latency_target: float = 0.05, sizes: Sequence[int] = SIZES):
@@ -50,7 +50,7 @@ class AdaptiveChunker:
         """Stores the time that a chunk has taken.
 
         Args:
-            chunk_size: its tokens. A chunk whose size is not on the ladder, such as the end of a prompt, is ignored:
+            chunk_size: its tokens. A chunk whose size is not among `sizes`, such as the end of a prompt, is ignored:
                 half a chunk does not take half the time.
             seconds: how long it took.
 
@@ -79,10 +79,10 @@ class AdaptiveChunker:
         return size == self._size and typical < FASTER * self._slowest[size]
 
     def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
-        """The size of the next chunk, always one of the ladder.
+        """The size of the next chunk, always one of `sizes`.
 
         Args:
-            base_chunk_size: first size, in tokens; rounded down to a size of the ladder.
+            base_chunk_size: first size, in tokens; rounded down to one of `sizes`.
             decode_pressure: share of the slots, from 0 to 1, whose requests wait for their next token.
 
         Returns:
@@ -107,14 +107,14 @@ class AdaptiveChunker:
         return self._size
 
     def next_size(self) -> int:
-        """The chosen size, or the one below or above it on the ladder.
+        """The chosen size, or the one below or above it.
 
         Down if its median is above the target. Otherwise up if the size above was observed fewer than two times, or its
-        median is at most UP times the target. Unchanged while it was not observed, and at the ends of the ladder.
+        median is at most UP times the target. Unchanged while it was not observed, and at the ends of `sizes`.
         """
         # TASK 2.7.5: `median_low` is the faster one of two.
-        rung = self.sizes.index(self._size)
-        below, above = self.sizes[max(rung - 1, 0)], self.sizes[min(rung + 1, len(self.sizes) - 1)]
+        index = self.sizes.index(self._size)
+        below, above = self.sizes[max(index - 1, 0)], self.sizes[min(index + 1, len(self.sizes) - 1)]
         seen, seen_above = self._recent.get(self._size, ()), self._recent.get(above, ())
         if not seen:
             return self._size

@@ -7,10 +7,10 @@ SIZES = (32, 64, 128, 256, 512)
 
 
 def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Checks a ladder: ascending chunk sizes, all multiples of the first, as every offset is then. Given.
+    """Checks chunk sizes: ascending, all multiples of the first, as every offset is then. Given.
 
     Raises:
-        ValueError: the sizes are no such ladder.
+        ValueError: they are not.
     """
     steps = tuple(sizes)
     if not steps or steps[0] < 1 or list(steps) != sorted(set(steps)):
@@ -36,7 +36,7 @@ def select_optimal_chunk_size(
     """The size of a prompt's next chunk: small ones keep gaps short, large ones finish the prompt sooner.
 
     The size is 64 tokens if more than 80 % of the slots decode, else 256 for a prompt of more than 2,048 tokens, else
-    128; a size that is not on the ladder becomes the next smaller one, or the smallest. If nothing decodes, no request
+    128; a size that is not among `sizes` becomes the next smaller one, or the smallest. If nothing decodes, no request
     waits, and the size is the largest.
 
     Args:
@@ -44,18 +44,18 @@ def select_optimal_chunk_size(
         available_memory: tokens whose keys and values can still be kept; none is left at 0 and below.
         active_decode_requests: number of requests that wait for their next token while the chunk runs.
         batch_size: number of slots.
-        sizes: the ladder, see `check_sizes`; on a Gaudi (128, 256, 512).
+        sizes: chunk sizes, see `check_sizes`; on a Gaudi (128, 256, 512).
 
     Returns:
-        A size of the ladder, at most `available_memory`; 0 if the prompt has to wait for memory. If the end of a prompt
-        fits where no size of the ladder does, `sequence_length`.
+        One of `sizes`, at most `available_memory`; 0 if the prompt has to wait for memory. If the end of a prompt
+        fits where none of `sizes` does, `sequence_length`.
 
     Raises:
         ValueError: a number is out of range, or the prompt can never fit: nothing decodes that would free memory.
     """
     sizes = check_sizes(sizes)
     _check(sequence_length, active_decode_requests, batch_size)
-    # TASK 2.7.4: raise if the prompt can never fit; apply the rule of thumb, on the ladder; then the limit of memory.
+    # TASK 2.7.4: raise if the prompt can never fit; apply the rule of thumb, on `sizes`; then the limit of memory.
     # In integers, 80 % of the slots is exact. A prompt that waits while nothing decodes would wait forever.
     if active_decode_requests == 0 and sequence_length > available_memory:
         raise ValueError(
