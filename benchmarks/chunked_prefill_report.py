@@ -1,4 +1,4 @@
-"""The benchmark of Day 2.7 as tables: medians compared with those of whole prompts, and its targets."""
+"""Chunked prefill as tables: medians compared with those of whole prompts, and its targets."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
 from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.text import counted
 
-from .origin import origin
+from .report import figures_table, print_header, print_target
 
 NONE, PROMISED = "none", "128"
 # Figure -> heading. All are seconds, and less is better.
@@ -69,10 +69,7 @@ def change(mine: float | None, baseline: float | None) -> Text:
 
 def sweep_table(runs: Mapping[str, Sequence[Mapping]], first: str, baseline: str) -> Table:
     """A row of milliseconds for each candidate; below those of the others, what they are beside the baseline."""
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column(first)  # a long name breaks before a figure does
-    for heading in (*SECONDS.values(), "stall\nsteps", "spread\nof gap"):
-        shown.add_column(heading, justify="right", no_wrap=True)
+    shown = figures_table(first, *SECONDS.values(), "stall\nsteps", "spread\nof gap", no_wrap=True)
     base = {figure: median(runs[baseline], figure) for figure in SECONDS}
     for name, of_name in runs.items():
         mine = {figure: median(of_name, figure) for figure in SECONDS}
@@ -129,7 +126,7 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     """What was measured, on which machine, the tables, and the targets."""
     plan = result["plan"]
     how = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
-    origin(console, result, f"{plan['model']}, {plan['dtype']}", how)
+    print_header(console, result, f"{plan['model']}, {plan['dtype']}", how)
     console.print(
         "\nMilliseconds, medians of the rounds; below each row its change against none.\n"
         "TTFT is the median of the long, of the short prompts. A stall step: requests\n"
@@ -161,5 +158,4 @@ def _title(console: Console, case: Mapping[str, Any], chunk: int | None = None) 
 
 def _print_targets(console: Console, found: Iterator[Target]) -> None:
     for target in found:
-        mark = ("met   ", "green") if target.is_met else ("missed", "red")
-        console.print(Text.assemble(mark, f"  {target.says}:\n        {target.measured}"))
+        print_target(console, target.is_met, f"{target.says}:\n        {target.measured}")

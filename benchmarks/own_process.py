@@ -1,4 +1,4 @@
-"""A contestant in a process of its own: it has the libraries that its users have, and not those that we loaded."""
+"""A baseline in a process of its own: it has the libraries that its users have, and not those that we loaded."""
 
 import multiprocessing
 import os
@@ -25,13 +25,17 @@ class OwnProcess:
     """
 
     def __init__(
-        self, make: Callable[..., Any], *arguments: Any, environment: Mapping[str, str], notes: str = ""
+        self,
+        make: Callable[..., Any],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
+        notes: str = "",
     ):
         self.notes = notes
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_answer, args=(theirs, make, arguments), daemon=True)
-        with _variables(environment):
+        with _variables(environment or {}):
             self._process.start()
         theirs.close()  # so that its end is the end of the pipe
         self._wait()
@@ -47,7 +51,7 @@ class OwnProcess:
         except EOFError:
             error = self._end()
         if error is not None:
-            raise ValueError(f"a peer's own process: {error}")
+            raise ValueError(f"a baseline's own process: {error}")
 
     def _end(self) -> str:
         """How the process ended; SIGILL is an instruction that this processor does not run."""
@@ -59,10 +63,10 @@ class OwnProcess:
 def _answer(connection: Connection, make: Callable[..., Any], arguments: tuple) -> None:
     """The other process: says when it is ready, and after each workload that it is answered, or what went wrong."""
     try:
-        contestant = make(*arguments)
+        baseline = make(*arguments)
         connection.send(None)
         while True:
-            contestant.generate(connection.recv())
+            baseline.generate(connection.recv())
             connection.send(None)
     except EOFError:  # nobody asks any more
         return

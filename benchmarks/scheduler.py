@@ -1,20 +1,26 @@
-"""What a scheduler costs: everything in a step but the model, by the number of requests that wait."""
+"""`pdm run bench-scheduler`: the cost of a step without its model, by the number of requests that wait."""
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from types import ModuleType
 from typing import Any
 
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.capabilities import ends_at_a_blank
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_kit.trace.samples import turned
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.trace import percentile
 from tiny_llm_kit.trace.workload import RUNNING, RequestSpec
 
-from .options import COUNT, COUNTS, option
+from .command import Tell, carry_out
+from .options import bench_parser, count, counts, plain, plan_of
 
 # Shown name -> (the queue's class in `serving`, options of `Turns`).
 SCHEDULERS = {
@@ -31,9 +37,9 @@ PROMPTS, ANSWER, CHUNK, SLOTS, MAX_SEQ_LEN = (40, 700, 150, 300, 90), 12, 128, 8
 class SchedulerPlan:
     """What to measure."""
 
-    waiting: tuple[int, ...] = option((10, 100, 1_000, 10_000), "requests that wait", **COUNTS)
-    steps: int = option(200, "of one sample", **COUNT)
-    rounds: int = option(7, "samples of each, taken in turns", **COUNT)
+    waiting: tuple[int, ...] = counts((10, 100, 1_000, 10_000), "requests that wait")
+    steps: int = count(200, "steps of one sample")
+    rounds: int = count(7, "samples of each, taken in turns")
 
 
 @dataclass
@@ -53,7 +59,7 @@ class Filled:
     options: dict[str, Any]
     waiting: int
     clock: Callable[[], float] = time.process_time
-    _numbers: Iterator[int] = field(default_factory=count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _left: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
@@ -97,8 +103,8 @@ class Filled:
         return seconds
 
 
-def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[str, Any]:
-    """Seconds a step of every scheduler with every number of waiting requests: means and p99 of every round."""
+def measure(plan: SchedulerPlan, names: ModuleType, tell: Tell) -> dict[str, Any]:
+    """Seconds per step of every scheduler with every number of waiting requests: mean and p99 of every round."""
     before = provenance("cpu")
     filled = {
         (name, waiting): Filled(names, *SCHEDULERS[name], waiting)
@@ -107,12 +113,11 @@ def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[
     }
     for one in filled.values():
         one.sample(plan.steps)  # until all slots are taken
-    rounds = {key: [] for key in filled}
-    keys = list(filled)
-    for number in progress(range(plan.rounds)):
+    rounds: dict[tuple[str, int], list[list[float]]] = {key: [] for key in filled}
+    for number in range(plan.rounds):
+        tell(f"round {number + 1}", plan.rounds)
         gc.collect()  # the garbage of one round is not the cost of the next
-        turn = number % len(keys)
-        for key in keys[turn:] + keys[:turn]:
+        for key in turned(filled, number):
             rounds[key].append(filled[key].sample(plan.steps))
     cases = [
         {
@@ -123,11 +128,25 @@ def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[
         }
         for (name, waiting), samples in rounds.items()
     ]
-    shape = {"slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER}
+    load = {"slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER}
     return {
         "kind": "scheduler",
         "backend": "no model",
-        "plan": {**plan.__dict__, "waiting": list(plan.waiting), **shape},
+        "plan": plain(plan) | load,
         "provenance": before,
         "cases": cases,
     }
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options = bench_parser("scheduler", __doc__, SchedulerPlan, has_model=False).parse_args(argv)
+    plan = plan_of(SchedulerPlan, options, waiting=tuple(sorted(set(options.waiting))))
+    with ends_at_a_blank(needs=Day(2, 7)):
+        carry_out(
+            "scheduler", options, argv, lambda tell: measure(plan, resolve_serving(options.solution), tell)
+        )
+
+
+if __name__ == "__main__":
+    main()

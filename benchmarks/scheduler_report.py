@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from tiny_llm_kit.trace.samples import spread
 
-from .origin import origin
+from .report import figures_table, print_header, print_target
 
 LIMIT, FLAT = 0.5e-3, 1.5  # seconds a step; how many times the shortest queue's the longest one's may be
 
@@ -26,11 +25,8 @@ def by_scheduler(result: Mapping[str, Any]) -> dict[str, list[Mapping]]:
 def table(result: Mapping[str, Any]) -> Table:
     """A row a scheduler; the mean of a step in the median round, and how it grows."""
     cases = by_scheduler(result)
-    shown = Table("ms a step, waiting:", box=None, pad_edge=False)
-    for waiting in result["plan"]["waiting"]:
-        shown.add_column(f"{waiting:,}", justify="right")
-    for heading in ("growth", "p99", "spread"):
-        shown.add_column(heading, justify="right")
+    waiting = [f"{number:,}" for number in result["plan"]["waiting"]]
+    shown = figures_table("ms a step, waiting:", *waiting, "growth", "p99", "spread")
     for name, of_name in cases.items():
         longest = of_name[-1]
         shown.add_row(
@@ -61,12 +57,8 @@ def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """What was measured, on which machine, the table, and the targets."""
     plan = result["plan"]
-    origin(
-        console,
-        result,
-        "everything in a step but the model",
-        f"{plan['rounds']} rounds of {plan['steps']} steps",
-    )
+    how = f"{plan['rounds']} rounds of {plan['steps']} steps"
+    print_header(console, result, "everything in a step but the model", how)
     prompts = ", ".join(map(str, plan["prompts"]))
     console.print(
         f"\n{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns,\n"
@@ -75,4 +67,4 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     )
     console.print(table(result))
     for says, is_met in targets(result):
-        console.print(Text.assemble(("met   ", "green") if is_met else ("missed", "red"), f"  {says}"))
+        print_target(console, is_met, says)

@@ -1,4 +1,4 @@
-"""Throughput as tables: requests and tokens per second of every contestant; latencies and counts of our engine."""
+"""Throughput as tables: requests and tokens per second of every engine; latencies and counts of our engine."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,7 @@ from rich.table import Table
 from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.text import counted
 
-from .contest import OURS
-from .origin import origin
+from .report import OURS, figures_table, model_name, print_header
 
 LATENCIES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "longest_gap")
 
@@ -26,10 +25,8 @@ def per_second(runs: list[Mapping], *counts: str) -> float:
 
 
 def speeds(result: Mapping[str, Any]) -> Table:
-    """A row per contestant, ours first."""
-    shown = Table("engine", box=None, pad_edge=False)
-    for heading in ("requests/s", "tokens/s", "of answers", "spread", "tiny-llm is"):
-        shown.add_column(heading, justify="right")
+    """A row per engine, ours first."""
+    shown = figures_table("engine", "requests/s", "tokens/s", "of answers", "spread", "tiny-llm is")
     ours = seconds_of(result["runs"][OURS])
     for name, runs in result["runs"].items():
         shown.add_row(
@@ -46,9 +43,7 @@ def speeds(result: Mapping[str, Any]) -> Table:
 
 def latencies(result: Mapping[str, Any]) -> Table:
     """Milliseconds of the requests of our engine, in each way that it ran: the medians of the rounds."""
-    shown = Table("ms", box=None, pad_edge=False)
-    for heading in ("TTFT p50", "p99", "TBT p50", "p99", "longest gap"):
-        shown.add_column(heading, justify="right")
+    shown = figures_table("ms", "TTFT p50", "p99", "TBT p50", "p99", "longest gap")
     for name, runs in ours(result):
         values = [[run[each] for run in runs if run[each] is not None] for each in LATENCIES]
         shown.add_row(name, *(f"{1000 * statistics.median(each):.1f}" if each else "–" for each in values))
@@ -57,9 +52,7 @@ def latencies(result: Mapping[str, Any]) -> Table:
 
 def counts(result: Mapping[str, Any]) -> Table:
     """What our engine did in its last run, in each way that it ran."""
-    shown = Table("", box=None, pad_edge=False)
-    for heading in ("calls", "padding", "prefix hits", "preemptions", "graphs", "peak KV blocks"):
-        shown.add_column(heading, justify="right")
+    shown = figures_table("", "calls", "padding", "prefix hits", "preemptions", "graphs", "peak KV blocks")
     for name, runs in ours(result):
         run = runs[-1]
         shown.add_row(
@@ -89,24 +82,22 @@ def graphs(run: Mapping[str, Any]) -> str:
 
 
 def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
-    """The contestants with more figures than their seconds."""
+    """The engines with more figures than their seconds."""
     return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
 
 
-def model_name(plan: Mapping[str, Any]) -> str:
-    layers = f", {plan['layers']} layers" if plan["layers"] else ""
-    is_random = plan["config"] or plan["random_weights"]
+def quantized(plan: Mapping[str, Any]) -> str:
+    """What of the model is quantised, and to how many bits."""
     bits = f", layers in {plan['quantization']}" if plan["quantization"] else ""
-    bits += f", head in {plan['head_quantization']}" if plan.get("head_quantization") else ""
-    return f"{plan['config'] or plan['model']}{layers}{', random weights' if is_random else ''}, {plan['dtype']}{bits}"
+    return bits + (f", head in {plan['head_quantization']}" if plan.get("head_quantization") else "")
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """What was measured, on what machine, and the tables."""
     plan, machine = result["plan"], result["provenance"]["machine"]
     runs = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
-    how = f"{runs}, load before {machine['load_before']}"
-    origin(console, result, model_name(plan), how)
+    what = f"{model_name(plan)}, {plan['dtype']}{quantized(plan)}"
+    print_header(console, result, what, f"{runs}, load before {machine['load_before']}")
     console.print(f"\n{result['dataset']}")
     chunking = "chunked" if plan["enable_chunked_prefill"] else "whole prompts"
     console.print(

@@ -1,4 +1,4 @@
-"""Servers that the benchmark starts: ours with its options, and a peer's on the same model."""
+"""Servers that the benchmark starts: ours with its options, and that of transformers on the same model."""
 
 import json
 import os

@@ -3,9 +3,16 @@
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from rich.progress import track
+Item = TypeVar("Item")
+
+
+def turned(items: Iterable[Item], number: int) -> list[Item]:
+    """The items in their order; each round `number` begins with another one."""
+    listed = list(items)
+    start = number % len(listed)
+    return listed[start:] + listed[:start]
 
 
 def interleave(
@@ -14,7 +21,7 @@ def interleave(
     warmup: int = 1,
     *,
     clock: Callable[[], float] = time.perf_counter,
-    progress: Callable[[Iterable], Iterable] = lambda rounds: track(rounds, "rounds"),
+    progress: Callable[[Iterable], Iterable] = iter,
 ) -> dict[Any, list[float]]:
     """Seconds of every candidate in every round. In a round each runs once; the order turns from round to round.
 
@@ -22,14 +29,15 @@ def interleave(
         candidates: name -> what to time; it returns when its work is done.
         rounds: samples of each.
         warmup: calls of each that are not counted.
+        clock: seconds.
+        progress: wraps the rounds, to show them.
     """
     for run in candidates.values():
         for _ in range(warmup):
             run()
-    names, seconds = list(candidates), {name: [] for name in candidates}
+    seconds: dict[Any, list[float]] = {name: [] for name in candidates}
     for number in progress(range(rounds)):
-        turned = names[number % len(names) :] + names[: number % len(names)]
-        for name in turned:
+        for name in turned(candidates, number):
             start = clock()
             candidates[name]()
             seconds[name].append(clock() - start)
@@ -38,7 +46,7 @@ def interleave(
 
 def medians(candidates: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, float]:
     """The median seconds of every candidate, see `interleave`."""
-    samples = interleave(candidates, rounds, progress=iter)
+    samples = interleave(candidates, rounds)
     return {name: statistics.median(seconds) for name, seconds in samples.items()}
 
 

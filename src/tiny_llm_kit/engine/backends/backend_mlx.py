@@ -1,4 +1,4 @@
-"""MLX under the names that both ports share. In the kit, only this file and a benchmark's peer import mlx.
+"""MLX under the names that both ports share. In the kit, only this file and a benchmark's baseline import mlx.
 
 Twin of `backend_torch.py`.
 """

@@ -1,4 +1,4 @@
-"""llama.cpp as a contestant, through the C interface that `llama-cpp-python` binds. CPU only."""
+"""llama.cpp as a baseline, through the C interface that `llama-cpp-python` binds. CPU only."""
 
 import ctypes
 import re
@@ -35,12 +35,12 @@ llama_cpp.llama_log_set(keep_errors, ctypes.c_void_p(0))
 
 
 def failed(what: str) -> ValueError:
-    """That llama.cpp cannot do this, and its reasons."""
+    """The error for what llama.cpp cannot do, with its reasons."""
     return ValueError(f"llama.cpp cannot {what}: {'; '.join(errors)}")
 
 
-def own_llama_cpp(
-    checkpoint: RandomCheckpoint, rows: int, room: int, threads: int, quantization: str | None
+def generators(
+    name: str, checkpoint: RandomCheckpoint, rows: int, room: int, threads: int, quantization: str | None
 ) -> dict[str, OwnProcess]:
     """llama.cpp with each of its caches, in processes of their own that read the checkpoint's weights from a file.
 
@@ -59,8 +59,7 @@ def own_llama_cpp(
             file = quantized(file, FILE_TYPES[quantization], threads)
 
         def start(is_unified: bool, notes: str) -> OwnProcess:
-            sizes = rows, room, threads
-            return OwnProcess(LlamaCppBatch, str(file), *sizes, is_unified, environment={}, notes=notes)
+            return OwnProcess(LlamaCppBatch, str(file), rows, room, threads, is_unified, notes=notes)
 
         layers, head = matrix_types(file)
         both = f"layers in {layers}, head in {head}, keys and values in F16; built with {units()}"
