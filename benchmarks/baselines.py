@@ -1,5 +1,10 @@
-"""Other engines on the same random weights: which there are, what each needs, and how it is made."""
+"""Other engines on the same random weights: which there are, what each needs, and where it is made.
 
+A file of a baseline has `generators`, which makes engines that answer workloads, in each way to use them that their
+users would try; and perhaps `callers`, which makes engines whose single calls are timed.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -7,13 +12,12 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.trace.shapes import RandomCheckpoint
 from tiny_llm_kit.trace.workload import Workload
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a baseline needs.
+    """The needs of a baseline.
 
     Args:
         backend: whose weights it reads.
@@ -31,9 +35,9 @@ class Baseline:
 
 
 class Generates(Protocol):
-    """An engine that answers a workload; returns when the host has every token."""
+    """An engine that answers a workload. It returns when the host has every token, perhaps with figures of its own."""
 
-    def generate(self, workload: Workload) -> None: ...
+    def generate(self, workload: Workload) -> Mapping[str, Any] | None: ...
 
 
 PIP = "run `python -m pip install {}` in this project's environment"
@@ -48,7 +52,7 @@ BASELINES = {
 
 
 def module_of(name: str, port: Port) -> ModuleType:
-    """The file that makes a baseline.
+    """Import the file that makes a baseline.
 
     Raises:
         ValueError: it runs on the other port or another device, or is not installed; the message says what to do.
@@ -63,28 +67,3 @@ def module_of(name: str, port: Port) -> ModuleType:
     if None in map(find_spec, needed.modules):
         raise ValueError(f"--compare {name}: not installed; {needed.installing}")
     return import_module(f"{__package__}.{needed.file}")
-
-
-def callers(name: str, port: Port, checkpoint: RandomCheckpoint) -> dict[str, Any]:
-    """A baseline whose single calls are timed, with each of its caches. It raises what `module_of` does."""
-    return module_of(name, port).callers(checkpoint)
-
-
-def generators(
-    name: str, port: Port, checkpoint: RandomCheckpoint | None, **limits: Any
-) -> dict[str, Generates]:
-    """A baseline that answers workloads, in each way to use it that its users would try.
-
-    Args:
-        name: one of `BASELINES`.
-        checkpoint: whose weights are all drawn already; None if the weights are not random.
-        limits: `rows` that run at a time, `room` for the tokens of the longest request, `threads` of all calls, and
-            `quantization`, "4bit", "8bit" or None.
-
-    Raises:
-        ValueError: the weights are not random, or the baseline cannot run here.
-    """
-    module = module_of(name, port)
-    if checkpoint is None:
-        raise ValueError(f"--compare {name} shares random weights: add --random-weights, or --config NAME")
-    return module.generators(name, checkpoint, **limits)

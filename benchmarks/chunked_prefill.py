@@ -8,6 +8,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tiny_llm_kit.course.address import Day
@@ -19,7 +20,7 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, resolve_serving
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import turned
+from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving, serve
 from tiny_llm_kit.trace.shapes import SHAPES, random_network, random_runner
 from tiny_llm_kit.trace.trace import WHOLE
@@ -30,9 +31,7 @@ from .engine_load import trace_of_run
 from .options import check_context, count, counts, option, plain, plan_of
 from .report import model_name
 
-EngineOf = Callable[
-    [int, Workload], LLMEngine
-]  # Week 3's engine with this budget, and places for this workload
+EngineOf = Callable[[int, Workload], LLMEngine]  # Week 3's, with this budget and places for this workload
 # Shown name -> (whether the prompt is chunked, options of `Turns`).
 POLICIES = {
     "unchunked": (False, {}),
@@ -54,7 +53,7 @@ def tokens(default: int, help: str) -> Any:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to measure."""
+    """Options of the preset."""
 
     model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
     config: str | None = option(
@@ -78,13 +77,13 @@ class SweepPlan:
 
     @property
     def number_of_runs(self) -> int:
-        """Of both sweeps, both cases of the policies and three of the engines; each has one more than rounds."""
+        """Runs of both sweeps, both cases of the policies and three of the engines; of each one more than rounds."""
         engines = 3 * (1 + 2 * len(self.hybrid)) if self.hybrid else 0
         return (2 * (len(self.steps) + len(POLICIES)) + engines) * (self.rounds + 1)
 
 
 def run(options: argparse.Namespace, argv: list[str] | None) -> None:
-    """Carries out the preset."""
+    """Measure the preset, show and keep the result."""
     steps = tuple(dict.fromkeys([*options.steps, None]))  # with none, which all are compared with
 
     def measured(tell: Tell) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def measure(
     progress: Progress,
     engine_of: EngineOf | None = None,
 ) -> dict[str, Any]:
-    """Every workload with every chunk size, then every policy, then both engines.
+    """Measure every workload with every chunk size, then every policy, then both engines.
 
     Args:
         engine_of: for `plan.hybrid`.
@@ -198,10 +197,11 @@ def _in_turns(
     plan: SweepPlan, workload: Workload, cast: Mapping[str, Callable[[], dict]], progress: Progress
 ) -> dict[str, Any]:
     """The figures of each engine in every round; one warm-up run of each goes before."""
-    figures: dict[str, list[dict]] = {name: [] for name in cast}
-    for number in range(-1, plan.rounds):
-        for name in turned(cast, number):
-            progress(f"{workload.name}, {name}")
-            figures[name].append(cast[name]())
+
+    def run(name: str, number: int) -> dict[str, Any]:
+        progress(f"{workload.name}, {name}")
+        return cast[name]()
+
+    figures = in_turns({name: partial(run, name) for name in cast}, range(-1, plan.rounds))
     runs = {name: found[1:] for name, found in figures.items()}
     return {"name": workload.name, "says": workload.says, "runs": runs}

@@ -1,4 +1,4 @@
-"""What every benchmark command does: find the port, measure with a bar, print the tables, keep the result."""
+"""The frame of every benchmark command: find the port, measure with a bar, print the tables, keep the result."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from . import reports
 
 
 class Tell(Protocol):
-    """Told what begins now, and of how many runs it is one if that is known."""
+    """A listener for each run that begins, and for the number of runs if that is known."""
 
     def __call__(self, what: str, total: int | None = None) -> object: ...
 
@@ -37,7 +37,7 @@ def carry_out(
     argv: list[str] | None,
     measure: Callable[[Tell], Mapping[str, Any]],
 ) -> None:
-    """Measures and shows the result; keeps it where `--json` and `--save` say. Wrong input ends with one line.
+    """Measure, and show the result; keeps it where `--json` and `--save` say. Wrong input ends with one line.
 
     Args:
         kind: of the command, for `pdm run bench-KIND`.

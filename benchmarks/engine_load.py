@@ -42,7 +42,7 @@ class EngineLoad:
             self._decodes += 1
 
     def run(self) -> None:
-        """Serves every request to its end. If nothing is left to do, the next one arrives at once.
+        """Serve every request to its end. If nothing is left to do, the next one arrives at once.
 
         Raises:
             ValueError: a request failed.
@@ -65,7 +65,7 @@ class EngineLoad:
 
 
 class Counts:
-    """Counts calls of the model, preemptions and KV blocks in use: a listener, and a `PackedModel` around the engine's.
+    """Counter of calls, preemptions and KV blocks in use: a listener, and a `PackedModel` around the engine's.
 
     Args:
         engine: whose; its scheduler must be new.
@@ -109,7 +109,7 @@ class Counts:
 
 
 def figures_of_run(engine: LLMEngine, workload: Workload) -> dict[str, Any]:
-    """Serves a workload, with an empty prefix cache: latencies in seconds, and counts."""
+    """Serve a workload, with an empty prefix cache: latencies in seconds, and counts."""
     engine.reset_prefix_cache()
     counts, recorder = Counts(engine), Recorder(engine.max_num_batched_tokens)
     load = EngineLoad(engine, workload, recorder, counts)
@@ -119,7 +119,7 @@ def figures_of_run(engine: LLMEngine, workload: Workload) -> dict[str, Any]:
 
 
 def trace_of_run(engine: LLMEngine, workload: Workload) -> Trace:
-    """Serves a workload, with an empty prefix cache: what its stalls and gaps were against its promise."""
+    """Serve a workload, with an empty prefix cache: its trace, with stalls against the workload's promise."""
     engine.reset_prefix_cache()
     recorder = Recorder(workload.promise)
     EngineLoad(engine, workload, recorder).run()

@@ -25,7 +25,7 @@ def policies() -> list[str]:
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """What our engine is asked for, and how it runs."""
+    """Options of the load and of our engine."""
 
     input_len: int = count(128, "tokens of a prompt")
     output_len: int = count(32, "tokens of an answer")
@@ -48,7 +48,7 @@ class EnginePlan:
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether weights are random; raises ValueError if `layers` are given and they are not."""
+        """Whether weights are random. Raises ValueError if `layers` are given and they are not."""
         return check_layers(self.config, self.random_weights, self.layers)
 
     def engine_options(self) -> dict[str, Any]:

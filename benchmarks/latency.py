@@ -5,6 +5,7 @@ token. `chunk` computes tokens of a prompt without the head, and is compared wit
 memory delivers, and what the fastest large product computes (the roofline of Williams, Waterman and Patterson, 2009).
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from tiny_llm_kit.trace.samples import interleave
 from tiny_llm_kit.trace.shapes import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 from tiny_llm_kit.trace.workload import prompt_of
 
-from .baselines import callers
+from .baselines import module_of
 from .command import Tell, carry_out, port_of
 from .model_calls import Week2Calls, Week3Calls
 from .options import (
@@ -34,7 +35,6 @@ from .options import (
     plain,
     plan_of,
     switch,
-    threads_option,
 )
 from .report import OURS
 
@@ -43,7 +43,7 @@ PHASES = ("decode", "prefill", "chunk")
 
 @dataclass(frozen=True)
 class LatencyPlan:
-    """What to measure. Names are those of vLLM's `bench latency` where they mean the same."""
+    """Options of the command. Names are those of vLLM's `bench latency` where they mean the same."""
 
     config: str = option("qwen3-0.6b", "a shape; its weights are random", choices=sorted(SHAPES))
     layers: int | None = count(None, "fewer layers than the shape has, for slow machines")
@@ -64,7 +64,9 @@ class LatencyPlan:
     compare: tuple[str, ...] = option(
         (), "baselines on the same weights", choices=["transformers", "mlx-lm"], nargs="+", metavar="WHAT"
     )
-    threads: tuple[int, ...] = threads_option()
+    threads: tuple[int, ...] = counts(
+        tuple(sorted({1, os.cpu_count() or 1})), "each is measured; the best is shown"
+    )
     rounds: int = count(7, "samples of each engine, taken in turns")
 
     @property
@@ -92,7 +94,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """What a call computes: `rows` rows after `context` tokens, or a prompt or chunk of `context` tokens."""
+    """A call that is timed: `rows` rows after `context` tokens, or a prompt or chunk of `context` tokens."""
 
     phase: str
     rows: int
@@ -114,7 +116,7 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
         name = f"{OURS} packed" if plan.enforce_eager else f"{OURS} compiled"
         found[name] = Week3Calls(port, checkpoint, plan.enforce_eager, max(plan.batch_size), plan.longest + 1)
     for name in plan.compare:
-        found |= callers(name, port, checkpoint)
+        found |= module_of(name, port).callers(checkpoint)
     return found
 
 
@@ -123,7 +125,7 @@ def _week2(plan: LatencyPlan, port: Port, checkpoint: Any) -> Week2Calls:
 
 
 def measure(plan: LatencyPlan, port: Port, tell: Tell) -> dict[str, Any]:
-    """Seconds of every call of every engine with every number of threads, and the two roofs of each number.
+    """Measure every call of every engine with every number of threads, and the two roofs of each number.
 
     Raises:
         ValueError: a call is longer than what the model reads, or a baseline cannot run here.
@@ -163,7 +165,7 @@ def _groups(plan: LatencyPlan, phase: str) -> list[list[Case]]:
 def _calls(
     plan: LatencyPlan, cast: Mapping[str, Caller], group: Iterable[Case]
 ) -> Iterator[tuple[tuple[Case, str], Callable[[], object]]]:
-    """What is timed for each case, by case and name of the engine. A baseline has no chunks."""
+    """The calls of each case, by case and name of the engine. A baseline has no chunks."""
     for case in group:
         prompt = prompt_of(case.context, shape(plan.config).vocab_size)
         for name, engine in cast.items():

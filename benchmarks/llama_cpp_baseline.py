@@ -35,7 +35,7 @@ llama_cpp.llama_log_set(keep_errors, ctypes.c_void_p(0))
 
 
 def failed(what: str) -> ValueError:
-    """The error for what llama.cpp cannot do, with its reasons."""
+    """Build the error for something that llama.cpp cannot do, with its reasons."""
     return ValueError(f"llama.cpp cannot {what}: {'; '.join(errors)}")
 
 
@@ -70,7 +70,7 @@ def generators(
 
 
 def quantized(file: Path, kind: int, threads: int) -> Path:
-    """Quantises a file with llama.cpp's defaults, which keep more bits of the head, and so of a tied embedding."""
+    """Quantise a file with llama.cpp's defaults, which keep more bits of the head, and so of a tied embedding."""
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype, options.nthread, options.allow_requantize = kind, threads, True
     target = file.with_name("quantized.gguf")
@@ -80,7 +80,7 @@ def quantized(file: Path, kind: int, threads: int) -> Path:
 
 
 def units() -> str:
-    """What its build uses of the processor, and which libraries."""
+    """The parts of the processor and the libraries that its build uses."""
     return ", ".join(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))
 
 
@@ -99,7 +99,7 @@ class RunningRequest:
     left: int
 
     def advance(self, token: int) -> None:
-        """Its tokens are in the cache, and this is the next one."""
+        """Count its tokens as cached, and take the next one."""
         self.position += len(self.tokens)
         self.tokens, self.left = (token,), self.left - 1
 
@@ -142,7 +142,7 @@ class LlamaCppBatch:
         return options
 
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for."""
+        """Answer all requests, each with as many tokens as it asks for."""
         waiting, running = deque(workload.requests), {}
         while waiting or running:
             self._admit(waiting, running)
@@ -153,7 +153,7 @@ class LlamaCppBatch:
                     llama_cpp.llama_memory_seq_rm(self._memory, place, -1, -1)
 
     def _admit(self, waiting: deque[RequestSpec], running: dict[int, RunningRequest]) -> None:
-        """Starts requests while there are places, and room for their whole prompts in the next call."""
+        """Start requests while there are places, and room for their whole prompts in the next call."""
         tokens = len(running)
         for place in sorted(set(range(self.rows)) - set(running)):
             if not waiting or tokens + waiting[0].tokens > self.call_tokens:
@@ -163,7 +163,7 @@ class LlamaCppBatch:
             running[place] = RunningRequest(spec.prompt, 0, spec.answer)
 
     def _step(self, running: Mapping[int, RunningRequest]) -> dict[int, int]:
-        """One call: the most probable next token of each request, by its place."""
+        """Run one call: the most probable next token of each request, by its place."""
         places = sorted(running)  # so that neighbours are found: see `is_unified`
         self._fill([(place, running[place]) for place in places])
         if status := llama_cpp.llama_decode(self._context, self._batch):
@@ -174,7 +174,7 @@ class LlamaCppBatch:
         return dict(zip(places, logits.argmax(-1).tolist(), strict=True))
 
     def _fill(self, requests: Sequence[tuple[int, RunningRequest]]) -> None:
-        """Writes the tokens of a call; of each request only the last one gets logits."""
+        """Write the tokens of a call; of each request only the last one gets logits."""
         batch, at = self._batch, 0
         for place, request in requests:
             for offset, token in enumerate(request.tokens):

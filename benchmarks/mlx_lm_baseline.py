@@ -23,8 +23,8 @@ def callers(checkpoint: RandomCheckpoint) -> dict[str, "MlxLm"]:
     return {"mlx-lm": MlxLm(checkpoint)}
 
 
-def generators(name: str, checkpoint: RandomCheckpoint, rows: int, **limits: Any) -> dict[str, Any]:
-    """Its batches in this process, or as pip installs it: in one of its own."""
+def generators(name: str, checkpoint: RandomCheckpoint, rows: int, *_: Any) -> dict[str, Any]:
+    """The batches of mlx-lm in this process, or as pip installs it, in one of its own."""
     if name == "mlx-lm":
         return {name: MlxLmBatch(checkpoint, rows)}
     own = OwnProcess(
@@ -53,7 +53,7 @@ class MlxLm:
         self.model.load_weights(list(self.checkpoint.weights.items()), strict=True)
 
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into a fresh cache, and chooses the next token."""
+        """Compute a prompt into a fresh cache, and chooses the next token."""
         self._next([tokens], make_prompt_cache(self.model))
 
     def _next(self, tokens: list[list[int]], cache: list) -> list[int]:
@@ -64,7 +64,7 @@ class MlxLm:
         return mx.argmax(head(last), axis=-1).tolist()
 
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """Makes a batch of rows that hold `context` random tokens, with room for `steps` more."""
+        """Make a batch of rows that hold `context` random tokens, with room for `steps` more."""
         config, dtype = self.checkpoint.config, self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
         shape = (rows, config.num_key_value_heads, context, config.head_dim)
         self._past = make_prompt_cache(self.model)
@@ -74,7 +74,7 @@ class MlxLm:
         self.rows, self.context, self.steps = rows, context, steps
 
     def decode(self) -> None:
-        """Decodes `steps` tokens per row, each read by the host; then the cache is as it was."""
+        """Decode `steps` tokens per row, each read by the host; then the cache is as it was."""
         tokens = [[1]] * self.rows
         for _ in range(self.steps):
             tokens = [[token] for token in self._next(tokens, self._past)]
@@ -107,7 +107,7 @@ class MlxLmBatch:
         self.model = MlxLm(self.checkpoint).model
 
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for."""
+        """Answer all requests, each with as many tokens as it asks for."""
         prompts, answers = zip(*((list(spec.prompt), spec.answer) for spec in workload.requests), strict=True)
         batch_generate(
             self.model,
@@ -120,6 +120,6 @@ class MlxLmBatch:
 
 
 def own_mlx_lm(config: ModelConfig, dtype: str, device: str, rows: int) -> MlxLmBatch:
-    """Makes an `MlxLmBatch` with weights of its own, for a process of its own."""
+    """Make an `MlxLmBatch` with weights of its own, for a process of its own."""
     kit.pick_device(device)
     return MlxLmBatch(RandomCheckpoint(config, kit, dtype, device), rows)

@@ -29,13 +29,13 @@ class Week2Calls:
         self._batch: list = []
 
     def prefill(self, tokens: Sequence[int], sample: bool = True) -> None:
-        """Computes a prompt into fresh caches and, if it is to be sampled, chooses the next token."""
+        """Compute a prompt into fresh caches and, if it is to be sampled, chooses the next token."""
         cache = self.runner.create_kv_cache(len(tokens) + 1)
         self.runner.prefill(tokens, 0, cache, sample=sample)
         _release(cache)
 
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """Makes a batch of rows that hold `context` random tokens, with room for `steps` more."""
+        """Make a batch of rows that hold `context` random tokens, with room for `steps` more."""
         _release(self._batch)
         config, port = self.model.config, self.port
         shape = (1, config.num_key_value_heads, context, config.head_dim)
@@ -49,7 +49,7 @@ class Week2Calls:
         self.rows, self.context, self.steps = rows, context, steps
 
     def decode(self) -> None:
-        """Decodes `steps` tokens per row, each read by the host; then the batch is as it was."""
+        """Decode `steps` tokens per row, each read by the host; then the batch is as it was."""
         tokens: list[int | None] = [1] * self.rows
         for step in range(self.steps):
             tokens = self.runner.decode(tokens, [self.context + step] * self.rows, self._batch)
@@ -88,21 +88,21 @@ class Week3Calls:
         ).engine
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Computes a prompt from position 0, and chooses the next token."""
+        """Compute a prompt from position 0, and chooses the next token."""
         self._run([tokens], 0)
 
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """Takes rows of `context` tokens, whatever their blocks hold, with room for `steps` more."""
+        """Take rows of `context` tokens, whatever their blocks hold, with room for `steps` more."""
         self.rows, self.context, self.steps = rows, context, steps
 
     def decode(self) -> None:
-        """Decodes `steps` tokens per row, each read by the host."""
+        """Decode `steps` tokens per row, each read by the host."""
         tokens = [1] * self.rows
         for step in range(self.steps):
             tokens = self._run([[token] for token in tokens], self.context + step)
 
     def _run(self, rows: Sequence[Sequence[int]], context: int) -> list[int]:
-        """One call: the next token of each row, which has `context` tokens in its own blocks already."""
+        """Run one call: the next token of each row, which has `context` tokens in its own blocks already."""
         names, size = self.engine.names, len(rows[0])
         tables = [list(range(row * self.blocks, (row + 1) * self.blocks)) for row in range(len(rows))]
         stop = context + size

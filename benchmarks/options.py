@@ -1,7 +1,6 @@
 """Options of the benchmark commands: those that all have, and the fields of a plan."""
 
 import argparse
-import os
 import re
 from dataclasses import field, fields
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ Plan = TypeVar("Plan")
 
 
 def option(default: Any, help: str = "", **argument: Any) -> Any:
-    """A field of a plan that is an option of its command as well; `argument` is what argparse takes."""
+    """A field of a plan that is also an option of its command; `argument` is what argparse takes."""
     return field(default=default, metadata={"help": help, **argument})
 
 
@@ -37,11 +36,6 @@ def flag(help: str) -> Any:
 def switch(default: bool | None, help: str) -> Any:
     """An option with its opposite, `--no-…`."""
     return option(default, help, action=argparse.BooleanOptionalAction)
-
-
-def threads_option() -> Any:
-    """Numbers of threads, each of which is measured."""
-    return counts(tuple(sorted({1, os.cpu_count() or 1})), "each is measured; the best is shown")
 
 
 def bench_parser(
@@ -88,7 +82,7 @@ def plain(plan: Any) -> dict[str, Any]:
 
 
 def check_context(tokens: int, longest: int) -> None:
-    """Refuses what is longer than the model reads: some kernels would read past the end of their tables.
+    """Refuse what is longer than the model reads: some kernels would read past the end of their tables.
 
     Raises:
         ValueError: `tokens` are more than `longest`.

@@ -14,7 +14,7 @@ BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "mlx-
 
 
 def print_header(console: Console, result: Mapping[str, Any], what: str, how: str) -> None:
-    """Prints model, machine, versions and date.
+    """Print model, machine, versions and date.
 
     Args:
         what: the model and its type.
@@ -45,6 +45,6 @@ def figures_table(first: str, *headings: str, no_wrap: bool = False) -> Table:
 
 
 def print_target(console: Console, is_met: bool, text: str) -> None:
-    """Prints a target, and whether it was met."""
+    """Print a target, and whether it was met."""
     mark = ("met   ", "green") if is_met else ("missed", "red")
     console.print(Text.assemble(mark, f"  {text}"))

@@ -30,5 +30,5 @@ def command_of(result: Mapping[str, Any]) -> str:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """The result as its own command prints it."""
+    """Print the result as its own command does."""
     SHOW[result["kind"]](console, result)

@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +14,7 @@ from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.port import resolve_serving
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import turned
+from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.trace import percentile
@@ -35,7 +36,7 @@ PROMPTS, ANSWER, CHUNK, SLOTS, MAX_SEQ_LEN = (40, 700, 150, 300, 90), 12, 128, 8
 
 @dataclass(frozen=True)
 class SchedulerPlan:
-    """What to measure."""
+    """Options of the command."""
 
     waiting: tuple[int, ...] = counts((10, 100, 1_000, 10_000), "requests that wait")
     steps: int = count(200, "steps of one sample")
@@ -44,7 +45,7 @@ class SchedulerPlan:
 
 @dataclass
 class Filled:
-    """A scheduler for which this many requests always wait.
+    """A scheduler with a constant number of waiting requests.
 
     Args:
         names: the module `serving` of a solution.
@@ -82,7 +83,7 @@ class Filled:
             self._left.append(event.request)
 
     def refill(self) -> None:
-        """Adds a request like each that has left the queue: the work of a step is the same, however many wait."""
+        """Add a request like each that has left the queue: the work of a step is the same, however many wait."""
         while self._left:
             left = self._left.pop()
             self._add(len(left.prompt_tokens), left.priority)
@@ -92,7 +93,7 @@ class Filled:
         self.scheduler.add(self._serving.request(spec, next(self._numbers)))
 
     def sample(self, steps: int) -> list[float]:
-        """Seconds of this many steps, one by one. What ends is replaced between two of them, and not timed."""
+        """Time this many steps, one by one, in seconds. What ends is replaced between two of them, and not timed."""
         seconds = []
         for _ in range(steps):
             start = self.clock()
@@ -104,7 +105,7 @@ class Filled:
 
 
 def measure(plan: SchedulerPlan, names: ModuleType, tell: Tell) -> dict[str, Any]:
-    """Seconds per step of every scheduler with every number of waiting requests: mean and p99 of every round."""
+    """Measure the steps of every scheduler with every number of waiting requests: mean and p99 of every round."""
     before = provenance("cpu")
     filled = {
         (name, waiting): Filled(names, *SCHEDULERS[name], waiting)
@@ -113,12 +114,13 @@ def measure(plan: SchedulerPlan, names: ModuleType, tell: Tell) -> dict[str, Any
     }
     for one in filled.values():
         one.sample(plan.steps)  # until all slots are taken
-    rounds: dict[tuple[str, int], list[list[float]]] = {key: [] for key in filled}
-    for number in range(plan.rounds):
-        tell(f"round {number + 1}", plan.rounds)
-        gc.collect()  # the garbage of one round is not the cost of the next
-        for key in turned(filled, number):
-            rounds[key].append(filled[key].sample(plan.steps))
+
+    def sample(one: Filled, number: int) -> list[float]:
+        tell(f"{one.queue}, {one.waiting:,} wait, round {number + 1}", plan.rounds * len(filled))
+        gc.collect()  # the garbage of one sample is not the cost of the next
+        return one.sample(plan.steps)
+
+    rounds = in_turns({key: partial(sample, one) for key, one in filled.items()}, range(plan.rounds))
     cases = [
         {
             "scheduler": name,
@@ -128,11 +130,10 @@ def measure(plan: SchedulerPlan, names: ModuleType, tell: Tell) -> dict[str, Any
         }
         for (name, waiting), samples in rounds.items()
     ]
-    load = {"slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER}
     return {
         "kind": "scheduler",
         "backend": "no model",
-        "plan": plain(plan) | load,
+        "plan": {**plain(plan), "slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER},
         "provenance": before,
         "cases": cases,
     }

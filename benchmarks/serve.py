@@ -8,17 +8,16 @@ import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tiny_llm_kit.course.capabilities import choose_backend
 from tiny_llm_kit.engine.arguments import DTYPES, positive_number
-from tiny_llm_kit.engine.port import SOLUTIONS, Port
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import turned
+from tiny_llm_kit.trace.samples import in_turns, turned
 
-from .command import Tell, carry_out
+from .command import Tell, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS
 from .engine_plan import VARIANTS, EnginePlan
 from .options import bench_parser, count, flag, option, plain, plan_of, switch
@@ -28,14 +27,13 @@ from .serving.client import ENDPOINTS, Client, served_model
 from .serving.load import Load, Texts, figures, goodput_of, send
 from .serving.processes import Place, Server, our_server, running, transformers_server
 
-TRANSFORMERS = "transformers serve"
 WARM_UP = 8  # requests, at most, that are sent before anything counts
 NEVER_KEPT = ("api_key", "base_url")  # of a plan in a result
 
 
 @dataclass(frozen=True)
 class ServingPlan(EnginePlan):
-    """What to measure. Names are those of vLLM's `bench serve` where they mean the same."""
+    """Options of the command. Names are those of vLLM's `bench serve` where they mean the same."""
 
     base_url: str | None = option(None, "a server that runs already; default: starts ours")
     model: str | None = option(None, "default: tiny-qwen3, or the one that --base-url lists")
@@ -88,7 +86,7 @@ class ServingPlan(EnginePlan):
 
 
 def measure(plan: ServingPlan, place: Place, tell: Tell) -> dict[str, Any]:
-    """Every run of every server, and the capacities if they are asked for.
+    """Run every load on every server, and search the capacities if they are asked for.
 
     Args:
         place: of our server.
@@ -120,13 +118,11 @@ def clients(plan: ServingPlan, place: Place, stack: ExitStack) -> dict[str, Clie
         extra = {"ignore_eos": True} if plan.ignore_eos else {}
         model = served_model(plan.model, plan.base_url, plan.api_key)
         return {"server": Client(plan.base_url, model, plan.api_key, plan.endpoint, extra)}
-    started = {
-        name: (each, stack.enter_context(running(each))) for name, each in servers(plan, place).items()
-    }
-    return {
-        name: Client(url, each.model, None, plan.endpoint, each.extra_body if plan.ignore_eos else {})
-        for name, (each, url) in started.items()
-    }
+    found = {}
+    for name, each in servers(plan, place).items():
+        extra = each.extra_body if plan.ignore_eos else {}
+        found[name] = Client(stack.enter_context(running(each)), each.model, None, plan.endpoint, extra)
+    return found
 
 
 def servers(plan: ServingPlan, place: Place) -> dict[str, Server]:
@@ -138,9 +134,8 @@ def servers(plan: ServingPlan, place: Place) -> dict[str, Server]:
             found[f"{OURS} {name}"] = our_server(place, model, options | VARIANTS[name])
         else:
             room = 2 * (plan.input_len + plan.output_len)
-            found[TRANSFORMERS] = transformers_server(
-                model, plan.dtype, plan.max_num_seqs, room, plan.block_size
-            )
+            sizes = plan.max_num_seqs, room, plan.block_size
+            found["transformers serve"] = transformers_server(model, plan.dtype, *sizes)
     return found
 
 
@@ -164,7 +159,7 @@ class Bench:
     loads: int = 0  # number made so far: each has new prompts, so that no prefix of an earlier one is cached
 
     def load(self, rate: float, num_prompts: int | None = None) -> Load:
-        """A new load."""
+        """Make a new load."""
         plan = self.plan
         size = (num_prompts or plan.num_prompts, plan.input_len, plan.output_len)
         made = self.texts.load(plan.dataset, size, rate, plan.burstiness, plan.seed + self.loads)
@@ -172,13 +167,13 @@ class Bench:
         return made
 
     def run(self, name: str, load: Load, rate: float) -> dict[str, Any]:
-        """One run of one server."""
+        """Send a load to one server: its figures."""
         self.tell(f"{name} at {rate:g} requests/s")
         seen = asyncio.run(send(self.cast[name], load, self.plan.max_concurrency))
         return {"rate": rate, **figures(seen, self.targets)}
 
     def warm_up(self) -> None:
-        """A few requests to each server.
+        """Send a few requests to each server.
 
         Raises:
             ValueError: a server answers none.
@@ -190,7 +185,7 @@ class Bench:
                 raise ValueError(f"{name}: no request was answered: {next(iter(found['errors']))}")
 
     def runs(self) -> dict[str, list[dict[str, Any]]]:
-        """Every rate in every round; in a round the servers take turns with the same load."""
+        """Send every rate in every round; in a round the servers take turns with the same load."""
         found: dict[str, list[dict]] = {name: [] for name in self.cast}
         for number in range(self.plan.rounds):
             for rate in self.plan.request_rate:
@@ -201,25 +196,21 @@ class Bench:
         return found
 
     def capacities(self) -> dict[str, list[float]]:
-        """The capacity of each server in every round."""
-        found: dict[str, list[float]] = {name: [] for name in self.cast}
-        for number in range(self.plan.rounds):
-            for name in turned(self.cast, number):
+        """Search the capacity of each server in every round."""
+        share, start = self.plan.attainment, self.plan.request_rate[0]
 
-                def attained(rate: float, name: str = name) -> float:
-                    return self.run(name, self.load(rate), rate)["attainment"]
+        def of_one(name: str, number: int) -> float:
+            return capacity(lambda rate: self.run(name, self.load(rate), rate)["attainment"], share, start)
 
-                found[name].append(capacity(attained, self.plan.attainment, self.plan.request_rate[0]))
-        return found
+        return in_turns({name: partial(of_one, name) for name in self.cast}, range(self.plan.rounds))
 
 
 def place_of(plan: ServingPlan, options: argparse.Namespace) -> Place:
     """The place of the server that is measured; little is known of one that runs already."""
     if plan.base_url:
         return Place(options.solution, "an OpenAI-compatible server", "the server's")
-    backend = choose_backend(options.solution, options.backend)
-    device = Port(SOLUTIONS[options.solution], backend, options.device, "auto").device
-    return Place(options.solution, backend, device)
+    port = port_of(options)
+    return Place(options.solution, port.name, port.device)
 
 
 @command

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tiny_llm_kit.course.address import Day
@@ -20,13 +21,13 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.samples import turned
+from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.shapes import RandomCheckpoint, random_network
 from tiny_llm_kit.trace.workload import Workload
 
 from . import chunked_prefill
-from .baselines import BASELINES, Generates, generators
+from .baselines import BASELINES, Generates, module_of
 from .command import Tell, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS, DatasetSize, dataset
 from .engine_load import figures_of_run
@@ -42,7 +43,7 @@ PRESETS = ("chunked-prefill",)
 
 @dataclass(frozen=True)
 class ThroughputPlan(EnginePlan):
-    """What to measure. Options have the names of vLLM's benchmark_throughput.py where they mean the same."""
+    """Options of the command. They have the names of vLLM's benchmark_throughput.py where they mean the same."""
 
     model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
     trust_remote_code: bool = flag("accepted; no remote code is ever run")
@@ -58,32 +59,30 @@ class ThroughputPlan(EnginePlan):
     rounds: int = count(3, "runs of each, taken in turns, after one that is not counted")
 
     def __post_init__(self):
-        baselines = [name for name in self.compare if name in BASELINES]
-        if baselines and self.dataset in BY_STEPS:
+        if not (baselines := [f"--compare {name}" for name in self.compare if name in BASELINES]):
+            return
+        if self.dataset in BY_STEPS:
             raise ValueError(
-                f"--compare {baselines[0]}: prompts of --dataset {self.dataset} arrive among our engine's steps; "
+                f"{baselines[0]}: prompts of --dataset {self.dataset} arrive among our engine's steps; "
                 f"compare it with {', '.join(VARIANTS)}"
             )
+        if not self.has_random_weights:
+            raise ValueError(f"{baselines[0]} shares random weights: add --random-weights, or --config NAME")
 
 
+@dataclass
 class OurGenerator:
-    """Our engine, run as `LLM.generate` runs it, with figures of its last run.
+    """Our engine, run as `LLM.generate` runs it."""
 
-    Args:
-        llm: of this course.
-    """
+    llm: LLM
 
-    def __init__(self, llm: LLM):
-        self.llm = llm
-        self.figures: dict[str, Any] = {}
-
-    def generate(self, workload: Workload) -> None:
-        """Answers all requests."""
-        self.figures = figures_of_run(self.llm.engine, workload)
+    def generate(self, workload: Workload) -> dict[str, Any]:
+        """Answer all requests: latencies and counts."""
+        return figures_of_run(self.llm.engine, workload)
 
 
 def measure(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
-    """Seconds of every engine in every round, and our figures. Each round has new prompts; the first does not count.
+    """Time every engine in every round, with our own figures. Each round has new prompts; the first does not count.
 
     Args:
         loading: options of `load_network`, for a model with its own weights.
@@ -104,11 +103,12 @@ def measure(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], tell: 
     room = max(each.max_seq_len for each in workloads)
     check_context(room - 1, longest)
     cast = engines(plan, port, network, checkpoint, room)
-    runs: dict[str, list[dict]] = {name: [] for name in cast}
-    for number, workload in enumerate(workloads):
-        for name in turned(cast, number):
-            tell(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))
-            runs[name].append(timed(cast[name], workload))
+
+    def run(name: str, number: int) -> dict[str, Any]:
+        tell(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))
+        return timed(cast[name], workloads[number])
+
+    runs = in_turns({name: partial(run, name) for name in cast}, range(len(workloads)))
     return {
         "kind": "throughput",
         "backend": port.name,
@@ -123,15 +123,15 @@ def measure(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], tell: 
 
 
 def timed(engine: Generates, workload: Workload) -> dict[str, Any]:
-    """One run: its seconds, its requests, and the engine's own figures if it has any."""
+    """Time one run: its seconds, its requests, and the engine's own figures if it has any."""
     start = time.perf_counter()
-    engine.generate(workload)
+    figures = engine.generate(workload) or {}
     return {
         "seconds": time.perf_counter() - start,
         "requests": len(workload.requests),
         "prompt_tokens": sum(spec.tokens for spec in workload.requests),
         "output_tokens": sum(spec.answer for spec in workload.requests),
-        **getattr(engine, "figures", {}),
+        **figures,
     }
 
 
@@ -161,14 +161,8 @@ def engines(
             llm = LLM.of(port, network, EndlessTokenizer(), **(options | VARIANTS[name]))
             found[f"{OURS} {name}"] = OurGenerator(llm)
         else:
-            found |= generators(
-                name,
-                port,
-                checkpoint,
-                rows=plan.max_num_seqs,
-                room=room,
-                threads=plan.threads,
-                quantization=plan.quantization,
+            found |= module_of(name, port).generators(
+                name, checkpoint, plan.max_num_seqs, room, plan.threads, plan.quantization
             )
     return found
 

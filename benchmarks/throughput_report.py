@@ -16,6 +16,7 @@ LATENCIES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "longest_gap")
 
 
 def seconds_of(runs: list[Mapping]) -> list[float]:
+    """The seconds of each run."""
     return [run["seconds"] for run in runs]
 
 
@@ -25,7 +26,7 @@ def per_second(runs: list[Mapping], *counts: str) -> float:
 
 
 def speeds(result: Mapping[str, Any]) -> Table:
-    """A row per engine, ours first."""
+    """A table with a row per engine, ours first."""
     shown = figures_table("engine", "requests/s", "tokens/s", "of answers", "spread", "tiny-llm is")
     ours = seconds_of(result["runs"][OURS])
     for name, runs in result["runs"].items():
@@ -42,7 +43,7 @@ def speeds(result: Mapping[str, Any]) -> Table:
 
 
 def latencies(result: Mapping[str, Any]) -> Table:
-    """Milliseconds of the requests of our engine, in each way that it ran: the medians of the rounds."""
+    """A table of our engine's latencies in milliseconds, in each way that it ran: the medians of the rounds."""
     shown = figures_table("ms", "TTFT p50", "p99", "TBT p50", "p99", "longest gap")
     for name, runs in ours(result):
         values = [[run[each] for run in runs if run[each] is not None] for each in LATENCIES]
@@ -51,7 +52,7 @@ def latencies(result: Mapping[str, Any]) -> Table:
 
 
 def counts(result: Mapping[str, Any]) -> Table:
-    """What our engine did in its last run, in each way that it ran."""
+    """A table of our engine's counts in its last run, in each way that it ran."""
     shown = figures_table("", "calls", "padding", "prefix hits", "preemptions", "graphs", "peak KV blocks")
     for name, runs in ours(result):
         run = runs[-1]
@@ -76,24 +77,24 @@ def padding(run: Mapping[str, Any]) -> str:
 
 
 def graphs(run: Mapping[str, Any]) -> str:
-    """How many shapes were compiled before the first request, and how long that took."""
+    """The number of shapes compiled before the first request, and the seconds that it took."""
     count = run.get("compiled_shapes", 0)
     return f"{counted(count, 'shape')}, {run['setup_seconds']:.0f} s" if count else "0 (eager)"
 
 
 def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
-    """The engines with more figures than their seconds."""
+    """Our engines: those with more figures than their seconds."""
     return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
 
 
 def quantized(plan: Mapping[str, Any]) -> str:
-    """What of the model is quantised, and to how many bits."""
+    """The quantised parts of the model, and their bits."""
     bits = f", layers in {plan['quantization']}" if plan["quantization"] else ""
     return bits + (f", head in {plan['head_quantization']}" if plan.get("head_quantization") else "")
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was measured, on what machine, and the tables."""
+    """Print what was measured, on what machine, and the tables."""
     plan, machine = result["plan"], result["provenance"]["machine"]
     runs = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
     what = f"{model_name(plan)}, {plan['dtype']}{quantized(plan)}"

@@ -23,9 +23,7 @@ def callers(checkpoint: RandomCheckpoint) -> dict[str, "Transformers"]:
     }
 
 
-def generators(
-    name: str, checkpoint: RandomCheckpoint, rows: int, room: int, **limits: Any
-) -> dict[str, Any]:
+def generators(name: str, checkpoint: RandomCheckpoint, rows: int, room: int, *_: Any) -> dict[str, Any]:
     """`generate` with each of its caches, and continuous batching where it runs; threads are those of torch."""
     model = shared_model(checkpoint)
     found: dict[str, Any] = {
@@ -53,7 +51,7 @@ class Transformers:
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into a fresh cache, and chooses the next token."""
+        """Compute a prompt into a fresh cache, and chooses the next token."""
         self._next([tokens], self._new_cache(len(tokens) + 1))
 
     def _new_cache(self, length: int) -> DynamicCache | StaticCache:
@@ -68,7 +66,7 @@ class Transformers:
 
     @torch.inference_mode()
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """Makes a batch of rows that hold `context` random tokens, with room for `steps` more."""
+        """Make a batch of rows that hold `context` random tokens, with room for `steps` more."""
         config = self.model.config
         self._past = self._new_cache(context + steps)
         dtype = self.checkpoint.kit.DTYPES[self.checkpoint.dtype]
@@ -80,7 +78,7 @@ class Transformers:
 
     @torch.inference_mode()
     def decode(self) -> None:
-        """Decodes `steps` tokens per row, each read by the host; then the cache is as it was."""
+        """Decode `steps` tokens per row, each read by the host; then the cache is as it was."""
         tokens = [[1]] * self.rows
         for _ in range(self.steps):
             tokens = [[token] for token in self._next(tokens, self._past)]
@@ -123,7 +121,7 @@ class TransformersBatch:
 
     @torch.inference_mode()
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for, or more."""
+        """Answer all requests, each with as many tokens as it asks for, or more."""
         specs = workload.requests
         for start in range(0, len(specs), self.rows):
             self._batch(specs[start : start + self.rows])
@@ -157,7 +155,7 @@ class TransformersContinuous:
         self.model = shared_model(self.checkpoint)
 
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for."""
+        """Answer all requests, each with as many tokens as it asks for."""
         pages = self.rows * -(-self.room // PAGE)
         config = ContinuousBatchingConfig(
             page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCH_TOKENS, max_requests_per_batch=self.rows

@@ -439,4 +439,4 @@ def test_sixteen_bits_halve_the_bytes_and_double_what_is_done_with_each():
     half = {**result, "plan": {**result["plan"], "dtype": "bfloat16"}}
     assert points(half)[0].intensity == pytest.approx(2 * points(result)[0].intensity)
     assert points(half)[0].speed == points(result)[0].speed
-    assert replace(points(half)[0], intensity=0) == replace(points(result)[0], intensity=0)
+    assert points(half)[0]._replace(intensity=0) == points(result)[0]._replace(intensity=0)

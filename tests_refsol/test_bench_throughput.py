@@ -135,9 +135,9 @@ def test_a_run_keeps_the_engines_own_listeners():
     heard = []
     llm.engine.listeners.append(heard.append)
     generator = OurGenerator(llm)
-    generator.generate(Workload("", "", (RequestSpec(SHORT, 3, 2), RequestSpec(SHORT, 3, 2))))
+    figures = generator.generate(Workload("", "", (RequestSpec(SHORT, 3, 2), RequestSpec(SHORT, 3, 2))))
     assert llm.engine.listeners == [heard.append]
-    assert [event.kind for event in heard].count("finish") == 2 and generator.figures["calls"] == 2
+    assert [event.kind for event in heard].count("finish") == 2 and figures["calls"] == 2
 
 
 @pytest.mark.port("torch")

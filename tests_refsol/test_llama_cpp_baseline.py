@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import baselines, throughput
-from benchmarks.baselines import BASELINES, generators
+from benchmarks.baselines import BASELINES, module_of
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
@@ -237,8 +237,7 @@ def checkpoint(**changes) -> RandomCheckpoint:
 
 def ask(quantization: str | None = None, device: str = "cpu", **changes) -> dict[str, SimpleNamespace]:
     port = SimpleNamespace(name="torch", device=device)
-    limits = {"rows": 2, "room": 9, "threads": 3, "quantization": quantization}
-    return generators("llama.cpp", port, checkpoint(**changes), **limits)
+    return module_of("llama.cpp", port).generators("llama.cpp", checkpoint(**changes), 2, 9, 3, quantization)
 
 
 @pytest.mark.port("torch")
@@ -322,13 +321,14 @@ def test_a_baseline_gets_the_limits_of_the_plan(monkeypatch):
     asked = {}
     llm = SimpleNamespace(engine=SimpleNamespace(network=None))
     monkeypatch.setattr(throughput.LLM, "of", lambda *arguments, **options: llm)
-    monkeypatch.setattr(
-        throughput, "generators", lambda name, port, checkpoint, **limits: asked.update({name: limits}) or {}
+    module = SimpleNamespace(generators=lambda name, checkpoint, *limits: asked.update({name: limits}) or {})
+    monkeypatch.setattr(throughput, "module_of", lambda name, port: module)
+    plan = throughput.ThroughputPlan(
+        max_num_seqs=2, threads=3, quantization="4bit", compare=("llama.cpp",), random_weights=True
     )
-    plan = throughput.ThroughputPlan(max_num_seqs=2, threads=3, quantization="4bit", compare=("llama.cpp",))
     network = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=50))
     assert list(throughput.engines(plan, None, network, None, 9)) == ["tiny-llm"]
-    assert asked == {"llama.cpp": {"rows": 2, "room": 9, "threads": 3, "quantization": "4bit"}}
+    assert asked == {"llama.cpp": (2, 9, 3, "4bit")}, "rows, room, threads and quantization"
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
 
 def api_url(base_url: str) -> str:
-    """Where a server's API is; `/v1` may be there already, as OpenAI's clients want it."""
+    """The address of a server's API; `/v1` may be there already, as OpenAI's clients want it."""
     return f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
 
 
 @dataclass
 class ServedRequest:
-    """What a client has seen of one request.
+    """One request as its client has seen it.
 
     Args:
         due, sent: when it should have been sent, and when it was, in seconds of the client's clock.
@@ -64,7 +65,7 @@ class ServedRequest:
 
 @dataclass(frozen=True)
 class Client:
-    """Sends requests to one server.
+    """A client of one server.
 
     Args:
         base_url: of the server.
@@ -89,7 +90,7 @@ class Client:
         return AsyncOpenAI(base_url=api_url(self.base_url), api_key=self.api_key or "none", max_retries=0)
 
     async def ask(self, connection: Any, prompt: str, max_tokens: int, due: float) -> ServedRequest:
-        """Sends one prompt, and reads its answer to the end. What goes wrong is in the result.
+        """Send one prompt, and read its answer to the end. What goes wrong is in the result.
 
         Args:
             connection: see `connect`.
@@ -110,15 +111,11 @@ class Client:
         return seen
 
     async def _send(self, connection: Any, prompt: str, max_tokens: int) -> Any:
-        if self.endpoint == ENDPOINTS[0]:
-            send, asked = connection.completions.create, {"prompt": prompt}
-        else:
-            send, asked = (
-                connection.chat.completions.create,
-                {"messages": [{"role": "user", "content": prompt}]},
-            )
+        send = partial(connection.completions.create, prompt=prompt)
+        if self.endpoint != ENDPOINTS[0]:
+            messages = [{"role": "user", "content": prompt}]
+            send = partial(connection.chat.completions.create, messages=messages)
         return await send(
-            **asked,
             model=self.model,
             max_tokens=max_tokens,
             temperature=0.0,
@@ -128,7 +125,7 @@ class Client:
         )
 
     def _note(self, seen: ServedRequest, chunk: Any) -> None:
-        """Takes a chunk in: a piece if it has text, and the counts of tokens if it has them."""
+        """Take a chunk in: a piece if it has text, and the counts of tokens if it has them."""
         for choice in chunk.choices:
             if choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content:
                 seen.pieces.append(self.clock())
@@ -138,7 +135,7 @@ class Client:
 
 
 def served_model(wanted: str | None, base_url: str, api_key: str | None) -> str:
-    """What a server calls the model that was asked for.
+    """The server's name of the model that was asked for.
 
     Args:
         wanted: its name, or a path whose last part is its name, as our server has it; None for a server of one model.

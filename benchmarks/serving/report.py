@@ -1,4 +1,4 @@
-"""What `bench-serve` has found, as tables: a row per server and rate, and the capacities."""
+"""Results of `bench-serve` as tables: a row per server and rate, and the capacities."""
 
 import statistics
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ LATE = 10.0  # milliseconds: a client that sends later than this measures itself
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was sent, from where, and what came back."""
+    """Print what was sent, from where, and what came back."""
     plan, machine = result["plan"], result["provenance"]["machine"]
     how = f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}"
     print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", how)
@@ -50,7 +50,7 @@ def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[st
 
 
 def latencies(result: Mapping[str, Any]) -> Table:
-    """The medians of the rounds; latencies in milliseconds."""
+    """A table of medians of the rounds; latencies in milliseconds."""
     shown = figures_table("server, ms", "rate", *(heading for heading, _, _ in COLUMNS))
     for name, rate, runs in by_rate(result):
         cells = [median(runs, key, digits) for _, key, digits in COLUMNS]
@@ -59,7 +59,7 @@ def latencies(result: Mapping[str, Any]) -> Table:
 
 
 def goodput(result: Mapping[str, Any]) -> Table:
-    """Which share meets the target, how many per second, and up to which rate."""
+    """The share that meets the target, how many per second, and up to which rate."""
     shown = figures_table("server", "rate", "meet the target", "requests/s that do", "capacity")
     for name, rate, runs in by_rate(result):
         found = result["capacity"].get(name)

@@ -3,9 +3,11 @@
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def turned(items: Iterable[Item], number: int) -> list[Item]:
@@ -13,6 +15,17 @@ def turned(items: Iterable[Item], number: int) -> list[Item]:
     listed = list(items)
     start = number % len(listed)
     return listed[start:] + listed[:start]
+
+
+def in_turns(
+    candidates: Mapping[Item, Callable[[int], Result]], rounds: Iterable[int]
+) -> dict[Item, list[Result]]:
+    """The results of every candidate in every round, of which it gets the number. In a round each runs once."""
+    found: dict[Item, list[Result]] = {name: [] for name in candidates}
+    for number in rounds:
+        for name in turned(candidates, number):
+            found[name].append(candidates[name](number))
+    return found
 
 
 def interleave(
@@ -32,16 +45,16 @@ def interleave(
         clock: seconds.
         progress: wraps the rounds, to show them.
     """
+
+    def timed(run: Callable[[], object], number: int) -> float:
+        start = clock()
+        run()
+        return clock() - start
+
     for run in candidates.values():
         for _ in range(warmup):
             run()
-    seconds: dict[Any, list[float]] = {name: [] for name in candidates}
-    for number in progress(range(rounds)):
-        for name in turned(candidates, number):
-            start = clock()
-            candidates[name]()
-            seconds[name].append(clock() - start)
-    return seconds
+    return in_turns({name: partial(timed, run) for name, run in candidates.items()}, progress(range(rounds)))
 
 
 def medians(candidates: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, float]:
@@ -59,5 +72,5 @@ def spread(samples: list[float]) -> float:
 
 
 def ratio(baseline: list[float], ours: list[float]) -> float:
-    """How many times faster: the quotient of the medians."""
+    """The factor by which ours is faster: the quotient of the medians."""
     return statistics.median(baseline) / statistics.median(ours)

@@ -61,7 +61,7 @@ class RandomCheckpoint:
     weights: dict[str, Any] = field(default_factory=dict)
 
     def weight(self, name: str, *shape: int) -> Any:
-        """Norms are ones; all other weights are normal with a deviation of 0.02."""
+        """The weight of that name: ones for norms, all others normal with a deviation of 0.02."""
         if name not in self.weights:
             scale, mean = (0.02, 0.0) if len(shape) > 1 else (0.0, 1.0)
             self.weights[name] = self.kit.random_normal(shape, scale, mean, self.dtype, self.device)
@@ -92,7 +92,7 @@ class QuantizedCheckpoint:
 
 
 class BlankAnswers(EndlessTokenizer):
-    """Reads texts as a model's tokenizer does; every token of an answer is a blank, and none ends it.
+    """A tokenizer that reads texts as a model's does; every token of an answer is a blank, and none ends it.
 
     For random weights, whose tokens mean nothing, and may not be in the vocabulary of that tokenizer.
 
