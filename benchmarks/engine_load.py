@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiny_llm_kit.engine.llm_engine import LLMEngine
+from tiny_llm_kit.solution_types import Event
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.trace import Trace, percentile
 from tiny_llm_kit.trace.workload import Workload
@@ -18,12 +19,12 @@ class EngineLoad:
     of them, so a prompt meets the same batch under all.
 
     Args:
-        engine: what serves. No prefix of an earlier run is cached.
-        workload: what is asked.
+        engine: the engine that serves them.
+        workload: the requests and their arrivals.
         listeners: called with each event of the run, like those that the engine has.
     """
 
-    def __init__(self, engine: LLMEngine, workload: Workload, *listeners: Callable[[Any], object]):
+    def __init__(self, engine: LLMEngine, workload: Workload, *listeners: Callable[[Event], object]):
         self._engine, self._decodes, self._listeners = engine, 0, (*listeners, self._count)
         vocabulary, params = engine.runner.vocab_size, engine.names.SamplingParams
         self.requests = [
@@ -37,7 +38,7 @@ class EngineLoad:
         late = [(spec.arrives, request) for request, spec in pairs if spec.arrives is not None]
         self._late = deque(sorted(late, key=lambda pair: pair[0]))
 
-    def _count(self, event: Any) -> None:
+    def _count(self, event: Event) -> None:
         if any(part.kind == "decode" for part in event.parts):
             self._decodes += 1
 
@@ -47,14 +48,10 @@ class EngineLoad:
         Raises:
             ValueError: a request failed.
         """
-        self._engine.listeners.extend(self._listeners)
-        try:
+        with self._engine.heard_by(*self._listeners):
             self._engine.run(self._first, self._send_due)
             while self._late:
                 self._engine.run([self._late.popleft()[1]], self._send_due)
-        finally:
-            for listener in self._listeners:
-                self._engine.listeners.remove(listener)
         for request in self.requests:
             if (error := request.output().error) is not None:
                 raise ValueError(f"request {request.request_id}: {error}")
@@ -77,7 +74,7 @@ class Counts:
         self._before = replace(engine.runner.waste)
         engine.scheduler.model = self
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Event) -> None:
         if event.kind == "preempt":
             self.preemptions += 1
 

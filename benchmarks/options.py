@@ -39,7 +39,7 @@ def switch(default: bool | None, help: str) -> Any:
 
 
 def bench_parser(
-    kind: str, description: str, plan: type, *parents: argparse.ArgumentParser, has_model: bool = True
+    kind: str, description: str | None, plan: type, *parents: argparse.ArgumentParser, has_model: bool = True
 ) -> argparse.ArgumentParser:
     """The options of `pdm run bench-KIND`: those of `parents`, of all benchmarks, and the fields of `plan`."""
     top = argparse.ArgumentParser(

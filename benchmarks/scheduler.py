@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.solution_types import ServingPackage
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns
@@ -24,7 +24,7 @@ from .command import Tell, carry_out
 from .options import bench_parser, count, counts, plain, plan_of
 
 # Shown name -> (the queue's class in `serving`, options of `Turns`).
-SCHEDULERS = {
+SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FifoQueue": ("FifoQueue", {}),
     "FifoQueue, pausing": ("FifoQueue", {"pause_prefill": True}),
     "PriorityScheduler": ("PriorityScheduler", {}),
@@ -55,7 +55,7 @@ class Filled:
             else the machine does at that moment is left out.
     """
 
-    names: ModuleType
+    names: ServingPackage
     queue: str
     options: dict[str, Any]
     waiting: int
@@ -104,12 +104,12 @@ class Filled:
         return seconds
 
 
-def measure(plan: SchedulerPlan, names: ModuleType, tell: Tell) -> dict[str, Any]:
+def measure(plan: SchedulerPlan, names: ServingPackage, tell: Tell) -> dict[str, Any]:
     """Measure the steps of every scheduler with every number of waiting requests: mean and p99 of every round."""
     before = provenance("cpu")
     filled = {
-        (name, waiting): Filled(names, *SCHEDULERS[name], waiting)
-        for name in SCHEDULERS
+        (name, waiting): Filled(names, queue, turns, waiting)
+        for name, (queue, turns) in SCHEDULERS.items()
         for waiting in plan.waiting
     }
     for one in filled.values():
