@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # Python adds the script's own folder alone
 
-from benchmarks.bench_throughput import main
+from benchmarks.throughput import main
 
 if __name__ == "__main__":
     main()

@@ -1,25 +1,37 @@
-"""The benchmark of Day 2.7: the same requests with chunks of every size, with whole prompts, and by Week 3's engine."""
+"""`pdm run bench-throughput --preset chunked-prefill`: what chunks of each size gain and cost.
 
+The requests are those of Day 2.7, served with chunks of each size, with whole prompts, and with pausing. With
+`--hybrid` Week 3's engine serves them beside Week 2's.
+"""
+
+import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.capabilities import ends_at_a_blank, load, network_options
 from tiny_llm_kit.engine.arguments import DTYPES, model_argument, whole_number
+from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm_engine import LLMEngine
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, resolve_serving
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
 from tiny_llm_kit.trace.provenance import provenance
-from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.serve import Serving, serve
-from tiny_llm_kit.trace.trace import WHOLE, Trace
+from tiny_llm_kit.trace.samples import in_turns
+from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving, serve
+from tiny_llm_kit.trace.shapes import SHAPES, random_network, random_runner
+from tiny_llm_kit.trace.trace import WHOLE
 from tiny_llm_kit.trace.workload import Workload, behind_a_long_one, decode_heavy, mixed
 
-from .engine_load import EngineLoad
-from .options import COUNT, COUNTS, check_context, option
+from .command import Tell, carry_out, port_of
+from .engine_load import trace_of_run
+from .options import check_context, count, counts, option, plain, plan_of
+from .report import model_name
 
-EngineOf = Callable[
-    [int, Workload], LLMEngine
-]  # Week 3's engine with this budget, and places for this workload
+EngineOf = Callable[[int, Workload], LLMEngine]  # Week 3's, with this budget and places for this workload
 # Shown name -> (whether the prompt is chunked, options of `Turns`).
 POLICIES = {
     "unchunked": (False, {}),
@@ -29,19 +41,25 @@ POLICIES = {
 
 
 def chunk_argument(text: str) -> int | None:
-    """ "none" is the whole prompt, "adaptive" what the chunker chooses."""
+    """The tokens of a chunk: "none" is the whole prompt, "adaptive" what the chunker chooses."""
     named = {name: step for step, name in NAMES.items()}
     return named[text] if text in named else whole_number(1, WHOLE - 1)(text)
 
 
-LENGTH = {"type": whole_number(9), "metavar": "N"}
+def tokens(default: int, help: str) -> Any:
+    """An option for the length of prompts that need several chunks."""
+    return option(default, help, type=whole_number(9), metavar="N")
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What to measure."""
+    """Options of the preset."""
 
     model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
+    config: str | None = option(
+        None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
+    )
+    layers: int | None = count(None, "with --config: fewer layers than the shape has")
     steps: tuple[int | None, ...] = option(
         (32, 128, 512, ADAPTIVE, None),
         "tokens of a chunk; adaptive: AdaptiveChunker chooses; none: a prompt is computed whole",
@@ -49,15 +67,66 @@ class SweepPlan:
         nargs="+",
         metavar="N",
     )
-    policy_step: int = option(128, "for the policies", **COUNT, metavar="N")
-    hybrid: tuple[int, ...] = option(
-        (), "also Week 3's engine: tokens of a step, and of a chunk of Week 2's", **COUNTS, metavar="N"
-    )
-    mixed_tokens: int = option(1024, **LENGTH)
-    long_tokens: int = option(2048, **LENGTH)
-    rounds: int = option(5, "runs of each, taken in turns", **COUNT)
-    threads: int = option(os.cpu_count() or 1, **COUNT)
+    policy_step: int = count(128, "tokens of a chunk of the policies")
+    hybrid: tuple[int, ...] = counts((), "also Week 3's engine: tokens of a step, and of a chunk of Week 2's")
+    mixed_tokens: int = tokens(1024, "tokens of the long prompts that are there at the start")
+    long_tokens: int = tokens(2048, "tokens of the long prompt that comes alone")
+    rounds: int = count(5, "runs of each, taken in turns")
+    threads: int = count(os.cpu_count() or 1)
     dtype: str = option("auto", choices=DTYPES)
+
+    @property
+    def number_of_runs(self) -> int:
+        """Runs of both sweeps, both cases of the policies and three of the engines; of each one more than rounds."""
+        engines = 3 * (1 + 2 * len(self.hybrid)) if self.hybrid else 0
+        return (2 * (len(self.steps) + len(POLICIES)) + engines) * (self.rounds + 1)
+
+
+def run(options: argparse.Namespace, argv: list[str] | None) -> None:
+    """Measure the preset, show and keep the result."""
+    steps = tuple(dict.fromkeys([*options.steps, None]))  # with none, which all are compared with
+
+    def measured(tell: Tell) -> dict[str, Any]:
+        port, plan = port_of(options), plan_of(SweepPlan, options, steps=steps)
+        port.backend_module.set_threads(plan.threads)
+        serving = Serving(resolve_serving(options.solution), runner_of(plan, port, options.solution))
+        engine_of = engine_maker(plan, port, options.solution) if plan.hybrid else None
+        named = replace(plan, model=model_name(vars(plan)), dtype=port.float_dtype)
+        return measure(
+            named, serving, port.name, port.device, lambda what: tell(what, plan.number_of_runs), engine_of
+        )
+
+    with ends_at_a_blank(needs=Day(3, 3) if options.hybrid else Day(2, 7)):
+        carry_out("throughput", options, argv, measured)
+
+
+def runner_of(plan: SweepPlan, port: Port, solution: str) -> Any:
+    """A runner of a model's files, or of a shape with random weights."""
+    if plan.config:
+        return random_runner(port, plan.config, plan.layers)
+    runner, _ = load(
+        plan.model, solution=solution, backend=port.name, device=port.device, dtype=port.float_dtype
+    )
+    return runner
+
+
+def engine_maker(plan: SweepPlan, port: Port, solution: str) -> EngineOf:
+    """Week 3's engine on the same model, or on random weights of the same shape."""
+    if plan.config:
+        network, _ = random_network(port, plan.model, plan.config, plan.layers, None)
+    else:
+        network, _ = load_network(port, plan.model, "week3", **network_options(solution, port.name))
+
+    def engine_of(budget: int, workload: Workload) -> LLMEngine:
+        options = EngineOptions(
+            max_num_batched_tokens=budget,
+            max_num_seqs=workload.batch_size,
+            max_model_len=workload.max_seq_len,
+            enforce_eager=True,
+        )
+        return LLMEngine(port, network, EndlessTokenizer(), options)
+
+    return engine_of
 
 
 def measure(
@@ -68,7 +137,7 @@ def measure(
     progress: Progress,
     engine_of: EngineOf | None = None,
 ) -> dict[str, Any]:
-    """Every workload with every chunk size, then every policy, then both engines.
+    """Measure every workload with every chunk size, then every policy, then both engines.
 
     Args:
         engine_of: for `plan.hybrid`.
@@ -82,29 +151,26 @@ def measure(
     sweeps = [sweep(serving, workload, plan.steps, plan.rounds, progress) for workload in workloads]
     policies = [_policies(plan, serving, queued, progress) for queued in (True, False)]
     compared = (*workloads, behind_a_long_one(plan.long_tokens, None, queued=True)) if plan.hybrid else ()
-    engines = [_engines(plan, serving, workload, engine_of, progress) for workload in compared]
     return {
         "kind": "chunked-prefill",
         "backend": backend,
-        "plan": {**plan.__dict__, "steps": [shown(step) for step in plan.steps], "hybrid": list(plan.hybrid)},
+        "plan": plain(plan) | {"steps": [shown(step) for step in plan.steps]},
         "provenance": before,
         "sweeps": sweeps,
         "policies": policies,
-        "engines": engines,
+        "engines": [_engines(plan, serving, workload, engine_of, progress) for workload in compared],
     }
 
 
 def _policies(plan: SweepPlan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:
     """Short prompts after a long one, under each policy."""
 
-    def policy(is_chunked: bool, options: Mapping[str, Any]) -> tuple[Workload, Callable[[], dict]]:
+    def policy(is_chunked: bool, turns: Mapping[str, Any]) -> Callable[[], dict]:
         step = plan.policy_step if is_chunked else None
-        workload = behind_a_long_one(plan.long_tokens, step, queued)
-        return workload, lambda: figures_of(serve(serving, workload, step, **options).trace(), workload)
+        return _week2(serving, behind_a_long_one(plan.long_tokens, step, queued), step, **turns)
 
     cast = {name: policy(*options) for name, options in POLICIES.items()}
-    workload = cast[list(cast)[-1]][0]
-    return _in_turns(plan.rounds, workload, {name: run for name, (_, run) in cast.items()}, progress)
+    return _in_turns(plan, behind_a_long_one(plan.long_tokens, plan.policy_step, queued), cast, progress)
 
 
 def _engines(
@@ -112,44 +178,30 @@ def _engines(
 ) -> dict[str, Any]:
     """Week 2's engine with chunks, and Week 3's with as many tokens per step, decodes included."""
 
-    def week2(step: int | None) -> Callable[[], dict]:
-        return lambda: figures_of(serve(serving, workload, step).trace(), workload)
-
     def week3(budget: int) -> Callable[[], dict]:
         engine = engine_of(budget, workload)
-        return lambda: figures_of(engine_trace(engine, workload), workload)
+        return lambda: figures_of(trace_of_run(engine, workload), workload)
 
-    cast = {"Week 2, whole prompts": week2(None)}
-    cast |= {f"Week 2, chunks of {step}": week2(step) for step in plan.hybrid}
+    cast = {"Week 2, whole prompts": _week2(serving, workload, None)}
+    cast |= {f"Week 2, chunks of {step}": _week2(serving, workload, step) for step in plan.hybrid}
     cast |= {f"Week 3, budget of {budget}": week3(budget) for budget in plan.hybrid}
-    return _in_turns(plan.rounds, workload, cast, progress)
+    return _in_turns(plan, workload, cast, progress)
 
 
-def engine_trace(engine: LLMEngine, workload: Workload) -> Trace:
-    """One run of Week 3's engine."""
-    engine.reset_prefix_cache()
-    recorder = Recorder(workload.promise)
-    with engine.heard_by(recorder):
-        EngineLoad(engine, workload).run()
-    return recorder.trace(workload.name, engine.max_num_batched_tokens)
+def _week2(serving: Serving, workload: Workload, step: int | None, **turns: Any) -> Callable[[], dict]:
+    """One run of Week 2's engine."""
+    return lambda: figures_of(serve(serving, workload, step, **turns).trace(), workload)
 
 
 def _in_turns(
-    rounds: int, workload: Workload, cast: Mapping[str, Callable[[], dict]], progress: Progress
+    plan: SweepPlan, workload: Workload, cast: Mapping[str, Callable[[], dict]], progress: Progress
 ) -> dict[str, Any]:
-    """The figures of each candidate in every round; one warm-up run of each goes before."""
-    figures: dict[str, list[dict]] = {name: [] for name in cast}
-    names = list(cast)
-    for number in range(-1, rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            progress(f"{workload.name}, {name}")
-            figures[name].append(cast[name]())
-    runs = {name: counted[1:] for name, counted in figures.items()}
+    """The figures of each engine in every round; one warm-up run of each goes before."""
+
+    def run(name: str, number: int) -> dict[str, Any]:
+        progress(f"{workload.name}, {name}")
+        return cast[name]()
+
+    figures = in_turns({name: partial(run, name) for name in cast}, range(-1, plan.rounds))
+    runs = {name: found[1:] for name, found in figures.items()}
     return {"name": workload.name, "says": workload.says, "runs": runs}
-
-
-def number_of_runs(plan: SweepPlan) -> int:
-    """Of both sweeps, both cases of the policies and three of the engines; each has one run more than rounds."""
-    engines = 3 * (1 + 2 * len(plan.hybrid)) if plan.hybrid else 0
-    return (2 * (len(plan.steps) + len(POLICIES)) + engines) * (plan.rounds + 1)

@@ -1,9 +1,8 @@
-"""The benchmark of Day 2.7 as tables: medians compared with those of whole prompts, and its targets."""
+"""Chunked prefill as tables: medians compared with those of whole prompts, and its targets."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +12,7 @@ from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
 from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.text import counted
 
-from .origin import origin
+from .report import figures_table, print_header, print_target
 
 NONE, PROMISED = "none", "128"
 # Figure -> heading. All are seconds, and less is better.
@@ -32,15 +31,8 @@ ARRIVALS = (
 )
 
 
-@dataclass(frozen=True)
-class Target:
-    """A target and its result.
-
-    Args:
-        says: in words.
-        measured: the figure, as text.
-        is_met: whether it is good enough.
-    """
+class Target(NamedTuple):
+    """A target in words, the figure as text, and whether it is good enough."""
 
     says: str
     measured: str
@@ -48,18 +40,19 @@ class Target:
 
 
 def times_lower(sweep: Mapping[str, Any], figure: str, name: str, baseline: str = NONE) -> float:
-    """How many times lower a figure is than the baseline's: the quotient of the medians."""
+    """The factor by which a figure is lower than the baseline's: the quotient of the medians."""
     return ratio(samples(sweep["runs"][baseline], figure), samples(sweep["runs"][name], figure))
 
 
 def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds, with a decimal below 100; a dash for None."""
     if seconds is None:
         return "-"
     return f"{1000 * seconds:.1f}" if seconds < 0.1 else f"{1000 * seconds:,.0f}"
 
 
 def change(mine: float | None, baseline: float | None) -> Text:
-    """ "−88 %", "+12 %": green is won, red is lost."""
+    """A change in percent, as "−88 %": green is better, red is worse."""
     if mine is None or baseline is None:
         return Text("-", "dim")
     share = mine / baseline - 1
@@ -69,10 +62,7 @@ def change(mine: float | None, baseline: float | None) -> Text:
 
 def sweep_table(runs: Mapping[str, Sequence[Mapping]], first: str, baseline: str) -> Table:
     """A row of milliseconds for each candidate; below those of the others, what they are beside the baseline."""
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column(first)  # a long name breaks before a figure does
-    for heading in (*SECONDS.values(), "stall\nsteps", "spread\nof gap"):
-        shown.add_column(heading, justify="right", no_wrap=True)
+    shown = figures_table(first, *SECONDS.values(), "stall\nsteps", "spread\nof gap", no_wrap=True)
     base = {figure: median(runs[baseline], figure) for figure in SECONDS}
     for name, of_name in runs.items():
         mine = {figure: median(of_name, figure) for figure in SECONDS}
@@ -85,7 +75,7 @@ def sweep_table(runs: Mapping[str, Sequence[Mapping]], first: str, baseline: str
 
 
 def sweep_targets(sweep: Mapping[str, Any]) -> Iterator[Target]:
-    """Of one workload: the gaps at a chunk of 128 (where decodes wait for a long prompt), and the best total time."""
+    """Targets of one workload: gaps at a chunk of 128, where decodes wait for a long prompt, and the best total."""
     if PROMISED in sweep["runs"] and sweep["name"] == "decode-heavy":
         for figure, words in (("longest_gap", "longest gap"), ("tbt_p99", "TBT p99")):
             factor = times_lower(sweep, figure, PROMISED)
@@ -99,37 +89,29 @@ def sweep_targets(sweep: Mapping[str, Any]) -> Iterator[Target]:
 
 
 def policy_targets(case: Mapping[str, Any]) -> Iterator[Target]:
-    """How much sooner short prompts have their first token with pausing, than in order with the same chunks."""
+    """The target for the first token of short prompts: with pausing, compared with the same chunks in order."""
     wanted = {"queued": 20, "arriving": 7}[case["name"]]
     unchunked, in_order, pausing = case["runs"]
     factor = times_lower(case, "ttft_short", pausing, in_order)
-    first, last = (f"{_sooner(case, pausing, in_order, place):.0f} ×" for place in (0, -1))
+
+    def sooner(place: int) -> float:  # the short prompt at that place, of the sorted ones
+        times = {name: [run["ttft_short"][place] for run in runs] for name, runs in case["runs"].items()}
+        return ratio(times[in_order], times[pausing])
+
     than_none = times_lower(case, "ttft_short", pausing, unchunked)
     yield Target(
         f"short prompts' first token with pausing at least {wanted} × sooner than in order",
-        f"{factor:.1f} × (the first of them {first}, the last {last}); than unchunked {than_none:.1f} ×",
+        f"{factor:.1f} × (the first of them {sooner(0):.0f} ×, the last {sooner(-1):.0f} ×); "
+        f"than unchunked {than_none:.1f} ×",
         factor >= wanted,
     )
 
 
-def _sooner(case: Mapping[str, Any], name: str, baseline: str, place: int) -> float:
-    """How many times sooner the short prompt at that place, of the sorted ones, has its first token."""
-    mine, other = ([run["ttft_short"][place] for run in case["runs"][n]] for n in (name, baseline))
-    return ratio(other, mine)
-
-
-def targets(result: Mapping[str, Any]) -> Iterator[Target]:
-    for sweep in result["sweeps"]:
-        yield from sweep_targets(sweep)
-    for case in result["policies"]:
-        yield from policy_targets(case)
-
-
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was measured, on which machine, the tables, and the targets."""
+    """Print what was measured, on which machine, the tables, and the targets."""
     plan = result["plan"]
     how = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
-    origin(console, result, f"{plan['model']}, {plan['dtype']}", how)
+    print_header(console, result, f"{plan['model']}, {plan['dtype']}", how)
     console.print(
         "\nMilliseconds, medians of the rounds; below each row its change against none.\n"
         "TTFT is the median of the long, of the short prompts. A stall step: requests\n"
@@ -139,11 +121,11 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         _title(console, sweep)
         if NONE in sweep["runs"]:
             console.print(sweep_table(sweep["runs"], "chunk", NONE))
-        _print_targets(console, sweep_targets(sweep))
+        print_targets(console, sweep_targets(sweep))
     for case in result["policies"]:
         _title(console, case, plan["policy_step"])
         console.print(sweep_table(case["runs"], "policy", "unchunked"))
-        _print_targets(console, policy_targets(case))
+        print_targets(console, policy_targets(case))
 
     for case in result.get("engines", ()):
         _title(console, case)
@@ -159,7 +141,7 @@ def _title(console: Console, case: Mapping[str, Any], chunk: int | None = None) 
         console.print(f"the policies that cut it take chunks of {chunk}")
 
 
-def _print_targets(console: Console, found: Iterator[Target]) -> None:
+def print_targets(console: Console, found: Iterator[Target]) -> None:
+    """Print targets, each with its figure on a line of its own."""
     for target in found:
-        mark = ("met   ", "green") if target.is_met else ("missed", "red")
-        console.print(Text.assemble(mark, f"  {target.says}:\n        {target.measured}"))
+        print_target(console, target.is_met, f"{target.says}:\n        {target.measured}")

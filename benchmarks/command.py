@@ -1,33 +1,73 @@
-"""`pdm run bench-decode` and `pdm run bench-prefill`."""
+"""The frame of every benchmark command: find the port, measure with a bar, print the tables, keep the result."""
 
-from functools import partial
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tiny_llm_kit.engine.port import SOLUTIONS, Port, installed_backends
-from tiny_llm_kit.terminal import fail
+from tiny_llm_kit.course.capabilities import choose_backend
+from tiny_llm_kit.engine.port import SOLUTIONS, Port
+from tiny_llm_kit.terminal import fail, write_file
+from tiny_llm_kit.trace import provenance
+from tiny_llm_kit.trace.serve import NoEnd
 
-from .contest import ContestPlan, measure_decode, measure_prefill
-from .options import COUNT, COUNTS, bench_parser, plan_of
-from .reports import show_and_keep
+from . import reports
 
 
-def contest(kind: str, description: str, argv: list[str] | None) -> None:
-    """`pdm run bench-decode` or `pdm run bench-prefill`."""
-    top = bench_parser(kind, description, ContestPlan, (installed_backends()[-1],))
-    if kind == "decode":
-        top.add_argument("--rows", **COUNTS, default=[1, 4, 16], help="rows of the batch")
-        top.add_argument("--steps", **COUNT, default=4, help="tokens of one sample")
-    top.add_argument("--context", **COUNTS, default=[128, 1024], help="tokens before, or of the prompt")
-    options, console = top.parse_args(argv), Console()
+class Tell(Protocol):
+    """A listener for each run that begins, and for the number of runs if that is known."""
+
+    def __call__(self, what: str, total: int | None = None) -> object: ...
+
+
+def port_of(options: argparse.Namespace) -> Port:
+    """The port that a benchmark's options ask for; "auto" is the learner's."""
+    backend = choose_backend(options.solution, options.backend)
+    return Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
+
+
+def carry_out(
+    kind: str,
+    options: argparse.Namespace,
+    argv: list[str] | None,
+    measure: Callable[[Tell], Mapping[str, Any]],
+) -> None:
+    """Measure, and show the result; keeps it where `--json` and `--save` say. Wrong input ends with one line.
+
+    Args:
+        kind: of the command, for `pdm run bench-KIND`.
+        argv: the options as they were typed; None takes those of this process.
+    """
     try:
-        port = Port(SOLUTIONS[options.solution], options.backend, options.device, options.dtype)
-        plan, progress = plan_of(ContestPlan, options), partial(track, description=kind, console=console)
-        if kind == "decode":
-            result = measure_decode(plan, port, options.rows, options.context, progress)
-        else:
-            result = measure_prefill(plan, port, options.context, progress)
-    except (ImportError, ValueError) as error:
+        with progress_bar() as tell:
+            result = {**measure(tell), "command": f"bench-{kind}"}
+    except (ImportError, ValueError, NoEnd) as error:
         fail(error)
-    show_and_keep(console, result, options, argv)
+    console = Console()
+    reports.show(console, result)
+    if options.save:
+        provenance.keep(console, result, options.save, argv)
+    if options.json:
+        write_file(options.json, json.dumps(result, indent=1) + "\n")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Tell]:
+    """A bar on standard error for the runs that are told; none where that is no terminal."""
+    console, done = Console(stderr=True), count()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    # Once a second: a bar that is drawn more often takes time from what is measured.
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, refresh_per_second=1, transient=True
+    ) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(what: str, total: int | None = None) -> None:
+            bar.update(task, description=what, total=total, completed=next(done))
+
+        yield tell

@@ -1,14 +1,19 @@
-"""A workload on Week 3's engine: requests present at the start, and arrivals between its steps."""
+"""A workload for Week 3's engine, what it does meanwhile, and the latencies of its requests."""
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from tiny_llm_kit.engine.llm_engine import LLMEngine
 from tiny_llm_kit.solution_types import Event
+from tiny_llm_kit.trace.recorder import Recorder
+from tiny_llm_kit.trace.trace import Trace, percentile
 from tiny_llm_kit.trace.workload import Workload
 
 
 class EngineLoad:
-    """The requests of one run. A listener for the engine's events.
+    """The requests of one run: those that are there at the start, and those that arrive among the engine's steps.
 
     `arrives` of a request counts the calls of the model that decode. Every policy and every budget has the same number
     of them, so a prompt meets the same batch under all.
@@ -16,10 +21,11 @@ class EngineLoad:
     Args:
         engine: the engine that serves them.
         workload: the requests and their arrivals.
+        listeners: called with each event of the run, like those that the engine has.
     """
 
-    def __init__(self, engine: LLMEngine, workload: Workload):
-        self._engine, self._decodes = engine, 0
+    def __init__(self, engine: LLMEngine, workload: Workload, *listeners: Callable[[Event], object]):
+        self._engine, self._decodes, self._listeners = engine, 0, (*listeners, self._count)
         vocabulary, params = engine.runner.vocab_size, engine.names.SamplingParams
         self.requests = [
             engine.request(
@@ -32,16 +38,17 @@ class EngineLoad:
         late = [(spec.arrives, request) for request, spec in pairs if spec.arrives is not None]
         self._late = deque(sorted(late, key=lambda pair: pair[0]))
 
-    def __call__(self, event: Event) -> None:
-        self._decodes += any(part.kind == "decode" for part in event.parts)
+    def _count(self, event: Event) -> None:
+        if any(part.kind == "decode" for part in event.parts):
+            self._decodes += 1
 
     def run(self) -> None:
-        """Serve every request to its end; without work, the next one arrives at once.
+        """Serve every request to its end. If nothing is left to do, the next one arrives at once.
 
         Raises:
             ValueError: a request failed.
         """
-        with self._engine.heard_by(self):
+        with self._engine.heard_by(*self._listeners):
             self._engine.run(self._first, self._send_due)
             while self._late:
                 self._engine.run([self._late.popleft()[1]], self._send_due)
@@ -52,3 +59,73 @@ class EngineLoad:
     def _send_due(self) -> None:
         while self._late and self._late[0][0] <= self._decodes:
             self._engine.add(self._late.popleft()[1])
+
+
+class Counts:
+    """Counter of calls, preemptions and KV blocks in use: a listener, and a `PackedModel` around the engine's.
+
+    Args:
+        engine: whose; its scheduler must be new.
+    """
+
+    def __init__(self, engine: LLMEngine):
+        self._engine = engine
+        self.calls = self.preemptions = self.peak_blocks = 0
+        self._before = replace(engine.runner.waste)
+        engine.scheduler.model = self
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "preempt":
+            self.preemptions += 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.runner, name)
+
+    def run(self, batch: Any) -> list[Any]:
+        """See `PackedModel.run`. Blocks are counted here: after the call, those that have ended have none."""
+        allocator = self._engine.allocator
+        self.calls += 1
+        self.peak_blocks = max(self.peak_blocks, allocator.num_blocks - allocator.num_free)
+        return self._engine.runner.run(batch)
+
+    def figures(self) -> dict[str, Any]:
+        """The counts since the start."""
+        waste = self._engine.runner.waste.since(self._before)
+        return {
+            "calls": self.calls,
+            "preemptions": self.preemptions,
+            "peak_blocks": self.peak_blocks,
+            "num_blocks": self._engine.allocator.num_blocks,
+            "compiled_shapes": self._engine.num_shapes,
+            "setup_seconds": self._engine.setup_seconds,
+            "scheduled_tokens": waste.tokens,
+            "computed_tokens": waste.padded_tokens,
+            "scheduled_pages": waste.pages,
+            "computed_pages": waste.padded_pages,
+        }
+
+
+def figures_of_run(engine: LLMEngine, workload: Workload) -> dict[str, Any]:
+    """Serve a workload, with an empty prefix cache: latencies in seconds, and counts."""
+    engine.reset_prefix_cache()
+    counts, recorder = Counts(engine), Recorder(engine.max_num_batched_tokens)
+    load = EngineLoad(engine, workload, recorder, counts)
+    load.run()
+    cached = sum(request.output().num_cached_tokens for request in load.requests)
+    return {**latencies(recorder.trace()), **counts.figures(), "cached_tokens": cached}
+
+
+def trace_of_run(engine: LLMEngine, workload: Workload) -> Trace:
+    """Serve a workload, with an empty prefix cache: its trace, with stalls against the workload's promise."""
+    engine.reset_prefix_cache()
+    recorder = Recorder(workload.promise)
+    EngineLoad(engine, workload, recorder).run()
+    return recorder.trace(workload.name, engine.max_num_batched_tokens)
+
+
+def latencies(trace: Trace) -> dict[str, float | None]:
+    """TTFT and time between tokens of all requests, in seconds; None where there is no gap."""
+    ttfts = [lane.ttft for lane in trace.lanes]
+    found: dict[str, float | None] = {f"ttft_p{p}": percentile(ttfts, p) for p in (50, 90, 99)}
+    found |= {f"tbt_p{p}": percentile(trace.gaps, p) if trace.gaps else None for p in (50, 90, 99)}
+    return {**found, "longest_gap": trace.longest_gap}

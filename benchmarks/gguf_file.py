@@ -15,7 +15,7 @@ TYPES = {
 
 
 def write_gguf(checkpoint: RandomCheckpoint, file: Path) -> None:
-    """Writes a Qwen3 model: matrices in the checkpoint's type, norms in float32, no vocabulary.
+    """Write a Qwen3 model: matrices in the checkpoint's type, norms in float32, no vocabulary.
 
     Args:
         checkpoint: whose weights are all drawn already.

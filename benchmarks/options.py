@@ -1,7 +1,6 @@
-"""The options of the benchmark commands: those that all have, and the fields of a plan."""
+"""Options of the benchmark commands: those that all have, and the fields of a plan."""
 
 import argparse
-import os
 import re
 from dataclasses import field, fields
 from typing import Any, TypeVar
@@ -12,40 +11,50 @@ from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.trace import provenance
 
 Plan = TypeVar("Plan")
-COUNT, COUNTS = {"type": whole_number(1)}, {"type": whole_number(1), "nargs": "+"}
 
 
-def option(default: Any, says: str = "", **argument: Any) -> Any:
-    """A field of a plan that is an option of its command as well; `argument` is what argparse takes."""
-    return field(default=default, metadata={"help": says, **argument})
+def option(default: Any, help: str = "", **argument: Any) -> Any:
+    """A field of a plan that is also an option of its command; `argument` is what argparse takes."""
+    return field(default=default, metadata={"help": help, **argument})
 
 
-def threads_option() -> Any:
-    """Numbers of threads, each of which is measured."""
-    return option(tuple(sorted({1, os.cpu_count() or 1})), "each is measured; the best is shown", **COUNTS)
+def count(default: int | None, help: str = "") -> Any:
+    """An option that is a number of at least 1."""
+    return option(default, help, type=whole_number(1), metavar="N")
+
+
+def counts(default: tuple[int, ...], help: str) -> Any:
+    """An option that takes several such numbers."""
+    return option(default, help, type=whole_number(1), nargs="+", metavar="N")
+
+
+def flag(help: str) -> Any:
+    """An option that is False unless it is given."""
+    return option(False, help, action="store_true")
+
+
+def switch(default: bool | None, help: str) -> Any:
+    """An option with its opposite, `--no-…`."""
+    return option(default, help, action=argparse.BooleanOptionalAction)
 
 
 def bench_parser(
-    kind: str, description: str, plan: type, backends: tuple[str, ...] = ()
+    kind: str, description: str | None, plan: type, *parents: argparse.ArgumentParser, has_model: bool = True
 ) -> argparse.ArgumentParser:
-    """The options of `pdm run bench-KIND`.
-
-    Args:
-        plan: whose options there are.
-        backends: choices of a port, the default first; none where no model runs.
-    """
-    top = argparse.ArgumentParser(prog=f"pdm run bench-{kind}", description=description, allow_abbrev=False)
+    """The options of `pdm run bench-KIND`: those of `parents`, of all benchmarks, and the fields of `plan`."""
+    top = argparse.ArgumentParser(
+        prog=f"pdm run bench-{kind}", description=description, parents=parents, allow_abbrev=False
+    )
     add = top.add_argument
     add("--solution", default="ref", choices=sorted(SOLUTIONS))
-    if backends:
-        add("--backend", default=backends[0], choices=sorted({*backends, *BACKENDS}))
+    if has_model:
+        add("--backend", default="auto", choices=["auto", *BACKENDS])
         add("--device", default="auto", choices=DEVICES)
     for each in fields(plan):
         if each.metadata:
-            default = list(each.default) if isinstance(each.default, tuple) else each.default
-            add(f"--{each.name.replace('_', '-')}", default=default, **each.metadata)
-    says = "keep the sealed result as benchmark_results/NAME.json"
-    add("--save", type=result_argument, metavar="NAME", help=says)
+            add(f"--{each.name.replace('_', '-')}", default=each.default, **each.metadata)
+    add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
+    add("--save", type=result_argument, metavar="NAME", help="keep the result, sealed, in benchmark_results/")
     return top
 
 
@@ -60,8 +69,20 @@ def result_argument(text: str) -> str:
     return text
 
 
+def plan_of(plan: type[Plan], options: argparse.Namespace, **others: Any) -> Plan:
+    """The plan that was asked for; `others` are fields that are no options, or not as they were typed."""
+    typed = {each.name: getattr(options, each.name) for each in fields(plan) if hasattr(options, each.name)}
+    values = typed | others
+    return plan(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+def plain(plan: Any) -> dict[str, Any]:
+    """The fields of a plan as JSON has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(plan).items()}
+
+
 def check_context(tokens: int, longest: int) -> None:
-    """Refuses what is longer than the model reads: some kernels would read past the end of their tables.
+    """Refuse what is longer than the model reads: some kernels would read past the end of their tables.
 
     Raises:
         ValueError: `tokens` are more than `longest`.
@@ -70,10 +91,3 @@ def check_context(tokens: int, longest: int) -> None:
         raise ValueError(
             f"{tokens:,} tokens with the answer: the model reads at most {longest:,}; choose fewer"
         )
-
-
-def plan_of(plan: type[Plan], options: argparse.Namespace, **others: Any) -> Plan:
-    """The plan that was asked for; `others` are fields that are no options, or not as they were typed."""
-    typed = {each.name: getattr(options, each.name) for each in fields(plan) if hasattr(options, each.name)}
-    values = {**typed, **others}
-    return plan(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})

@@ -1,23 +1,30 @@
-"""What a scheduler costs: everything in a step but the model, by the number of requests that wait."""
+"""`pdm run bench-scheduler`: the cost of a step without its model, by the number of requests that wait."""
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
-from types import ModuleType
+from functools import partial
 from typing import Any
 
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.capabilities import ends_at_a_blank
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.solution_types import ServingPackage
+from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
+from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.trace import percentile
 from tiny_llm_kit.trace.workload import RUNNING, RequestSpec
 
-from .options import COUNT, COUNTS, option
+from .command import Tell, carry_out
+from .options import bench_parser, count, counts, plain, plan_of
 
 # Shown name -> (the queue's class in `serving`, options of `Turns`).
-SCHEDULERS = {
+SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FifoQueue": ("FifoQueue", {}),
     "FifoQueue, pausing": ("FifoQueue", {"pause_prefill": True}),
     "PriorityScheduler": ("PriorityScheduler", {}),
@@ -29,16 +36,16 @@ PROMPTS, ANSWER, CHUNK, SLOTS, MAX_SEQ_LEN = (40, 700, 150, 300, 90), 12, 128, 8
 
 @dataclass(frozen=True)
 class SchedulerPlan:
-    """What to measure."""
+    """Options of the command."""
 
-    waiting: tuple[int, ...] = option((10, 100, 1_000, 10_000), "requests that wait", **COUNTS)
-    steps: int = option(200, "of one sample", **COUNT)
-    rounds: int = option(7, "samples of each, taken in turns", **COUNT)
+    waiting: tuple[int, ...] = counts((10, 100, 1_000, 10_000), "requests that wait")
+    steps: int = count(200, "steps of one sample")
+    rounds: int = count(7, "samples of each, taken in turns")
 
 
 @dataclass
 class Filled:
-    """A scheduler for which this many requests always wait.
+    """A scheduler with a constant number of waiting requests.
 
     Args:
         names: the module `serving` of a solution.
@@ -48,12 +55,12 @@ class Filled:
             else the machine does at that moment is left out.
     """
 
-    names: ModuleType
+    names: ServingPackage
     queue: str
     options: dict[str, Any]
     waiting: int
     clock: Callable[[], float] = time.process_time
-    _numbers: Iterator[int] = field(default_factory=count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _left: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
@@ -76,7 +83,7 @@ class Filled:
             self._left.append(event.request)
 
     def refill(self) -> None:
-        """Adds a request like each that has left the queue: the work of a step is the same, however many wait."""
+        """Add a request like each that has left the queue: the work of a step is the same, however many wait."""
         while self._left:
             left = self._left.pop()
             self._add(len(left.prompt_tokens), left.priority)
@@ -86,7 +93,7 @@ class Filled:
         self.scheduler.add(self._serving.request(spec, next(self._numbers)))
 
     def sample(self, steps: int) -> list[float]:
-        """Seconds of this many steps, one by one. What ends is replaced between two of them, and not timed."""
+        """Time this many steps, one by one, in seconds. What ends is replaced between two of them, and not timed."""
         seconds = []
         for _ in range(steps):
             start = self.clock()
@@ -97,23 +104,23 @@ class Filled:
         return seconds
 
 
-def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[str, Any]:
-    """Seconds a step of every scheduler with every number of waiting requests: means and p99 of every round."""
+def measure(plan: SchedulerPlan, names: ServingPackage, tell: Tell) -> dict[str, Any]:
+    """Measure the steps of every scheduler with every number of waiting requests: mean and p99 of every round."""
     before = provenance("cpu")
     filled = {
-        (name, waiting): Filled(names, *SCHEDULERS[name], waiting)
-        for name in SCHEDULERS
+        (name, waiting): Filled(names, queue, turns, waiting)
+        for name, (queue, turns) in SCHEDULERS.items()
         for waiting in plan.waiting
     }
     for one in filled.values():
         one.sample(plan.steps)  # until all slots are taken
-    rounds = {key: [] for key in filled}
-    keys = list(filled)
-    for number in progress(range(plan.rounds)):
-        gc.collect()  # the garbage of one round is not the cost of the next
-        turn = number % len(keys)
-        for key in keys[turn:] + keys[:turn]:
-            rounds[key].append(filled[key].sample(plan.steps))
+
+    def sample(one: Filled, number: int) -> list[float]:
+        tell(f"{one.queue}, {one.waiting:,} wait, round {number + 1}", plan.rounds * len(filled))
+        gc.collect()  # the garbage of one sample is not the cost of the next
+        return one.sample(plan.steps)
+
+    rounds = in_turns({key: partial(sample, one) for key, one in filled.items()}, range(plan.rounds))
     cases = [
         {
             "scheduler": name,
@@ -123,11 +130,24 @@ def measure(plan: SchedulerPlan, names: ModuleType, progress: Callable) -> dict[
         }
         for (name, waiting), samples in rounds.items()
     ]
-    shape = {"slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER}
     return {
         "kind": "scheduler",
         "backend": "no model",
-        "plan": {**plan.__dict__, "waiting": list(plan.waiting), **shape},
+        "plan": {**plain(plan), "slots": SLOTS, "chunk": CHUNK, "prompts": list(PROMPTS), "answer": ANSWER},
         "provenance": before,
         "cases": cases,
     }
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    options = bench_parser("scheduler", __doc__, SchedulerPlan, has_model=False).parse_args(argv)
+    plan = plan_of(SchedulerPlan, options, waiting=tuple(sorted(set(options.waiting))))
+    with ends_at_a_blank(needs=Day(2, 7)):
+        carry_out(
+            "scheduler", options, argv, lambda tell: measure(plan, resolve_serving(options.solution), tell)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What a scheduler costs as a table: milliseconds a step, by how many requests wait."""
+"""The cost of a scheduler as a table: milliseconds a step, by how many requests wait."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from tiny_llm_kit.trace.samples import spread
 
-from .origin import origin
+from .report import figures_table, print_header, print_target
 
 LIMIT, FLAT = 0.5e-3, 1.5  # seconds a step; how many times the shortest queue's the longest one's may be
 
@@ -24,13 +23,10 @@ def by_scheduler(result: Mapping[str, Any]) -> dict[str, list[Mapping]]:
 
 
 def table(result: Mapping[str, Any]) -> Table:
-    """A row a scheduler; the mean of a step in the median round, and how it grows."""
+    """A table with a row per scheduler: the mean of a step in the median round, and how it grows."""
     cases = by_scheduler(result)
-    shown = Table("ms a step, waiting:", box=None, pad_edge=False)
-    for waiting in result["plan"]["waiting"]:
-        shown.add_column(f"{waiting:,}", justify="right")
-    for heading in ("growth", "p99", "spread"):
-        shown.add_column(heading, justify="right")
+    waiting = [f"{number:,}" for number in result["plan"]["waiting"]]
+    shown = figures_table("ms a step, waiting:", *waiting, "growth", "p99", "spread")
     for name, of_name in cases.items():
         longest = of_name[-1]
         shown.add_row(
@@ -44,12 +40,12 @@ def table(result: Mapping[str, Any]) -> Table:
 
 
 def growth(cases: list[Mapping]) -> float:
-    """How many times longer a step takes with the longest queue than with the shortest."""
+    """The factor by which a step takes longer with the longest queue than with the shortest."""
     return statistics.median(cases[-1]["mean"]) / statistics.median(cases[0]["mean"])
 
 
 def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Below half a millisecond with the longest queue; and no longer than with the shortest, but for noise."""
+    """The targets: below half a millisecond with the longest queue, and as long as with the shortest, but for noise."""
     cases = by_scheduler(result)
     slowest = max(statistics.median(case["mean"]) for of_name in cases.values() for case in of_name)
     yield f"below {1000 * LIMIT} ms a step: at most {1000 * slowest:.3f} ms", slowest < LIMIT
@@ -59,14 +55,10 @@ def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was measured, on which machine, the table, and the targets."""
+    """Print what was measured, on which machine, the table, and the targets."""
     plan = result["plan"]
-    origin(
-        console,
-        result,
-        "everything in a step but the model",
-        f"{plan['rounds']} rounds of {plan['steps']} steps",
-    )
+    how = f"{plan['rounds']} rounds of {plan['steps']} steps"
+    print_header(console, result, "everything in a step but the model", how)
     prompts = ", ".join(map(str, plan["prompts"]))
     console.print(
         f"\n{plan['slots']} slots, chunks of {plan['chunk']}, prompts of {prompts} tokens in turns,\n"
@@ -75,4 +67,4 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     )
     console.print(table(result))
     for says, is_met in targets(result):
-        console.print(Text.assemble(("met   ", "green") if is_met else ("missed", "red"), f"  {says}"))
+        print_target(console, is_met, says)

@@ -1,4 +1,4 @@
-"""Throughput as tables: requests and tokens per second of every contestant; latencies and counts of our engine."""
+"""Throughput as tables: requests and tokens per second of every engine; latencies and counts of our engine."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -10,13 +10,13 @@ from rich.table import Table
 from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.text import counted
 
-from .contest import OURS
-from .origin import origin
+from .report import OURS, figures_table, model_name, print_header
 
 LATENCIES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "longest_gap")
 
 
 def seconds_of(runs: list[Mapping]) -> list[float]:
+    """The seconds of each run."""
     return [run["seconds"] for run in runs]
 
 
@@ -26,10 +26,8 @@ def per_second(runs: list[Mapping], *counts: str) -> float:
 
 
 def speeds(result: Mapping[str, Any]) -> Table:
-    """A row per contestant, ours first."""
-    shown = Table("engine", box=None, pad_edge=False)
-    for heading in ("requests/s", "tokens/s", "of answers", "spread", "tiny-llm is"):
-        shown.add_column(heading, justify="right")
+    """A table with a row per engine, ours first."""
+    shown = figures_table("engine", "requests/s", "tokens/s", "of answers", "spread", "tiny-llm is")
     ours = seconds_of(result["runs"][OURS])
     for name, runs in result["runs"].items():
         shown.add_row(
@@ -45,10 +43,8 @@ def speeds(result: Mapping[str, Any]) -> Table:
 
 
 def latencies(result: Mapping[str, Any]) -> Table:
-    """Milliseconds of the requests of our engine, in each way that it ran: the medians of the rounds."""
-    shown = Table("ms", box=None, pad_edge=False)
-    for heading in ("TTFT p50", "p99", "TBT p50", "p99", "longest gap"):
-        shown.add_column(heading, justify="right")
+    """A table of our engine's latencies in milliseconds, in each way that it ran: the medians of the rounds."""
+    shown = figures_table("ms", "TTFT p50", "p99", "TBT p50", "p99", "longest gap")
     for name, runs in ours(result):
         values = [[run[each] for run in runs if run[each] is not None] for each in LATENCIES]
         shown.add_row(name, *(f"{1000 * statistics.median(each):.1f}" if each else "–" for each in values))
@@ -56,10 +52,8 @@ def latencies(result: Mapping[str, Any]) -> Table:
 
 
 def counts(result: Mapping[str, Any]) -> Table:
-    """What our engine did in its last run, in each way that it ran."""
-    shown = Table("", box=None, pad_edge=False)
-    for heading in ("calls", "padding", "prefix hits", "preemptions", "graphs", "peak KV blocks"):
-        shown.add_column(heading, justify="right")
+    """A table of our engine's counts in its last run, in each way that it ran."""
+    shown = figures_table("", "calls", "padding", "prefix hits", "preemptions", "graphs", "peak KV blocks")
     for name, runs in ours(result):
         run = runs[-1]
         shown.add_row(
@@ -83,30 +77,28 @@ def padding(run: Mapping[str, Any]) -> str:
 
 
 def graphs(run: Mapping[str, Any]) -> str:
-    """How many shapes were compiled before the first request, and how long that took."""
+    """The number of shapes compiled before the first request, and the seconds that it took."""
     count = run.get("compiled_shapes", 0)
     return f"{counted(count, 'shape')}, {run['setup_seconds']:.0f} s" if count else "0 (eager)"
 
 
 def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
-    """The contestants with more figures than their seconds."""
+    """Our engines: those with more figures than their seconds."""
     return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
 
 
-def model_name(plan: Mapping[str, Any]) -> str:
-    layers = f", {plan['layers']} layers" if plan["layers"] else ""
-    is_random = plan["config"] or plan["random_weights"]
+def quantized(plan: Mapping[str, Any]) -> str:
+    """The quantised parts of the model, and their bits."""
     bits = f", layers in {plan['quantization']}" if plan["quantization"] else ""
-    bits += f", head in {plan['head_quantization']}" if plan.get("head_quantization") else ""
-    return f"{plan['config'] or plan['model']}{layers}{', random weights' if is_random else ''}, {plan['dtype']}{bits}"
+    return bits + (f", head in {plan['head_quantization']}" if plan.get("head_quantization") else "")
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was measured, on what machine, and the tables."""
+    """Print what was measured, on what machine, and the tables."""
     plan, machine = result["plan"], result["provenance"]["machine"]
     runs = f"{counted(plan['rounds'], 'round')}, {counted(plan['threads'], 'thread')}"
-    how = f"{runs}, load before {machine['load_before']}"
-    origin(console, result, model_name(plan), how)
+    what = f"{model_name(plan)}, {plan['dtype']}{quantized(plan)}"
+    print_header(console, result, what, f"{runs}, load before {machine['load_before']}")
     console.print(f"\n{result['dataset']}")
     chunking = "chunked" if plan["enable_chunked_prefill"] else "whole prompts"
     console.print(

@@ -1,27 +1,34 @@
-"""`pdm run bench-chunked-prefill`: every chunk size meets the same batch, latencies are exact, the table is right."""
+"""`pdm run bench-throughput --preset chunked-prefill`: the same batch for every size, exact latencies, the table."""
 
 import io
 import json
 import re
+import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
-from benchmarks import bench_chunked_prefill as command
 from benchmarks import chunked_prefill, reports
+from benchmarks import throughput as command
 from benchmarks.chunked_prefill import (
     ADAPTIVE,
     POLICIES,
     SweepPlan,
     figures_of,
     measure,
-    number_of_runs,
     sweep,
 )
-from benchmarks.chunked_prefill_report import NONE, median, percent, targets, times_lower
-from benchmarks.progress import Progress
+from benchmarks.chunked_prefill_report import (
+    NONE,
+    median,
+    percent,
+    policy_targets,
+    sweep_targets,
+    times_lower,
+)
+from benchmarks.command import progress_bar
 from book.tools import screens, tradeoff_screen
 from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
 from tiny_llm_kit.engine.port import installed_backends, resolve_serving
@@ -141,16 +148,19 @@ def test_the_adaptive_chunker_has_its_row():
     assert first["adaptive"] > first["128"], "smaller chunks have more decode steps between them"
 
 
-def test_progress_in_a_pipe_is_a_line_now_and_then_with_the_time_that_is_left(capsys):
-    clock = iter([0, 0, 4, 12, 100, 100])
-    with Progress(Console(file=io.StringIO()), 20, lambda: next(clock)) as progress:
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_bar_counts_what_is_told_on_a_terminal_alone(is_terminal, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar() as tell:
         for number in range(5):
-            progress(f"chunk {number}")
-    assert capsys.readouterr().err.splitlines() == [
-        "run 1 of 20: chunk 0",
-        "run 3 of 20: chunk 2, about 2 min left",
-        "run 4 of 20: chunk 3, about 9 min left",
-    ]
+            tell(f"chunk {number}", 20)
+    out, errors = capsys.readouterr().out, stream.getvalue()
+    assert out == "" and ("chunk 4" in errors and "4/20" in errors) == is_terminal
+    assert is_terminal or errors == ""
 
 
 @pytest.mark.parametrize("hybrid", [(), (64, 128)])
@@ -158,13 +168,13 @@ def test_every_run_is_counted_before_it_begins(hybrid, monkeypatch):
     """Week 3's engine is played by Week 2's with chunks of its budget."""
     told = []
     monkeypatch.setattr(
-        chunked_prefill, "engine_trace", lambda budget, workload: serve(paced(), workload, budget).trace()
+        chunked_prefill, "trace_of_run", lambda budget, workload: serve(paced(), workload, budget).trace()
     )
     plan = SweepPlan(
         "paced", (128, ADAPTIVE, None), mixed_tokens=300, long_tokens=600, rounds=2, hybrid=hybrid
     )
     found = measure(plan, paced(), "none", "cpu", told.append, lambda budget, workload: budget)
-    assert len(told) == number_of_runs(plan)
+    assert len(told) == plan.number_of_runs
     assert [case["name"] for case in found["engines"]] == ["mixed", "decode-heavy", "queued"][
         : 2 * len(hybrid)
     ]
@@ -236,7 +246,10 @@ def test_figures_are_medians_and_quotients_of_medians():
 
 
 def test_the_targets_say_what_was_met_and_what_was_missed():
-    found = [(target.is_met, target.measured) for target in targets(scripted())]
+    result = scripted()
+    of_sweeps = [target for sweep_ in result["sweeps"] for target in sweep_targets(sweep_)]
+    of_policies = [target for case in result["policies"] for target in policy_targets(case)]
+    found = [(target.is_met, target.measured) for target in of_sweeps + of_policies]
     assert found == [
         (True, "8.0 ×"),
         (False, "4.0 ×"),
@@ -308,12 +321,23 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     monkeypatch.setattr(chunked_prefill, "decode_heavy", lambda tokens: heavy(tokens, answer=24))
     monkeypatch.setattr(chunked_prefill, "mixed", lambda tokens: mixed(tokens, answer=2))
     options = ["--backend", backend, "--device", "cpu", "--threads", "1", "--rounds", "1", "--steps", "32"]
-    options += ["--mixed-tokens", "40", "--long-tokens", "64", "--config", "tiny-qwen3", "--layers", "1"]
+    options += [
+        "--preset",
+        "chunked-prefill",
+        "--mixed-tokens",
+        "40",
+        "--long-tokens",
+        "64",
+        "--config",
+        "tiny-qwen3",
+        "--layers",
+        "1",
+    ]
     options += ["--hybrid", "16"]
     command.main([*options, "--save", "x"])
     out = capsys.readouterr().out
     assert "kept: x.json" in out and out.count("chunked, with pausing") == 2, out
-    assert re.search(r"tiny-qwen3, 1 layers, random weights, float32, (mlx|torch) on ", out)
+    assert re.search(r"tiny-qwen3, 1 layer, random weights, float32, (mlx|torch) on ", out)
     kept = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert provenance.is_sealed(kept) and kept["options"] == " ".join(options)
     assert list(kept["sweeps"][0]["runs"]) == ["32", NONE], "what all are compared with was not measured"
@@ -323,21 +347,29 @@ def test_the_command_prints_its_tables_and_keeps_a_sealed_result(backend, monkey
     assert 0 < week3["tbt_p50"] <= week3["longest_gap"] < week3["total"]
     monkeypatch.setattr(screens, "SHIPPED", "another")
     [(name, page)] = screens.benchmark_screens()
-    assert name == "benchmark-x" and "pdm run bench-chunked-prefill --backend" in page and "longest" in page
+    assert name == "benchmark-x" and "pdm run bench-throughput --backend" in page and "longest" in page
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--steps", "0"], ["--steps", "few"], ["--config", "gpt-5"], ["--rounds", "0"]]
+    "wrong",
+    [
+        ["--steps", "0"],
+        ["--steps", "few"],
+        ["--config", "gpt-5"],
+        ["--rounds", "0"],
+        ["--preset", "x"],
+        ["--dataset", "random"],
+    ],
 )
 def test_wrong_options_are_usage_errors(wrong, capsys):
     with pytest.raises(SystemExit) as end:
-        command.main(wrong)
-    assert end.value.code == 2 and "usage: pdm run bench-chunked-prefill" in capsys.readouterr().err
+        command.main(["--preset", "chunked-prefill", *wrong])
+    assert end.value.code == 2 and "usage: pdm run bench-throughput" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_one_line(capsys):
     with pytest.raises(SystemExit) as end:
-        command.main(["--model", "no-such-model", "--device", "cpu"])
+        command.main(["--preset", "chunked-prefill", "--model", "no-such-model", "--device", "cpu"])
     assert end.value.code == 2 and "no-such-model" in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from benchmarks import bench_scheduler as command
 from benchmarks import reports
+from benchmarks import scheduler as command
 from benchmarks.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, SchedulerPlan, measure
 from benchmarks.scheduler_report import growth, targets
 from book.tools import screens
@@ -79,7 +79,7 @@ def test_the_targets_are_below_half_a_millisecond_and_flat():
 
 
 def test_every_scheduler_is_measured_with_every_queue():
-    result = measure(SchedulerPlan((3, 40), steps=4, rounds=2), NAMES, iter)
+    result = measure(SchedulerPlan((3, 40), steps=4, rounds=2), NAMES, lambda what, total: None)
     found = [(case["scheduler"], case["waiting"]) for case in result["cases"]]
     assert found == [(name, waiting) for name in SCHEDULERS for waiting in (3, 40)]
     assert all(len(case["mean"]) == len(case["p99"]) == 2 for case in result["cases"])

@@ -14,13 +14,14 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from benchmarks import bench_serve
+from benchmarks import report as common
+from benchmarks import serve as command
+from benchmarks.serve import ServingPlan
 from benchmarks.serving import capacity as capacity_module
-from benchmarks.serving import measure, processes, report
+from benchmarks.serving import processes, report
 from benchmarks.serving.capacity import RESOLUTION, capacity
-from benchmarks.serving.client import Client, ServedRequest, api_url
+from benchmarks.serving.client import Client, ServedRequest, api_url, served_model
 from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
-from benchmarks.serving.measure import ServingPlan
 from benchmarks.serving.processes import Place, Server, our_server, running
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.arguments import engine_options
@@ -209,9 +210,7 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
     monkeypatch.setattr(capacity_module, "MOST", 1)
     file = tmp_path / "found.json"
     line = f"--base-url {stand_in.url} --api-key secret --num-prompts 6 --input-len 9 --output-len 3 --request-rate"
-    bench_serve.main(
-        [*line.split(), "200", "inf", "--goodput", "ttft:5000", "--capacity", "--json", str(file)]
-    )
+    command.main([*line.split(), "200", "inf", "--goodput", "ttft:5000", "--capacity", "--json", str(file)])
     result, said = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert [run["rate"] for run in result["runs"]["server"]] == [200, float("inf")]
     assert all(run["completed"] == 6 and run["attainment"] == 1 for run in result["runs"]["server"])
@@ -235,7 +234,7 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
 )
 def test_requests_carry_the_name_that_the_server_has(stand_in, wanted, listed, name):
     stand_in.models = listed
-    assert measure.served_model(wanted, stand_in.url, None) == name
+    assert served_model(wanted, stand_in.url, None) == name
 
 
 @pytest.mark.parametrize(
@@ -251,7 +250,7 @@ def test_requests_carry_the_name_that_the_server_has(stand_in, wanted, listed, n
 def test_a_server_that_cannot_be_asked_ends_with_one_line(stand_in, options, listed, says, capsys):
     stand_in.models = listed
     with pytest.raises(SystemExit) as ended:
-        bench_serve.main(["--base-url", stand_in.url, *options.split()])
+        command.main(["--base-url", stand_in.url, *options.split()])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1 and not stand_in.bodies
@@ -265,13 +264,13 @@ def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_p
         started.append(server)
         yield stand_in.url
 
-    monkeypatch.setattr(measure, "running", running)
+    monkeypatch.setattr(command, "running", running)
     monkeypatch.setattr(processes, "find_spec", lambda name: True)
     file = tmp_path / "found.json"
     line = (
         "--num-prompts 2 --output-len 2 --request-rate inf --rounds 2 --compare unchunked transformers --json"
     )
-    bench_serve.main([*line.split(), str(file)])
+    command.main([*line.split(), str(file)])
     result = json.loads(file.read_text(encoding="utf-8"))
     assert list(result["runs"]) == ["tiny-llm", "tiny-llm unchunked", "transformers serve"]
     assert all(len(runs) == 2 for runs in result["runs"].values())
@@ -282,7 +281,7 @@ def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_p
     assert [len({body["prompt"] for body in bodies[start : start + 6]}) for start in (0, 6)] == [2, 2]
 
 
-def test_a_peer_that_lacks_a_package_says_how_to_get_it(monkeypatch):
+def test_a_baseline_that_lacks_a_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(processes, "find_spec", lambda name: None if name == "accelerate" else True)
     with pytest.raises(ValueError, match="pip install --no-deps accelerate"):
         processes.transformers_server("tiny-qwen3", "float32", 4, 100, 16)
@@ -310,7 +309,7 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
 )
 def test_what_cannot_be_measured_ends_with_one_line(options, says, capsys):
     with pytest.raises(SystemExit) as ended:
-        bench_serve.main(options.split())
+        command.main(options.split())
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
@@ -348,9 +347,9 @@ def test_our_server_takes_every_option_of_the_plan():
     plan = ServingPlan(
         num_blocks=9, policy="slack", latency_target=0.5, config="qwen3-0.6b", random_weights=True, layers=2
     )
-    options = {name: getattr(plan, name) for name in measure.OPTIONS}
-    command = our_server(Place("ref", "torch", "cpu"), "tiny-qwen3", options).command
-    taken = serve.parser().parse_args([*command[command.index("--solution") :], "--host", "h", "--port", "1"])
+    options = plan.server_options()
+    line = our_server(Place("ref", "torch", "cpu"), "tiny-qwen3", options).command
+    taken = serve.parser().parse_args([*line[line.index("--solution") :], "--host", "h", "--port", "1"])
     assert {name: getattr(taken, name) for name in options} == options
 
 
@@ -375,4 +374,4 @@ def test_a_server_of_random_weights_reads_texts_and_answers_blanks():
     ],
 )
 def test_a_result_says_which_shape_was_served(options, says):
-    assert report.served(ServingPlan(**options).__dict__) == says
+    assert common.model_name(ServingPlan(**options).__dict__) == says

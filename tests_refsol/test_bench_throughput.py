@@ -1,4 +1,4 @@
-"""`pdm run bench-throughput`: the flags of vLLM's benchmark, figures that can be recomputed, peers, a sealed result."""
+"""`pdm run bench-throughput`: the flags of vLLM's benchmark, figures, baselines, a sealed result."""
 
 import io
 import json
@@ -9,10 +9,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from benchmarks import bench_throughput as command
 from benchmarks import reports
-from benchmarks.engine_load import EngineLoad
-from benchmarks.throughput import VARIANTS, ThroughputPlan, latencies
+from benchmarks import throughput as command
+from benchmarks.engine_load import EngineLoad, latencies
+from benchmarks.engine_plan import VARIANTS
+from benchmarks.throughput import OurGenerator, ThroughputPlan
 from benchmarks.throughput_report import graphs
 from book.tools import screens
 from tiny_llm_kit.engine.llm import LLM
@@ -126,6 +127,19 @@ def test_a_late_prompt_meets_the_same_batch_under_every_policy(variant):
     assert engine.listeners == [on_event]
 
 
+def test_a_run_keeps_the_engines_own_listeners():
+    """They hear what happens, and are there afterwards."""
+    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
+    network, _ = random_network(port, "tiny-qwen3", "tiny-qwen3", 1, None)
+    llm = LLM.of(port, network, EndlessTokenizer(), max_num_seqs=2, block_size=8, max_model_len=32)
+    heard = []
+    llm.engine.listeners.append(heard.append)
+    generator = OurGenerator(llm)
+    figures = generator.generate(Workload("", "", (RequestSpec(SHORT, 3, 2), RequestSpec(SHORT, 3, 2))))
+    assert llm.engine.listeners == [heard.append]
+    assert [event.kind for event in heard].count("finish") == 2 and figures["calls"] == 2
+
+
 @pytest.mark.port("torch")
 def test_transformers_answers_the_same_requests(bench):
     _, result = bench(RANDOM, "--backend", "torch", "--compare", "transformers", "--dataset", "sharegpt-like")
@@ -184,7 +198,7 @@ def test_what_cannot_be_measured_is_one_line(arguments, says, capsys):
 
 
 def scripted() -> dict:
-    """Two rounds of two contestants; ours computed 10 tokens for 8 that were asked for."""
+    """Three rounds of two engines; ours computed 10 tokens for 8 that were asked for."""
     asked = {"requests": 4, "prompt_tokens": 60, "output_tokens": 20}
     ours = {
         **asked,
@@ -194,7 +208,7 @@ def scripted() -> dict:
     }  # fmt: skip
     runs = {
         "tiny-llm": [{"seconds": s, **ours} for s in (2.0, 1.0, 4.0)],
-        "peer": [{"seconds": s, **asked} for s in (3.0, 5.0, 9.0)],
+        "theirs": [{"seconds": s, **asked} for s in (3.0, 5.0, 9.0)],
     }
     plan = {**ThroughputPlan(dtype="float32").__dict__, "compare": ["transformers"]}
     result = {
@@ -202,7 +216,7 @@ def scripted() -> dict:
         "backend": "torch",
         "plan": plan,
         "dataset": "random: 4 requests",
-        "notes": ["peer: alone"],
+        "notes": ["theirs: alone"],
         "left_out": ["another"],
     }
     return {**result, "provenance": provenance.provenance("cpu"), "budget": 512, "runs": runs}
@@ -212,9 +226,9 @@ def test_the_tables_have_medians_and_quotients():
     console = Console(width=100, file=io.StringIO())
     reports.show(console, scripted())
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert lines.index("Left out: another") == lines.index("peer: alone") + 1
+    assert lines.index("Left out: another") == lines.index("theirs: alone") + 1
     assert "tiny-llm 2.00 40.0 10.0 ±38 %" in lines
-    assert "peer 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
+    assert "theirs 0.80 16.0 4.0 ±30 % 2.50 ×" in lines
     assert "tiny-llm 100.0 200.0 10.0 20.0 500.0" in lines
     assert "tiny-llm 7 20.0 %, 60.0 % of pages 25.0 % 2 0 (eager) 5 of 9" in lines
 

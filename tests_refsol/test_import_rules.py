@@ -17,13 +17,13 @@ ARRAYS = {"mlx", "torch"}
 WITH_ARRAYS = {
     "backend_mlx.py": {"mlx"},
     "backend_torch.py": {"torch"},
-    # Peers of the benchmarks, imported when they are asked for.
-    "transformers_peer.py": {"torch"},
+    # Baselines of the benchmarks, imported when they are asked for.
+    "transformers_baseline.py": {"torch"},
     # What a GPU does with captured steps, imported by tests and screens of Day 3.4.
     "replay_emulator.py": {"torch"},
     # What a compiler would see of a run of torch, imported in the same way.
     "recorded_operations.py": {"torch"},
-    "mlx_lm_peer.py": {"mlx"},
+    "mlx_lm_baseline.py": {"mlx"},
 }
 SOLUTION_TYPES = SOURCES / "tiny_llm_kit" / "solution_types.py"
 

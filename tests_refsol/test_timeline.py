@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from benchmarks import chunked_prefill
 from book.tools import timeline_screen
 from book.tools.links import read_page
 from tiny_llm_kit.commands import timeline as command
@@ -418,7 +419,10 @@ def test_a_scheduler_that_does_not_serve_everybody_ends_in_a_line():
         ("timeline", ["--simulate"]),
         ("demo", ["--demo", "sync", "--device", "cpu"]),
         ("demo", ["--demo", "async", "--device", "cpu"]),
-        ("bench-chunked-prefill", ["--config", "tiny-qwen3", "--layers", "1", "--device", "cpu"]),
+        (
+            "bench-throughput",
+            ["--preset", "chunked-prefill", "--config", "tiny-qwen3", "--layers", "1", "--device", "cpu"],
+        ),
         ("see", ["2.7", "--device", "cpu", "--backend", installed_backends()[-1]]),
     ],
 )
@@ -426,7 +430,7 @@ def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, capsys)
     """The requests wait for ever, which is no reason for the command to run for ever."""
     module = import_module(command_modules()[name])
     screen = import_module("tiny_llm_kit.course.see.week_2_day_7")
-    where = screen if name == "see" else module
+    where = {"see": screen, "bench-throughput": chunked_prefill}.get(name, module)
     monkeypatch.setattr(where, "resolve_serving", lambda solution: changed(step=lambda self: False))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(SystemExit) as end:

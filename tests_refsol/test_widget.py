@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import step_cost
-from book.tools import screen_files, screens, widget
+from book.tools import screen_files, screens, step_cost, widget
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.serve import EndlessTokenizer

@@ -4,20 +4,22 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
 
 def api_url(base_url: str) -> str:
-    """Where a server's API is; `/v1` may be there already, as OpenAI's clients want it."""
+    """The address of a server's API; `/v1` may be there already, as OpenAI's clients want it."""
     return f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
 
 
 @dataclass
 class ServedRequest:
-    """What a client has seen of one request.
+    """One request as its client has seen it.
 
     Args:
         due, sent: when it should have been sent, and when it was, in seconds of the client's clock.
@@ -63,7 +65,7 @@ class ServedRequest:
 
 @dataclass(frozen=True)
 class Client:
-    """Sends requests to one server.
+    """A client of one server.
 
     Args:
         base_url: of the server.
@@ -88,7 +90,7 @@ class Client:
         return AsyncOpenAI(base_url=api_url(self.base_url), api_key=self.api_key or "none", max_retries=0)
 
     async def ask(self, connection: Any, prompt: str, max_tokens: int, due: float) -> ServedRequest:
-        """Sends one prompt, and reads its answer to the end. What goes wrong is in the result.
+        """Send one prompt, and read its answer to the end. What goes wrong is in the result.
 
         Args:
             connection: see `connect`.
@@ -109,18 +111,67 @@ class Client:
         return seen
 
     async def _send(self, connection: Any, prompt: str, max_tokens: int) -> Any:
-        shared = {"model": self.model, "max_tokens": max_tokens, "temperature": 0.0, "stream": True}
-        shared |= {"stream_options": {"include_usage": True}, "extra_body": dict(self.extra_body)}
-        if self.endpoint == ENDPOINTS[0]:
-            return await connection.completions.create(prompt=prompt, **shared)
-        messages = [{"role": "user", "content": prompt}]
-        return await connection.chat.completions.create(messages=messages, **shared)
+        send = partial(connection.completions.create, prompt=prompt)
+        if self.endpoint != ENDPOINTS[0]:
+            messages = [{"role": "user", "content": prompt}]
+            send = partial(connection.chat.completions.create, messages=messages)
+        return await send(
+            model=self.model,
+            max_tokens=max_tokens,
+            temperature=0.0,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=dict(self.extra_body),
+        )
 
     def _note(self, seen: ServedRequest, chunk: Any) -> None:
-        """Takes a chunk in: a piece if it has text, and the counts of tokens if it has them."""
+        """Take a chunk in: a piece if it has text, and the counts of tokens if it has them."""
         for choice in chunk.choices:
             if choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content:
                 seen.pieces.append(self.clock())
                 seen.output_tokens += 1
         if chunk.usage is not None:  # of the whole request: better than counting pieces
             seen.prompt_tokens, seen.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+
+
+def served_model(wanted: str | None, base_url: str, api_key: str | None) -> str:
+    """The server's name of the model that was asked for.
+
+    Args:
+        wanted: its name, or a path whose last part is its name, as our server has it; None for a server of one model.
+
+    Raises:
+        ValueError: the server lists models, and not this one or several; or none was asked for, and it lists none.
+    """
+    names = listed_models(base_url, api_key)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None:
+        raise ValueError(f"--base-url {base_url}: lists {', '.join(names) or 'no models'}; give --model")
+    if not names or wanted in names:
+        return wanted
+    if (name := Path(wanted).resolve().name) in names:
+        return name
+    raise ValueError(f"--model {wanted}: the server has {', '.join(names)}")
+
+
+def listed_models(base_url: str, api_key: str | None) -> list[str]:
+    """The names of a server's models; empty where it does not say.
+
+    Raises:
+        ValueError: it cannot be reached, is not ready, or refuses the key.
+    """
+    from openai import APIConnectionError, AuthenticationError, NotFoundError, OpenAI, OpenAIError
+
+    url = api_url(base_url)
+    try:
+        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=0) as client:
+            return [model.id for model in client.models.list().data]
+    except NotFoundError:
+        return []
+    except APIConnectionError:
+        raise ValueError(f"--base-url {base_url}: no server answers at {url}; is it running?") from None
+    except AuthenticationError:
+        raise ValueError(f"--base-url {base_url}: give its key, as --api-key or OPENAI_API_KEY") from None
+    except OpenAIError as error:
+        raise ValueError(f"--base-url {base_url}: {error}") from None

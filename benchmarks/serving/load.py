@@ -1,4 +1,4 @@
-"""A load: texts with the times at which they are sent, and what came of them as figures."""
+"""A load: texts with the times at which they are sent, and the figures of its results."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent.
+    """Prompts, their answers' lengths, and the times at which they are sent.
 
     Args:
         says: for people.
@@ -38,7 +38,7 @@ class Load:
 
 
 class Texts:
-    """Makes prompts of a data set as texts: servers differ in whether they take token ids.
+    """Maker of prompts as texts: servers differ in whether they take token ids.
 
     Random prompts are made of words that are one token each, so that a server with this tokenizer reads as many tokens
     as were asked for.
@@ -63,7 +63,7 @@ class Texts:
         return text if is_word and self.tokenizer.encode(text) == [number] else None
 
     def load(self, name: str, size: tuple[int, int, int], rate: float, burstiness: float, seed: int) -> Load:
-        """The prompts of a data set of `lab.datasets`, or of a file, with their times.
+        """Make the prompts of a data set or a file, with their times.
 
         Args:
             size: number of prompts, tokens of a prompt, tokens of an answer.
@@ -85,7 +85,7 @@ class Texts:
 
 
 async def send(client: Client, load: Load, max_concurrency: int | None = None) -> list[ServedRequest]:
-    """Sends every request at its time, or as soon as fewer than `max_concurrency` are open."""
+    """Send every request at its time, or as soon as fewer than `max_concurrency` are open."""
     gate = asyncio.Semaphore(max_concurrency) if max_concurrency else nullcontext()
     async with client.connect() as connection:
         start = client.clock()

@@ -1,4 +1,4 @@
-"""Servers that the benchmark starts: ours with its options, and a peer's on the same model."""
+"""Servers that the benchmark starts: ours with its options, and that of transformers on the same model."""
 
 import json
 import os
@@ -7,10 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -42,7 +41,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Place:
-    """Where our server runs: whose code, on which port and device."""
+    """The code, the port and the device of our server."""
 
     solution: str
     backend: str
@@ -50,24 +49,23 @@ class Place:
 
 
 def our_server(place: Place, model: str, options: Mapping[str, Any]) -> Server:
-    """`pdm run serve`; `options` are those of `LLM`, None for its defaults. `model` may be a path."""
-    flags = [
-        text
-        for name, value in options.items()
-        if value is not None
-        for text in flag(name.replace("_", "-"), value)
-    ]
+    """The server of `pdm run serve`; `options` are those of `LLM`, None for its defaults. `model` may be a path."""
     command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--solution", place.solution]
     command += ["--backend", place.backend, "--device", place.device]
-    command += ["--model", model, "--served-model-name", model, *flags]
+    command += ["--model", model, "--served-model-name", model, *flags(options)]
     return Server(tuple(command), model, "/ready", {"ignore_eos": True})
 
 
-def flag(name: str, value: Any) -> tuple[str, ...]:
-    """An option as it is typed."""
-    if isinstance(value, bool):
-        return (f"--{name}" if value else f"--no-{name}",)
-    return f"--{name}", str(value)
+def flags(options: Mapping[str, Any]) -> list[str]:
+    """Options as they are typed, without those that are None."""
+    found: list[str] = []
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            found.append(f"--{option}" if value else f"--no-{option}")
+        elif value is not None:
+            found += [f"--{option}", str(value)]
+    return found
 
 
 def transformers_server(model: str, dtype: str, rows: int, room: int, block_size: int) -> Server:
@@ -99,7 +97,7 @@ def transformers_server(model: str, dtype: str, rows: int, room: int, block_size
 
 @contextmanager
 def running(server: Server) -> Iterator[str]:
-    """Starts a server, waits until it is ready, yields its base URL, and ends it.
+    """Start a server, wait until it is ready, yield its base URL, and end it.
 
     Raises:
         ValueError: it ends before it is ready, or is not ready in time; see `_why_not`.
@@ -120,7 +118,7 @@ def running(server: Server) -> Iterator[str]:
 
 
 def _why_not(server: Server, log: str, code: int | None) -> str:
-    """The line with which a server has refused to start; of one that has crashed or hangs, the end of its log."""
+    """The line with which a server has refused to start, or the end of its log if it has crashed or hangs."""
     if code and log.strip() and "Traceback" not in log:
         return log.strip().splitlines()[-1]
     return f"{' '.join(server.command)}: not ready\n{log[-2000:]}"
@@ -129,18 +127,11 @@ def _why_not(server: Server, log: str, code: int | None) -> str:
 def _becomes_ready(process: subprocess.Popen, url: str) -> bool:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        if _is_ok(url):
-            return True
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
+            if reply.status == 200:
+                return True
         time.sleep(0.2)
     return False
-
-
-def _is_ok(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
-            return reply.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -1,4 +1,4 @@
-"""What `bench-serve` has found, as tables: a row per server and rate, and the capacities."""
+"""Results of `bench-serve` as tables: a row per server and rate, and the capacities."""
 
 import statistics
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from rich.table import Table
 
 from tiny_llm_kit.trace.text import counted
 
-from ..contest import OURS
-from ..origin import origin
+from ..report import OURS, figures_table, model_name, print_header
 
 COLUMNS = (
     ("tokens/s", "output_throughput", 1),
@@ -24,10 +23,10 @@ LATE = 10.0  # milliseconds: a client that sends later than this measures itself
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """What was sent, from where, and what came back."""
+    """Print what was sent, from where, and what came back."""
     plan, machine = result["plan"], result["provenance"]["machine"]
-    what = f"{served(plan)}, {plan['dtype']}"
-    origin(console, result, what, f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}")
+    how = f"{counted(plan['rounds'], 'round')}, load before {machine['load_before']}"
+    print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", how)
     arrivals = "Poisson" if plan["burstiness"] == 1 else f"burstiness {plan['burstiness']:g}"
     console.print(f"\n{result['dataset']}; arrivals: {arrivals}; the clients share the machine")
     console.print(latencies(result))
@@ -41,13 +40,6 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def served(plan: Mapping[str, Any]) -> str:
-    """The model, or the shape of its random weights; older results have no such fields."""
-    name = plan.get("config") or plan["model"] or "tiny-qwen3"
-    layers = f", {counted(plan['layers'], 'layer')}" if plan.get("layers") else ""
-    return f"{name}{layers}" + ", random weights" * bool(plan.get("config") or plan.get("random_weights"))
-
-
 def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[str, Any]]]]:
     """The runs of each server at each rate, in the order in which rates were asked for."""
     return [
@@ -58,10 +50,8 @@ def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[st
 
 
 def latencies(result: Mapping[str, Any]) -> Table:
-    """The medians of the rounds; latencies in milliseconds."""
-    shown = Table("server, ms", box=None, pad_edge=False)
-    for heading in ("rate", *(heading for heading, _, _ in COLUMNS)):
-        shown.add_column(heading, justify="right")
+    """A table of medians of the rounds; latencies in milliseconds."""
+    shown = figures_table("server, ms", "rate", *(heading for heading, _, _ in COLUMNS))
     for name, rate, runs in by_rate(result):
         cells = [median(runs, key, digits) for _, key, digits in COLUMNS]
         shown.add_row(name, f"{rate:g}", *cells, style="bold" if name == OURS else "")
@@ -69,10 +59,8 @@ def latencies(result: Mapping[str, Any]) -> Table:
 
 
 def goodput(result: Mapping[str, Any]) -> Table:
-    """Which share meets the target, how many per second, and up to which rate."""
-    shown = Table("server", box=None, pad_edge=False)
-    for heading in ("rate", "meet the target", "requests/s that do", "capacity"):
-        shown.add_column(heading, justify="right")
+    """The share that meets the target, how many per second, and up to which rate."""
+    shown = figures_table("server", "rate", "meet the target", "requests/s that do", "capacity")
     for name, rate, runs in by_rate(result):
         found = result["capacity"].get(name)
         limit = f"{statistics.median(found):.2f}" if found else "–"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.roofline_report import Point, Roof, points, roof
+from benchmarks.latency_report import Point, Roof, points, roof
 from tiny_llm_kit.trace.template import render
 
 LABELLED = (1, 4, 32, 128, 512, 2048)  # tokens; the other points need no label

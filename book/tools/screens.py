@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 from benchmarks import reports
+from benchmarks.latency_report import has_roofline
 from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.trace.provenance import RESULTS, is_sealed
 from tiny_llm_lab.studies import chart
@@ -58,7 +59,7 @@ def benchmark_screens() -> Iterator[tuple[str, str]]:
         console = recording_console(reports.command_of(result))
         reports.show(console, result)
         yield f"benchmark-{file.stem}", fragment(console)
-        if result["kind"] == "roofline":
+        if has_roofline(result):
             yield file.stem, roofline_screen.drawing(result)
         if result["kind"] == "chunked-prefill" and result["plan"]["model"] == SHIPPED:
             yield file.stem.replace("chunked-prefill", "tradeoff"), tradeoff_screen.drawing(result)

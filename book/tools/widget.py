@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks import step_cost
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.provenance import save, settled_load
 from tiny_llm_kit.trace.simulation.cost_model import MEASURED, sealed
+
+from . import step_cost
 
 FOLDER = MEASURED.parent
 SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")

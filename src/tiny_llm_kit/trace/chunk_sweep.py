@@ -1,4 +1,4 @@
-"""One workload under several chunk sizes, by the course's own `sweep_chunk_sizes`, and its figures."""
+"""Sweep of one workload over chunk sizes, by the course's own `sweep_chunk_sizes`, and its figures."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ NEAR = 0.05  # a change that is smaller is neither won nor lost
 def sweep(
     serving: Serving, workload: Workload, steps: Sequence[int | None], rounds: int, progress: Progress
 ) -> dict[str, Any]:
-    """One workload, by the course's own `sweep_chunk_sizes`, which takes the turns; one run of each goes before."""
+    """Sweep one workload by the course's own `sweep_chunk_sizes`, which takes turns; one run of each goes before."""
     figures: dict[int | None, list[dict]] = {step: [] for step in steps}
 
     def run(step: int | None) -> Any:
@@ -47,8 +47,11 @@ def sweep(
 
 
 def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
-    """One run in seconds: every TTFT of the long and of the short prompts, TBT p50 and p99, the longest gap, the stalls
-    against what was promised, and the time of all."""
+    """The figures of one run in seconds.
+
+    Every TTFT of the long and of the short prompts, TBT p50 and p99, the longest gap, the stalls against what was
+    promised, and the time of all.
+    """
 
     def ttft(kind: str) -> list[float]:
         specs = zip(workload.requests, trace.lanes, strict=True)
@@ -66,11 +69,12 @@ def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
 
 
 def shown(step: int | None) -> str:
+    """The name of a chunk size in tables."""
     return NAMES.get(step, str(step))
 
 
 def samples(runs: Sequence[Mapping], figure: str) -> list[float]:
-    """One number a round, of several requests their median; none where the workload has no such request."""
+    """One number per round, of several requests their median; none where the workload has no such request."""
     found = [run[figure] for run in runs]
     if not isinstance(found[0], list):
         return found
@@ -78,6 +82,7 @@ def samples(runs: Sequence[Mapping], figure: str) -> list[float]:
 
 
 def median(runs: Sequence[Mapping], figure: str) -> float | None:
+    """The median of the rounds; None where the workload has no such request."""
     numbers = samples(runs, figure)
     return statistics.median(numbers) if numbers else None
 

@@ -1,4 +1,4 @@
-"""Where a figure comes from: commit, machine, versions, threads; and a seal that shows an edit."""
+"""The origin of a figure: commit, machine, versions, load; and a seal that shows an edit."""
 
 import datetime
 import hashlib
@@ -22,7 +22,7 @@ PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "mlx
 
 
 def provenance(device: str) -> dict:
-    """What a reader needs to judge a figure, and to repeat it. No name of a person, host or folder."""
+    """The facts that a reader needs to judge a figure, and to repeat it. No name of a person, host or folder."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
@@ -40,12 +40,12 @@ def provenance(device: str) -> dict:
 
 
 def load() -> float | None:
-    """Processes that wanted to run, on average over the last minute; None where the system does not count them."""
+    """Processes that wanted to run, on average over the last minute; None where the system does not count."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def warn_if_busy() -> None:
-    """One line on standard error if more processes want to run than there are cores: times say little then."""
+    """Print one line on standard error if more processes want to run than there are cores: times say little then."""
     now, cores = load() or 0.0, os.cpu_count() or 1
     if now > cores:
         print(
@@ -55,7 +55,7 @@ def warn_if_busy() -> None:
 
 
 def settled_load(seconds: int = 300) -> float:
-    """Waits until the machine is quiet, for so long at most, and returns its load then.
+    """Wait until the machine is quiet, for so many seconds at most, and return its load then.
 
     Raises:
         ValueError: it stays busy.
@@ -108,7 +108,7 @@ def _digest(result: dict) -> str:
 
 
 def keep(console: Console, result: dict, name: str, argv: list[str] | None) -> None:
-    """Saves a result with the options of its command, as a reader would type them, and says where.
+    """Save a result with the options of its command, as a reader would type them, and say where.
 
     Args:
         argv: the options; None takes those of this process.
@@ -119,7 +119,7 @@ def keep(console: Console, result: dict, name: str, argv: list[str] | None) -> N
 
 
 def save(result: dict, name: str, folder: Path = RESULTS) -> Path:
-    """Writes `name`.json, sealed."""
+    """Write `name`.json, sealed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.json"
     file.write_text(json.dumps(seal(result), indent=1) + "\n", encoding="utf-8")

@@ -3,9 +3,29 @@
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from rich.progress import track
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def turned(items: Iterable[Item], number: int) -> list[Item]:
+    """The items in their order; each round `number` begins with another one."""
+    listed = list(items)
+    start = number % len(listed)
+    return listed[start:] + listed[:start]
+
+
+def in_turns(
+    candidates: Mapping[Item, Callable[[int], Result]], rounds: Iterable[int]
+) -> dict[Item, list[Result]]:
+    """The results of every candidate in every round, of which it gets the number. In a round each runs once."""
+    found: dict[Item, list[Result]] = {name: [] for name in candidates}
+    for number in rounds:
+        for name in turned(candidates, number):
+            found[name].append(candidates[name](number))
+    return found
 
 
 def interleave(
@@ -14,7 +34,7 @@ def interleave(
     warmup: int = 1,
     *,
     clock: Callable[[], float] = time.perf_counter,
-    progress: Callable[[Iterable], Iterable] = lambda rounds: track(rounds, "rounds"),
+    progress: Callable[[Iterable], Iterable] = iter,
 ) -> dict[Any, list[float]]:
     """Seconds of every candidate in every round. In a round each runs once; the order turns from round to round.
 
@@ -22,23 +42,24 @@ def interleave(
         candidates: name -> what to time; it returns when its work is done.
         rounds: samples of each.
         warmup: calls of each that are not counted.
+        clock: seconds.
+        progress: wraps the rounds, to show them.
     """
+
+    def timed(run: Callable[[], object], number: int) -> float:
+        start = clock()
+        run()
+        return clock() - start
+
     for run in candidates.values():
         for _ in range(warmup):
             run()
-    names, seconds = list(candidates), {name: [] for name in candidates}
-    for number in progress(range(rounds)):
-        turned = names[number % len(names) :] + names[: number % len(names)]
-        for name in turned:
-            start = clock()
-            candidates[name]()
-            seconds[name].append(clock() - start)
-    return seconds
+    return in_turns({name: partial(timed, run) for name, run in candidates.items()}, progress(range(rounds)))
 
 
 def medians(candidates: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, float]:
     """The median seconds of every candidate, see `interleave`."""
-    samples = interleave(candidates, rounds, progress=iter)
+    samples = interleave(candidates, rounds)
     return {name: statistics.median(seconds) for name, seconds in samples.items()}
 
 
@@ -51,5 +72,5 @@ def spread(samples: list[float]) -> float:
 
 
 def ratio(baseline: list[float], ours: list[float]) -> float:
-    """How many times faster: the quotient of the medians."""
+    """The factor by which ours is faster: the quotient of the medians."""
     return statistics.median(baseline) / statistics.median(ours)

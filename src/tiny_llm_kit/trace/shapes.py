@@ -34,6 +34,16 @@ def shape(name: str, layers: int | None = None) -> ModelConfig:
     return config if layers is None else replace(config, num_hidden_layers=layers)
 
 
+def hub_shape(config: ModelConfig) -> dict[str, Any]:
+    """The shape of a model by the names that configurations on the hub have."""
+    names = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+        "rope_theta",
+    )  # fmt: skip
+    return {name: getattr(config, name) for name in names}
+
+
 @dataclass
 class RandomCheckpoint:
     """A checkpoint whose weights are drawn when they are asked for, in the size that is asked for.
@@ -51,11 +61,11 @@ class RandomCheckpoint:
     weights: dict[str, Any] = field(default_factory=dict)
 
     def weight(self, name: str, *shape: int) -> Any:
-        """Norms are ones; all other weights are normal with a deviation of 0.02."""
+        """The weight of that name: ones for norms, all others normal with a deviation of 0.02."""
         if name not in self.weights:
-            scale = 0.02 if len(shape) > 1 else 0.0
+            scale, mean = (0.02, 0.0) if len(shape) > 1 else (0.0, 1.0)
             self.weights[name] = self.backend_module.random_normal(
-                shape, scale, 1.0 - bool(scale), self.dtype, self.device
+                shape, scale, mean, self.dtype, self.device
             )
         return self.weights[name]
 
@@ -78,15 +88,13 @@ class QuantizedCheckpoint:
 
     def weight(self, name: str, *shape: int) -> Any:
         array = self.plain.weight(name, *shape)
-        return (
-            self.quantizer.quantize(name, array, self.config)
-            if self.quantizer.applies_to(name, shape)
-            else array
-        )
+        if not self.quantizer.applies_to(name, shape):
+            return array
+        return self.quantizer.quantize(name, array, self.config)
 
 
 class BlankAnswers(EndlessTokenizer):
-    """Reads texts as a model's tokenizer does; every token of an answer is a blank, and none ends it.
+    """A tokenizer that reads texts as a model's does; every token of an answer is a blank, and none ends it.
 
     For random weights, whose tokens mean nothing, and may not be in the vocabulary of that tokenizer.
 

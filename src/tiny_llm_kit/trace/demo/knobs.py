@@ -38,7 +38,7 @@ TROUBLES = (
     (
         "slow first token",
         "of a long text: `--prefill-step 512`; of a short question: the policy `pausing`; of all: "
-        "`pdm run bench-chunked-prefill` shows the best chunk size for this machine",
+        "`pdm run bench-throughput --preset chunked-prefill` shows the best chunk size for this machine",
     ),
 )
 

@@ -99,4 +99,4 @@ def show(console: Console, runs: Sequence[PolicyRun], has_fused_attention: bool 
             console.print(line, soft_wrap=True)
     if not has_fused_attention:
         console.print(WITHOUT_A_FUSED_KERNEL)
-    console.print(f"{same_answers(runs)}; with medians: `pdm run bench-chunked-prefill`")
+    console.print(f"{same_answers(runs)}; with medians:\n`pdm run bench-throughput --preset chunked-prefill`")

@@ -1,17 +1,38 @@
-"""Hugging Face transformers as a contestant, with the same weights in memory. Torch port only."""
+"""Hugging Face transformers as a baseline, with the same weights in memory. Torch port only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM, StaticCache
 from transformers.generation import ContinuousBatchingConfig
 
-from tiny_llm_kit.trace.shapes import RandomCheckpoint
+from tiny_llm_kit.trace.shapes import RandomCheckpoint, hub_shape
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
 
 PAGE, BATCH_TOKENS = 128, 512  # of continuous batching, as our engine has them
+
+
+def callers(checkpoint: RandomCheckpoint) -> dict[str, "Transformers"]:
+    """The model with each of its caches, for single calls."""
+    model = shared_model(checkpoint)
+    return {
+        f"transformers {cache}": Transformers(checkpoint, cache, model) for cache in ("static", "dynamic")
+    }
+
+
+def generators(name: str, checkpoint: RandomCheckpoint, rows: int, room: int, *_: Any) -> dict[str, Any]:
+    """`generate` with each of its caches, and continuous batching where it runs; threads are those of torch."""
+    model = shared_model(checkpoint)
+    found: dict[str, Any] = {
+        f"transformers, {cache}": TransformersBatch(model, rows, cache) for cache in ("dynamic", "static")
+    }
+    # On a CPU it asks psutil how much memory there is, and has none to use without it.
+    if checkpoint.device != "cpu" or find_spec("psutil") is not None:
+        found["transformers, continuous"] = TransformersContinuous(checkpoint, rows, room)
+    return found
 
 
 @dataclass
@@ -21,19 +42,16 @@ class Transformers:
     Args:
         checkpoint: whose arrays it shares.
         cache: "dynamic" or "static".
+        model: see `shared_model`.
     """
 
     checkpoint: RandomCheckpoint
     cache: str
-    model: Any = field(default=None)
-
-    def __post_init__(self):
-        self.model = self.model or shared_model(self.checkpoint)
-        self.device = self.checkpoint.device
+    model: Any
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into a fresh cache, and chooses the next token."""
+        """Compute a prompt into a fresh cache, and chooses the next token."""
         self._next([tokens], self._new_cache(len(tokens) + 1))
 
     def _new_cache(self, length: int) -> DynamicCache | StaticCache:
@@ -42,25 +60,25 @@ class Transformers:
         return StaticCache(config=self.model.config, max_cache_len=length)
 
     def _next(self, tokens: list[list[int]], cache: DynamicCache | StaticCache) -> list[int]:
-        ids = torch.tensor(tokens, device=self.device)
+        ids = torch.tensor(tokens, device=self.checkpoint.device)
         out = self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1].argmax(-1).tolist()
 
     @torch.inference_mode()
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
+        """Make a batch of rows that hold `context` random tokens, with room for `steps` more."""
         config = self.model.config
         self._past = self._new_cache(context + steps)
         dtype = self.checkpoint.backend_module.DTYPES[self.checkpoint.dtype]
         shape = (rows, config.num_key_value_heads, context, config.head_dim)
         for index in range(config.num_hidden_layers):
-            key, value = (torch.randn(shape, dtype=dtype, device=self.device) for _ in "kv")
+            key, value = (torch.randn(shape, dtype=dtype, device=self.checkpoint.device) for _ in "kv")
             self._past.update(key, value, index)
         self.rows, self.context, self.steps = rows, context, steps
 
     @torch.inference_mode()
     def decode(self) -> None:
-        """`steps` tokens a row, each read by the host; then the cache is as it was."""
+        """Decode `steps` tokens per row, each read by the host; then the cache is as it was."""
         tokens = [[1]] * self.rows
         for _ in range(self.steps):
             tokens = [[token] for token in self._next(tokens, self._past)]
@@ -72,20 +90,15 @@ class Transformers:
 
 
 def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
-    """The peer's model on the checkpoint's own arrays: nothing is copied."""
-    config = checkpoint.config
-    names = (
-        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-    )  # fmt: skip
-    options = {name: getattr(config, name) for name in names}
-    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
-    theirs = Qwen3Config(**options, rope_parameters=rope, attn_implementation="sdpa")
+    """A `Qwen3ForCausalLM` on the checkpoint's own arrays: nothing is copied."""
+    shape = hub_shape(checkpoint.config)
+    rope = {"rope_type": "default", "rope_theta": shape.pop("rope_theta")}
+    theirs = Qwen3Config(**shape, rope_parameters=rope, attn_implementation="sdpa")
     with torch.device("meta"):
         model = Qwen3ForCausalLM(theirs)
     missing, unexpected = model.load_state_dict(checkpoint.weights, strict=False, assign=True)
     if unexpected or [name for name in missing if name != "lm_head.weight"]:
-        raise ValueError(f"the peer's weights have other names: {missing}, {unexpected}")
+        raise ValueError(f"the weights of transformers have other names: {missing}, {unexpected}")
     model.tie_weights()
     # RoPE's frequencies are no weights: made on the meta device, they have no numbers yet.
     model.model.rotary_emb = type(model.model.rotary_emb)(theirs).to(checkpoint.device)
@@ -108,7 +121,7 @@ class TransformersBatch:
 
     @torch.inference_mode()
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for, or more."""
+        """Answer all requests, each with as many tokens as it asks for, or more."""
         specs = workload.requests
         for start in range(0, len(specs), self.rows):
             self._batch(specs[start : start + self.rows])
@@ -117,8 +130,9 @@ class TransformersBatch:
         width, answer = max(spec.tokens for spec in specs), max(spec.answer for spec in specs)
         ids = torch.tensor([[*[0] * (width - spec.tokens), *spec.prompt] for spec in specs])
         mask = torch.tensor([[0] * (width - spec.tokens) + [1] * spec.tokens for spec in specs])
-        options = {"cache_implementation": "static"} if self.cache == "static" else {}
-        config = GenerationConfig(max_new_tokens=answer, do_sample=False, pad_token_id=0, **options)
+        config = GenerationConfig(max_new_tokens=answer, do_sample=False, pad_token_id=0)
+        if self.cache == "static":
+            config.cache_implementation = "static"
         device = self.model.device
         self.model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=config).tolist()
 
@@ -141,7 +155,7 @@ class TransformersContinuous:
         self.model = shared_model(self.checkpoint)
 
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for."""
+        """Answer all requests, each with as many tokens as it asks for."""
         pages = self.rows * -(-self.room // PAGE)
         config = ContinuousBatchingConfig(
             page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCH_TOKENS, max_requests_per_batch=self.rows

@@ -1,4 +1,4 @@
-"""llama.cpp as a contestant, through the C interface that `llama-cpp-python` binds. CPU only."""
+"""llama.cpp as a baseline, through the C interface that `llama-cpp-python` binds. CPU only."""
 
 import ctypes
 import re
@@ -35,12 +35,12 @@ llama_cpp.llama_log_set(keep_errors, ctypes.c_void_p(0))
 
 
 def failed(what: str) -> ValueError:
-    """That llama.cpp cannot do this, and its reasons."""
+    """Build the error for something that llama.cpp cannot do, with its reasons."""
     return ValueError(f"llama.cpp cannot {what}: {'; '.join(errors)}")
 
 
-def own_llama_cpp(
-    checkpoint: RandomCheckpoint, rows: int, room: int, threads: int, quantization: str | None
+def generators(
+    name: str, checkpoint: RandomCheckpoint, rows: int, room: int, threads: int, quantization: str | None
 ) -> dict[str, OwnProcess]:
     """llama.cpp with each of its caches, in processes of their own that read the checkpoint's weights from a file.
 
@@ -59,8 +59,7 @@ def own_llama_cpp(
             file = quantized(file, FILE_TYPES[quantization], threads)
 
         def start(is_unified: bool, notes: str) -> OwnProcess:
-            sizes = rows, room, threads
-            return OwnProcess(LlamaCppBatch, str(file), *sizes, is_unified, environment={}, notes=notes)
+            return OwnProcess(LlamaCppBatch, str(file), rows, room, threads, is_unified, notes=notes)
 
         layers, head = matrix_types(file)
         both = f"layers in {layers}, head in {head}, keys and values in F16; built with {units()}"
@@ -71,7 +70,7 @@ def own_llama_cpp(
 
 
 def quantized(file: Path, kind: int, threads: int) -> Path:
-    """Quantises a file with llama.cpp's defaults, which keep more bits of the head, and so of a tied embedding."""
+    """Quantise a file with llama.cpp's defaults, which keep more bits of the head, and so of a tied embedding."""
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype, options.nthread, options.allow_requantize = kind, threads, True
     target = file.with_name("quantized.gguf")
@@ -81,7 +80,7 @@ def quantized(file: Path, kind: int, threads: int) -> Path:
 
 
 def units() -> str:
-    """What its build uses of the processor, and which libraries."""
+    """The parts of the processor and the libraries that its build uses."""
     return ", ".join(re.findall(r"(\w+) = 1", llama_cpp.llama_print_system_info().decode()))
 
 
@@ -100,7 +99,7 @@ class RunningRequest:
     left: int
 
     def advance(self, token: int) -> None:
-        """Its tokens are in the cache, and this is the next one."""
+        """Count its tokens as cached, and take the next one."""
         self.position += len(self.tokens)
         self.tokens, self.left = (token,), self.left - 1
 
@@ -143,7 +142,7 @@ class LlamaCppBatch:
         return options
 
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for."""
+        """Answer all requests, each with as many tokens as it asks for."""
         waiting, running = deque(workload.requests), {}
         while waiting or running:
             self._admit(waiting, running)
@@ -154,7 +153,7 @@ class LlamaCppBatch:
                     llama_cpp.llama_memory_seq_rm(self._memory, place, -1, -1)
 
     def _admit(self, waiting: deque[RequestSpec], running: dict[int, RunningRequest]) -> None:
-        """Starts requests while there are places, and room for their whole prompts in the next call."""
+        """Start requests while there are places, and room for their whole prompts in the next call."""
         tokens = len(running)
         for place in sorted(set(range(self.rows)) - set(running)):
             if not waiting or tokens + waiting[0].tokens > self.call_tokens:
@@ -164,7 +163,7 @@ class LlamaCppBatch:
             running[place] = RunningRequest(spec.prompt, 0, spec.answer)
 
     def _step(self, running: Mapping[int, RunningRequest]) -> dict[int, int]:
-        """One call: the most probable next token of each request, by its place."""
+        """Run one call: the most probable next token of each request, by its place."""
         places = sorted(running)  # so that neighbours are found: see `is_unified`
         self._fill([(place, running[place]) for place in places])
         if status := llama_cpp.llama_decode(self._context, self._batch):
@@ -175,7 +174,7 @@ class LlamaCppBatch:
         return dict(zip(places, logits.argmax(-1).tolist(), strict=True))
 
     def _fill(self, requests: Sequence[tuple[int, RunningRequest]]) -> None:
-        """Writes the tokens of a call; of each request only the last one gets logits."""
+        """Write the tokens of a call; of each request only the last one gets logits."""
         batch, at = self._batch, 0
         for place, request in requests:
             for offset, token in enumerate(request.tokens):

@@ -1,4 +1,4 @@
-"""Peers of the throughput benchmark: what they are asked for, and a process that has its own libraries."""
+"""Baselines of the throughput benchmark: what they are asked for, and a process that has its own libraries."""
 
 import importlib
 import os
@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from benchmarks import contest
+from benchmarks import baselines
 from benchmarks.own_process import OwnProcess
 from tiny_llm_kit.engine.backends import blas
 from tiny_llm_kit.engine.port import Port
@@ -15,8 +15,8 @@ from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
 
 WORKLOAD = Workload("", "", tuple(RequestSpec(SHORT, 2, n, prompt=(n, 7)) for n in (5, 3, 4)), batch_size=2)
 
-# A contestant as a module: what it is asked and where it runs goes to a file.
-PEER = """
+# A baseline as a module: what it is asked and where it runs goes to a file.
+BASELINE = """
 import os
 import signal
 from pathlib import Path
@@ -34,48 +34,48 @@ def generate(workload):
 
 
 @pytest.fixture
-def peer(tmp_path, monkeypatch):
+def baseline(tmp_path, monkeypatch):
     """A started process: imports cannot be faked in it, so it imports a module of the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(blas.SWITCH, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "a_peer.py").write_text(PEER, encoding="utf-8")
-    return OwnProcess(importlib.import_module, "a_peer", environment={blas.SWITCH: "0"}, notes="alone")
+    (tmp_path / "a_baseline.py").write_text(BASELINE, encoding="utf-8")
+    return OwnProcess(importlib.import_module, "a_baseline", environment={blas.SWITCH: "0"}, notes="alone")
 
 
 def asking(*answers: int) -> Workload:
     return Workload("", "", tuple(RequestSpec(SHORT, 2, answer) for answer in answers))
 
 
-def test_a_process_of_its_own_has_its_variables_and_outlives_its_workloads(peer, tmp_path):
+def test_a_process_of_its_own_has_its_variables_and_outlives_its_workloads(baseline, tmp_path):
     seen = []
     for answers in ((5, 3), (4,)):
-        peer.generate(asking(*answers))
+        baseline.generate(asking(*answers))
         seen.append((tmp_path / "seen").read_text(encoding="utf-8").rsplit(" ", 2))
     assert [text for text, *_ in seen] == ["[5, 3]", "[4]"]
     assert {switch for _, switch, _ in seen} == {"0"} and blas.SWITCH not in os.environ
     [process] = {int(number) for *_, number in seen}
     assert process != os.getpid()
-    with pytest.raises(ValueError, match="a peer's own process: RuntimeError: no tokens"):
-        peer.generate(asking(0))
+    with pytest.raises(ValueError, match="a baseline's own process: RuntimeError: no tokens"):
+        baseline.generate(asking(0))
 
 
 @pytest.mark.parametrize(("answer", "end"), [(1, "it ended"), (2, "it ended by SIGTERM")])
-def test_a_process_that_dies_is_one_line(peer, answer, end):
-    with pytest.raises(ValueError, match=f"a peer's own process: {end}$"):
-        peer.generate(asking(answer))
+def test_a_process_that_dies_is_one_line(baseline, answer, end):
+    with pytest.raises(ValueError, match=f"a baseline's own process: {end}$"):
+        baseline.generate(asking(answer))
 
 
-def test_a_peer_that_cannot_be_made_is_one_line():
-    with pytest.raises(ValueError, match="a peer's own process: ValueError: invalid literal"):
+def test_a_baseline_that_cannot_be_made_is_one_line():
+    with pytest.raises(ValueError, match="a baseline's own process: ValueError: invalid literal"):
         OwnProcess(int, "no number", environment={})
 
 
 @pytest.mark.parametrize("name", ["mlx-lm", "mlx-lm-own-blas"])
 def test_a_missing_package_is_named_with_the_line_that_installs_it(name, monkeypatch):
-    monkeypatch.setattr(contest, "find_spec", lambda module: {}[module] if module != "mlx_lm" else None)
+    monkeypatch.setattr(baselines, "find_spec", lambda module: {}[module] if module != "mlx_lm" else None)
     with pytest.raises(ValueError, match=f"--compare {name}: not installed; .*install --no-deps mlx-lm`"):
-        contest.check_peer(name, SimpleNamespace(name="mlx"))
+        baselines.module_of(name, SimpleNamespace(name="mlx"))
 
 
 @pytest.fixture
@@ -103,14 +103,14 @@ def mlx_lm(monkeypatch):
     cache.make_prompt_cache, qwen3.Model, qwen3.ModelArgs = None, Model, lambda **fields: fields
     for name, module in {**modules, "mlx_lm.models": ModuleType("mlx_lm.models")}.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "benchmarks.mlx_lm_peer", raising=False)
+    monkeypatch.delitem(sys.modules, "benchmarks.mlx_lm_baseline", raising=False)
     yield asked
-    sys.modules.pop("benchmarks.mlx_lm_peer", None)
+    sys.modules.pop("benchmarks.mlx_lm_baseline", None)
 
 
 @pytest.mark.port("mlx")
 def test_mlx_lm_is_asked_for_the_same_prompts_and_answers_on_the_same_weights(mlx_lm):
-    from benchmarks.mlx_lm_peer import MlxLmBatch, own_mlx_lm
+    from benchmarks.mlx_lm_baseline import MlxLmBatch, own_mlx_lm
     from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 
     port = Port("tiny_llm_ref", "mlx", "cpu", "float32")

@@ -1,6 +1,7 @@
-"""mlx-lm as a contestant, with the same weights in memory. MLX port only."""
+"""mlx-lm as a baseline, with the same weights in memory. MLX port only."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -9,9 +10,30 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from tiny_llm_kit.engine.backends import backend_mlx as backend_module
+from tiny_llm_kit.engine.backends import blas
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.trace.shapes import RandomCheckpoint
+from tiny_llm_kit.trace.shapes import RandomCheckpoint, hub_shape
 from tiny_llm_kit.trace.workload import Workload
+
+from .own_process import OwnProcess
+
+
+def callers(checkpoint: RandomCheckpoint) -> dict[str, "MlxLm"]:
+    """The model, for single calls."""
+    return {"mlx-lm": MlxLm(checkpoint)}
+
+
+def generators(name: str, checkpoint: RandomCheckpoint, rows: int, *_: Any) -> dict[str, Any]:
+    """The batches of mlx-lm in this process, or as pip installs it, in one of its own."""
+    if name == "mlx-lm":
+        return {name: MlxLmBatch(checkpoint, rows)}
+    own = OwnProcess(
+        own_mlx_lm,
+        *(checkpoint.config, checkpoint.dtype, checkpoint.device, rows),
+        environment={blas.SWITCH: "0"},
+        notes="as pip installs it: in a process of its own, with the BLAS of MLX's wheel",
+    )
+    return {name: own}
 
 
 @dataclass
@@ -25,19 +47,13 @@ class MlxLm:
     checkpoint: RandomCheckpoint
 
     def __post_init__(self):
-        config = self.checkpoint.config
-        names = (
-            "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-            "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-            "rope_theta",
-        )  # fmt: skip
-        self.model = Model(ModelArgs(model_type="qwen3", **{name: getattr(config, name) for name in names}))
+        self.model = Model(ModelArgs(model_type="qwen3", **hub_shape(self.checkpoint.config)))
         for name, array in tree_flatten(self.model.parameters()):
             self.checkpoint.weight(name, *array.shape)  # drawn here, if our engine did not ask for it before
         self.model.load_weights(list(self.checkpoint.weights.items()), strict=True)
 
     def prefill(self, tokens: list[int]) -> None:
-        """Computes a prompt into a fresh cache, and chooses the next token."""
+        """Compute a prompt into a fresh cache, and chooses the next token."""
         self._next([tokens], make_prompt_cache(self.model))
 
     def _next(self, tokens: list[list[int]], cache: list) -> list[int]:
@@ -48,7 +64,7 @@ class MlxLm:
         return mx.argmax(head(last), axis=-1).tolist()
 
     def fill(self, rows: int, context: int, steps: int) -> None:
-        """A batch of this many rows that hold `context` random tokens, with room for `steps` more."""
+        """Make a batch of rows that hold `context` random tokens, with room for `steps` more."""
         config, dtype = self.checkpoint.config, self.checkpoint.backend_module.DTYPES[self.checkpoint.dtype]
         shape = (rows, config.num_key_value_heads, context, config.head_dim)
         self._past = make_prompt_cache(self.model)
@@ -58,7 +74,7 @@ class MlxLm:
         self.rows, self.context, self.steps = rows, context, steps
 
     def decode(self) -> None:
-        """`steps` tokens a row, each read by the host; then the cache is as it was."""
+        """Decode `steps` tokens per row, each read by the host; then the cache is as it was."""
         tokens = [[1]] * self.rows
         for _ in range(self.steps):
             tokens = [[token] for token in self._next(tokens, self._past)]
@@ -91,13 +107,19 @@ class MlxLmBatch:
         self.model = MlxLm(self.checkpoint).model
 
     def generate(self, workload: Workload) -> None:
-        """Answers all requests, each with as many tokens as it asks for."""
+        """Answer all requests, each with as many tokens as it asks for."""
         prompts, answers = zip(*((list(spec.prompt), spec.answer) for spec in workload.requests), strict=True)
-        limits = {"completion_batch_size": self.rows, "prefill_batch_size": min(8, self.rows)}
-        batch_generate(self.model, NoText(), list(prompts), max_tokens=list(answers), **limits)
+        batch_generate(
+            self.model,
+            NoText(),
+            list(prompts),
+            max_tokens=list(answers),
+            completion_batch_size=self.rows,
+            prefill_batch_size=min(8, self.rows),
+        )
 
 
 def own_mlx_lm(config: ModelConfig, dtype: str, device: str, rows: int) -> MlxLmBatch:
-    """With weights of its own: for a process of its own."""
+    """Make an `MlxLmBatch` with weights of its own, for a process of its own."""
     backend_module.pick_device(device)
     return MlxLmBatch(RandomCheckpoint(config, backend_module, dtype, device), rows)

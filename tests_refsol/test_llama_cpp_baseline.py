@@ -1,5 +1,6 @@
-"""llama.cpp as a peer: what it is asked for, on stand-ins for its two packages, which need a compiler to install."""
+"""llama.cpp as a baseline: what it is asked for, on stand-ins for its packages, which need a compiler to install."""
 
+import ast
 import ctypes
 import sys
 from dataclasses import replace
@@ -10,9 +11,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import contest
-from benchmarks.throughput import ThroughputPlan
-from benchmarks.throughput_peers import MAKERS, peers
+from benchmarks import baselines, throughput
+from benchmarks.baselines import BASELINES, module_of
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
@@ -134,12 +134,12 @@ class Writer:
 def packages(monkeypatch):
     """(llama_cpp, gguf): the stand-ins, while the files that import them are loaded anew."""
     found = LlamaCpp(), Gguf()
-    ours = [f"benchmarks.{name}" for name in ("llama_cpp_peer", "gguf_file")]
+    ours = [f"benchmarks.{name}" for name in ("llama_cpp_baseline", "gguf_file")]
     for module in found:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in ours:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(contest, "find_spec", lambda name: name)
+    monkeypatch.setattr(baselines, "find_spec", lambda name: name)
     yield found
     for name in ours:
         sys.modules.pop(name, None)
@@ -150,8 +150,8 @@ def llama_cpp(packages):
     return packages[0]
 
 
-def peer(rows: int = 2, room: int = 9):
-    from benchmarks.llama_cpp_peer import LlamaCppBatch
+def batch(rows: int = 2, room: int = 9):
+    from benchmarks.llama_cpp_baseline import LlamaCppBatch
 
     return LlamaCppBatch("weights.gguf", rows, room, 3, is_unified=False)
 
@@ -173,11 +173,11 @@ def computed(spec: RequestSpec) -> list[int]:
 
 
 def test_it_computes_exactly_the_tokens_of_the_workload_and_fills_free_places(llama_cpp):
-    asked, batch = workload(*SIZES), peer()
+    asked, running = workload(*SIZES), batch()
     for _ in range(2):  # nothing is left of the first run in the second
         llama_cpp.ended.clear(), llama_cpp.calls.clear()
         llama_cpp.rows_of_logits = 0
-        batch.generate(asked)
+        running.generate(asked)
         assert llama_cpp.calls == [5 + 7, 1 + 4, 1 + 1, 6 + 1, 1 + 1]
         assert sorted(llama_cpp.ended) == sorted(computed(spec) for spec in asked.requests)
         assert llama_cpp.rows_of_logits == sum(answer for _, answer in SIZES)
@@ -185,31 +185,31 @@ def test_it_computes_exactly_the_tokens_of_the_workload_and_fills_free_places(ll
 
 
 def test_a_prompt_that_does_not_fit_into_a_call_waits_for_the_next(llama_cpp, monkeypatch):
-    batch = peer(rows=3, room=8)
-    assert batch.call_tokens == 2048
-    monkeypatch.setattr("benchmarks.llama_cpp_peer.CALL_TOKENS", 1)
-    batch = peer(rows=3, room=8)
-    batch.generate(workload((7, 2), (4, 2), (7, 1)))
+    running = batch(rows=3, room=8)
+    assert running.call_tokens == 2048
+    monkeypatch.setattr("benchmarks.llama_cpp_baseline.CALL_TOKENS", 1)
+    running = batch(rows=3, room=8)
+    running.generate(workload((7, 2), (4, 2), (7, 1)))
     assert llama_cpp.calls == [7 + 4, 1 + 1 + 7]
 
 
 def test_all_requests_run_at_a_time_with_these_threads(llama_cpp):
-    peer(rows=2, room=9)
+    batch(rows=2, room=9)
     options = llama_cpp.options
     assert (options.n_seq_max, options.n_threads, options.n_threads_batch) == (2, 3, 3)
     assert options.n_ctx >= 2 * 9 and not options.kv_unified and llama_cpp.file == b"weights.gguf"
 
 
 def test_what_llama_cpp_cannot_do_is_one_line_with_its_reason(llama_cpp):
-    batch = peer()
+    running = batch()
     llama_cpp.log(3, b"a warning\n", None), llama_cpp.log(4, b"too long\n", None)
     llama_cpp.status = -3
     with pytest.raises(ValueError, match=r"^llama.cpp cannot compute 12 tokens \(status -3\): too long$"):
-        batch.generate(workload(*SIZES))
+        running.generate(workload(*SIZES))
     for pointer, says in (("context", "run 2 requests of 9 tokens"), ("model", "load these weights")):
         setattr(llama_cpp, pointer, None)
         with pytest.raises(ValueError, match=f"cannot {says}: too long"):
-            peer()
+            batch()
 
 
 # ---- the file, and the process that reads it
@@ -218,10 +218,10 @@ def test_what_llama_cpp_cannot_do_is_one_line_with_its_reason(llama_cpp):
 @pytest.fixture
 def started(packages, monkeypatch):
     """What is asked of the other process; the file has to be there while it starts, and is gone later."""
-    import benchmarks.llama_cpp_peer as module
+    import benchmarks.llama_cpp_baseline as module
 
-    def start(make, file, *arguments, environment, notes):
-        assert make is module.LlamaCppBatch and Path(file).exists() and environment == {}
+    def start(make, file, *arguments, notes):
+        assert make is module.LlamaCppBatch and Path(file).exists()
         return SimpleNamespace(file=Path(file), arguments=arguments, notes=notes)
 
     monkeypatch.setattr(module, "OwnProcess", start)
@@ -238,9 +238,8 @@ def checkpoint(**changes) -> RandomCheckpoint:
 
 
 def ask(quantization: str | None = None, device: str = "cpu", **changes) -> dict[str, SimpleNamespace]:
-    plan = ThroughputPlan(max_num_seqs=2, threads=3, quantization=quantization)
     port = SimpleNamespace(name="torch", device=device)
-    return peers("llama.cpp", plan, port, checkpoint(**changes), 9)
+    return module_of("llama.cpp", port).generators("llama.cpp", checkpoint(**changes), 2, 9, 3, quantization)
 
 
 @pytest.mark.port("torch")
@@ -312,7 +311,7 @@ def test_where_it_cannot_run_is_one_line(packages, started, monkeypatch):
         ask(architecture="LlamaForCausalLM")
     for missing in ("llama_cpp", "gguf"):
         monkeypatch.setattr(
-            contest, "find_spec", lambda name, missing=missing: None if name == missing else name
+            baselines, "find_spec", lambda name, missing=missing: None if name == missing else name
         )
         with pytest.raises(
             ValueError, match="not installed; run `python -m pip install llama-cpp-python gguf`"
@@ -320,5 +319,28 @@ def test_where_it_cannot_run_is_one_line(packages, started, monkeypatch):
             ask()
 
 
-def test_every_peer_can_be_made():
-    assert set(MAKERS) == set(contest.PEERS)
+def test_a_baseline_gets_the_limits_of_the_plan(monkeypatch):
+    asked = {}
+    llm = SimpleNamespace(engine=SimpleNamespace(network=None))
+    monkeypatch.setattr(throughput.LLM, "of", lambda *arguments, **options: llm)
+    module = SimpleNamespace(generators=lambda name, checkpoint, *limits: asked.update({name: limits}) or {})
+    monkeypatch.setattr(throughput, "module_of", lambda name, port: module)
+    plan = throughput.ThroughputPlan(
+        max_num_seqs=2, threads=3, quantization="4bit", compare=("llama.cpp",), random_weights=True
+    )
+    network = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=50))
+    assert list(throughput.engines(plan, None, network, None, 9)) == ["tiny-llm"]
+    assert asked == {"llama.cpp": (2, 9, 3, "4bit")}, "rows, room, threads and quantization"
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_baseline_can_be_made(name):
+    """By the file's text, because its packages may be missing."""
+    file = Path(baselines.__file__).with_name(f"{BASELINES[name].file}.py")
+    made = {
+        node.name
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert "generators" in made
+    assert ("callers" in made) == (name != "llama.cpp")

@@ -11,14 +11,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from benchmarks.model_calls import Week2Calls
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import interleave
 from tiny_llm_kit.trace.simulation.cost_model import line, pairs
 from tiny_llm_kit.trace.workload import prompt_of
-
-from .ours import Ours
 
 MODEL = "tiny-qwen3"
 # Chunks at every depth of a prompt, and whole prompts: what the widget draws. (tokens, context before them)
@@ -107,6 +106,6 @@ def _chunks(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
 def _decodes(port: Port, model: Any) -> Iterator[tuple[tuple, Callable]]:
     """Computes a few decode steps of this many rows."""
     for case in DECODES:
-        batch = Ours(port, model)
+        batch = Week2Calls(port, model)
         batch.fill(*case, DECODE_STEPS)
         yield ("decode", *case), batch.decode

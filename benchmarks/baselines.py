@@ -1,0 +1,69 @@
+"""Other engines on the same random weights: which there are, what each needs, and where it is made.
+
+A file of a baseline has `generators`, which makes engines that answer workloads, in each way to use them that their
+users would try; and perhaps `callers`, which makes engines whose single calls are timed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Protocol
+
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.trace.workload import Workload
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The needs of a baseline.
+
+    Args:
+        backend: whose weights it reads.
+        file: of ours that makes it, imported when it is asked for.
+        modules: what that imports.
+        installing: how they are installed.
+        device: the only one that it runs on; None is any.
+    """
+
+    backend: str
+    file: str
+    modules: tuple[str, ...]
+    installing: str
+    device: str | None = None
+
+
+class Generates(Protocol):
+    """An engine that answers a workload. It returns when the host has every token, perhaps with figures of its own."""
+
+    def generate(self, workload: Workload) -> Mapping[str, Any] | None: ...
+
+
+PIP = "run `python -m pip install {}` in this project's environment"
+LLAMA_CPP = PIP.format("llama-cpp-python gguf")
+MLX_LM = Baseline("mlx", "mlx_lm_baseline", ("mlx_lm",), PIP.format("--no-deps mlx-lm"))
+BASELINES = {
+    "transformers": Baseline("torch", "transformers_baseline", ("transformers",), "run `pdm install`"),
+    "llama.cpp": Baseline("torch", "llama_cpp_baseline", ("llama_cpp", "gguf"), LLAMA_CPP, "cpu"),
+    "mlx-lm": MLX_LM,
+    "mlx-lm-own-blas": MLX_LM,
+}
+
+
+def module_of(name: str, port: Port) -> ModuleType:
+    """Import the file that makes a baseline.
+
+    Raises:
+        ValueError: it runs on the other port or another device, or is not installed; the message says what to do.
+    """
+    needed = BASELINES[name]
+    if needed.backend != port.name:
+        raise ValueError(
+            f"--compare {name} needs the {needed.backend} port: choose --backend {needed.backend}"
+        )
+    if needed.device and needed.device != port.device:
+        raise ValueError(f"--compare {name} runs on one device alone: add --device {needed.device}")
+    if None in map(find_spec, needed.modules):
+        raise ValueError(f"--compare {name}: not installed; {needed.installing}")
+    return import_module(f"{__package__}.{needed.file}")

@@ -1,0 +1,58 @@
+"""Options of our engine and its load, as bench-throughput and bench-serve have them; names as in vLLM."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tiny_llm_kit.engine.arguments import whole_number
+from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.trace.shapes import SHAPES, check_layers
+
+from .options import count, flag, option, switch
+
+# Other ways to run our own engine, as options of it.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
+    "separate": {"policy": "separate"},
+    "uncached": {"enable_prefix_caching": False},
+}
+
+
+def policies() -> list[str]:
+    """The names of all policies of the scheduler."""
+    return ["hybrid", "separate", *resolve_serving("ref").POLICIES]
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Options of the load and of our engine."""
+
+    input_len: int = count(128, "tokens of a prompt")
+    output_len: int = count(32, "tokens of an answer")
+    seed: int = option(0, "of prompts and arrivals", type=whole_number(0))
+    max_num_batched_tokens: int | None = count(None, "tokens of a step of our engine")
+    max_num_seqs: int = count(16, "requests that run at a time")
+    enable_chunked_prefill: bool = switch(True, "else whole prompts first")
+    policy: str = option("hybrid", "one forward per step, or two; or of Day 3.5", choices=policies())
+    enforce_eager: bool | None = switch(None, "run the model as it is written, or compile it first")
+    bucketing_strategy: str | None = option(
+        None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
+    )
+    block_size: int = count(128, "tokens of a KV block")
+    num_blocks: int | None = count(None, "KV blocks; default: what fits")
+    config: str | None = option(
+        None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
+    )
+    random_weights: bool = flag("read only the shape of --model")
+    layers: int | None = count(None, "with random weights: fewer layers than the shape has")
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether weights are random. Raises ValueError if `layers` are given and they are not."""
+        return check_layers(self.config, self.random_weights, self.layers)
+
+    def engine_options(self) -> dict[str, Any]:
+        """The fields that are options of the engine."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(EngineOptions) if hasattr(self, each.name)
+        }
