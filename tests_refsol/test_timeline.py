@@ -24,8 +24,9 @@ from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.repo import BOOK, command_modules
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.serve import EndlessTokenizer, NoEnd
-from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs, fit, line, pairs
+from tiny_llm_kit.trace.simulation.cost_fit import fit_line, fit_traces
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line, pairs
 from tiny_llm_kit.trace.timeline import chrome, page, terminal
 from tiny_llm_kit.trace.timeline.comparison import every_size, simulate
 from tiny_llm_kit.trace.timeline.figures import Figure, figures
@@ -35,7 +36,7 @@ from tiny_llm_kit.trace.workload import among_decodes
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.
-PLAIN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))
+PLAIN = AdditiveCost(prefill=Line(0, 1, 0), decode=Line(0, 1, 0))
 WORK = among_decodes(300, 2, 64)
 
 
@@ -173,7 +174,7 @@ def test_the_summary_of_a_trace_is_json_in_milliseconds():
 
 
 def test_a_whole_prompt_and_its_chunks_see_the_same_pairs_of_tokens():
-    cost = Costs(prefill=Cost(0, 0, 1), decode=Cost(1, 0, 0))
+    cost = AdditiveCost(prefill=Line(0, 0, 1), decode=Line(1, 0, 0))
     seconds = []
     for chunk in (5, 64, WHOLE):
         model = SimulatedModel(cost)
@@ -199,19 +200,19 @@ def test_smaller_chunks_shorten_the_gaps_and_cost_time():
 
 
 def test_the_fit_finds_the_costs_again():
-    costs = Costs(prefill=Cost(0.01, 2e-4, 3e-7), decode=Cost(0.02, 1e-3, 4e-6))
+    costs = AdditiveCost(prefill=Line(0.01, 2e-4, 3e-7), decode=Line(0.02, 1e-3, 4e-6))
     runs = [simulate(among_decodes(), SERVING, chunk, costs) for chunk in (WHOLE, 128)]
-    found = fit(runs)
+    found = fit_traces(runs)
     for one, other in ((found.prefill, costs.prefill), (found.decode, costs.decode)):
         assert (one.a, one.b, one.c) == pytest.approx((other.a, other.b, other.c), rel=1e-6)
 
 
 def test_noise_does_not_pull_the_line_down():
     """Steps that take 40 % more or less than the line, as often the one as the other."""
-    rng, cost = np.random.default_rng(27), Cost(0.01, 2e-4, 3e-7)
+    rng, cost = np.random.default_rng(27), Line(0.01, 2e-4, 3e-7)
     sizes = [(int(n), pairs(int(n), int(context))) for n, context in rng.integers(1, 2048, (400, 2))]
     noise = rng.uniform(0.6, 1.4, len(sizes))
-    found = line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
+    found = fit_line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
     assert sum(found.seconds(*size) / cost.seconds(*size) for size in sizes) / 400 == pytest.approx(
         1, abs=0.03
     )
@@ -219,7 +220,7 @@ def test_noise_does_not_pull_the_line_down():
 
 def test_no_cost_is_negative():
     """Here the nearest line of all falls with the tokens."""
-    found = line([(1, 0.0, 3.0), (2, 0.0, 2.0), (3, 0.0, 1.0)])
+    found = fit_line([(1, 0.0, 3.0), (2, 0.0, 2.0), (3, 0.0, 1.0)])
     assert min(found.a, found.b, found.c) == 0 and found.a > 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import step_cost
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.provenance import save, settled_load
-from tiny_llm_kit.trace.simulation.cost_model import MEASURED, sealed
+from tiny_llm_kit.trace.simulation.cost_fit import MEASURED, sealed
 
 FOLDER = MEASURED.parent
 SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")

@@ -5,8 +5,8 @@ from rich.table import Table
 
 from ...solution_types import ServingPackage
 from ...trace.serve import Serving, serve
-from ...trace.simulation.cost_model import Cost, Costs
 from ...trace.simulation.simulated_model import SimulatedModel
+from ...trace.simulation.step_cost import AdditiveCost, Line
 from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 from .stalls_drawn import CHUNK, timeline
@@ -23,7 +23,7 @@ DRAWN = Workload(
     3,
     CHUNK,
 )
-PER_TOKEN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))  # a unit of time for each token
+PER_TOKEN = AdditiveCost(prefill=Line(0, 1, 0), decode=Line(0, 1, 0))  # a unit of time for each token
 # The scene of Predict: both arrive when all four decode.
 PREDICTED = Workload(
     "predicted",

@@ -14,9 +14,9 @@ from ...solution_types import (
     PackedModel,
     ServingPackage,
 )
-from ..simulation.cost_model import line
-from ..simulation.packed_cost import INCIDENTS, PackedCost, StepWork
+from ..simulation.cost_fit import fit_line
 from ..simulation.simulator import Simulation, StuckScheduler
+from ..simulation.step_cost import INCIDENTS, StepCost, StepWork
 from ..workload import SHORT, RequestSpec
 from .incident import Bound, Incident, IncidentCase, Sent
 
@@ -46,7 +46,7 @@ class IncidentRun:
         names: ServingPackage,
         policy: str,
         case: IncidentCase,
-        cost: PackedCost = INCIDENTS,
+        cost: StepCost = INCIDENTS,
         **options: Any,
     ):
         self.names, self.policy, self.case = names, policy, case
@@ -71,14 +71,14 @@ class IncidentRun:
         except StuckScheduler as error:
             self.stuck = str(error)
 
-    def _options(self, cost: PackedCost, options: dict[str, Any]) -> dict[str, Any]:
+    def _options(self, cost: StepCost, options: dict[str, Any]) -> dict[str, Any]:
         made = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **self.case.options, **options}
         kind = self.names.POLICIES[self.policy]
         if issubclass(kind, self.names.WholePrompts):
             longest = max(sent.prompt + sent.answer for sent in self.case.requests)
             made["max_num_batched_tokens"] = max(longest, made["max_num_batched_tokens"])
         if kind is self.names.SlackScheduler:
-            profile = self.names.profile_steps(measured_by(cost), SIZES, line)
+            profile = self.names.profile_steps(measured_by(cost), SIZES, fit_line)
             made = {"profile": profile, "latency_target": self.case.target / 1000, **made}
         if self.case.adapters:
             made["can_join"] = self._shares_adapter
@@ -185,7 +185,7 @@ class IncidentRun:
         return bound.least <= self.seen(bound) <= bound.most + 1e-6
 
 
-def measured_by(cost: PackedCost) -> Callable[[int, int], float]:
+def measured_by(cost: StepCost) -> Callable[[int, int], float]:
     """A `measure` for `profile_steps`: seconds of a simulated step, at short contexts."""
     return lambda tokens, decodes: cost.seconds(
         StepWork(chunk_tokens=tokens - decodes, decodes=decodes, decode_pairs=decodes)
