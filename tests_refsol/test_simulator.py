@@ -92,8 +92,8 @@ def test_two_requests_take_the_time_that_one_works_out_by_hand():
     simulation.run()
     a, b = recorder.trace().lanes
     # a's prompt takes 10 + 10 ms; b arrives meanwhile, and is computed beside a's second token in 10 + 5 ms.
-    assert a.tokens == pytest.approx([0.020, 0.035, 0.045])
-    assert (b.arrive, b.tokens) == (pytest.approx(0.015), pytest.approx([0.035]))
+    assert a.token_times == pytest.approx([0.020, 0.035, 0.045])
+    assert (b.arrival_time, b.token_times) == (pytest.approx(0.015), pytest.approx([0.035]))
     assert simulation.steps == simulation.model.calls == 3
 
 

@@ -81,8 +81,8 @@ def test_every_span_of_two_requests():
         "queued 0-2 chunk 2-4 chunk 5-7 chunk 8-9 decode 9-10",
     ]
     first, second = trace.lanes
-    assert first.tokens == [1, 2, 5, 8] and second.tokens == [9, 10]
-    assert (first.ttft, second.ttft, first.finish, second.reason) == (1, 9, 8, "length")
+    assert first.token_times == [1, 2, 5, 8] and second.token_times == [9, 10]
+    assert (first.ttft, second.ttft, first.finished_time, second.reason) == (1, 9, 8, "length")
     assert (trace.longest_gap, trace.tbt_p99, trace.end, trace.stall_steps) == (3, 3, 10, 0)
     assert [(span.tokens, span.context) for span in trace.of(second)[1:4]] == [(2, 0), (2, 2), (1, 4)]
 
@@ -139,7 +139,7 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
         spans = trace.of(lane)
         assert all(before.end <= after.start for before, after in pairwise(spans))
         assert sum(span.tokens for span in spans if span.kind == "chunk") == lane.prompt_tokens
-        assert len(lane.tokens) == 1 + sum(span.kind == "decode" for span in spans)
+        assert len(lane.token_times) == 1 + sum(span.kind == "decode" for span in spans)
     if step <= agreed:
         assert not any(span.kind == "stall" for span in trace.spans)
 

@@ -118,7 +118,7 @@ def _policies(s: ServingPackage, console: Console) -> None:
     table = Table("policy", "A0", "gap", "TTFT L", "TTFT s", box=None, pad_edge=False)
     for policy in s.POLICIES:
         run = IncidentRun(s, policy, TRACE)
-        cells = Text(_strip(run.tokens["A0"]))
+        cells = Text(_strip(run.times["A0"].token_times))
         table.add_row(policy, cells, *(f"{n:,.0f}" for n in (run.gap("A*"), run.ttft("L"), run.ttft("s*"))))
     console.print(table)
     console.print("longest gap of an answer, and longest time to a first token, in ms\n", style="dim")

@@ -76,8 +76,8 @@ def _serve(names: ServingPackage, workload: Workload, chunk: int, **options) -> 
 
 def _first_word(trace: Trace, lane: Lane) -> float:
     """Time from the first step after a request's arrival to its first token."""
-    begins = (span.start for span in trace.spans if span.kind == "chunk" and span.start >= lane.arrive)
-    return lane.tokens[0] - min(begins)
+    begins = (span.start for span in trace.spans if span.kind == "chunk" and span.start >= lane.arrival_time)
+    return lane.token_times[0] - min(begins)
 
 
 def show_patience(names: ServingPackage, console: Console) -> None:
@@ -92,6 +92,6 @@ def show_patience(names: ServingPackage, console: Console) -> None:
     for patience in PATIENCE:
         trace = _serve(names, workload, workload.promise, pause_prefill=True, patience=patience)
         long = trace.named("long")
-        passed = sum(lane.tokens[0] < long.tokens[0] for lane in trace.lanes if lane is not long)
+        passed = sum(lane.token_times[0] < long.token_times[0] for lane in trace.lanes if lane is not long)
         table.add_row(str(patience), str(passed), f"{_first_word(trace, long):,.0f}")
     console.print(table)
