@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny_llm_kit.trace.incidents import IncidentCase, IncidentRun, Sent, failures, group, incident
-from tiny_llm_kit.trace.simulation.cost_model import Cost, line
+from tiny_llm_kit.trace.simulation.cost_fit import fit_line
 from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler
+from tiny_llm_kit.trace.simulation.step_cost import Line
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec
 
 STEP, TOKEN = 0.010, 0.0001  # seconds of a step, and of a token of a prompt in it
@@ -21,7 +22,7 @@ STEP, TOKEN = 0.010, 0.0001  # seconds of a step, and of a token of a prompt in 
 
 def profile(s, math_line=(STEP, TOKEN), memory=(STEP, 0.0)):
     """A profile with these lines, each (a, b)."""
-    return s.StepProfile(Cost(*math_line, 0.0), Cost(*memory, 0.0))
+    return s.StepProfile(Line(*math_line, 0.0), Line(*memory, 0.0))
 
 
 class Steps:
@@ -96,7 +97,7 @@ class Steps:
 )
 def test_step_seconds_is_the_slower_of_both_lines(s, tokens, decodes, seconds):
     """Arithmetic for all tokens, decodes included, or memory for the decodes: the larger of the two, never the sum."""
-    made = s.StepProfile(Cost(0.010, 0.0002, 0.0), Cost(0.012, 0.0004, 0.0))
+    made = s.StepProfile(Line(0.010, 0.0002, 0.0), Line(0.012, 0.0004, 0.0))
     assert made.seconds(tokens, decodes) == pytest.approx(seconds), (
         f"{tokens} tokens, {decodes} of them decodes: {made.seconds(tokens, decodes)}"
     )
@@ -120,7 +121,7 @@ def test_profile_steps_finds_both_lines(s):
         assert decodes in (0, tokens), f"a sample is of one kind: {tokens} tokens, {decodes} decodes"
         return 0.020 + 0.0005 * decodes if decodes else 0.015 + 0.0002 * tokens
 
-    made = s.profile_steps(measure, (16, 64, 256), line)
+    made = s.profile_steps(measure, (16, 64, 256), fit_line)
     assert sorted(calls) == sorted([(n, 0) for n in (16, 64, 256)] + [(n, n) for n in (16, 64, 256)])
     assert (made.math.a, made.math.b) == pytest.approx((0.015, 0.0002)), f"prompts: {made.math}"
     assert (made.memory.a, made.memory.b) == pytest.approx((0.020, 0.0005)), f"decodes: {made.memory}"
@@ -130,7 +131,7 @@ def test_profile_steps_finds_both_lines(s):
 def test_profile_steps_has_sizes_of_their_own_for_decodes(s):
     """Fewer requests run than a step has tokens: each kind is measured at its own sizes."""
     calls = []
-    s.profile_steps(lambda *step: calls.append(step) or 0.01 + 0.001 * step[0], (64, 512), line, (1, 8))
+    s.profile_steps(lambda *step: calls.append(step) or 0.01 + 0.001 * step[0], (64, 512), fit_line, (1, 8))
     assert sorted(calls) == [(1, 1), (8, 8), (64, 0), (512, 0)], (
         f"(tokens, decodes) that were measured: {calls}"
     )
@@ -157,8 +158,8 @@ def test_profile_steps_uses_the_fit_that_is_passed_in(s):
 def test_profile_steps_needs_two_sizes(s, sizes):
     """One size is no line; measuring it would be in vain."""
     with pytest.raises(ValueError, match="two different"):
-        s.profile_steps(lambda tokens, decodes: 1.0, sizes, line)
-    s.profile_steps(lambda tokens, decodes: 1.0 + tokens, (1, 2), line)  # two are enough
+        s.profile_steps(lambda tokens, decodes: 1.0, sizes, fit_line)
+    s.profile_steps(lambda tokens, decodes: 1.0 + tokens, (1, 2), fit_line)  # two are enough
 
 
 # ---- how many tokens a target allows

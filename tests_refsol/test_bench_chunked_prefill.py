@@ -34,8 +34,8 @@ from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
 from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.trace import chunk_sweep, provenance
 from tiny_llm_kit.trace.serve import NoEnd, Serving, serve
-from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line
 from tiny_llm_kit.trace.workload import (
     LONG,
     RUNNING,
@@ -137,7 +137,7 @@ def test_every_candidate_takes_its_turn_and_the_first_run_is_not_counted(monkeyp
 
 def test_the_adaptive_chunker_has_its_row():
     """From the rule's 128 it goes down to the largest size whose chunks are below its target."""
-    model = SimulatedModel(Costs(prefill=Cost(0, 0.0006, 0), decode=Cost(0.001, 0, 0)))
+    model = SimulatedModel(AdditiveCost(prefill=Line(0, 0.0006, 0), decode=Line(0.001, 0, 0)))
     serving = Serving(NAMES, model, clock=model.clock)
     found = sweep(serving, heavy(1024), (128, ADAPTIVE, None), 1, lambda text: None)
     assert list(found["runs"]) == ["128", "adaptive", NONE]

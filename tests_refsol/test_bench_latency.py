@@ -326,7 +326,9 @@ def test_the_work_of_a_call_is_counted_from_the_weights_and_from_who_sees_whom()
     """Against a model's own arrays, and against a loop over every token."""
     config = shape("tiny-qwen3", 3)
     port = Port("tiny_llm_ref", BACKENDS[0], "cpu", "float32")
-    model = port.Qwen3ModelWeek2(RandomCheckpoint(config, port.backend_module, "float32", "cpu"), attention="device")
+    model = port.Qwen3ModelWeek2(
+        RandomCheckpoint(config, port.backend_module, "float32", "cpu"), attention="device"
+    )
     names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
     weights = sum(getattr(layer, name).nbytes for layer in model.layers for name in names) // 4
     keys = 2 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
@@ -397,7 +399,10 @@ def test_the_roof_is_that_of_the_fastest_type_and_a_hopeless_one_is_not_tried():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_speed_of_a_product_is_its_operations_over_the_fastest_time(backend, monkeypatch):
     """Two for each of size · size · size; of three timed ones the fastest."""
-    kit, clock = Port("tiny_llm_ref", backend, "cpu", "float32").backend_module, iter([0, 9, 0, 7, 0, 4, 0, 8])
+    kit, clock = (
+        Port("tiny_llm_ref", backend, "cpu", "float32").backend_module,
+        iter([0, 9, 0, 7, 0, 4, 0, 8]),
+    )
     untimed = 2 if backend == "mlx" else 0  # torch's first one is timed, and not counted
     for _ in range(untimed):
         next(clock)

@@ -119,14 +119,16 @@ def test_prompts_of_a_file_are_sent_as_they_are(tmp_path):
 
 
 def seen(due: float, sent: float, pieces: list[float], end: float) -> ServedRequest:
-    return ServedRequest(due, sent, pieces, end, prompt_tokens=10, output_tokens=len(pieces))
+    made = ServedRequest(sent, finished_time=end, due=due, prompt_tokens=10, output_tokens=len(pieces))
+    made.add_tokens(pieces)
+    return made
 
 
 def test_figures_of_three_requests_one_of_which_failed():
     requests = [
         seen(0.0, 0.0, [0.1, 0.2, 0.4], 0.5),
         seen(0.5, 0.51, [1.01, 1.06, 1.11], 1.2),
-        ServedRequest(1.0, 1.0, error="APIError: gone"),
+        ServedRequest(1.0, due=1.0, error="APIError: gone"),
     ]
     found = figures(requests, {"ttft": 200, "tbt": 150})
     assert (found["completed"], found["failed"], found["errors"]) == (2, 1, {"APIError: gone": 1})
@@ -144,7 +146,7 @@ def test_goodput_counts_requests_all_of_whose_targets_are_met_and_failures_are_n
         seen(0.0, 0.0, [0.1, 0.2, 0.4], 1.0),  # a gap of 200 ms
         seen(0.0, 0.0, [0.1, 0.2, 0.3], 1.0),
         seen(0.0, 0.0, [0.3, 0.4, 0.5], 1.0),  # TTFT 300 ms
-        ServedRequest(0.0, 0.0, error="APIError: gone"),
+        ServedRequest(0.0, due=0.0, error="APIError: gone"),
     ]
     found = figures(requests, {"ttft": 200, "tbt": 150})
     assert found["attainment"] == 0.25
@@ -170,8 +172,8 @@ def test_a_server_that_never_meets_the_target_has_no_capacity():
 
 def test_each_piece_has_its_time_and_tokens_are_those_that_the_server_counts(stand_in):
     [one] = asyncio.run(send(Client(stand_in.url, "m"), load_of(1, 6)))
-    assert (one.error, len(one.pieces), one.prompt_tokens, one.output_tokens) == (None, 6, 11, 6)
-    assert one.ttft >= PIECE and min(one.gaps) > 0 and one.e2el >= 6 * PIECE
+    assert (one.error, len(one.token_times), one.prompt_tokens, one.output_tokens) == (None, 6, 11, 6)
+    assert one.ttft >= PIECE and min(one.gaps) > 0 and one.latency >= 6 * PIECE
     [body] = stand_in.bodies
     assert (body["prompt"], body["max_tokens"], body["temperature"]) == ("hello", 6, 0)
     assert body["stream"] is True and body["stream_options"] == {"include_usage": True}
@@ -185,7 +187,7 @@ def test_an_address_may_have_the_path_that_clients_want(url):
 def test_chat_completions_key_and_further_fields(stand_in):
     client = Client(stand_in.url, "m", "secret", "/v1/chat/completions", {"ignore_eos": True})
     [one] = asyncio.run(send(client, load_of(1)))
-    assert len(one.pieces) == 4
+    assert len(one.token_times) == 4
     assert stand_in.bodies[0]["messages"] == [{"role": "user", "content": "hello"}]
     assert stand_in.bodies[0]["ignore_eos"] is True
     assert stand_in.keys == ["Bearer secret"]
@@ -195,7 +197,7 @@ def test_requests_are_sent_at_their_times_and_not_more_than_are_allowed(stand_in
     client = Client(stand_in.url, "m")
     spread = asyncio.run(send(client, load_of(4, 1, gap=0.05)))
     assert [one.due - spread[0].due for one in spread] == pytest.approx([0, 0.05, 0.1, 0.15])
-    assert all(one.sent >= one.due for one in spread)
+    assert all(one.arrival_time >= one.due for one in spread)
     stand_in.most_open = 0
     asyncio.run(send(client, load_of(9), max_concurrency=2))
     assert stand_in.most_open == 2
@@ -289,7 +291,10 @@ def test_a_baseline_that_lacks_a_package_says_how_to_get_it(monkeypatch):
 
 def test_failures_are_shown_with_their_reason(stand_in, capsys):
     plan = ServingPlan(num_prompts=2)
-    requests = [seen(0, 0, [0.1, 0.2], 0.3), ServedRequest(0, 0, error="RateLimitError: the queue is full")]
+    requests = [
+        seen(0, 0, [0.1, 0.2], 0.3),
+        ServedRequest(0, due=0, error="RateLimitError: the queue is full"),
+    ]
     lines = report.failures({"plan": plan.__dict__, "runs": {"server": [figures(requests)]}})
     assert lines == ["server: 1 request: RateLimitError: the queue is full"]
 

@@ -239,7 +239,9 @@ def test_the_table_says_how_many_shapes_were_compiled_and_how_long_it_took():
 
 
 def test_latencies_are_those_of_the_trace():
-    lanes = [Lane(0, 3, 0.0, tokens=[1.0, 2.0, 4.0]), Lane(1, 3, 0.5, tokens=[3.0])]
+    lanes = [Lane(0.0, request=0, prompt_tokens=3), Lane(0.5, request=1, prompt_tokens=3)]
+    lanes[0].add_tokens([1.0, 2.0, 4.0])
+    lanes[1].add_tokens([3.0])
     found = latencies(Trace("", lanes, [], 1, 1, 0, 4.0))
     assert (found["ttft_p50"], found["ttft_p99"]) == (1.0, 2.5)
     assert (found["tbt_p50"], found["tbt_p99"], found["longest_gap"]) == (1.0, 2.0, 2.0)

@@ -462,7 +462,7 @@ def test_the_views_of_a_batch_hear_of_chunks_and_steps_and_go_on():
     run = Mix(mix, 2, {"prefill_step": 4}, heard=heard).serve()
     run.check_answers()
     trace = recorder.trace()
-    assert trace.num_tokens == 9 and all(lane.tokens for lane in trace.lanes)
+    assert trace.num_tokens == 9 and all(lane.token_times for lane in trace.lanes)
     assert trace.end == run.model.clock.now
     assert text.getvalue().count("started") == text.getvalue().count("finished") == 3
     assert board.done == {0, 1, 2} and {slot.phase for slot in board.slots} <= {"done", "idle"}

@@ -98,7 +98,7 @@ def test_each_policy_is_what_it_says():
     assert unchunked.short_ttft == 46.5 and pausing.short_ttft == 5.5
     assert unchunked.long_ttft == (40 + 74) / 2
     for outcome in (unchunked, chunked, pausing):
-        assert outcome.total == max(lane.finish for lane in outcome.trace.lanes)
+        assert outcome.total == max(lane.finished_time for lane in outcome.trace.lanes)
         assert all(outcome.latency(i) > outcome.ttft(i) for i in range(4))
 
 
@@ -218,7 +218,7 @@ def test_requests_are_heard_between_steps_and_wait_from_the_moment_they_were_sen
     assert outcome.ttft(1) > 0.15, "its waiting began when it was heard, not when it was sent"
     assert all("".join(pieces[i]) == request.text == "ha " * 6 for i, request in enumerate(outcome.requests))
     assert len(pieces[1]) == 6, "the text came in one piece, not as a stream"
-    assert outcome.trace.lanes[2].arrive - outcome.trace.lanes[0].arrive == pytest.approx(0.2)
+    assert outcome.trace.lanes[2].arrival_time - outcome.trace.lanes[0].arrival_time == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -14,7 +14,7 @@ from rich.console import Console
 from book.tools import screens
 from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.trace import provenance
-from tiny_llm_kit.trace.simulation.packed_cost import AdditiveCost, StepWork
+from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, StepWork
 from tiny_llm_lab import lab as command
 from tiny_llm_lab.studies import ablation, agreement, budget, bursts, capacity, pipeline, scale, single_prompt
 from tiny_llm_lab.studies.catalogue import ALL, STUDIES
@@ -138,7 +138,7 @@ def test_one_token_more_than_whole_tiles_costs_a_tile():
 
 
 # A second for each token of a prompt and each decode: bubbles can be worked out by hand.
-PLAIN = AdditiveCost(0.0, 1.0, 0.0, 1.0)
+PLAIN = AdditiveCost.of_terms(0.0, 1.0, 0.0, 1.0)
 
 
 def prompts(*tokens):
@@ -147,7 +147,7 @@ def prompts(*tokens):
 
 def test_equal_micro_batches_leave_no_bubble():
     found = pipeline.pass_in_turns(PLAIN, prompts(*[10] * 20))
-    assert found.bubbles.total() == 0
+    assert not any(found.bubbles.values())
     assert (found.busy, found.tokens, found.end) == (200, 200, 105)
 
 
@@ -175,7 +175,7 @@ def test_a_micro_batch_that_waited_for_requests_follows_no_bubble():
     found = pipeline.Pipeline(PLAIN)
     found.send(*prompts(4), 0.0)
     found.send(*prompts(4), 100.0, is_late=True)
-    assert found.bubbles.total() == 0 and found.end == 104
+    assert not any(found.bubbles.values()) and found.end == 104
 
 
 def test_chunks_leave_fewer_bubbles_than_whole_prompts():

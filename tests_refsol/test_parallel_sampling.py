@@ -13,7 +13,7 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.parallel_sampling import ParallelSampling
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.trace.simulation.cost_model import Cost
+from tiny_llm_kit.trace.simulation.step_cost import Line
 from tiny_llm_ref import serving as s
 from tiny_llm_ref.serving import SamplingParams
 
@@ -256,7 +256,7 @@ def test_random_loads_lose_no_answer(data, policy):
     failing = data.draw(st.sets(st.integers(0, 30), max_size=2))
     options = {"max_num_batched_tokens": 64, "max_num_seqs": 3}
     if policy == "slack":
-        profile = s.StepProfile(Cost(0.0, 1.0, 0.0), Cost(0.0, 1.0, 0.0))
+        profile = s.StepProfile(Line(0.0, 1.0, 0.0), Line(0.0, 1.0, 0.0))
         options |= {"profile": profile, "latency_target": 16.0, "tile": 4}
     model = {"ends": 7, "fails": dict.fromkeys(failing, OSError("lost"))}
     loop = Loop(

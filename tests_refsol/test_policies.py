@@ -20,7 +20,7 @@ from tiny_llm_kit.trace.incidents import (
     run_case,
 )
 from tiny_llm_kit.trace.incidents.table import broken_by
-from tiny_llm_kit.trace.simulation.cost_model import Cost
+from tiny_llm_kit.trace.simulation.step_cost import Line
 from tiny_llm_lab.studies.catalogue import STUDIES
 from tiny_llm_lab.studies.served import StudyPlan
 from tiny_llm_lab.studies.study import show
@@ -29,7 +29,7 @@ from tiny_llm_ref.serving.policies.aged_queue import AgedQueue
 from tiny_llm_ref.serving.policies.backfill import Backfill
 
 STEP = 61.2  # ms of a full step of 512 tokens
-PROFILE = s.StepProfile(Cost(0.0, 1.0, 0.0), Cost(0.0, 1.0, 0.0))  # the fake model: a second per token
+PROFILE = s.StepProfile(Line(0.0, 1.0, 0.0), Line(0.0, 1.0, 0.0))  # the fake model: a second per token
 
 
 class Loop:

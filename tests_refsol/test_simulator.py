@@ -10,17 +10,24 @@ from hypothesis import strategies as st
 
 from tiny_llm_kit.engine.port import resolve_serving
 from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.simulation.cost_model import Cost, pairs
-from tiny_llm_kit.trace.simulation.packed_cost import INCIDENTS, AdditiveCost, RooflineCost, StepWork
+from tiny_llm_kit.trace.simulation.cost_fit import fit_steps
 from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler
+from tiny_llm_kit.trace.simulation.step_cost import (
+    INCIDENTS,
+    AdditiveCost,
+    Line,
+    RooflineCost,
+    StepWork,
+    pairs,
+)
 from tiny_llm_kit.trace.trace import percentile
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec
 from tiny_llm_lab.latency_recorder import LatencyRecorder, weighted_percentile
-from tiny_llm_lab.packed_profile import EngineClock, StepSamples, fitted
+from tiny_llm_lab.step_samples import EngineClock, StepSamples
 
 SERVING = resolve_serving("ref")
 ROOFLINE = RooflineCost(overhead=0.009, token=0.0002, pair=1e-8, weights=0.04, read=1e-6, tile=8)
-SUM = AdditiveCost(0.010, 0.0001, 1e-7, 0.0003, 1e-6)
+SUM = AdditiveCost.of_terms(0.010, 0.0001, 1e-7, 0.0003, 1e-6)
 
 
 def spec(time, tokens, answer, **others):
@@ -45,7 +52,7 @@ class KeepsBatches(SERVING.HybridScheduler):
 
     def calls(self, plan):
         found = super().calls(plan)
-        self.works += [StepWork.of(SERVING.pack(call)) for call in found]
+        self.works += [StepWork.of_batch(SERVING.pack(call)) for call in found]
         return found
 
 
@@ -60,7 +67,7 @@ def test_the_work_of_a_step_counts_chunks_and_decodes_apart():
 
 def test_both_costs_are_what_their_terms_say():
     work = StepWork(chunk_tokens=5, chunk_pairs=40, chunk_past=7, decodes=2, decode_pairs=30)
-    assert AdditiveCost(1, 10, 100, 1000, 10_000).seconds(work) == 1 + 50 + 4000 + 2000 + 300_000
+    assert AdditiveCost.of_terms(1, 10, 100, 1000, 10_000).seconds(work) == 1 + 50 + 4000 + 2000 + 300_000
     math = RooflineCost(overhead=1, token=10, pair=1, weights=0, read=0, tile=4)
     assert math.seconds(work) == 1 + 10 * 8 + 70, "7 tokens are two tiles of 4"
     memory = RooflineCost(overhead=1, token=0, pair=0, weights=100, read=1)
@@ -85,8 +92,8 @@ def test_two_requests_take_the_time_that_one_works_out_by_hand():
     simulation.run()
     a, b = recorder.trace().lanes
     # a's prompt takes 10 + 10 ms; b arrives meanwhile, and is computed beside a's second token in 10 + 5 ms.
-    assert a.tokens == pytest.approx([0.020, 0.035, 0.045])
-    assert (b.arrive, b.tokens) == (pytest.approx(0.015), pytest.approx([0.035]))
+    assert a.token_times == pytest.approx([0.020, 0.035, 0.045])
+    assert (b.arrival_time, b.token_times) == (pytest.approx(0.015), pytest.approx([0.035]))
     assert simulation.steps == simulation.model.calls == 3
 
 
@@ -155,7 +162,7 @@ def histogram(latencies):
     return found
 
 
-PROFILE = SERVING.StepProfile(Cost(0.010, 0.0001, 0), Cost(0.010, 0, 0))
+PROFILE = SERVING.StepProfile(Line(0.010, 0.0001, 0), Line(0.010, 0, 0))
 
 
 @pytest.mark.parametrize("policy", sorted(set(SERVING.POLICIES) - {"paced"}))
@@ -232,8 +239,9 @@ def test_a_profile_finds_the_costs_of_the_steps_it_has_seen():
     specs = [spec(number / 50, 10 + 37 * number % 90, 5 + 11 * number % 30) for number in range(20)]
     simulated(specs, SUM, scheduler=Listens, max_num_batched_tokens=64, max_num_seqs=6, jump=False)
     assert len(samples.samples) > 50
-    found = fitted(samples.samples)
-    assert vars(found) == pytest.approx(vars(SUM), rel=1e-6)
+    found = fit_steps(samples.samples)
+    for ours, theirs in ((found.prefill, SUM.prefill), (found.decode, SUM.decode)):
+        assert vars(ours) == pytest.approx(vars(theirs), rel=1e-6)
 
 
 def test_a_step_counts_from_the_end_of_the_last_one_or_of_a_wait():

@@ -25,8 +25,9 @@ from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.repo import BOOK, command_modules
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.serve import EndlessTokenizer, NoEnd
-from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs, fit, line, pairs
+from tiny_llm_kit.trace.simulation.cost_fit import fit_line, fit_traces
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line, pairs
 from tiny_llm_kit.trace.timeline import chrome, page, terminal
 from tiny_llm_kit.trace.timeline.comparison import every_size, simulate
 from tiny_llm_kit.trace.timeline.figures import Figure, figures
@@ -36,7 +37,7 @@ from tiny_llm_kit.trace.workload import among_decodes
 
 SERVING = resolve_serving("ref")
 # A second for each token, and nothing else.
-PLAIN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))
+PLAIN = AdditiveCost(prefill=Line(0, 1, 0), decode=Line(0, 1, 0))
 WORK = among_decodes(300, 2, 64)
 
 
@@ -81,8 +82,8 @@ def test_every_span_of_two_requests():
         "queued 0-2 chunk 2-4 chunk 5-7 chunk 8-9 decode 9-10",
     ]
     first, second = trace.lanes
-    assert first.tokens == [1, 2, 5, 8] and second.tokens == [9, 10]
-    assert (first.ttft, second.ttft, first.finish, second.reason) == (1, 9, 8, "length")
+    assert first.token_times == [1, 2, 5, 8] and second.token_times == [9, 10]
+    assert (first.ttft, second.ttft, first.finished_time, second.reason) == (1, 9, 8, "length")
     assert (trace.longest_gap, trace.tbt_p99, trace.end, trace.stall_steps) == (3, 3, 10, 0)
     assert [(span.tokens, span.context) for span in trace.of(second)[1:4]] == [(2, 0), (2, 2), (1, 4)]
 
@@ -139,7 +140,7 @@ def test_stalls_are_those_of_the_metrics_and_spans_of_a_lane_do_not_overlap(prom
         spans = trace.of(lane)
         assert all(before.end <= after.start for before, after in pairwise(spans))
         assert sum(span.tokens for span in spans if span.kind == "chunk") == lane.prompt_tokens
-        assert len(lane.tokens) == 1 + sum(span.kind == "decode" for span in spans)
+        assert len(lane.token_times) == 1 + sum(span.kind == "decode" for span in spans)
     if step <= agreed:
         assert not any(span.kind == "stall" for span in trace.spans)
 
@@ -174,7 +175,7 @@ def test_the_summary_of_a_trace_is_json_in_milliseconds():
 
 
 def test_a_whole_prompt_and_its_chunks_see_the_same_pairs_of_tokens():
-    cost = Costs(prefill=Cost(0, 0, 1), decode=Cost(1, 0, 0))
+    cost = AdditiveCost(prefill=Line(0, 0, 1), decode=Line(1, 0, 0))
     seconds = []
     for chunk in (5, 64, WHOLE):
         model = SimulatedModel(cost)
@@ -200,19 +201,19 @@ def test_smaller_chunks_shorten_the_gaps_and_cost_time():
 
 
 def test_the_fit_finds_the_costs_again():
-    costs = Costs(prefill=Cost(0.01, 2e-4, 3e-7), decode=Cost(0.02, 1e-3, 4e-6))
+    costs = AdditiveCost(prefill=Line(0.01, 2e-4, 3e-7), decode=Line(0.02, 1e-3, 4e-6))
     runs = [simulate(among_decodes(), SERVING, chunk, costs) for chunk in (WHOLE, 128)]
-    found = fit(runs)
+    found = fit_traces(runs)
     for one, other in ((found.prefill, costs.prefill), (found.decode, costs.decode)):
         assert (one.a, one.b, one.c) == pytest.approx((other.a, other.b, other.c), rel=1e-6)
 
 
 def test_noise_does_not_pull_the_line_down():
     """Steps that take 40 % more or less than the line, as often the one as the other."""
-    rng, cost = np.random.default_rng(27), Cost(0.01, 2e-4, 3e-7)
+    rng, cost = np.random.default_rng(27), Line(0.01, 2e-4, 3e-7)
     sizes = [(int(n), pairs(int(n), int(context))) for n, context in rng.integers(1, 2048, (400, 2))]
     noise = rng.uniform(0.6, 1.4, len(sizes))
-    found = line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
+    found = fit_line([(*size, cost.seconds(*size) * share) for size, share in zip(sizes, noise, strict=True)])
     assert sum(found.seconds(*size) / cost.seconds(*size) for size in sizes) / 400 == pytest.approx(
         1, abs=0.03
     )
@@ -220,7 +221,7 @@ def test_noise_does_not_pull_the_line_down():
 
 def test_no_cost_is_negative():
     """Here the nearest line of all falls with the tokens."""
-    found = line([(1, 0.0, 3.0), (2, 0.0, 2.0), (3, 0.0, 1.0)])
+    found = fit_line([(1, 0.0, 3.0), (2, 0.0, 2.0), (3, 0.0, 1.0)])
     assert min(found.a, found.b, found.c) == 0 and found.a > 0
 
 

@@ -14,9 +14,10 @@ from book.tools import screen_files, screens, step_cost, widget
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.simulation import cost_model
-from tiny_llm_kit.trace.simulation.cost_model import Cost, Costs, sealed
+from tiny_llm_kit.trace.simulation import cost_fit
+from tiny_llm_kit.trace.simulation.cost_fit import sealed
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
+from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from tiny_llm_ref.serving.chunked_prefill.request import Request
@@ -53,7 +54,7 @@ class Served:
 
     def __init__(self, scene: dict, step: int, pausing: bool = False):
         self.scene, self.spans, self.requests, self.first = scene, [], [], {}
-        costs = Costs(**{name: Cost(**line) for name, line in scene["cost"].items()})
+        costs = AdditiveCost(**{name: Line(**line) for name, line in scene["cost"].items()})
         self.model = SimulatedModel(costs)
         self.scheduler = ChunkedPrefillScheduler(
             self.model,
@@ -290,7 +291,7 @@ def test_the_costs_on_the_page_are_the_lines_through_their_samples():
 
 
 def test_costs_that_somebody_edited_are_refused(tmp_path):
-    measured = json.loads(cost_model.MEASURED.read_text(encoding="utf-8"))
+    measured = json.loads(cost_fit.MEASURED.read_text(encoding="utf-8"))
     measured["prefill"]["a"] /= 2
     (tmp_path / "cost.json").write_text(json.dumps(measured), encoding="utf-8")
     with pytest.raises(RuntimeError, match="pdm run book measure"):
@@ -298,7 +299,7 @@ def test_costs_that_somebody_edited_are_refused(tmp_path):
 
 
 def test_the_timeline_and_see_take_the_costs_of_the_page():
-    lines, costs = sealed(), cost_model.measured_costs()
+    lines, costs = sealed(), cost_fit.measured_cost()
     for kind in ("prefill", "decode"):
         assert asdict(getattr(costs, kind)) == {term: lines[kind][term] for term in "abc"}
 

@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from tiny_llm_kit.engine.request_times import TokenTimes
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
@@ -17,50 +18,25 @@ def api_url(base_url: str) -> str:
     return f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
 
 
-@dataclass
-class ServedRequest:
-    """One request as its client has seen it.
+@dataclass(kw_only=True)
+class ServedRequest(TokenTimes):
+    """One request as its client has seen it, in seconds of its clock; a token is a piece of text.
 
     Args:
-        due, sent: when it should have been sent, and when it was, in seconds of the client's clock.
-        pieces: when each piece of text came.
-        end: when the stream ended; None if it failed.
+        due: when it should have been sent.
         prompt_tokens, output_tokens: as the server counts them; 0 from a server that does not.
         error: why it failed.
     """
 
     due: float
-    sent: float
-    pieces: list[float] = field(default_factory=list)
-    end: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     error: str | None = None
 
-    @property
-    def ttft(self) -> float:
-        """Seconds until the first piece."""
-        return self.pieces[0] - self.sent
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds from each piece to the next: the times between tokens (TBT) as a reader sees them."""
-        return [later - earlier for earlier, later in pairwise(self.pieces)]
-
-    @property
-    def tpot(self) -> float:
-        """Mean seconds per token after the first one; 0 for an answer of one token."""
-        return (self.pieces[-1] - self.pieces[0]) / max(self.output_tokens - 1, 1)
-
-    @property
-    def e2el(self) -> float:
-        """Seconds from sending it to the end of its answer."""
-        return self.end - self.sent
-
-    @property
-    def tbt(self) -> float:
-        """Its longest gap; 0 without one."""
-        return max(self.gaps, default=0.0)
+    def figure(self, name: str) -> float | None:
+        """A latency by its name in `bench serve`; "tbt" is the longest time between two pieces, 0 without one."""
+        latencies = {"ttft": self.ttft, "tpot": self.tpot(self.output_tokens), "e2el": self.latency}
+        return (self.longest_gap or 0.0) if name == "tbt" else latencies[name]
 
 
 @dataclass(frozen=True)
@@ -99,13 +75,13 @@ class Client:
         """
         from openai import OpenAIError
 
-        seen = ServedRequest(due, self.clock())
+        seen = ServedRequest(self.clock(), due=due)
         try:
             async with await self._send(connection, prompt, max_tokens) as stream:
                 async for chunk in stream:
                     self._note(seen, chunk)
-            seen.end = self.clock()
-            seen.error = None if seen.pieces else "the answer had no text"
+            seen.finished_time = self.clock()
+            seen.error = None if seen.token_times else "the answer had no text"
         except (OpenAIError, OSError, json.JSONDecodeError) as error:
             seen.error = f"{type(error).__name__}: {error}"
         return seen
@@ -128,7 +104,7 @@ class Client:
         """Take a chunk in: a piece if it has text, and the counts of tokens if it has them."""
         for choice in chunk.choices:
             if choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content:
-                seen.pieces.append(self.clock())
+                seen.add_token(self.clock())
                 seen.output_tokens += 1
         if chunk.usage is not None:  # of the whole request: better than counting pieces
             seen.prompt_tokens, seen.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens

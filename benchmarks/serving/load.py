@@ -107,7 +107,10 @@ def figures(seen: Sequence[ServedRequest], goodput: Mapping[str, float] | None =
         goodput: the largest milliseconds of each of `TARGETS` that is demanded.
     """
     done = [request for request in seen if request.error is None]
-    start, end = min(request.sent for request in seen), max((request.end for request in done), default=0.0)
+    start, end = (
+        min(request.arrival_time for request in seen),
+        max((request.finished_time for request in done), default=0.0),
+    )
     seconds = max(end - start, 1e-9)
     found: dict[str, Any] = {
         "completed": len(done),
@@ -118,9 +121,9 @@ def figures(seen: Sequence[ServedRequest], goodput: Mapping[str, float] | None =
         "total_output_tokens": sum(request.output_tokens for request in done),
         "request_throughput": len(done) / seconds,
         "output_throughput": sum(request.output_tokens for request in done) / seconds,
-        "send_delay_p99_ms": 1000 * percentile([request.sent - request.due for request in seen], 99),
+        "send_delay_p99_ms": 1000 * percentile([request.arrival_time - request.due for request in seen], 99),
     }
-    samples = {name: [getattr(request, name) for request in done] for name in ("ttft", "tpot", "e2el")}
+    samples = {name: [request.figure(name) for request in done] for name in ("ttft", "tpot", "e2el")}
     samples["tbt"] = [gap for request in done for gap in request.gaps]
     for name, values in samples.items():
         found |= {f"{name}_p{p}_ms": 1000 * percentile(values, p) if values else None for p in PERCENTILES}
@@ -133,7 +136,7 @@ def figures(seen: Sequence[ServedRequest], goodput: Mapping[str, float] | None =
 
 def meets(request: ServedRequest, goodput: Mapping[str, float]) -> bool:
     """Whether a completed request was as fast as demanded. Of "tbt" it is every gap that counts."""
-    return all(1000 * getattr(request, name) <= most for name, most in goodput.items())
+    return all(1000 * request.figure(name) <= most for name, most in goodput.items())
 
 
 def goodput_of(pairs: Sequence[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Measures what a step of the shipped model costs on this machine: the lines of `cost_model`.
+"""Measures what a step of the shipped model costs on this machine: the lines of `cost_fit`.
 
 What counts is the processor's own time, of all threads, and not the time that passes: on a CPU with one thread they
 are the same, but for what else the machine does.
@@ -16,7 +16,8 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import interleave
-from tiny_llm_kit.trace.simulation.cost_model import line, pairs
+from tiny_llm_kit.trace.simulation.cost_fit import fit_line
+from tiny_llm_kit.trace.simulation.step_cost import pairs
 from tiny_llm_kit.trace.workload import prompt_of
 
 MODEL = "tiny-qwen3"
@@ -79,7 +80,7 @@ def line_of(cases: Sequence[dict]) -> dict[str, float]:
         ValueError: the line falls somewhere.
     """
     medians = [(case["tokens"], case["pairs"], statistics.median(case["seconds"])) for case in cases]
-    found = line(medians, passes=1)
+    found = fit_line(medians, passes=1)
     if 0 in (found.a, found.b):
         raise ValueError("more work took less time: the machine was too busy, so measure again")
     error = max(abs(found.seconds(tokens, seen) / seconds - 1) for tokens, seen, seconds in medians)

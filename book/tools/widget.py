@@ -11,7 +11,7 @@ from typing import Any
 
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace.provenance import save, settled_load
-from tiny_llm_kit.trace.simulation.cost_model import MEASURED, sealed
+from tiny_llm_kit.trace.simulation.cost_fit import MEASURED, sealed
 
 from . import step_cost
 

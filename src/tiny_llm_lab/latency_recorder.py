@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tiny_llm_kit.engine.request_times import RequestTimes
 from tiny_llm_kit.solution_types import AnswerSequence, Event
 from tiny_llm_kit.trace.trace import percentile
 
@@ -71,8 +72,7 @@ class LatencyRecorder:
 
     def __init__(self):
         self._first: float | None = None  # when the first request arrived
-        self._arrived: dict[int, float] = {}
-        self._last: dict[int, float] = {}  # when each request that runs had its last token
+        self._open: dict[int, RequestTimes] = {}
         self._ttfts, self._delays, self._gaps, self._weights = (array("d") for _ in range(4))
         self.requests = self.failed = self.tokens = 0
         self._end = 0.0
@@ -80,27 +80,26 @@ class LatencyRecorder:
     def arrive(self, sequence: AnswerSequence, time: float) -> None:
         """Record that a request starts to wait."""
         self._first = time if self._first is None else self._first
-        self._arrived[sequence.request_id] = time
+        self._open[sequence.request_id] = RequestTimes(time)
         self.requests += 1
 
     def __call__(self, event: Event) -> None:
         if event.kind == "token":
-            self._token(event.request.request_id, event.time)
+            self._token(self._open[event.request.request_id], event.time)
         elif event.kind == "prefill":
-            self._delays.append(event.time - self._arrived[event.request.request_id])
+            self._delays.append(event.time - self._open[event.request.request_id].arrival_time)
         elif event.kind == "finish":
-            self._arrived.pop(event.request.request_id, None)
-            self._last.pop(event.request.request_id, None)
+            self._open.pop(event.request.request_id, None)
             self.failed += event.request.finish_reason in ("abort", "error")
 
-    def _token(self, number: int, time: float) -> None:
-        before, self._last[number] = self._last.get(number), time
+    def _token(self, times: RequestTimes, time: float) -> None:
+        gap = times.add_token(time)
         self.tokens += 1
         self._end = time
-        if before is None:
-            self._ttfts.append(time - self._arrived[number])
+        if gap is None:
+            self._ttfts.append(time - times.arrival_time)
         else:
-            self._gap(time - before, 1)
+            self._gap(gap, 1)
 
     def _gap(self, gap: float, weight: int) -> None:
         if self._gaps and self._gaps[-1] == gap:
@@ -114,8 +113,9 @@ class LatencyRecorder:
         import numpy as np
 
         for sequence in sequences:  # their previous tokens need not have come at the same time
-            self._gap(float(times[0]) - self._last[sequence.request_id], 1)
-            self._last[sequence.request_id] = float(times[-1])
+            mine = self._open[sequence.request_id]
+            self._gap(mine.add_token(float(times[0])) or 0.0, 1)
+            mine.last_token_time = float(times[-1])
         self._gaps.frombytes(np.diff(times).tobytes())
         self._weights.frombytes(np.full(len(times) - 1, float(len(sequences))).tobytes())
         self.tokens += len(sequences) * len(times)

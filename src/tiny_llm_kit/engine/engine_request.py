@@ -45,8 +45,8 @@ class EngineRequest:
 
     def on_event(self, event: Any) -> None:
         """Records the time of an event of one of its sequences."""
-        if event.kind == "token" and self.metrics.first_token_time is None:
-            self.metrics.first_token_time = event.time
+        if event.kind == "token":
+            self.metrics.add_token(event.time)
         elif event.kind == "finish":
             self.metrics.finished_time = event.time
         elif event.kind == "preempt":

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .request_times import RequestTimes
+
 
 @dataclass(frozen=True)
 class Logprob:
@@ -47,25 +49,14 @@ class CompletionOutput:
 
 
 @dataclass
-class RequestMetrics:
-    """Times in seconds of the engine's clock; None for what did not happen.
+class RequestMetrics(RequestTimes):
+    """Times in seconds of the engine's clock; the first token is that of the first answer that had one.
 
     Args:
-        arrival_time: when the request was added.
-        first_token_time: of the first answer that had one.
-        finished_time: when the last answer ended.
         num_preemptions: how often it had to give its blocks away and compute them again.
     """
 
-    arrival_time: float
-    first_token_time: float | None = None
-    finished_time: float | None = None
     num_preemptions: int = 0
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds to the first token."""
-        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
 @dataclass(frozen=True)

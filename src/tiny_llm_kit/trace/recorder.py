@@ -52,7 +52,9 @@ class Recorder:
         number = number_of(request)
         if number not in self._lanes:
             name = self.names[number] if number < len(self.names) else ""
-            self._lanes[number] = Lane(number, len(request.prompt_tokens), time, name or str(number))
+            self._lanes[number] = Lane(
+                time, request=number, prompt_tokens=len(request.prompt_tokens), name=name or str(number)
+            )
             self._since[number] = ("queued", time)
 
     def trace(self, title: str = "", chunk: int = WHOLE, provenance: dict[str, Any] | None = None) -> Trace:
@@ -96,8 +98,8 @@ class Recorder:
     def _token(self, event: Event) -> None:
         lane = self._lanes[number_of(event.request)]
         # The event of an end token adds nothing to the request's tokens.
-        if len(event.request.tokens) > len(lane.tokens):
-            lane.tokens.append(self._now)
+        if len(event.request.tokens) > len(lane.token_times):
+            lane.add_token(self._now)
 
     def _decode(self, part: Part, start: float) -> None:
         self._waits(part, start)
@@ -113,14 +115,17 @@ class Recorder:
         kind = "stall" if self._stalls() else "waiting"
         for request in part.requests:
             lane = self._lanes[number_of(request)]
-            if lane.tokens and lane.tokens[0] <= start < end:  # not in a step that has chunks and decodes
+            if (
+                lane.token_times and lane.token_times[0] <= start < end
+            ):  # not in a step that has chunks and decodes
                 self._spans.append(Span(lane.request, kind, start, end, tokens))
         self._chunks.clear()
 
     def _finish(self, event: Event) -> None:
         number = number_of(event.request)
         self._ends_waiting(number)
-        self._lanes[number].finish, self._lanes[number].reason = self._now, event.request.finish_reason
+        lane = self._lanes[number]
+        lane.finished_time, lane.reason = self._now, event.request.finish_reason
 
     def _ends_waiting(self, number: int, end: float | None = None) -> None:
         kind, start = self._since.pop(number, ("", 0.0))

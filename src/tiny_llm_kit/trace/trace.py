@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+from ..engine.request_times import TokenTimes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,43 +55,26 @@ class Span:
         return self.end - self.start
 
 
-@dataclass
-class Lane:
-    """One request.
+@dataclass(kw_only=True)
+class Lane(TokenTimes):
+    """One request, and its times since the run began.
 
     Args:
         request: its number.
         prompt_tokens: of its prompt.
-        arrive: seconds.
         name: what people call it.
-        tokens: when each new token came, in seconds.
-        finish: when it ended; None while it has not.
-        reason: why: "stop", "length", "abort" or "error".
+        reason: why it ended: "stop", "length", "abort" or "error".
     """
 
     request: int
     prompt_tokens: int
-    arrive: float
     name: str = ""
-    tokens: list[float] = field(default_factory=list)
-    finish: float | None = None
     reason: str | None = None
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds from its arrival to its first token."""
-        return self.tokens[0] - self.arrive if self.tokens else None
 
     @property
     def latency(self) -> float | None:
         """Seconds from its arrival to its end; None while it runs, and for one that failed."""
-        failed = self.reason in ("abort", "error")
-        return None if failed or self.finish is None else self.finish - self.arrive
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds from each token to the next."""
-        return [later - earlier for earlier, later in pairwise(self.tokens)]
+        return None if self.reason in ("abort", "error") else super().latency
 
 
 @dataclass(frozen=True)
@@ -128,7 +112,7 @@ class Trace:
     @property
     def num_tokens(self) -> int:
         """Number of tokens in all answers."""
-        return sum(len(lane.tokens) for lane in self.lanes)
+        return sum(len(lane.token_times) for lane in self.lanes)
 
     @property
     def gaps(self) -> list[float]:

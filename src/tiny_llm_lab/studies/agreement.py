@@ -14,12 +14,13 @@ from typing import Any
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, resolve_serving
 from tiny_llm_kit.solution_types import ServingPackage
+from tiny_llm_kit.trace.simulation.cost_fit import fit_steps
 from tiny_llm_kit.trace.simulation.simulator import Simulation
 from tiny_llm_kit.trace.text import counted
 from tiny_llm_kit.trace.workload import RequestSpec
 
 from ..latency_recorder import Latencies, LatencyRecorder
-from ..packed_profile import EngineClock, StepSamples, fitted
+from ..step_samples import EngineClock, StepSamples
 from ..traffic import traffic
 from .study import Study
 
@@ -128,7 +129,7 @@ def compare(
         engine.begin(requests(plan.requests, rate, seed=number))
         while any([profiled.advance(), engine.advance()]):
             pass
-        cost = fitted(profiled.samples.samples)
+        cost = fit_steps(profiled.samples.samples)
         told = simulated(engine.names, cost, requests(plan.requests, rate, seed=number))
         found.append((engine.recorder.latencies(), told))
     return found

@@ -7,8 +7,8 @@ None of the figures that the studies are compared with is used here.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiny_llm_kit.trace.simulation.cost_model import Cost, line, pairs
-from tiny_llm_kit.trace.simulation.packed_cost import RooflineCost
+from tiny_llm_kit.trace.simulation.cost_fit import fit_line
+from tiny_llm_kit.trace.simulation.step_cost import Line, RooflineCost, pairs
 
 # osdi-experiments/figure-2/prefill.csv: tokens -> seconds. The prompt of 256 tokens is left out: it was the first batch
 # of its run, and took longer (0.121) than one of 512. The one of 128 is bound by memory, as a decode step is.
@@ -41,15 +41,17 @@ class Hardware:
     num_blocks: int = NUM_BLOCKS
 
 
-def prefill_line(seconds: Mapping[int, float] = PREFILL) -> Cost:
+def prefill_line(seconds: Mapping[int, float] = PREFILL) -> Line:
     """The line through whole prompts: T_math, and the overhead of a step."""
-    return line([(tokens, pairs(tokens, 0), taken) for tokens, taken in seconds.items()], passes=1)
+    return fit_line([(tokens, pairs(tokens, 0), taken) for tokens, taken in seconds.items()], passes=1)
 
 
 def by_step_times(tile: int = TILE) -> RooflineCost:
     """T_math fitted to the measured prompts, T_mem to the measured decode steps."""
     math = prefill_line()
-    memory = line([(0, requests * DECODE_CONTEXT, seconds) for requests, seconds in DECODE.items()], passes=1)
+    memory = fit_line(
+        [(0, requests * DECODE_CONTEXT, seconds) for requests, seconds in DECODE.items()], passes=1
+    )
     return RooflineCost(math.a, math.b, math.c, memory.a - math.a, memory.c, tile)
 
 

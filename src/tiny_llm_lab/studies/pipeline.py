@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
 
-from tiny_llm_kit.solution_types import PackedBatch, Sampled
-from tiny_llm_kit.trace.simulation.cost_model import pairs
-from tiny_llm_kit.trace.simulation.packed_cost import PackedCost, StepWork
-from tiny_llm_kit.trace.simulation.simulated_packed_model import SimulatedPackedModel
+from tiny_llm_kit.solution_types import Sampled
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedPackedModel
 from tiny_llm_kit.trace.simulation.simulator import Simulation
+from tiny_llm_kit.trace.simulation.step_cost import StepCost, StepWork
 
 from ..traffic import TRACES, traffic
 from .hardware import BLOCK, HARDWARE
@@ -43,7 +42,7 @@ class Pipeline:
         stages: how many.
     """
 
-    def __init__(self, cost: PackedCost, stages: int = STAGES):
+    def __init__(self, cost: StepCost, stages: int = STAGES):
         self.cost, self.stages = cost, stages
         self.bubbles: Counter[str] = Counter()  # seconds by kind, summed over the stages
         self.busy = 0.0  # seconds in which they computed
@@ -80,7 +79,7 @@ class Pipeline:
         return self._ends[-1]
 
 
-def pass_in_turns(cost: PackedCost, works: Iterable[StepWork], stages: int = STAGES) -> Pipeline:
+def pass_in_turns(cost: StepCost, works: Iterable[StepWork], stages: int = STAGES) -> Pipeline:
     """Run micro-batches in turns, as many at a time as there are stages, without waiting for requests."""
     pipeline, ends = Pipeline(cost, stages), [0.0] * stages
     for number, work in enumerate(works):
@@ -100,12 +99,11 @@ class PipelinedModel(SimulatedPackedModel):
         super().__init__(sampled, pipeline.cost, max_model_len)
         self._pipeline, self._end = pipeline, 0.0
 
-    def run(self, batch: PackedBatch) -> list[Sampled]:
-        """See `PackedModel.run`."""
+    def end_of(self, work: StepWork) -> float:
+        """When the micro-batch has left the pipeline."""
         is_late = self.clock.now > self._end
-        self.clock.now = self._end = self._pipeline.send(StepWork.of(batch), self.clock.now, is_late)
-        self.calls += 1
-        return [self._chosen] * len(batch.sample_rows)
+        self._end = self._pipeline.send(work, self.clock.now, is_late)
+        return self._end
 
 
 def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
@@ -134,7 +132,7 @@ def pairs_of_batches() -> dict[str, tuple[StepWork, StepWork]]:
     """Pairs of micro-batches that take turns, by name."""
 
     def prompt(tokens: int, decodes: int = 0, context: int = 2048) -> StepWork:
-        return StepWork(tokens, pairs(tokens, 0), 0, decodes, decodes * context)
+        return StepWork.of([(tokens, 0)], [context] * decodes)
 
     return {
         "prompts of 4,096 and 1,024": (prompt(4096), prompt(1024)),

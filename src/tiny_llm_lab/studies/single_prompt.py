@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 from tiny_llm_kit.trace.recorder import Recorder
-from tiny_llm_kit.trace.simulation.packed_cost import StepWork
 from tiny_llm_kit.trace.simulation.simulator import Simulation
+from tiny_llm_kit.trace.simulation.step_cost import StepWork
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec
 
 from .hardware import DECODE_CONTEXT, HARDWARE, TILE
@@ -68,7 +68,7 @@ def piggyback(plan: StudyPlan) -> Study:
     """Compare decodes beside a prompt with decodes alone."""
     cost, rows = HARDWARE[plan.hardware].cost, []
     for (tokens, decodes), published in MIXED.items():
-        work = StepWork(tokens, tokens * (tokens + 1) // 2, 0, decodes, decodes * DECODE_CONTEXT)
+        work = StepWork.of([(tokens, 0)], [DECODE_CONTEXT] * decodes)
         rows.append([tokens, decodes, 1000 * cost.seconds(work), 1000 * published])
     return Study(
         "piggyback",
@@ -87,7 +87,7 @@ def tiles(plan: StudyPlan) -> Study:
     smooth = replace(cost, tile=1)
 
     def seconds(cost, tokens: int) -> float:
-        return 1000 * cost.seconds(StepWork(tokens, tokens * (tokens + 1) // 2))
+        return 1000 * cost.seconds(StepWork.of([(tokens, 0)]))
 
     base = seconds(cost, 256)
     edges = range(0, 641, TILE)

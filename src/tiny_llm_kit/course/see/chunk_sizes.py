@@ -10,7 +10,7 @@ from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import WITHOUT_A_FUSED_KERNEL, median, percent, shown, sweep
 from ...trace.serve import Serving, serve
-from ...trace.simulation.cost_model import measured_costs
+from ...trace.simulation.cost_fit import measured_cost
 from ...trace.simulation.simulated_model import SimulatedModel
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
 from .stalls_drawn import STEPS
@@ -71,7 +71,7 @@ def show_choices(names: ServingPackage, console: Console) -> None:
 
 def _chosen(names: ServingPackage, workload: Workload) -> list[int]:
     """Tokens of each chunk of the long prompt, in virtual time."""
-    model = SimulatedModel(measured_costs())
+    model = SimulatedModel(measured_cost())
     serving = Serving(names, model, clock=model.clock)
     trace = serve(serving, workload, chunker=names.AdaptiveChunker(TARGET)).trace()
     return [span.tokens for span in trace.of(trace.lanes[-1]) if span.kind == "chunk"]

@@ -11,7 +11,7 @@ from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import shown
 from ...trace.serve import Serving, serve
-from ...trace.simulation.cost_model import measured_costs
+from ...trace.simulation.cost_fit import measured_cost
 from ...trace.simulation.simulated_model import SimulatedModel
 from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, RequestSpec, Workload, decode_heavy
@@ -88,7 +88,7 @@ def show_stalls(names: ServingPackage, console: Console) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for step in STEPS:
-        model = SimulatedModel(measured_costs())
+        model = SimulatedModel(measured_cost())
         trace = serve(Serving(names, model, clock=model.clock), long, step).trace()
         table.add_row(shown(step), str(trace.stall_steps), f"{1000 * (trace.longest_gap or 0.0):.1f}")
     console.print(table)

@@ -20,8 +20,8 @@ from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer
-from ...trace.simulation.packed_cost import StepWork
-from ...trace.simulation.simulated_packed_model import SimulatedPackedModel
+from ...trace.simulation.simulated_model import SimulatedPackedModel
+from ...trace.simulation.step_cost import StepWork
 
 MODEL = "tiny-qwen3"
 BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048
@@ -169,7 +169,7 @@ class ServedLoad:
         self.prompt_calls += sum(part.kind == "chunk" for part in event.parts)
 
     def _count(self, batch: PackedBatch) -> list[Sampled]:
-        bucket, work = self.buckets.of(batch), StepWork.of(batch)
+        bucket, work = self.buckets.of(batch), StepWork.of_batch(batch)
         self.met[bucket] += 1
         self.waste.count(batch, bucket, PAGE)
         self.pairs += work.chunk_pairs + work.decode_pairs

@@ -12,8 +12,8 @@ from ...engine.port import Port, resolve_serving
 from ...solution_types import ServingPackage
 from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
 from ...trace.incidents.table import incident_table
-from ...trace.simulation.cost_model import Costs, line, measured_costs, pairs
-from ...trace.simulation.packed_cost import INCIDENTS, AdditiveCost, PackedCost, StepWork
+from ...trace.simulation.cost_fit import fit_line, measured_cost
+from ...trace.simulation.step_cost import INCIDENTS, AdditiveCost, StepCost, StepWork
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXT = 256  # tokens that each measured decode sees
@@ -47,7 +47,7 @@ class DearMixing:
 
     def seconds(self, work: StepWork) -> Any:
         dearer = self.times - 1 if work.chunk_tokens and work.decodes else 0.0
-        return self.plain.seconds(work) + dearer * self.plain.chunk_token * work.chunk_tokens
+        return self.plain.seconds(work) + dearer * self.plain.prefill.b * work.chunk_tokens
 
 
 def show(b: Port, console: Console) -> None:
@@ -65,8 +65,8 @@ def show(b: Port, console: Console) -> None:
 
 def _profile(s: ServingPackage, console: Console) -> None:
     """The roofline of the shipped model's steps, and the budgets that follow from it."""
-    costs = measured_costs()
-    profile = s.profile_steps(lambda tokens, decodes: _measured(costs, tokens, decodes), SIZES, line)
+    costs = measured_cost()
+    profile = s.profile_steps(lambda tokens, decodes: _measured(costs, tokens, decodes), SIZES, fit_line)
     console.print("a step of the shipped model, measured for the widget of Day 2.7, in ms")
     table = Table("tokens", *map(str, SIZES), box=None, pad_edge=False)
     for name, decodes in (("prompt", False), ("decodes", True)):
@@ -85,13 +85,12 @@ def _profile(s: ServingPackage, console: Console) -> None:
     console.print("largest multiple of 32 tokens\n", style="dim")
 
 
-def _measured(costs: Costs, tokens: int, decodes: int) -> float:
-    if decodes:
-        return costs.decode.seconds(decodes, CONTEXT * decodes)
-    return costs.prefill.seconds(tokens, pairs(tokens, 0))
+def _measured(costs: AdditiveCost, tokens: int, decodes: int) -> float:
+    work = StepWork.of([], [CONTEXT] * decodes) if decodes else StepWork.of([(tokens, 0)])
+    return costs.seconds(work)
 
 
-def _picture(console: Console, costs: Costs, profile: Any) -> None:
+def _picture(console: Console, costs: AdditiveCost, profile: Any) -> None:
     """Seconds by tokens, both on a scale of powers of two: the profile, and the measured steps on it."""
     rows: dict[int, list[str]] = {}
 
@@ -119,7 +118,7 @@ def _policies(s: ServingPackage, console: Console) -> None:
     table = Table("policy", "A0", "gap", "TTFT L", "TTFT s", box=None, pad_edge=False)
     for policy in s.POLICIES:
         run = IncidentRun(s, policy, TRACE)
-        cells = Text(_strip(run.tokens["A0"]))
+        cells = Text(_strip(run.times["A0"].token_times))
         table.add_row(policy, cells, *(f"{n:,.0f}" for n in (run.gap("A*"), run.ttft("L"), run.ttft("s*"))))
     console.print(table)
     console.print("longest gap of an answer, and longest time to a first token, in ms\n", style="dim")
@@ -136,7 +135,7 @@ def _mixing(s: ServingPackage, console: Console) -> None:
     table = Table(
         "a prompt token in a mixed step costs", "as alone", "three times as much", box=None, pad_edge=False
     )
-    costs: list[PackedCost] = [INCIDENTS, DearMixing(INCIDENTS, 3.0)]
+    costs: list[StepCost] = [INCIDENTS, DearMixing(INCIDENTS, 3.0)]
     for policy, options in (("sarathi", {}), ("chunks-only", {}), ("paced", {"decodes_between": 2})):
         runs = [IncidentRun(s, policy, TRACE, cost=cost, **options) for cost in costs]
         cells = [f"{(run.end('A*') - run.ttft('A*')) / 89:4.1f}  {run.ttft('L'):6,.0f}" for run in runs]

@@ -5,8 +5,8 @@ from rich.table import Table
 
 from ...solution_types import ServingPackage
 from ...trace.serve import Serving, serve
-from ...trace.simulation.cost_model import Cost, Costs
 from ...trace.simulation.simulated_model import SimulatedModel
+from ...trace.simulation.step_cost import AdditiveCost, Line
 from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 from .stalls_drawn import CHUNK, timeline
@@ -23,7 +23,7 @@ DRAWN = Workload(
     3,
     CHUNK,
 )
-PER_TOKEN = Costs(prefill=Cost(0, 1, 0), decode=Cost(0, 1, 0))  # a unit of time for each token
+PER_TOKEN = AdditiveCost(prefill=Line(0, 1, 0), decode=Line(0, 1, 0))  # a unit of time for each token
 # The scene of Predict: both arrive when all four decode.
 PREDICTED = Workload(
     "predicted",
@@ -76,8 +76,8 @@ def _serve(names: ServingPackage, workload: Workload, chunk: int, **options) -> 
 
 def _first_word(trace: Trace, lane: Lane) -> float:
     """Time from the first step after a request's arrival to its first token."""
-    begins = (span.start for span in trace.spans if span.kind == "chunk" and span.start >= lane.arrive)
-    return lane.tokens[0] - min(begins)
+    begins = (span.start for span in trace.spans if span.kind == "chunk" and span.start >= lane.arrival_time)
+    return lane.token_times[0] - min(begins)
 
 
 def show_patience(names: ServingPackage, console: Console) -> None:
@@ -92,6 +92,6 @@ def show_patience(names: ServingPackage, console: Console) -> None:
     for patience in PATIENCE:
         trace = _serve(names, workload, workload.promise, pause_prefill=True, patience=patience)
         long = trace.named("long")
-        passed = sum(lane.tokens[0] < long.tokens[0] for lane in trace.lanes if lane is not long)
+        passed = sum(lane.token_times[0] < long.token_times[0] for lane in trace.lanes if lane is not long)
         table.add_row(str(patience), str(passed), f"{_first_word(trace, long):,.0f}")
     console.print(table)

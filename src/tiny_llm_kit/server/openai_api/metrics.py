@@ -1,5 +1,6 @@
 """Prometheus metrics of the engine, under the names that vLLM's dashboards know, where they mean the same."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,58 +8,26 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ...engine.llm_engine import LLMEngine
+from ...engine.request_times import RequestTimes
 from ...solution_types import Event
 
-FIRST_TOKEN = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    10,
-    20,
-    40,
-    80,
-    160,
-    640,
-)
-BETWEEN_TOKENS = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    10,
-    40,
-)
-WHOLE_REQUEST = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+# Bounds of the histograms' buckets, as vLLM has them.
+TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160, 640)
+BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5, 10, 40)
+WHOLE = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-SECONDS = {  # of requests that have ended
-    "e2e_request_latency_seconds": "from arrival to end",
-    "request_queue_time_seconds": "from arrival to the first step",
-    "request_inference_time_seconds": "from the first step to the end",
-    "request_prefill_time_seconds": "from the first step to the first token",
-    "request_decode_time_seconds": "from the first token to the end",
+HISTOGRAMS = {
+    "time_to_first_token_seconds": ("from arrival to the first token", TO_FIRST),
+    "inter_token_latency_seconds": ("between two tokens of an answer", BETWEEN),
+    "e2e_request_latency_seconds": ("from arrival to end", WHOLE),
+    "request_queue_time_seconds": ("from arrival to the first step", WHOLE),
+    "request_inference_time_seconds": ("from the first step to the end", WHOLE),
+    "request_prefill_time_seconds": ("from the first step to the first token", WHOLE),
+    "request_decode_time_seconds": ("from the first token to the end", WHOLE),
+    "iteration_tokens_total": ("tokens that a step computed", STEP_TOKENS),
+    "request_prompt_tokens": ("tokens of a prompt", TOKENS),
+    "request_generation_tokens": ("tokens of an answer", TOKENS),
 }
 COUNTERS = {
     "prompt_tokens": "tokens of prompts",
@@ -70,14 +39,24 @@ COUNTERS = {
 
 
 @dataclass
-class Times:
-    """Latencies of one answer in seconds."""
+class AnswerTimes(RequestTimes):
+    """Times of one answer.
 
-    arrived: float
-    started: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
+    Args:
+        started_time: when its first step began.
+        tokens: how many it has.
+    """
+
+    started_time: float | None = None
     tokens: int = 0
+
+    def spans(self) -> Iterator[tuple[str, float | None, float | None]]:
+        """The histograms of an answer that has ended, each with the times that it lies between."""
+        yield "e2e_request_latency_seconds", self.arrival_time, self.finished_time
+        yield "request_queue_time_seconds", self.arrival_time, self.started_time
+        yield "request_inference_time_seconds", self.started_time, self.finished_time
+        yield "request_prefill_time_seconds", self.started_time, self.first_token_time
+        yield "request_decode_time_seconds", self.first_token_time, self.finished_time
 
 
 class EngineMetrics:
@@ -93,19 +72,12 @@ class EngineMetrics:
 
     def __init__(self, model_name: str):
         self._registry, self._label = CollectorRegistry(), model_name
-        self._times: dict[int, Times] = {}
-        self._counters = {name: self._made(Counter, name, says) for name, says in COUNTERS.items()}
-        self._seconds = {
-            name: self._made(Histogram, name, says, buckets=WHOLE_REQUEST) for name, says in SECONDS.items()
+        self._times: dict[int, AnswerTimes] = {}
+        self._counters = {name: self._made(Counter, name, about) for name, about in COUNTERS.items()}
+        self._histograms = {
+            name: self._made(Histogram, name, about, buckets=buckets)
+            for name, (about, buckets) in HISTOGRAMS.items()
         }
-        histogram = lambda name, says, buckets: self._made(Histogram, name, says, buckets=buckets)  # noqa: E731
-        self._ttft = histogram("time_to_first_token_seconds", "from arrival to the first token", FIRST_TOKEN)
-        self._gap = histogram(
-            "inter_token_latency_seconds", "between two tokens of an answer", BETWEEN_TOKENS
-        )
-        self._step = histogram("iteration_tokens_total", "tokens that a step computed", STEP_TOKENS)
-        self._prompt = histogram("request_prompt_tokens", "tokens of a prompt", TOKENS)
-        self._answer = histogram("request_generation_tokens", "tokens of an answer", TOKENS)
         self._ends = Counter(
             "vllm:request_success",
             "answers that have ended",
@@ -114,8 +86,8 @@ class EngineMetrics:
         )
         ProcessCollector(registry=self._registry)
 
-    def _made(self, kind: type, name: str, says: str, **options: Any) -> Any:
-        made = kind(f"vllm:{name}", says, ["model_name"], registry=self._registry, **options)
+    def _made(self, kind: type, name: str, about: str, **options: Any) -> Any:
+        made = kind(f"vllm:{name}", about, ["model_name"], registry=self._registry, **options)
         return made.labels(self._label)
 
     def watch(self, engine: LLMEngine) -> None:
@@ -124,14 +96,13 @@ class EngineMetrics:
         def used() -> float:
             return 1 - engine.allocator.num_free / engine.allocator.num_blocks
 
-        self._gauge(
-            "num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)
+        gauges = (
+            ("num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)),
+            ("num_requests_waiting", "answers that wait", lambda: engine.num_waiting),
+            ("kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used),
         )
-        self._gauge("num_requests_waiting", "answers that wait", lambda: engine.num_waiting)
-        self._gauge("kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used)
-
-    def _gauge(self, name: str, says: str, value: Any) -> None:
-        self._made(Gauge, name, says).set_function(value)
+        for name, about, value in gauges:
+            self._made(Gauge, name, about).set_function(value)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format, of type `CONTENT_TYPE_LATEST`."""
@@ -142,14 +113,17 @@ class EngineMetrics:
         if handler is not None:
             handler(event)
 
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
+
     def _on_step(self, event: Event) -> None:
-        self._step.observe(sum(part.tokens for part in event.parts))
+        self._observe("iteration_tokens_total", sum(part.tokens for part in event.parts))
 
     def _on_arrive(self, event: Event) -> None:
-        self._times[event.request.request_id] = Times(event.time)
+        self._times[event.request.request_id] = AnswerTimes(event.time)
 
     def _on_prefill(self, event: Event) -> None:
-        self._times[event.request.request_id].started = event.time
+        self._times[event.request.request_id].started_time = event.time
         self._counters["prefix_cache_queries"].inc(event.request.num_prompt_tokens)
         self._counters["prefix_cache_hits"].inc(event.request.num_cached)
 
@@ -160,30 +134,24 @@ class EngineMetrics:
         times, tokens = self._times[event.request.request_id], len(event.request.tokens)
         if tokens == times.tokens:  # an end token adds nothing
             return
-        if times.first_token is None:
-            times.first_token = event.time
+        gap = times.add_token(event.time)
+        if gap is None:
             self._counters["prompt_tokens"].inc(event.request.num_prompt_tokens)
-            self._ttft.observe(event.time - times.arrived)
+            self._observe("time_to_first_token_seconds", event.time - times.arrival_time)
         else:
-            self._gap.observe(event.time - times.last_token)
+            self._observe("inter_token_latency_seconds", gap)
         self._counters["generation_tokens"].inc(tokens - times.tokens)
-        times.last_token, times.tokens = event.time, tokens
+        times.tokens = tokens
 
     def _on_finish(self, event: Event) -> None:
         sequence, times = event.request, self._times.pop(event.request.request_id)
+        times.finished_time = event.time
         self._ends.labels(self._label, sequence.finish_reason).inc()
-        self._prompt.observe(sequence.num_prompt_tokens)
-        self._answer.observe(len(sequence.tokens))
-        spans = {
-            "e2e_request_latency_seconds": (times.arrived, event.time),
-            "request_queue_time_seconds": (times.arrived, times.started),
-            "request_inference_time_seconds": (times.started, event.time),
-            "request_prefill_time_seconds": (times.started, times.first_token),
-            "request_decode_time_seconds": (times.first_token, event.time),
-        }
-        for name, (start, end) in spans.items():
+        self._observe("request_prompt_tokens", sequence.num_prompt_tokens)
+        self._observe("request_generation_tokens", len(sequence.tokens))
+        for name, start, end in times.spans():
             if start is not None and end is not None:
-                self._seconds[name].observe(end - start)
+                self._observe(name, end - start)
 
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

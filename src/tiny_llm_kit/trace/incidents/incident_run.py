@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ...engine.request_times import TokenTimes
 from ...solution_types import (
     AnswerSequence,
     BlockAllocator,
@@ -14,9 +14,9 @@ from ...solution_types import (
     PackedModel,
     ServingPackage,
 )
-from ..simulation.cost_model import line
-from ..simulation.packed_cost import INCIDENTS, PackedCost, StepWork
+from ..simulation.cost_fit import fit_line
 from ..simulation.simulator import Simulation, StuckScheduler
+from ..simulation.step_cost import INCIDENTS, StepCost, StepWork
 from ..workload import SHORT, RequestSpec
 from .incident import Bound, Incident, IncidentCase, Sent
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BUDGET, SEQS = 512, 8  # tokens of a step, requests that run
 UNTIL = 120.0  # seconds: a request that has not ended by then never does
+NEVER = 1000 * UNTIL
 LATE = 0.010  # seconds until freed blocks come back, where they come late
 COUNTS_STEPS = "paced"  # the policy of which no step may be skipped
 SIZES = (64, 128, 256, 512, 1024)
@@ -46,12 +47,11 @@ class IncidentRun:
         names: ServingPackage,
         policy: str,
         case: IncidentCase,
-        cost: PackedCost = INCIDENTS,
+        cost: StepCost = INCIDENTS,
         **options: Any,
     ):
         self.names, self.policy, self.case = names, policy, case
-        self.tokens: dict[str, list[float]] = {sent.name: [] for sent in case.requests}
-        self.ends: dict[str, float] = {}
+        self.times = {sent.name: TokenTimes(sent.at) for sent in case.requests}
         self.step_tokens: list[int] = []  # prompt tokens of each step
         self.stuck = ""
         self.simulation = Simulation(
@@ -71,14 +71,14 @@ class IncidentRun:
         except StuckScheduler as error:
             self.stuck = str(error)
 
-    def _options(self, cost: PackedCost, options: dict[str, Any]) -> dict[str, Any]:
+    def _options(self, cost: StepCost, options: dict[str, Any]) -> dict[str, Any]:
         made = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **self.case.options, **options}
         kind = self.names.POLICIES[self.policy]
         if issubclass(kind, self.names.WholePrompts):
             longest = max(sent.prompt + sent.answer for sent in self.case.requests)
             made["max_num_batched_tokens"] = max(longest, made["max_num_batched_tokens"])
         if kind is self.names.SlackScheduler:
-            profile = self.names.profile_steps(measured_by(cost), SIZES, line)
+            profile = self.names.profile_steps(measured_by(cost), SIZES, fit_line)
             made = {"profile": profile, "latency_target": self.case.target / 1000, **made}
         if self.case.adapters:
             made["can_join"] = self._shares_adapter
@@ -114,26 +114,32 @@ class IncidentRun:
     def stretch(self, sequences: Sequence[AnswerSequence], times: "np.ndarray") -> None:
         """Record a token of each of these requests at each of these times."""
         for sequence in sequences:
-            self.tokens[self._sent(sequence).name].extend(1000 * times)
+            self._times(sequence).add_tokens(1000 * times)
 
     def __call__(self, event: Event) -> None:
         """Record an event."""
         if event.kind == "step":
             self.step_tokens.append(sum(part.tokens for part in event.parts if part.kind == "chunk"))
         elif event.kind == "token":
-            self.tokens[self._sent(event.request).name].append(1000 * event.time)
+            self._times(event.request).add_token(1000 * event.time)
         elif event.kind == "finish":
-            self.ends[self._sent(event.request).name] = 1000 * event.time
+            self._times(event.request).finished_time = 1000 * event.time
+
+    def _times(self, sequence: AnswerSequence) -> TokenTimes:
+        return self.times[self._sent(sequence).name]
 
     # What is measured, of all requests whose names match.
 
-    def _named(self, of: str) -> list[Sent]:
-        return [sent for sent in self.case.requests if fnmatchcase(sent.name, of)]
+    def _named(self, of: str) -> list[TokenTimes]:
+        return [times for name, times in self.times.items() if fnmatchcase(name, of)]
+
+    def _sequences(self, of: str) -> list[AnswerSequence]:
+        return [sequence for name, sequence in self.sequences.items() if fnmatchcase(name, of)]
 
     def ttfts(self, of: str = "*") -> list[float]:
         """Time to first token of each request; the end of the run if it had none."""
-        never = 1000 * UNTIL
-        return [(self.tokens[sent.name] or [never])[0] - sent.at for sent in self._named(of)]
+        named = self._named(of)
+        return [NEVER - times.arrival_time if times.ttft is None else times.ttft for times in named]
 
     def ttft(self, of: str) -> float:
         return max(self.ttfts(of))
@@ -143,18 +149,17 @@ class IncidentRun:
 
     def gap(self, of: str) -> float:
         """The longest time between two tokens of one answer."""
-        gaps = [b - a for sent in self._named(of) for a, b in pairwise(self.tokens[sent.name])]
-        return max(gaps, default=0.0)
+        return max(times.longest_gap or 0.0 for times in self._named(of))
 
     def end(self, of: str) -> float:
         """The time when the last of these requests ended."""
-        return max(self.ends.get(sent.name, 1000 * UNTIL) for sent in self._named(of))
+        return max(times.finished_time or NEVER for times in self._named(of))
 
     def preemptions(self, of: str) -> float:
-        return max(self.sequences[sent.name].num_preemptions for sent in self._named(of))
+        return max(sequence.num_preemptions for sequence in self._sequences(of))
 
     def refused(self, of: str) -> float:
-        return sum(self.sequences[sent.name].error is not None for sent in self._named(of))
+        return len([sequence for sequence in self._sequences(of) if sequence.error is not None])
 
     def prompt_tokens(self, of: str) -> float:
         """The largest number of prompt tokens in one step."""
@@ -185,7 +190,7 @@ class IncidentRun:
         return bound.least <= self.seen(bound) <= bound.most + 1e-6
 
 
-def measured_by(cost: PackedCost) -> Callable[[int, int], float]:
+def measured_by(cost: StepCost) -> Callable[[int, int], float]:
     """A `measure` for `profile_steps`: seconds of a simulated step, at short contexts."""
     return lambda tokens, decodes: cost.seconds(
         StepWork(chunk_tokens=tokens - decodes, decodes=decodes, decode_pairs=decodes)

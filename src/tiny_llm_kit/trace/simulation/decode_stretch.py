@@ -10,6 +10,8 @@ steps must not be skipped at all.
 
 from typing import Any
 
+from .step_cost import StepWork
+
 LEAST = 3  # steps: fewer are not worth it
 
 
@@ -71,10 +73,8 @@ def _ends(scheduler: Any, steps: int) -> Any:
     """End times of this many steps."""
     import numpy as np
 
-    from .packed_cost import StepWork
-
     running = scheduler.running
-    work = StepWork(decodes=len(running), decode_pairs=sum(each.num_computed + 1 for each in running))
+    work = StepWork.of([], [each.num_computed + 1 for each in running])
     seconds = np.broadcast_to(scheduler.model.cost.seconds(work.stretch(steps)), steps)
     return np.cumsum(np.concatenate([[scheduler.clock.now], seconds]))[1:]
 

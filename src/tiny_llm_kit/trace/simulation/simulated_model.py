@@ -1,9 +1,13 @@
-"""A model that computes nothing: its clock advances by the cost of each step, the same on every machine."""
+"""Models that compute nothing: a clock advances by the cost of each step, the same on every machine.
 
-from collections.abc import Sequence
+`SimulatedModel` has the two phases of Week 2, `SimulatedPackedModel` the packed batches of Week 3. Both choose token 0,
+so give each request its length as `max_tokens`.
+"""
 
-from ...solution_types import BatchCache, KvCache, SamplingParams
-from .cost_model import UNITS, Cost, Costs, pairs
+from collections.abc import Callable, Sequence
+
+from ...solution_types import BatchCache, KvCache, PackedBatch, Sampled, SamplingParams
+from .step_cost import INCIDENTS, UNITS, StepCost, StepWork
 
 
 class SimulatedClock:
@@ -39,20 +43,18 @@ class SimulatedCache:
 
 
 class SimulatedModel:
-    """A `ServingModel` whose steps take time and choose token 0.
-
-    Give each request its length as `max_tokens`.
+    """A `ServingModel` whose steps take time.
 
     Args:
-        costs: what the steps take.
+        cost: what a step takes.
         max_model_len: tokens of a prompt and its answer, at most.
     """
 
     num_hidden_layers = 1
     vocab_size = 1
 
-    def __init__(self, costs: Costs = UNITS, max_model_len: int = 2**20):
-        self.costs, self.max_model_len, self.clock = costs, max_model_len, SimulatedClock()
+    def __init__(self, cost: StepCost = UNITS, max_model_len: int = 2**20):
+        self.cost, self.max_model_len, self.clock = cost, max_model_len, SimulatedClock()
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[KvCache]:
         return [SimulatedCache()]
@@ -70,7 +72,7 @@ class SimulatedModel:
         sample: bool,
     ) -> int | None:
         """See `ServingModel.prefill`."""
-        self._take(self.costs.prefill, len(tokens), pairs(len(tokens), offset))
+        self.clock.now += self.cost.seconds(StepWork.of([(len(tokens), offset)]))
         kv_cache[0].offset += len(tokens)
         return 0 if sample else None
 
@@ -83,9 +85,36 @@ class SimulatedModel:
         sampling: Sequence[SamplingParams | None] | None = None,
     ) -> list[int | None]:
         """See `ServingModel.decode`."""
-        running = [offset + 1 for token, offset in zip(tokens, offsets, strict=True) if token is not None]
-        self._take(self.costs.decode, len(running), sum(running))
+        seen = [offset + 1 for token, offset in zip(tokens, offsets, strict=True) if token is not None]
+        self.clock.now += self.cost.seconds(StepWork.of([], seen))
         return [None if token is None else 0 for token in tokens]
 
-    def _take(self, cost: Cost, tokens: int, seen: int) -> None:
-        self.clock.now += cost.seconds(tokens, seen)
+
+class SimulatedPackedModel:
+    """A `PackedModel` whose steps take time.
+
+    Args:
+        sampled: `Sampled` of a solution, which makes one of a token.
+        cost: what a step takes.
+        max_model_len: tokens of a prompt and its answer, at most.
+    """
+
+    num_hidden_layers = 1
+    vocab_size = 1
+
+    def __init__(
+        self, sampled: Callable[[int], Sampled], cost: StepCost = INCIDENTS, max_model_len: int = 2**20
+    ):
+        self.cost, self.max_model_len, self.clock = cost, max_model_len, SimulatedClock()
+        self.calls = 0
+        self._chosen = sampled(0)  # it is never changed, so one is enough for all
+
+    def run(self, batch: PackedBatch) -> list[Sampled]:
+        """See `PackedModel.run`."""
+        self.calls += 1
+        self.clock.now = self.end_of(StepWork.of_batch(batch))
+        return [self._chosen] * len(batch.sample_rows)
+
+    def end_of(self, work: StepWork) -> float:
+        """When a step that begins now has ended."""
+        return self.clock.now + self.cost.seconds(work)

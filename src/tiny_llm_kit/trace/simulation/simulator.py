@@ -13,8 +13,8 @@ from typing import Any
 from ...solution_types import AnswerSequence, Event, ServingPackage
 from ..workload import RequestSpec
 from .decode_stretch import skip_decodes
-from .packed_cost import INCIDENTS, PackedCost
-from .simulated_packed_model import SimulatedPackedModel
+from .simulated_model import SimulatedPackedModel
+from .step_cost import INCIDENTS, StepCost
 
 COLLECT = 256  # requests that have ended are forgotten in groups of this size
 
@@ -65,7 +65,7 @@ class Simulation:
     def __init__(
         self,
         names: ServingPackage,
-        cost: PackedCost = INCIDENTS,
+        cost: StepCost = INCIDENTS,
         *,
         model: Any = None,
         clock: Any = None,

@@ -53,9 +53,12 @@ def _run(trace: Trace, pid: int) -> Iterator[dict[str, Any]]:
 
 
 def _moments(lane: Lane, pid: int) -> Iterator[dict[str, Any]]:
-    first = lane.tokens[0] if lane.tokens else None
-    ended = f"finish: {lane.reason}"
-    for name, time in (("arrive", lane.arrive), ("first token", first), (ended, lane.finish)):
+    times = {
+        "arrive": lane.arrival_time,
+        "first token": lane.first_token_time,
+        f"finish: {lane.reason}": lane.finished_time,
+    }
+    for name, time in times.items():
         if time is not None:
             yield {"ph": "i", "s": "t", "name": name, "pid": pid, "tid": _tid(lane.request), "ts": _us(time)}
 

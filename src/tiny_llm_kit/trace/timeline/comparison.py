@@ -6,8 +6,9 @@ from typing import Any
 
 from ...solution_types import ServingPackage
 from ..serve import Serving, serve
-from ..simulation.cost_model import Costs, fit, measured_costs
+from ..simulation.cost_fit import fit_traces, measured_cost
 from ..simulation.simulated_model import SimulatedModel
+from ..simulation.step_cost import AdditiveCost
 from ..trace import WHOLE, Trace
 from ..workload import Workload
 from . import chrome, page, terminal
@@ -23,13 +24,15 @@ def run_once(serving: Serving, workload: Workload, chunk: int, provenance: dict[
     return serve(serving, workload, chunk).trace(title, provenance)
 
 
-def simulate(workload: Workload, names: ServingPackage, chunk: int, costs: Costs | None = None) -> Trace:
+def simulate(
+    workload: Workload, names: ServingPackage, chunk: int, costs: AdditiveCost | None = None
+) -> Trace:
     """One run on the simulated model."""
-    model = SimulatedModel(costs or measured_costs())
+    model = SimulatedModel(costs or measured_cost())
     return run_once(Serving(names, model, clock=model.clock), workload, chunk, PROVENANCE)
 
 
-def every_size(workload: Workload, names: ServingPackage, costs: Costs | None = None) -> list[Trace]:
+def every_size(workload: Workload, names: ServingPackage, costs: AdditiveCost | None = None) -> list[Trace]:
     """Runs in virtual time, one per chunk size that makes a difference, whole prompts last.
 
     The agreed chunk size stays the same, so that larger chunks stall.
@@ -96,6 +99,6 @@ class Comparison:
 
     def html(self) -> str:
         """Both runs as a page, with the same requests in chunks of every size in virtual time."""
-        costs = None if self.is_simulated else fit([self.before, self.after])
+        costs = None if self.is_simulated else fit_traces([self.before, self.after])
         sizes = every_size(self.workload, self.names, costs)
         return page.html(self.about, self.before, self.after, self.rows, sizes, costs)

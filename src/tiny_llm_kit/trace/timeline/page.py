@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..simulation.cost_model import Cost, Costs, measured_costs
+from ..simulation.cost_fit import measured_cost
+from ..simulation.step_cost import AdditiveCost, Line
 from ..template import render
 from ..text import counted
 from ..trace import WHOLE, Lane, Trace
@@ -22,7 +23,7 @@ def html(
     after: Trace,
     rows: Sequence[Figure],
     runs: Sequence[Trace],
-    costs: Costs | None,
+    costs: AdditiveCost | None,
 ) -> str:
     """The page.
 
@@ -72,13 +73,13 @@ def _source(found: Mapping[str, Any]) -> str:
     )
 
 
-def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: Costs | None) -> str:
+def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: AdditiveCost | None) -> str:
     """The costs of the steps in the virtual runs, and how near these come to the measured ones.
 
     Args:
         pairs: each measured run with the same run in virtual time.
     """
-    used = costs or measured_costs()
+    used = costs or measured_cost()
     text = f"A chunk takes {_cost(used.prefill)}; a decode step {_cost(used.decode)}."
     if costs is None:
         return f"{text} These are the simulated model's own figures."
@@ -89,7 +90,7 @@ def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: Costs | None) -> str:
     return f"{text} This was fitted to the steps of both runs above. What it gives for them: {near}."
 
 
-def _cost(cost: Cost) -> str:
+def _cost(cost: Line) -> str:
     """The cost line as text, each term in a unit that fits it."""
     return f"{_small(cost.a)} + {_small(cost.b)} a token + {_small(cost.c)} for each token that one sees"
 

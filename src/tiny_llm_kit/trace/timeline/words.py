@@ -54,4 +54,4 @@ def duration(seconds: float | None) -> str:
 
 def lane_title(lane: Lane) -> str:
     """The title of a request's lane."""
-    return f"request {lane.name}: {lane.prompt_tokens:,} tokens of prompt, {len(lane.tokens)} of answer"
+    return f"request {lane.name}: {lane.prompt_tokens:,} tokens of prompt, {len(lane.token_times)} of answer"

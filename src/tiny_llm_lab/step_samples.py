@@ -1,11 +1,10 @@
-"""Measured step costs of a running engine: samples from its events, and the sum fitted to them."""
+"""Measured steps of a running engine: a clock of its work, and samples from its events."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from tiny_llm_kit.solution_types import Event, Part
-from tiny_llm_kit.trace.simulation.cost_model import nearest_sum, pairs
-from tiny_llm_kit.trace.simulation.packed_cost import AdditiveCost, StepWork
+from tiny_llm_kit.solution_types import Event
+from tiny_llm_kit.trace.simulation.step_cost import StepWork
 
 
 class EngineClock:
@@ -53,27 +52,5 @@ class StepSamples:
     def __call__(self, event: Event) -> None:
         if event.kind == "step":
             begin = max(self._end, getattr(self._clock, "woke", 0.0))
-            self.samples.append((work_of(event.parts), event.time - begin))
+            self.samples.append((StepWork.of_parts(event.parts), event.time - begin))
             self._end = event.time
-
-
-def work_of(parts: Sequence[Part]) -> StepWork:
-    """The work of a step, from the parts of its event."""
-    chunks = [part for part in parts if part.kind == "chunk"]
-    decoding = [request for part in parts if part.kind == "decode" for request in part.requests]
-    return StepWork(
-        sum(part.tokens for part in chunks),
-        sum(pairs(part.tokens, part.context) for part in chunks),
-        sum(part.context for part in chunks),
-        len(decoding),
-        sum(request.num_computed for request in decoding),
-    )
-
-
-def fitted(samples: list[tuple[StepWork, float]]) -> AdditiveCost:
-    """The sum that is nearest to the samples in relative terms; no term of it is negative."""
-    import numpy as np
-
-    terms = [(1, w.chunk_tokens, w.chunk_pairs, w.decodes, w.decode_pairs) for w, _ in samples]
-    seconds = np.array([taken for _, taken in samples])
-    return AdditiveCost(*nearest_sum(np.array(terms, dtype=np.float64), seconds, passes=3))
