@@ -333,7 +333,7 @@ def test_a_file_that_ends_python_fails(clone):
 def test_see_names_the_line_of_a_scheduler_that_raises(clone, error):
     """The last one of the learner's: what they have written, or where it calls what does not like it."""
     clone.run("course", "skip", "--through", "3.3", "--backend", PORT)
-    path = clone.learner / "serving" / "hybrid_scheduler.py"
+    path = clone.learner / "serving" / "batching" / "hybrid_scheduler.py"
     solved = "for sequence in list(self.running):"
     path.write_text(
         path.read_text(encoding="utf-8").replace(solved, f"raise {error}\n        {solved}", 1),
