@@ -2,8 +2,8 @@
 
 import pytest
 
-from tiny_llm_kit.engine import installation
 from tiny_llm_kit.engine import port as ports
+from tiny_llm_kit.engine.backends import installation
 
 
 @pytest.fixture(autouse=True)

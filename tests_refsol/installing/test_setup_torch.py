@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_kit.course.doctor.setup_torch import IMPATIENT
-from tiny_llm_kit.engine.installation import install_line
+from tiny_llm_kit.engine.backends.installation import install_line
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.torch_build import CPU_INDEX, INTEL_MAC, Facts, choose, pinned_version
 

@@ -5,7 +5,7 @@ import sys
 
 from ..course.capabilities import ports_of
 from ..course.grading.run import files_of, parse, parser, run, selected_days
-from ..engine.installation import install_line
+from ..engine.backends.installation import install_line
 from ..engine.port import installed_backends
 from ..repo import BACKENDS, ROOT, TESTS
 from ..terminal import command, fail

@@ -18,7 +18,7 @@ from ..repo import BACKENDS, SOURCES, read_source
 from ..solution_types import Array, ServingPackage
 from .backend import Backend
 from .backends.blas import preload
-from .installation import has_mlx_wheels, install_line
+from .backends.installation import has_mlx_wheels, install_line
 from .learner_errors import place_of, short_path
 
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it

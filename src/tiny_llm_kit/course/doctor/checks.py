@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal
 
 from ...engine.backends import blas
-from ...engine.installation import glibc, has_mlx_wheels
+from ...engine.backends.installation import glibc, has_mlx_wheels
 from ...repo import MODELS
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 from .. import capabilities

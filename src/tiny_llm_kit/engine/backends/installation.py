@@ -2,7 +2,7 @@
 
 import platform
 
-from ..torch_build import INTEL_MAC, is_intel_mac
+from ...torch_build import INTEL_MAC, is_intel_mac
 
 MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
 
