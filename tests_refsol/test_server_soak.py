@@ -8,7 +8,8 @@ import pytest
 from tiny_llm_kit.engine.port import Port, installed_backends
 
 from .long import server_soak
-from .long.server_soak import Seen, ServerSoak, SoakError, Visit
+from .long.harness import SoakError
+from .long.server_soak import Seen, ServerSoak, Visit
 
 PORT = installed_backends()[-1]
 
@@ -30,7 +31,7 @@ def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(
     leave may have had the whole answer before.
     """
     made, is_full = soak(seed=5, max_queue=3), threading.Event()
-    made._prompts = SimpleNamespace(draw=lambda: (made.rng.integers(300, 600, 20).tolist(), 24))
+    made.prompts = SimpleNamespace(draw=lambda: (made.rng.integers(300, 600, 20).tolist(), 24))
     asked, count = server_soak.ask, made._count
 
     async def ask(*arguments):

@@ -13,7 +13,8 @@ from tiny_llm_kit.engine.port import Port, installed_backends
 from .long import engine_soak as soak
 from .long import memory_soak
 from .long import soak as command
-from .long.engine_soak import Soak, SoakError, first_difference
+from .long.engine_soak import Soak, first_difference
+from .long.harness import SoakError
 
 
 @pytest.fixture(scope="module", params=installed_backends())
@@ -95,7 +96,7 @@ def test_a_failure_ends_it_with_one_line(monkeypatch, capsys):
     def fails(*arguments):
         raise SoakError("seed 0, request 3: wrong")
 
-    monkeypatch.setattr(command, "soak", fails)
+    monkeypatch.setattr(command, "soak_engine", fails)
     with pytest.raises(SystemExit) as end:
         command.main(["--minutes", "0.0001", "--device", "cpu"])
     assert end.value.code == 2 and "request 3: wrong\n" in capsys.readouterr().err

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 
-from .engine_soak import MODEL
+from .harness import make_llm
 
 STATM = Path("/proc/self/statm")
 SEQS, PROMPT, ANSWER, BLOCK = 64, 16, 4, 16  # requests at a time; tokens
@@ -28,31 +26,23 @@ def resident_bytes() -> int:
     return int(STATM.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class MemorySoak:
-    """Serves random short requests and reports the process's memory.
-
-    Prompts have many lengths, and so have steps.
+def soak_memory(port: Port, seed: int, count: int, on_report: Callable[[int, int], object]) -> None:
+    """Serve random short requests of many lengths.
 
     Args:
         port: whose code runs.
         seed: of the prompts.
+        count: how many requests.
+        on_report: called as on_report(requests, bytes) at the start and after each thousand.
     """
-
-    def __init__(self, port: Port, seed: int = 0):
-        network, tokenizer = load_network(port, MODEL, "week3")
-        shape = {"max_num_seqs": SEQS, "max_model_len": 2 * (PROMPT + ANSWER), "block_size": BLOCK}
-        self.llm = LLM.of(port, network, tokenizer, **shape)
-        self.rng, self._vocabulary = np.random.default_rng(seed), network.config.vocab_size
-
-    def run(self, count: int, on_report: Callable[[int, int], object]) -> None:
-        """Serve `count` requests; call on_report(requests, bytes) at the start and after each thousand."""
-        params = self.llm.engine.names.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
-        on_report(0, resident_bytes())
-        for served in range(0, count, WAVE):
-            size = min(WAVE, count - served)
-            self.llm.generate([self._prompt() for _ in range(size)], params, use_tqdm=False)
-            if (served + size) % REPORT == 0 or served + size == count:
-                on_report(served + size, resident_bytes())
-
-    def _prompt(self) -> list[int]:
-        return self.rng.integers(0, self._vocabulary, self.rng.integers(1, PROMPT + 1)).tolist()
+    llm = make_llm(port, max_num_seqs=SEQS, max_model_len=2 * (PROMPT + ANSWER), block_size=BLOCK)
+    rng, vocabulary = np.random.default_rng(seed), llm.engine.network.config.vocab_size
+    params = llm.engine.names.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
+    on_report(0, resident_bytes())
+    for served in range(0, count, WAVE):
+        sizes = rng.integers(1, PROMPT + 1, min(WAVE, count - served))
+        prompts = [rng.integers(0, vocabulary, size).tolist() for size in sizes]
+        llm.generate(prompts, params, use_tqdm=False)
+        done = served + len(prompts)
+        if done % REPORT == 0 or done == count:
+            on_report(done, resident_bytes())

@@ -1,41 +1,25 @@
 """A soak test of the server: hundreds of clients at once, some of which disconnect or read slowly.
 
 Every answer is compared with the one that the model gives to this request alone, and no block or request may be left.
-The clients use plain sockets, because a client library does not close a connection in the middle of an answer.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
+from openai import AsyncOpenAI, OpenAIError, RateLimitError
+from openai.types import Completion
 
-from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.service import ServerOptions
 from tiny_llm_kit.server.server import create_app
 from tiny_llm_lab.arrivals import arrival_times
 
-from .engine_soak import (
-    ANSWER,
-    BLOCK,
-    BLOCKS,
-    BUDGET,
-    MODEL,
-    OWN,
-    PREFIX,
-    SEQS,
-    TIE,
-    Prompts,
-    SoakError,
-    margin,
-)
+from .harness import MODEL, Counts, Harness, SoakError, pressed_llm
 
 SHAPES = {"Poisson": 1.0, "bursts": 0.05}  # burstiness of the arrivals
 SECONDS = 10.0  # seconds in which all clients arrive
@@ -67,6 +51,12 @@ class Visit:
     pause: float
     streams: bool
 
+    @property
+    def request(self) -> dict[str, Any]:
+        """The fields of its request, without `stream`."""
+        wanted = {"prompt": self.prompt, "max_tokens": self.max_tokens, "temperature": 0.0}
+        return {"model": MODEL, **wanted}
+
 
 @dataclass
 class Seen:
@@ -78,26 +68,17 @@ class Seen:
 
 
 @dataclass
-class ServerCounts:
-    """Counts of a soak of the server."""
+class ServerCounts(Counts):
+    """The counts of a soak of the server, by client; `refused` counts answers with status 429."""
 
     completed: int = 0
     left: int = 0
     slow: int = 0
     refused: int = 0
-    preemptions: int = 0
     characters: int = 0
-    near_ties: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.completed:,} answers complete, {self.left:,} clients left, {self.slow:,} read slowly, "
-            f"{self.refused:,} times 429, {self.preemptions:,} preemptions, {self.characters:,} characters, "
-            f"{len(self.near_ties)} near ties"
-        )
 
 
-class ServerSoak:
+class ServerSoak(Harness[ServerCounts]):
     """A server under pressure, and the same model alone.
 
     Args:
@@ -107,18 +88,11 @@ class ServerSoak:
     """
 
     def __init__(self, port: Port, seed: int = 0, max_queue: int = 256):
-        self.seed, self.rng, self.counts = seed, np.random.default_rng(seed), ServerCounts()
-        network, tokenizer = load_network(port, MODEL, "week3")
-        shape = {"block_size": BLOCK, "max_model_len": PREFIX + OWN + ANSWER, "num_blocks": BLOCKS}
-        pressed = {"max_num_seqs": SEQS, "max_num_batched_tokens": BUDGET}
-        options = ServerOptions(max_queue=max_queue, request_timeout=PATIENCE)
-        # A separate model: arrays of MLX belong to the thread that has loaded them.
+        super().__init__(port, seed, ServerCounts())
+        # It loads its own arrays: those of MLX belong to the thread that has loaded them.
         self.app = create_app(
-            lambda: LLM.of(port, *load_network(port, MODEL, "week3"), **shape, **pressed), options
+            lambda: pressed_llm(port), ServerOptions(max_queue=max_queue, request_timeout=PATIENCE)
         )
-        alone = {"max_num_seqs": 1, "enable_prefix_caching": False}
-        self.alone = LLM.of(port, network, tokenizer, **shape, **alone)
-        self._prompts = Prompts(network.config.vocab_size, self.rng)
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
         """Run `clients` clients that arrive within `seconds`, then check every answer and that nothing is left.
@@ -138,55 +112,45 @@ class ServerSoak:
         return self.counts
 
     def _visit(self, time: float) -> Visit:
-        prompt, most = self._prompts.draw()
-        leaves, slow, whole = self.rng.random(3).tolist()
-        after = int(self.rng.integers(0, most)) if leaves < LEAVES else None
-        pause = PAUSE * float(self.rng.random()) if slow < SLOW else 0.0
+        rng, (prompt, most) = self.rng, self.prompts.draw()
+        leaves, slow, whole = rng.random(3).tolist()
+        after = int(rng.integers(0, most)) if leaves < LEAVES else None
+        pause = PAUSE * float(rng.random()) if slow < SLOW else 0.0
         return Visit(prompt, most, time, after, pause, streams=whole >= WHOLE)
 
     def _count(self, event: Any) -> None:
-        self.counts.preemptions += event.kind == "preempt"
+        if event.kind == "preempt":
+            self.counts.preemptions += 1
 
     def _check_memory(self) -> None:
-        allocator = self.engine.allocator
-        if not wait_until(lambda: allocator.num_free == allocator.num_blocks, IDLE):
-            raise SoakError(
-                f"seed {self.seed}: {allocator.num_blocks - allocator.num_free} blocks were not freed"
-            )
-        if not wait_until(self._is_idle, IDLE):  # a request is forgotten a moment after its blocks are back
-            raise SoakError(f"seed {self.seed}: {self.loop.num_open} requests are still open")
-
-    def _is_idle(self) -> bool:
-        return not self.loop.num_open and not self.engine.has_work_remaining()
+        """A request is forgotten a moment after its blocks are back."""
+        self.check_memory(self.engine, lambda: self.loop.num_open or self.engine.num_open, IDLE)
 
     def _check(self, number: int, visit: Visit, seen: Seen) -> None:
         """Compare an answer with that of the request alone; after a near tie it may differ.
 
         A client that left has seen the beginning of the answer.
         """
+        who = f"client {number}"
+        self._count_client(visit, seen)
+        if seen.reason is None and visit.leaves_after is None:
+            self.fail(who, "the answer ends without a reason")
+        expected = self.expected(visit.prompt, visit.max_tokens)
+        is_right = expected.text.startswith(seen.text)
+        if seen.reason is not None:
+            is_right = (seen.text, seen.reason) == (expected.text, expected.finish_reason)
+        if not is_right:
+            place = self._first_difference(expected.token_ids, seen.text)
+            alone = f"the request alone with {expected.finish_reason} after {expected.text!r}"
+            self.differs(who, place, expected, f"ended with {seen.reason} after {seen.text!r}; {alone}")
+
+    def _count_client(self, visit: Visit, seen: Seen) -> None:
         counts = self.counts
         counts.refused += seen.refused
-        counts.slow += visit.pause > 0
         counts.characters += len(seen.text)
+        counts.slow += visit.pause > 0
         counts.left += seen.reason is None
         counts.completed += seen.reason is not None
-        names = self.alone.engine.names
-        params = names.SamplingParams(max_tokens=visit.max_tokens, logprobs=2)
-        [alone] = self.alone.generate([visit.prompt], params, use_tqdm=False)
-        expected = alone.outputs[0]
-        if seen.reason is None and visit.leaves_after is None:
-            raise SoakError(f"seed {self.seed}, client {number}: the answer ends without a reason")
-        is_right = seen.reason in (None, expected.finish_reason) and expected.text.startswith(seen.text)
-        if is_right and (seen.reason is None or seen.text == expected.text):
-            return
-        place = self._first_difference(expected.token_ids, seen.text)
-        if place < len(expected.token_ids) and margin(expected, place) < TIE:
-            counts.near_ties.append(f"client {number}, token {place}: margin {margin(expected, place):.1e}")
-            return
-        raise SoakError(
-            f"seed {self.seed}, client {number}: ended with {seen.reason} after {seen.text!r}; the request alone with "
-            f"{expected.finish_reason} after {expected.text!r}"
-        )
 
     def _first_difference(self, tokens: list[int], text: str) -> int:
         """The first token whose text is not in this one."""
@@ -195,117 +159,73 @@ class ServerSoak:
         return next((place for place, each in enumerate(texts) if not text.startswith(each)), len(tokens))
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Wait until a condition holds; return whether it did within these seconds."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 async def visit_all(port: int, visits: list[Visit]) -> list[Seen]:
     """Run all clients, each at its time.
 
     Raises:
         SoakError: one of them got no answer, or a wrong kind of answer.
     """
-    start = time.monotonic()
+    start, address = time.monotonic(), f"http://{BackgroundServer.host}:{port}/v1"
+    async with AsyncOpenAI(base_url=address, api_key="none", max_retries=0, timeout=PATIENCE) as api:
 
-    async def one(visit: Visit) -> Seen:
-        await asyncio.sleep(start + visit.time - time.monotonic())
-        try:
-            return await asyncio.wait_for(come(port, visit), PATIENCE)
-        except asyncio.TimeoutError:
-            raise SoakError(f"a client has no answer after {PATIENCE:.0f} seconds") from None
+        async def one(visit: Visit) -> Seen:
+            await asyncio.sleep(start + visit.time - time.monotonic())
+            try:
+                return await asyncio.wait_for(come(api, visit), PATIENCE)
+            except asyncio.TimeoutError:
+                raise SoakError(f"a client has no answer after {PATIENCE:.0f} seconds") from None
 
-    return list(await asyncio.gather(*map(one, visits)))
+        return list(await asyncio.gather(*map(one, visits)))
 
 
-async def come(port: int, visit: Visit) -> Seen:
+async def come(api: AsyncOpenAI, visit: Visit) -> Seen:
     """Run one client, which retries whenever it is refused.
 
     Raises:
         SoakError: the server answered something else than 200 or 429, or ended in the middle of an answer.
     """
     seen = Seen()
-    while (wait := await ask(port, visit, seen)) is not None:
+    while (wait := await ask(api, visit, seen)) is not None:
         seen.refused += 1
         await asyncio.sleep(wait)
     return seen
 
 
-async def ask(port: int, visit: Visit, seen: Seen) -> float | None:
+async def ask(api: AsyncOpenAI, visit: Visit, seen: Seen) -> float | None:
     """Send one request and record it in `seen`; if refused, return the seconds until the retry."""
-    reader, writer = await asyncio.open_connection(BackgroundServer.host, port)
     try:
-        writer.write(request_bytes(visit))
-        if visit.leaves_after is not None and not visit.streams:
-            await asyncio.sleep(visit.leaves_after * LEAVING)
-            return None
-        status, headers = await read_head(reader)
-        if status == 429:
-            return min(float(headers["retry-after"]), REST)
-        if status != 200:
-            raise SoakError(f"HTTP {status}: {(await reader.read(500)).decode(errors='replace')}")
-        if visit.streams:
-            await read_stream(reader, visit, seen)
-        else:
-            note(seen, json.loads(await reader.readexactly(int(headers["content-length"]))))
-        return None
-    except asyncio.IncompleteReadError:
-        raise SoakError(f"the answer ends after {seen.text!r}, without a reason") from None
-    finally:
-        writer.transport.abort()  # without a closing message: the server has to notice
+        await (read_stream if visit.streams else read_whole)(api, visit, seen)
+    except RateLimitError as refused:
+        return min(float(refused.response.headers["retry-after"]), REST)
+    except OpenAIError as error:
+        raise SoakError(f"after {seen.text!r}: {error!r}") from None
+    return None
 
 
-def request_bytes(visit: Visit) -> bytes:
-    """The HTTP request as bytes."""
-    body = {
-        "prompt": visit.prompt,
-        "max_tokens": visit.max_tokens,
-        "temperature": 0.0,
-        "stream": visit.streams,
-    }
-    data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {BackgroundServer.host}\r\nContent-Type: application/json\r\n"
-    return head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data
-
-
-async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Read the status and the headers of an answer."""
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    pairs = (line.partition(": ") for line in lines[1:] if line)
-    return int(lines[0].split()[1]), {name.lower(): value for name, _, value in pairs}
-
-
-async def read_stream(reader: asyncio.StreamReader, visit: Visit, seen: Seen) -> None:
-    """Record the pieces of a stream until it ends, or until the client leaves."""
+async def read_stream(api: AsyncOpenAI, visit: Visit, seen: Seen) -> None:
+    """Record the pieces of an answer until it ends, or until the client closes the connection."""
     pieces = 0
-    async for data in stream_data(reader):
-        if pieces == visit.leaves_after or data == "[DONE]":
-            return
-        note(seen, json.loads(data))
-        pieces += 1
-        await asyncio.sleep(visit.pause)
+    async with await api.completions.create(**visit.request, stream=True) as stream:
+        async for piece in stream:
+            if pieces == visit.leaves_after:
+                return
+            note(seen, piece)
+            pieces += 1
+            await asyncio.sleep(visit.pause)
 
 
-async def stream_data(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The data of server-sent events in a body in HTTP's chunked encoding."""
-    text = ""
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        text += (await reader.readexactly(size + 2))[:-2].decode()
-        *events, text = text.split("\n\n")
-        for event in events:
-            if event.startswith("data: "):
-                yield event.removeprefix("data: ")
+async def read_whole(api: AsyncOpenAI, visit: Visit, seen: Seen) -> None:
+    """Record an answer; a client that leaves has closed the connection, or does not read it."""
+    answer = api.completions.create(**visit.request)
+    if visit.leaves_after is None:
+        note(seen, await answer)
+        return
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(answer, (1 + visit.leaves_after) * LEAVING)
 
 
-def note(seen: Seen, told: dict[str, Any]) -> None:
+def note(seen: Seen, piece: Completion) -> None:
     """Record a piece of an answer."""
-    if "error" in told:
-        raise SoakError(f"after {seen.text!r}: {told['error']['message']}")
-    for choice in told["choices"]:
-        seen.text += choice["text"]
-        seen.reason = choice["finish_reason"] or seen.reason
+    for choice in piece.choices:
+        seen.text += choice.text
+        seen.reason = choice.finish_reason or seen.reason

@@ -5,7 +5,8 @@ N short ones are served in bf16, and the memory of the process is reported after
 """
 
 import argparse
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from rich.console import Console
 
@@ -14,18 +15,18 @@ from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, fail
 
-from .engine_soak import Soak, SoakCounts, SoakError
+from .engine_soak import Soak
+from .harness import Counts, SoakError
+from .memory_soak import soak_memory
+from .server_soak import SHAPES, ServerSoak
+
+POLICIES = ("hybrid", "separate")
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run soak", description=__doc__)
     add = top.add_argument
-    add(
-        "--minutes",
-        type=positive_number,
-        default=20.0,
-        help="of all ports and policies together; default: 20",
-    )
+    add("--minutes", type=positive_number, default=20.0, help="of all cases together; default: 20")
     add("--backend", default="all", choices=["all", *BACKENDS])
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
@@ -38,65 +39,55 @@ def parser() -> argparse.ArgumentParser:
 @command
 def main(argv: list[str] | None = None) -> None:
     options, console = parser().parse_args(argv), Console(highlight=False)
-    ports = installed_backends() if options.backend == "all" else [options.backend]
-    if options.requests:
-        soak_memory(ports, options, console)
-        return
-    if options.server:
-        soak_servers(ports, options, console)
-        return
-    cases = [(port, policy) for port in ports for policy in ("hybrid", "separate")]
-    for name, policy in cases:
+    for case, run in cases(options, console):
         try:
-            port = Port("tiny_llm_ref", name, options.device, "float32")
-            counts = soak(port, policy, options.seed, 60 * options.minutes / len(cases), console)
+            counts = run()
         except (SoakError, ValueError) as error:
-            fail(f"{name}, {policy}: {error}")
-        show(console, f"{name}, {policy}", counts)
+            fail(f"{case}: {error}")
+        if counts is not None:
+            console.print(f"{case}: {counts}", soft_wrap=True)
+            for line in counts.near_ties:
+                console.print(f"  {line}", soft_wrap=True)
 
 
-def show(console: Console, case: str, counts: Any) -> None:
-    console.print(f"{case}: {counts}", soft_wrap=True)
-    for line in counts.near_ties:
-        console.print(f"  {line}", soft_wrap=True)
-
-
-def soak_memory(ports: list[str], options: argparse.Namespace, console: Console) -> None:
-    """Report the memory of this process while each port serves short requests."""
-    from .memory_soak import MemorySoak
-
+def cases(options: argparse.Namespace, console: Console) -> Iterator[tuple[str, Callable[[], Counts | None]]]:
+    """The soaks that were asked for, by port and by what else distinguishes them."""
+    ports = installed_backends() if options.backend == "all" else [options.backend]
     for name in ports:
-        try:
-            made = MemorySoak(Port("tiny_llm_ref", name, options.device, "bfloat16"), options.seed)
-            made.run(options.requests, lambda count, size: console.print(memory_line(name, count, size)))  # noqa: B023
-        except ValueError as error:
-            fail(f"{name}: {error}")
+        port = Port("tiny_llm_ref", name, options.device, "bfloat16" if options.requests else "float32")
+        if options.requests:
+            yield name, partial(soak_process, port, options, console)
+        elif options.server:
+            for shape, burstiness in SHAPES.items():
+                yield f"{name}, {shape}", partial(soak_server, port, options, console, burstiness)
+        else:
+            for policy in POLICIES:
+                seconds = 60 * options.minutes / len(ports) / len(POLICIES)
+                yield f"{name}, {policy}", partial(soak_engine, port, options, console, policy, seconds)
 
 
-def memory_line(name: str, count: int, size: int) -> str:
-    return f"{name}: {size / 2**20:,.0f} MiB after {count:,} requests"
-
-
-def soak_servers(ports: list[str], options: argparse.Namespace, console: Console) -> None:
-    """Soak a server on each port, once per arrival pattern."""
-    from .server_soak import SHAPES, ServerSoak
-
-    for name in ports:
-        for shape, burstiness in SHAPES.items():
-            try:
-                made = ServerSoak(Port("tiny_llm_ref", name, options.device, "float32"), options.seed)
-                with console.status(f"{name}, {shape}: {options.clients} clients"):
-                    counts = made.run(options.clients, burstiness)
-            except (SoakError, ValueError) as error:
-                fail(f"{name}, {shape}: {error}")
-            show(console, f"{name}, {shape}", counts)
-
-
-def soak(port: Port, policy: str, seed: int, seconds: float, console: Console) -> SoakCounts:
-    """Run one soak, with a spinner and the counts so far."""
+def soak_engine(
+    port: Port, options: argparse.Namespace, console: Console, policy: str, seconds: float
+) -> Counts:
+    """Soak the engine under one policy, with a spinner and the counts so far."""
     with console.status("") as status:
-        made = Soak(port, seed, policy=policy)
+        made = Soak(port, options.seed, policy=policy)
         return made.run(seconds, lambda counts: status.update(f"{port.name}, {policy}: {counts}"))
+
+
+def soak_server(port: Port, options: argparse.Namespace, console: Console, burstiness: float) -> Counts:
+    """Soak a server whose clients arrive with this burstiness."""
+    with console.status(f"{port.name}, {options.clients} clients"):
+        return ServerSoak(port, options.seed).run(options.clients, burstiness)
+
+
+def soak_process(port: Port, options: argparse.Namespace, console: Console) -> None:
+    """Report the memory of this process while short requests are served."""
+
+    def report(count: int, size: int) -> None:
+        console.print(f"{port.name}: {size / 2**20:,.0f} MiB after {count:,} requests")
+
+    soak_memory(port, options.seed, options.requests, report)
 
 
 if __name__ == "__main__":
