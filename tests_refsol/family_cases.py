@@ -194,7 +194,7 @@ def in_hybrid_batches(b: Port, s: Any, model: Any) -> list[tuple[list[int], list
 
     def listen(event) -> None:
         if event.kind == "token":
-            found.setdefault(event.request.prompt_idx, []).append(rows.pop(0))
+            found.setdefault(event.request.request_id, []).append(rows.pop(0))
 
     scheduler = s.HybridScheduler(
         runner, s.BlockAllocator(14, 4), max_num_batched_tokens=9, max_num_seqs=SLOTS, on_event=listen

@@ -176,7 +176,7 @@ def test_a_mutant_of_the_policy_is_judged_on_one_port():
         "stale": ("no such text", ""),
     }
     wrong = [
-        Mutant("2.6.5", "an idea", "request.py", "a weaker test", serving=edit) for edit in edits.values()
+        Mutant("2.6.5", "an idea", "chunked_prefill/request.py", "a weaker test", serving=edit) for edit in edits.values()
     ]
     assert {tuple(mutant.edits()) for mutant in wrong} == {("serving",)}, "and on no port for itself"
     found = verdicts(wrong, "serving", PORT)
@@ -185,7 +185,7 @@ def test_a_mutant_of_the_policy_is_judged_on_one_port():
 
 def test_the_report_has_a_column_for_the_policy(monkeypatch):
     edit = ("self.offset += 1", "self.offset += 2")
-    wrong = Mutant("2.6.5", "counts twice", "request.py", "a weaker test", serving=edit)
+    wrong = Mutant("2.6.5", "counts twice", "chunked_prefill/request.py", "a weaker test", serving=edit)
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [wrong] * 5)
     judged = []
     monkeypatch.setattr(
