@@ -150,7 +150,7 @@ def measure(
     before = provenance(device)
     sweeps = [sweep(serving, workload, plan.steps, plan.rounds, progress) for workload in workloads]
     policies = [_policies(plan, serving, queued, progress) for queued in (True, False)]
-    compared = (*workloads, behind_a_long_one(plan.long_tokens, None, queued=True)) if plan.hybrid else ()
+    compared = (*workloads, behind_a_long_one(plan.long_tokens, None, queued=True))
     return {
         "kind": "chunked-prefill",
         "backend": backend,
@@ -158,7 +158,9 @@ def measure(
         "provenance": before,
         "sweeps": sweeps,
         "policies": policies,
-        "engines": [_engines(plan, serving, workload, engine_of, progress) for workload in compared],
+        "engines": [_engines(plan, serving, workload, engine_of, progress) for workload in compared]
+        if engine_of
+        else [],
     }
 
 

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.solution_types import Event
+from tiny_llm_kit.solution_types import Event, PackedModel
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.trace import Trace, percentile
 from tiny_llm_kit.trace.workload import Workload
@@ -72,7 +72,7 @@ class Counts:
         self._engine = engine
         self.calls = self.preemptions = self.peak_blocks = 0
         self._before = replace(engine.runner.waste)
-        engine.scheduler.model = self
+        engine.scheduler.model = cast(PackedModel, self)  # `__getattr__` has the rest of it
 
     def __call__(self, event: Event) -> None:
         if event.kind == "preempt":
@@ -125,7 +125,7 @@ def trace_of_run(engine: LLMEngine, workload: Workload) -> Trace:
 
 def latencies(trace: Trace) -> dict[str, float | None]:
     """TTFT and time between tokens of all requests, in seconds; None where there is no gap."""
-    ttfts = [lane.ttft for lane in trace.lanes]
+    ttfts = [lane.ttft for lane in trace.lanes if lane.ttft is not None]
     found: dict[str, float | None] = {f"ttft_p{p}": percentile(ttfts, p) for p in (50, 90, 99)}
     found |= {f"tbt_p{p}": percentile(trace.gaps, p) if trace.gaps else None for p in (50, 90, 99)}
     return {**found, "longest_gap": trace.longest_gap}

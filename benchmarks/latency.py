@@ -176,7 +176,7 @@ def _calls(
                 yield (case, name), engine.decode
             elif case.phase == "prefill":
                 yield (case, name), partial(engine.prefill, prompt)
-            elif name == OURS:
+            elif isinstance(engine, Week2Calls) and name == OURS:
                 yield (case, name), partial(engine.prefill, prompt, sample=False)
 
 

@@ -3,14 +3,17 @@
 import argparse
 import re
 from dataclasses import field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.trace import provenance
 
-Plan = TypeVar("Plan")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Plan = TypeVar("Plan", bound="DataclassInstance")
 
 
 def option(default: Any, help: str = "", **argument: Any) -> Any:

@@ -176,7 +176,8 @@ def test_a_mutant_of_the_policy_is_judged_on_one_port():
         "stale": ("no such text", ""),
     }
     wrong = [
-        Mutant("2.6.5", "an idea", "chunked_prefill/request.py", "a weaker test", serving=edit) for edit in edits.values()
+        Mutant("2.6.5", "an idea", "chunked_prefill/request.py", "a weaker test", serving=edit)
+        for edit in edits.values()
     ]
     assert {tuple(mutant.edits()) for mutant in wrong} == {("serving",)}, "and on no port for itself"
     found = verdicts(wrong, "serving", PORT)

@@ -33,10 +33,11 @@ class ServedRequest(TokenTimes):
     output_tokens: int = 0
     error: str | None = None
 
-    def figure(self, name: str) -> float | None:
-        """A latency by its name in `bench serve`; "tbt" is the longest time between two pieces, 0 without one."""
-        latencies = {"ttft": self.ttft, "tpot": self.tpot(self.output_tokens), "e2el": self.latency}
-        return (self.longest_gap or 0.0) if name == "tbt" else latencies[name]
+    def figure(self, name: str) -> float:
+        """A completed request's latency by its name in `bench serve`; "tbt" is the longest gap, 0 without one."""
+        tpot = self.tpot(self.output_tokens)
+        latencies = {"ttft": self.ttft, "tpot": tpot, "e2el": self.latency, "tbt": self.longest_gap}
+        return latencies[name] or 0.0
 
 
 @dataclass(frozen=True)

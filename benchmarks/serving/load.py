@@ -109,7 +109,7 @@ def figures(seen: Sequence[ServedRequest], goodput: Mapping[str, float] | None =
     done = [request for request in seen if request.error is None]
     start, end = (
         min(request.arrival_time for request in seen),
-        max((request.finished_time for request in done), default=0.0),
+        max((request.finished_time or 0.0 for request in done), default=0.0),
     )
     seconds = max(end - start, 1e-9)
     found: dict[str, Any] = {

@@ -41,6 +41,7 @@ class LLMEngine:
         self.names = resolve_serving(port.solution.__name__.split(".")[0])
         self.limits = limits = EngineLimits.of(options, self.names, network.config)
         self.max_model_len, self.max_num_batched_tokens = limits.max_model_len, limits.max_num_batched_tokens
+        self.is_closed = False
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         num_blocks = options.num_blocks or measured_num_blocks(port, self.names, network, options, limits)
@@ -154,7 +155,7 @@ class LLMEngine:
         Raises:
             RuntimeError: the engine is closed.
         """
-        if self.scheduler is None:
+        if self.is_closed:
             raise RuntimeError("this LLM is closed: make a new one for more requests")
         return self._requests.request(prompt, ids, sampling, error, priority)
 
@@ -217,7 +218,9 @@ class LLMEngine:
 
     def close(self) -> None:
         """Ends every request, and gives the memory of weights and KV blocks back. Closing twice does nothing."""
-        if self.scheduler is not None:
-            self._parallel.close()
-            self.scheduler.close()
-        self.runner = self.network = self.scheduler = self.allocator = self._parallel = None
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._parallel.close()
+        self.scheduler.close()
+        del self.runner, self.network, self.scheduler, self.allocator, self._parallel, self._requests

@@ -1,9 +1,9 @@
 """The shapes that are measured, with random weights made in memory: speed does not depend on what a model knows."""
 
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any
 
+from ..engine.backend import Backend
 from ..model.config import ModelConfig, read_config
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer
@@ -55,7 +55,7 @@ class RandomCheckpoint:
     """
 
     config: ModelConfig
-    backend_module: ModuleType
+    backend_module: Backend
     dtype: str
     device: str
     weights: dict[str, Any] = field(default_factory=dict)

@@ -121,7 +121,7 @@ class EngineService:
         Raises:
             ApiError: it is not: 503.
         """
-        if self.loop.state != "ready":
+        if self.loop.state != "ready" or self.llm is None:
             raise unavailable(f"the server is {self.loop.state}")
         return self.llm.engine
 

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Engine(Protocol):
     """What the loop drives: `LLMEngine` of the kit, for example. Every call comes from one thread."""
 
-    def add(self, request: OpenRequest) -> None:
-        """Queues a request. One that can never be served has ended already."""
+    def add(self, request: Any) -> None:
+        """Queues a request of its own kind. One that can never be served has ended already."""
 
     def step(self) -> Any:
         """Computes one step. If it raises, the requests in the failed call have ended, and no others."""
