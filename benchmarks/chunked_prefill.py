@@ -159,7 +159,7 @@ def measure(
         "sweeps": sweeps,
         "policies": policies,
         "engines": [_engines(plan, serving, workload, engine_of, progress) for workload in compared]
-        if engine_of
+        if plan.hybrid and engine_of
         else [],
     }
 

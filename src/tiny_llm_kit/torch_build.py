@@ -120,7 +120,11 @@ def is_intel_mac(system: str, machine: str) -> bool:
 
 
 def pinned_version(pyproject: Path) -> str:
-    """The torch that the course is tested with. Python 3.10 has no TOML reader, and this is one line."""
+    """The torch that the course is tested with. Python 3.10 has no TOML reader, and this is one line.
+
+    Raises:
+        SystemExit: pyproject.toml does not name it.
+    """
     section = pyproject.read_text(encoding="utf-8").partition("[tool.tiny_llm]")[2].partition("\n[")[0]
     found = re.search(r'^torch\s*=\s*"([^"]+)"', section, re.MULTILINE)
     if found is None:

@@ -17,7 +17,11 @@ DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")
 
 
 def model_argument(text: str) -> str:
-    """A model's name. An empty one would be the current folder."""
+    """A model's name. An empty one would be the current folder.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty.
+    """
     if not text:
         raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder or a hub id")
     return text
@@ -29,7 +33,11 @@ def text_argument(text: str) -> str:
 
 
 def stop_argument(text: str) -> str:
-    """A stop string. An empty one would end every text before it begins."""
+    """A stop string. An empty one would end every text before it begins.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty.
+    """
     if not text:
         raise argparse.ArgumentTypeError("is empty: every answer would end before it begins")
     return text_argument(text)
@@ -39,6 +47,9 @@ def output_argument(text: str) -> Path:
     """A file that the command will write.
 
     It is opened now, so that a wrong path does not lose the results at the command's end.
+
+    Raises:
+        argparse.ArgumentTypeError: it cannot be written.
     """
     file = Path(text)
     try:
@@ -52,7 +63,11 @@ def output_argument(text: str) -> Path:
 
 
 def positive_number(text: str) -> float:
-    """A number above 0, and finite."""
+    """A number above 0, and finite.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such number.
+    """
     try:
         number = float(text)
     except ValueError:
@@ -145,7 +160,11 @@ def engine_fields() -> tuple[Field, ...]:
 
 
 def whole_number(smallest: int, largest: int = 2**63 - 1) -> Callable[[str], int]:
-    """The type of a whole number within these bounds; the integers of array libraries end at 2⁶³ - 1."""
+    """The type of a whole number within these bounds; the integers of array libraries end at 2⁶³ - 1.
+
+    Raises:
+        argparse.ArgumentTypeError: from the type, for a text that is no such number.
+    """
 
     def parse(text: str) -> int:
         digits = text.isdecimal() and len(text) <= len(str(largest))  # Python refuses to convert 5000 digits

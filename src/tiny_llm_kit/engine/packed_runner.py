@@ -70,6 +70,9 @@ class PackedRunner:
 
         Args:
             on_progress: called as on_progress(done, total) after each bucket.
+
+        Raises:
+            ValueError: the runner has no buckets.
         """
         if self.buckets is None:
             raise ValueError("this runner has no buckets: give `warm_up_on` batches")

@@ -45,7 +45,11 @@ def default_port() -> str:
 
 
 def require_backend(name: str) -> None:
-    """End the command with one line if this port is not installed."""
+    """End the command with one line if this port is not installed.
+
+    Raises:
+        SystemExit: it is not, with the line that installs it.
+    """
     if name not in installed_backends():
         raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
 
@@ -143,7 +147,7 @@ class Port:
     def numpy(self, array: Array) -> np.ndarray:
         return self.backend_module.to_numpy(array)
 
-    def dtype(self, name: str):
+    def dtype(self, name: str) -> Any:
         """The backend's own object for "float32", "bfloat16" or "float16"."""
         return self.backend_module.DTYPES[name]
 

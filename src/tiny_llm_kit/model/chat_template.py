@@ -57,7 +57,11 @@ class ChatTemplate:
 def read_chat_template(
     folder: Path, tokenizer_config: Mapping, special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    """The folder's template: `chat_template.jinja`, else the `chat_template` of `tokenizer_config.json`, else None."""
+    """The folder's template: `chat_template.jinja`, else the `chat_template` of `tokenizer_config.json`, else None.
+
+    Raises:
+        CheckpointError: it is neither a text nor a list with a default.
+    """
     file = folder / "chat_template.jinja"
     if file.is_file():
         return ChatTemplate(file.read_text(encoding="utf-8"), file, special_tokens)

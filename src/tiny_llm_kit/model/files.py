@@ -22,7 +22,11 @@ def require(field: str, value: object, holds: bool, wanted: str) -> None:
 
 
 def read_json(file: Path) -> dict:
-    """The object in a JSON file of a model folder; its keys are unique."""
+    """The object in a JSON file of a model folder; its keys are unique.
+
+    Raises:
+        CheckpointError: the file is missing or unreadable, or holds no such object.
+    """
     try:
         data = json.loads(file.read_bytes(), object_pairs_hook=_unique)
         if not isinstance(data, dict):

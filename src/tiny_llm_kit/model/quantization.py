@@ -54,7 +54,11 @@ class WeightQuantizer:
         return self._prepared(name, self.port.quantize_matrix(array, self.group_size, self.bits), config)
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig) -> Any:
-        """Convert words, scales and biases of a checkpoint to the device's form."""
+        """Convert words, scales and biases of a checkpoint to the device's form.
+
+        Raises:
+            ValueError: `config` has no quantization.
+        """
         stored = config.quantization
         if stored is None:
             raise ValueError(f"{name} has words and scales, and config.json has no quantization")

@@ -95,7 +95,11 @@ def _check_index(folder: Path, tensors: dict[str, TensorInfo]) -> None:
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
-    """The tensors of one safetensors file by name; the library checks the header against the size of the file."""
+    """The tensors of one safetensors file by name; the library checks the header against the size of the file.
+
+    Raises:
+        CheckpointError: the file is unreadable or cut off, or a tensor has a type that no engine reads.
+    """
     try:
         with safe_open(file, framework="np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)

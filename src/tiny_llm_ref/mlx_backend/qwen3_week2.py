@@ -223,7 +223,11 @@ class Qwen3ModelWeek2:
 
 
 def kept(x: mx.array, logits_to_keep: int | mx.array | None) -> mx.array:
-    """The tokens whose logits are wanted: (B, L, E) to (B, K, E). Given."""
+    """The tokens whose logits are wanted: (B, L, E) to (B, K, E). Given.
+
+    Raises:
+        ValueError: `logits_to_keep` is negative or larger than L.
+    """
     if logits_to_keep is None:
         return x
     if isinstance(logits_to_keep, int):

@@ -224,7 +224,11 @@ class Qwen3ModelWeek2:
 
 
 def kept(x: torch.Tensor, logits_to_keep: int | torch.Tensor | None) -> torch.Tensor:
-    """The tokens whose logits are wanted: (B, L, E) to (B, K, E). Given."""
+    """The tokens whose logits are wanted: (B, L, E) to (B, K, E). Given.
+
+    Raises:
+        ValueError: `logits_to_keep` is negative or larger than L.
+    """
     if logits_to_keep is None:
         return x
     if isinstance(logits_to_keep, int):

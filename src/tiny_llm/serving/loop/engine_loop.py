@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Engine(Protocol):
     """What the loop drives: `LLMEngine` of the kit, for example. Every call comes from one thread."""
 
-    def add(self, request: OpenRequest) -> None:
-        """Queues a request. One that can never be served has ended already."""
+    def add(self, request: Any) -> None:
+        """Queues a request of its own kind. One that can never be served has ended already."""
 
     def step(self) -> Any:
         """Computes one step. If it raises, the requests in the failed call have ended, and no others."""
@@ -98,7 +98,11 @@ class EngineLoop:
         return await loop.run_in_executor(self._worker, partial(function, *arguments))
 
     async def open(self, open_engine: Callable[[], Engine]) -> None:
-        """Makes the engine, on the thread that will own it, and begins to take requests. Given."""
+        """Makes the engine, on the thread that will own it, and begins to take requests. Given.
+
+        Raises:
+            What `open_engine` has raised; the loop is dead then.
+        """
         try:
             self.engine = await self.on_worker(open_engine)
         except BaseException as error:

@@ -37,7 +37,10 @@ class Piece:
 class OpenRequest(Protocol):
     """A prompt and its answers, as the engine takes it."""
 
-    sequences: abc.Sequence[Sequence]  # one for each answer
+    @property
+    def sequences(self) -> abc.Sequence[Sequence]:
+        """One for each answer."""
+        ...
 
     def abort(self) -> None:
         """Ends all answers that have not ended."""

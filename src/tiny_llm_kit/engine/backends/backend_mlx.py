@@ -5,11 +5,12 @@ Twin of `backend_torch.py`.
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import blas
 
@@ -27,7 +28,11 @@ def devices() -> list[str]:
 
 
 def pick_device(device: str = "auto") -> str:
-    """Choose MLX's default device: for `auto` the GPU where Metal exists, else the CPU."""
+    """Choose MLX's default device: for `auto` the GPU where Metal exists, else the CPU.
+
+    Raises:
+        ValueError: this machine does not have the device.
+    """
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -41,7 +46,7 @@ def default_dtype(device: str) -> str:
     return "bfloat16" if device == "gpu" else "float32"
 
 
-def to_array(values, dtype: str | None = None, device: str = "cpu") -> mx.array:
+def to_array(values: ArrayLike, dtype: str | None = None, device: str = "cpu") -> mx.array:
     """NumPy (or a list) to MLX; float64 becomes float32, integers int32. MLX's devices share their memory."""
     values = np.asarray(values)
     if values.dtype == np.float64:
@@ -124,7 +129,7 @@ def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str,
     return numbers
 
 
-def inference():
+def inference() -> AbstractContextManager:
     """A context for inference. MLX records nothing for gradients unless it is asked to."""
     return nullcontext()
 
@@ -210,7 +215,7 @@ def like(array: mx.array) -> dict:
     return {}
 
 
-def trace(function: Callable, *arrays: mx.array):
+def trace(function: Callable, *arrays: mx.array) -> Any:
     """Run function(*arrays) as a compiler does: shapes and types are known, and reading a number raises."""
     return mx.compile(function)(*arrays)
 
@@ -231,7 +236,7 @@ def place(array: mx.array, dtype: str | None, device: str) -> mx.array:
     return array
 
 
-def prepare(prepare_weights: Callable, weights, form: str, device: str):
+def prepare(prepare_weights: Callable, weights: Any, form: str, device: str) -> Any:
     """A solution's quantised matrix in the device's form, evaluated now as in `place`."""
     weights = prepare_weights(weights, form)
     mx.eval(weights.weight, weights.scales, weights.biases)

@@ -11,10 +11,12 @@ import platform
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from safetensors import safe_open
 
 # Otherwise torch's profiler, which measures memory for the screens, writes its own notes between their lines.
@@ -37,7 +39,11 @@ def devices() -> list[str]:
 
 
 def pick_device(device: str = "auto") -> str:
-    """Choose a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist."""
+    """Choose a device: for `auto` the first of hpu, cuda and cpu that exists; any other must exist.
+
+    Raises:
+        ValueError: this machine does not have the device.
+    """
     present = devices()
     chosen = present[0] if device == "auto" else device
     if chosen not in present:
@@ -50,7 +56,7 @@ def default_dtype(device: str) -> str:
     return "float32" if device == "cpu" else "bfloat16"
 
 
-def to_array(values, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
+def to_array(values: ArrayLike, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
     """NumPy (or a list) to torch on `device`; float64 becomes float32, integers int64."""
     values = np.asarray(values)
     if values.dtype == np.float64:
@@ -131,7 +137,7 @@ def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str,
     return torch.randn(shape, device=device).mul_(scale).add_(mean).to(DTYPES[dtype])
 
 
-def inference():
+def inference() -> AbstractContextManager:
     """A context for inference, in which torch records nothing for gradients: every operation starts sooner."""
     return torch.inference_mode()
 
@@ -233,7 +239,7 @@ def like(array: torch.Tensor) -> dict:
     return {"device": array.device}
 
 
-def trace(function: Callable, *arrays: torch.Tensor):
+def trace(function: Callable, *arrays: torch.Tensor) -> Any:
     """Run function(*arrays) on the `meta` device: shapes and types are known, and reading a number raises."""
     return function(*(array.to("meta") for array in arrays))
 
@@ -249,7 +255,7 @@ def place(array: torch.Tensor, dtype: str | None, device: str) -> torch.Tensor:
     return array.to(device=device, dtype=None if dtype is None else DTYPES[dtype])
 
 
-def prepare(prepare_weights: Callable, weights, form: str, device: str):
+def prepare(prepare_weights: Callable, weights: Any, form: str, device: str) -> Any:
     """A solution's quantised matrix, which is on the CPU, in the form of `device`."""
     return prepare_weights(weights, form, device=device)
 

@@ -92,7 +92,11 @@ class Batch:
         self.slots[slot] = request
 
     def take_slot(self, request: Request) -> None:
-        """As `place`, but if it fails, ends the request and removes it from the batch. Given."""
+        """As `place`, but if it fails, ends the request and removes it from the batch. Given.
+
+        Raises:
+            What `place` has raised.
+        """
         slot = self.slots.index(None)
         try:
             with model_call(request):

@@ -98,7 +98,11 @@ class EngineLoop:
         return await loop.run_in_executor(self._worker, partial(function, *arguments))
 
     async def open(self, open_engine: Callable[[], Engine]) -> None:
-        """Makes the engine, on the thread that will own it, and begins to take requests. Given."""
+        """Makes the engine, on the thread that will own it, and begins to take requests. Given.
+
+        Raises:
+            What `open_engine` has raised; the loop is dead then.
+        """
         try:
             self.engine = await self.on_worker(open_engine)
         except BaseException as error:
