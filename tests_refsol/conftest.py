@@ -130,7 +130,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Clone:
     """A committed copy of the sources, the tests and the book."""
     root = tmp_path_factory.mktemp("clone") / "tiny-llm"
     ignore = shutil.ignore_patterns("__pycache__", "*.safetensors", ".hypothesis")
-    for name in ("src", "tests", "book/src"):
+    for name in ("src", "tests", "authors", "book/src"):
         shutil.copytree(ROOT / name, root / name, ignore=ignore)
     for name in ("pyproject.toml", ".gitignore"):
         shutil.copy(ROOT / name, root / name)

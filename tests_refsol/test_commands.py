@@ -11,10 +11,11 @@ from importlib import import_module
 
 import pytest
 
+from authors import test_all
 from book.tools import book
 from models.eval import eval_tiny_model
 from tiny_llm_kit import commands, terminal
-from tiny_llm_kit.commands import see, test_all
+from tiny_llm_kit.commands import see
 from tiny_llm_kit.course import mdbook
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.arguments import day_argument, task_argument

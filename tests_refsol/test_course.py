@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from authors.stub_check import problems_of_stubs
 from tiny_llm_kit.course.address import Day, parse_task
-from tiny_llm_kit.course.check import problems_of_stubs
 from tiny_llm_kit.course.hints import hints
 from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
 from tiny_llm_kit.course.tree import day_tests, days, exercises_of_part, tasks

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from authors.leaks import leaks
 from tiny_llm_kit.course.cut import blank_exercises, cut, fill
 from tiny_llm_kit.course.exercises import MarkerError, find_exercises
-from tiny_llm_kit.course.leaks import leaks
 
 SOURCE = '''\
 """A file. # TASK 9.9.9: in a string is no marker."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from authors import mutants, prefix
+from authors.in_process import with_day_tests
+from authors.mutants import Mutant, Verdict, judge
+from authors.overlay import overlay
 from support.close import assert_close
-from tiny_llm_kit.course import mutants, prefix
 from tiny_llm_kit.course.address import Day, Task
-from tiny_llm_kit.course.inprocess import with_day_tests
-from tiny_llm_kit.course.mutants import Mutant, Verdict, judge
-from tiny_llm_kit.course.overlay import overlay
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.course.tree import reference_files

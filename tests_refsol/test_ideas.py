@@ -8,7 +8,7 @@ import ast
 import re
 from pathlib import Path
 
-from tiny_llm_kit.course.mutants import mutants_of
+from authors.mutants import mutants_of
 from tiny_llm_kit.course.tree import days
 from tiny_llm_kit.repo import ROOT
 

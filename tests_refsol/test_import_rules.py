@@ -148,6 +148,7 @@ OUTSIDE = {"__init__", "repo", "solution_types", "terminal", "torch_build"}
 AFTER_KIT = {
     "tiny_llm_lab": SOURCES / "tiny_llm_lab",
     "benchmarks": ROOT / "benchmarks",
+    "authors": ROOT / "authors",
     "models": ROOT / "models",
     "book": ROOT / "book" / "tools",
     "support": ROOT / "tests" / "support",

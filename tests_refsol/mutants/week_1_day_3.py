@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 3."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 MUTANTS = [
     Mutant(

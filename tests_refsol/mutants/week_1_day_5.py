@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 5."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 ATTEND = "x = x + self.self_attn(self.input_layernorm(x), mask)"
 THINK = "return x + self.mlp(self.post_attention_layernorm(x))"

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 1 Day 6."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 FILE = "generate.py"
 LOOP = """        if on_text is not None:

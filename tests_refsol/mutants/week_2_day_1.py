@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 1."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 CACHE, MODEL, GENERATE = "kv_cache.py", "qwen3_week2.py", "generate_with_kv_cache.py"
 UPDATE = "TinyKvFullCache.update_and_fetch"

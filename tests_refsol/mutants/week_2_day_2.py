@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 2."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 FILE = "quantize.py"
 

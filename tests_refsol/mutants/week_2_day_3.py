@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 3."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 FILE = "quantized_weights.py"
 KERNEL = "return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b, group_size=group_size, bits=bits)"

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 6."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 CACHE, REQUEST, BATCH, GENERATE = (
     "batching_kv_cache.py",

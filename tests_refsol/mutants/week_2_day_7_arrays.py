@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 7: the mask, and what logits, keys and values say of a chunk."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 MASK_KEYS = "S = int(chunk_start) + chunk_size if total_length is None else total_length"
 MLX_QUERIES = "queries = chunk_start + mx.arange(chunk_size)[:, None]"

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 7: the policies."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 SIZE, CHUNKER = "chunked_prefill/chunk_size.py", "chunked_prefill/adaptive_chunker.py"
 METRICS, SWEEP, PRIORITY = (

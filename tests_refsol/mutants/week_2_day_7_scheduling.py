@@ -1,6 +1,6 @@
 """Wrong solutions of Week 2 Day 7: the policy of chunks, of a request, of the scheduler and of pausing."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 CHUNK, REQUEST, SCHEDULER = (
     "chunked_prefill/chunk.py",

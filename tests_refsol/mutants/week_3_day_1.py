@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 1."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 ALLOCATOR, TABLE, CACHE = "blocks/block_allocator.py", "blocks/block_table.py", "blocks/prefix_cache.py"
 # The lines of the reference that mutants replace.

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 2. The day's tests must fail on each of them."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 FILE, BLOCKS = "paged_attention.py", "blocks/flat_blocks.py"
 

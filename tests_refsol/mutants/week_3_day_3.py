@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 3."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 SEQUENCE, PACKING, SCHEDULER = "batching/sequence.py", "batching/packing.py", "batching/hybrid_scheduler.py"
 ADMISSION, ATTENTION, MODEL = "batching/admission.py", "packed_attention.py", "qwen3_week3.py"

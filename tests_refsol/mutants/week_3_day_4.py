@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 4."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 SIZES, BUCKETS, PADDING = "buckets/bucket_sizes.py", "buckets/buckets.py", "buckets/padding.py"
 INPUTS, BUDGET = "buckets/packed_inputs.py", "batching/padded_budget.py"

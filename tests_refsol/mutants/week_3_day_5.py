@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 5."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 PROFILE, ORCA, PACED = "policies/step_profile.py", "policies/orca.py", "policies/paced_prefill.py"
 QUEUE, SLACK, PREEMPTION = "policies/aged_queue.py", "policies/slack.py", "policies/preemption.py"

@@ -1,6 +1,6 @@
 """Wrong solutions of Week 3 Day 6."""
 
-from tiny_llm_kit.course.mutants import Mutant
+from authors.mutants import Mutant
 
 LOOP, STREAM = "loop/engine_loop.py", "loop/request_stream.py"
 MERGED = "piece if unread is None else unread.followed_by(piece)"

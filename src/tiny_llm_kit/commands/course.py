@@ -1,16 +1,15 @@
-"""`pdm run course …`: a learner's progress, and the checks for authors of the course."""
+"""`pdm run course …`: a learner's progress. `authors/course.py` adds the authors' commands."""
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 
-from ..course import stubs
 from ..course.address import Day, Task
 from ..course.arguments import day_argument, task_argument
 from ..course.capabilities import learner_port, ports_of, set_learner_port
-from ..course.check import problems_of_stubs
 from ..course.hints import hints
 from ..course.learner import missing_functions, reset, skip, states
 from ..course.pages import pages_of
@@ -18,9 +17,11 @@ from ..course.tree import tasks
 from ..engine.arguments import whole_number
 from ..engine.port import installed_backends
 from ..repo import BACKENDS, ROOT
-from ..terminal import command, fail
+from ..terminal import fail
 
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
+Run = Callable[[argparse.Namespace], None]
+AddCommand = Callable[[str, Run, str], argparse.ArgumentParser]
 COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
 
 
@@ -94,39 +95,7 @@ def hint(options: argparse.Namespace) -> None:
         console.print(f"more: pdm run course hint {options.task} {options.number + 1}", style="dim")
 
 
-def sync(options: argparse.Namespace) -> None:
-    if options.check:
-        problems = problems_of_stubs()
-        console.print("\n".join(problems) or "the stubs are what the reference generates", markup=False)
-        sys.exit(1 if problems else 0)
-    try:
-        changed, kept = stubs.sync(options.backup)
-    except stubs.LearnersWork as work:
-        if not work.restored:
-            sys.exit(
-                f"nothing written: there is work in {work}. Add --backup to keep a copy and renew the files"
-            )
-        for path in work.restored:
-            console.print(f"written again: {path.relative_to(ROOT)}")
-        return
-    console.print(f"{len(changed)} files renewed" if changed else "nothing to do")
-    if kept:
-        console.print(f"your text is kept in {kept.relative_to(ROOT)}")
-
-
-def mutants(options: argparse.Namespace) -> None:
-    from ..course.mutants import report_mutants
-
-    sys.exit(report_mutants(console, options.day, ports_of(options.backend or "all")))
-
-
-def prefix(options: argparse.Namespace) -> None:
-    from ..course.prefix import report_prefix
-
-    sys.exit(report_prefix(console, ports_of(options.backend or "all")))
-
-
-def selection(options: argparse.Namespace):
+def selection(options: argparse.Namespace) -> Callable[[Task], bool]:
     """The tasks that `--week --day [--task]` or `--through` select.
 
     An unknown day or task ends the command with exit code 2.
@@ -151,11 +120,12 @@ def known(address: Day | Task) -> None:
         fail(f"the course has no {kind} {address}; its days are {', '.join(present)}")
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="pdm run course", description=__doc__)
+def parser(description: str | None = __doc__) -> tuple[argparse.ArgumentParser, AddCommand]:
+    """The parser of the learner's commands, and what adds another: `add(name, run, text)` returns its parser."""
+    top = argparse.ArgumentParser(prog="pdm run course", description=description)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run, text: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Run, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
         sub.add_argument("--backend", choices=[*BACKENDS, "all"], help="instead of the port you work on")
@@ -181,21 +151,4 @@ def parser() -> argparse.ArgumentParser:
     sub = command("hint", hint, "the chapter's hints for a task, one more at a time")
     sub.add_argument("task", type=task_argument, help="for example 1.3.2")
     sub.add_argument("number", type=whole_number(1), nargs="?", default=1, help="how many hints to show")
-    sub = command("sync", sync, "authors: generates the stubs from the reference")
-    sub.add_argument("--check", action="store_true", help="only says what is stale or leaks")
-    sub.add_argument("--backup", action="store_true", help="renew files that hold work, after a copy of them")
-    command(
-        "mutants", mutants, "authors: every wrong solution must be killed by its own task's tests"
-    ).add_argument("--day", type=day_argument)
-    command("prefix", prefix, "authors: each day needs only the days before it")
-    return top
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    options = parser().parse_args(argv)
-    options.run(options)
-
-
-if __name__ == "__main__":
-    main()
+    return top, command

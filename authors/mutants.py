@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..repo import BACKENDS, ROOT
-from .address import Day, Task, parse_task
-from .exercises import functions_of
-from .inprocess import DayTests, with_day_tests
+from tiny_llm_kit.course.address import Day, Task, parse_task
+from tiny_llm_kit.course.exercises import functions_of
+from tiny_llm_kit.course.tree import PARTS, REFERENCE, days
+from tiny_llm_kit.repo import BACKENDS, ROOT
+
+from .in_process import DayTests, with_day_tests
 from .overlay import overlay
-from .tree import PARTS, REFERENCE, days
 
 FOLDER = ROOT / "tests_refsol" / "mutants"
 AT_LEAST = 5  # mutants a day

@@ -9,7 +9,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 
-from ..repo import SOURCES
+from tiny_llm_kit.repo import SOURCES
 
 
 class _TextLoader(SourceFileLoader):

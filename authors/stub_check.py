@@ -3,12 +3,13 @@
 import subprocess
 import sys
 
-from ..repo import ROOT
-from .cut import cut, fill
-from .exercises import MarkerError
+from tiny_llm_kit.course.cut import cut, fill
+from tiny_llm_kit.course.exercises import MarkerError
+from tiny_llm_kit.course.tree import LEARNER, reference_files
+from tiny_llm_kit.repo import ROOT
+
 from .leaks import leaks
-from .stubs import stale_stubs
-from .tree import LEARNER, reference_files
+from .stub_files import stale_stubs
 
 
 def problems_of_stubs() -> list[str]:

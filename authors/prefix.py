@@ -13,12 +13,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from .address import Day, Task, task_of_label
-from .cut import cut
-from .inprocess import DayTests, TestOutcome, with_day_tests
+from tiny_llm_kit.course.address import Day, Task, task_of_label
+from tiny_llm_kit.course.cut import cut
+from tiny_llm_kit.course.pages import sittings_of
+from tiny_llm_kit.course.tree import days, exercises_of, learner_file, reference_files, tasks
+
+from .in_process import DayTests, TestOutcome, with_day_tests
 from .overlay import overlay
-from .pages import sittings_of
-from .tree import days, exercises_of, learner_file, reference_files, tasks
 
 SHOWN = 8  # problems of one run that are printed
 

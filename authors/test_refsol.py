@@ -3,12 +3,12 @@
 import os
 import sys
 
-from ..course.capabilities import ports_of
-from ..course.grading.run import files_of, parse, parser, run, selected_days
-from ..engine.backends.installation import install_line
-from ..engine.port import installed_backends
-from ..repo import BACKENDS, ROOT, TESTS
-from ..terminal import command, fail
+from tiny_llm_kit.course.capabilities import ports_of
+from tiny_llm_kit.course.grading.run import files_of, parse, parser, run, selected_days
+from tiny_llm_kit.engine.backends.installation import install_line
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.repo import BACKENDS, ROOT, TESTS
+from tiny_llm_kit.terminal import command, fail
 
 
 @command

@@ -7,10 +7,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ..course.tree import days
-from ..engine.port import installed_backends
-from ..repo import ROOT, command_modules
-from ..terminal import command
+from tiny_llm_kit.course.tree import days
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.repo import ROOT, command_modules
+from tiny_llm_kit.terminal import command
 
 Check = tuple[str, list[str]]
 

@@ -15,9 +15,9 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 
-from .address import Day, Task
-from .grading.plugin import VERDICT, port_of, task_of
-from .tree import day_tests
+from tiny_llm_kit.course.address import Day, Task
+from tiny_llm_kit.course.grading.plugin import VERDICT, port_of, task_of
+from tiny_llm_kit.course.tree import day_tests
 
 Result = TypeVar("Result")
 

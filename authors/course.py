@@ -1,0 +1,62 @@
+"""`pdm run course …`: a learner's progress, and the checks for authors of the course."""
+
+import argparse
+import sys
+
+from tiny_llm_kit.commands.course import console, parser
+from tiny_llm_kit.course.arguments import day_argument
+from tiny_llm_kit.course.capabilities import ports_of
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_kit.terminal import command
+
+from . import stub_files
+from .stub_check import problems_of_stubs
+
+
+def sync(options: argparse.Namespace) -> None:
+    if options.check:
+        problems = problems_of_stubs()
+        console.print("\n".join(problems) or "the stubs are what the reference generates", markup=False)
+        sys.exit(1 if problems else 0)
+    try:
+        changed, kept = stub_files.sync(options.backup)
+    except stub_files.LearnersWork as work:
+        if not work.restored:
+            sys.exit(
+                f"nothing written: there is work in {work}. Add --backup to keep a copy and renew the files"
+            )
+        for path in work.restored:
+            console.print(f"written again: {path.relative_to(ROOT)}")
+        return
+    console.print(f"{len(changed)} files renewed" if changed else "nothing to do")
+    if kept:
+        console.print(f"your text is kept in {kept.relative_to(ROOT)}")
+
+
+def mutants(options: argparse.Namespace) -> None:
+    from .mutants import report_mutants
+
+    sys.exit(report_mutants(console, options.day, ports_of(options.backend or "all")))
+
+
+def prefix(options: argparse.Namespace) -> None:
+    from .prefix import report_prefix
+
+    sys.exit(report_prefix(console, ports_of(options.backend or "all")))
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    top, add = parser(__doc__)
+    sub = add("sync", sync, "authors: generates the stubs from the reference")
+    sub.add_argument("--check", action="store_true", help="only says what is stale or leaks")
+    sub.add_argument("--backup", action="store_true", help="renew files that hold work, after a copy of them")
+    text = "authors: every wrong solution must be killed by its own task's tests"
+    add("mutants", mutants, text).add_argument("--day", type=day_argument)
+    add("prefix", prefix, "authors: each day needs only the days before it")
+    options = top.parse_args(argv)
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
