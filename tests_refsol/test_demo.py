@@ -94,18 +94,18 @@ def test_each_policy_is_what_it_says():
     assert [chunked.ttft(i) for i in range(4)] == [40, 44, 49, 76], "two decode steps between the last chunks"
     assert [pausing.ttft(i) for i in range(3)][1:] == [3, 8]
     assert pausing.ttft(0) > pausing.ttft(3), "the shorter of the long ones goes first"
-    assert (unchunked.longest_gap, chunked.longest_gap) == (25, 9)
-    assert unchunked.short_ttft == 46.5 and pausing.short_ttft == 5.5
-    assert unchunked.long_ttft == (40 + 74) / 2
+    assert (unchunked.trace.longest_gap, chunked.trace.longest_gap) == (25, 9)
+    assert unchunked.median_ttft(SHORT) == 46.5 and pausing.median_ttft(SHORT) == 5.5
+    assert unchunked.median_ttft(LONG) == (40 + 74) / 2
     for outcome in (unchunked, chunked, pausing):
-        assert outcome.total == max(lane.finished_time for lane in outcome.trace.lanes)
+        assert outcome.trace.end == max(lane.finished_time for lane in outcome.trace.lanes)
         assert all(outcome.latency(i) > outcome.ttft(i) for i in range(4))
 
 
 def test_every_knob_is_wired():
     """Each changes what happens."""
-    assert served(CHUNKED, 40, 3, 24, prefill_step=4).longest_gap == 5
-    assert served(CHUNKED, 40, 3, 24, batch_size=1).total > served(CHUNKED, 40, 3, 24).total
+    assert served(CHUNKED, 40, 3, 24, prefill_step=4).trace.longest_gap == 5
+    assert served(CHUNKED, 40, 3, 24, batch_size=1).trace.end > served(CHUNKED, 40, 3, 24).trace.end
     refused = served(CHUNKED, 40, 3, max_seq_len=20)
     assert refused.requests[0].finish_reason == "error" and refused.latency(0) is None
     assert refused.ttft(0) is None and refused.ttft(1) is not None
@@ -113,7 +113,7 @@ def test_every_knob_is_wired():
     patient, tired = (served(PAUSING, 40, 3, 4, 5, patience=n) for n in (8, 1))
     assert patient.ttft(3) < patient.ttft(0) and tired.ttft(3) > tired.ttft(0)
     adaptive = served(CHUNKED, 3, 600, max_tokens=20, chunker="adaptive")
-    assert adaptive.longest_gap > 32, "the smallest size of the ladder is larger than the step of 8"
+    assert adaptive.trace.longest_gap > 32, "the smallest size of the ladder is larger than the step of 8"
     first = [served(CHUNKED, 40, 24, 3, priorities=on).ttft(2) for on in (False, True)]
     assert first[1] < first[0], "an interactive request goes before one of the class batch"
     waits = [
@@ -133,14 +133,11 @@ def outcome_of(name: str, gap, ttft, total, texts=("a",), long_ttft=None):
         policy=SimpleNamespace(name=name),
         specs=[RequestSpec(SHORT, 7, 6, name="small_1", text_tokens=3)],
         requests=requests,
-        longest_gap=gap,
-        short_ttft=ttft,
-        long_ttft=long_ttft,
-        total=total,
-        short_latency=total,
-        long_latency=None,
-        requests_per_second=total and 1 / total,
-        tokens_per_second=total and 6 / total,
+        trace=SimpleNamespace(longest_gap=gap, end=total, num_tokens=6),
+        num_finished=1,
+        median_ttft={SHORT: ttft, LONG: long_ttft}.get,
+        mean_latency={SHORT: total, LONG: None}.get,
+        per_second=lambda count: total and count / total,
         ttft=lambda index: ttft,
         latency=lambda index: total,
     )
@@ -346,8 +343,9 @@ def test_prompts_of_a_file_are_long_if_they_need_more_than_a_chunk():
 
 def test_the_mean_latency_and_the_rates_are_those_of_all_requests():
     run = served(CHUNKED, 40, 3, 4)
-    assert run.short_latency == (run.latency(1) + run.latency(2)) / 2 and run.long_latency == run.latency(0)
-    assert run.requests_per_second == 3 / run.total and run.tokens_per_second == 18 / run.total
+    assert run.mean_latency(SHORT) == (run.latency(1) + run.latency(2)) / 2
+    assert run.mean_latency(LONG) == run.latency(0)
+    assert run.per_second(run.num_finished) == 3 / run.trace.end and run.trace.num_tokens == 18
 
 
 def test_the_menu():

@@ -16,7 +16,7 @@ from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, StepWork
 from tiny_llm_lab import lab as command
-from tiny_llm_lab.studies import ablation, agreement, budget, bursts, capacity, pipeline, scale, single_prompt
+from tiny_llm_lab.studies import agreement, capacity, latency_studies, pipeline, scale, single_prompt
 from tiny_llm_lab.studies.catalogue import ALL, STUDIES
 from tiny_llm_lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
 from tiny_llm_lab.studies.served import StudyPlan, options_of, serve_trace
@@ -97,8 +97,8 @@ def test_the_published_decodes_are_within_a_fifth():
 
 def test_chunks_keep_the_gaps_short_and_hybrid_batches_the_first_token_early(monkeypatch):
     """What the paper's ablation says of each of the two, on the trace whose lengths are known."""
-    monkeypatch.setattr(ablation, "PAPER", {("openchat", 1.0): ablation.PAPER["openchat", 1.0]})
-    study = ablation.run(StudyPlan(PLAN.names, requests=32, seeds=(0,)))
+    monkeypatch.setattr(latency_studies, "PAPER", {("openchat", 1.0): latency_studies.PAPER["openchat", 1.0]})
+    study = latency_studies.ablation(StudyPlan(PLAN.names, requests=32, seeds=(0,)))
     found = {row[2]: (row[3], row[5]) for row in study.rows}
     (hybrid_ttft, hybrid_tbt), (chunks_ttft, chunks_tbt), (both_ttft, both_tbt) = found.values()
     assert hybrid_ttft < both_ttft < chunks_ttft
@@ -107,11 +107,11 @@ def test_chunks_keep_the_gaps_short_and_hybrid_batches_the_first_token_early(mon
 
 @pytest.fixture
 def few_budgets(monkeypatch):
-    monkeypatch.setattr(budget, "BUDGETS", (256, 1024, 8192))
+    monkeypatch.setattr(latency_studies, "BUDGETS", (256, 1024, 8192))
 
 
 def test_a_larger_budget_trades_gaps_for_first_tokens(few_budgets):
-    study = budget.run(PLAN)
+    study = latency_studies.budget(PLAN)
     assert all(a < b for a, b in pairwise(column(study, "P99 TBT")))
     assert column(study, "P50 TTFT")[0] > 2 * column(study, "P50 TTFT")[-1]
 
@@ -191,9 +191,9 @@ def test_chunks_leave_fewer_bubbles_than_whole_prompts():
 
 
 def test_bursts_delay_first_tokens_that_a_poisson_process_does_not():
-    study = bursts.run(StudyPlan(PLAN.names, requests=60, seeds=(0,)))
+    study = latency_studies.bursts(StudyPlan(PLAN.names, requests=60, seeds=(0,)))
     late = {(row[0], row[1]): row[3] for row in study.rows}
-    for scheduler in bursts.SCHEDULERS:
+    for scheduler in latency_studies.SCHEDULERS:
         assert late["bursts", scheduler] > 2 * late["Poisson", scheduler], scheduler
 
 
@@ -216,7 +216,7 @@ def test_a_capacity_grows_with_its_target():
 
 
 def test_the_schedulers_of_the_paper_serve_everybody():
-    for scheduler in (*capacity.SCHEDULERS, *ablation.PAPER["openchat", 1.0]):
+    for scheduler in (*capacity.SCHEDULERS, *latency_studies.PAPER["openchat", 1.0]):
         run = serve_trace(PLAN, "arxiv", 2.0, 0, **options_of(scheduler, "arxiv"))
         latencies = run.recorder.latencies()
         assert (latencies.requests, latencies.failed, len(latencies.ttfts)) == (24, 0, 24), scheduler
@@ -300,5 +300,8 @@ def test_a_wrong_study_is_one_line(capsys):
 
 def test_the_median_over_seeds_is_reported(few_budgets):
     plan = StudyPlan(PLAN.names, requests=12, seeds=(0, 1, 2))
-    single = [budget.run(StudyPlan(PLAN.names, requests=12, seeds=(seed,))).rows[1][4] for seed in plan.seeds]
-    assert budget.run(plan).rows[1][4] == median(single)
+    single = [
+        latency_studies.budget(StudyPlan(PLAN.names, requests=12, seeds=(seed,))).rows[1][4]
+        for seed in plan.seeds
+    ]
+    assert latency_studies.budget(plan).rows[1][4] == median(single)

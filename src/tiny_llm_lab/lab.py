@@ -23,48 +23,22 @@ from .studies.served import StudyPlan
 from .studies.study import Study, show
 
 
-def parser() -> argparse.ArgumentParser:
+def parse(argv: list[str] | None) -> argparse.Namespace:
     top = argparse.ArgumentParser(prog="pdm run lab", description=__doc__, allow_abbrev=False)
     add = top.add_argument
     add("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all but scale")
     add("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose scheduler")
     add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
     add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
-    add(
-        "--seeds",
-        type=whole_number(0),
-        nargs="+",
-        default=[0, 1, 2],
-        metavar="N",
-        help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
-    )
-    add(
-        "--compare-engine",
-        action="store_true",
-        help="serve requests on the shipped model and in virtual time, and compare the latencies",
-    )
-    add("--backend", default="auto", choices=["auto", *BACKENDS], help="with --compare-engine")
-    add("--device", default="auto", choices=DEVICES, help="with --compare-engine")
-    add(
-        "--rounds",
-        type=whole_number(1),
-        default=5,
-        metavar="N",
-        help="with --compare-engine: runs whose median counts; default: 5",
-    )
-    add(
-        "--clock",
-        default="processor",
-        choices=list(CLOCKS),
-        help="with --compare-engine: what a step takes; default: processor, which other processes hardly change",
-    )
+    add("--seeds", type=whole_number(0), nargs="+", default=[0, 1, 2], metavar="N", help="default: 0 1 2")
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
-    return top
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    top = parser()
+    add("--compare-engine", action="store_true", help="compare the simulator with the shipped model instead")
+    engine = top.add_argument_group("with --compare-engine").add_argument
+    engine("--backend", default="auto", choices=["auto", *BACKENDS])
+    engine("--device", default="auto", choices=DEVICES)
+    engine("--rounds", type=whole_number(1), default=5, metavar="N", help="their median counts; default: 5")
+    engine("--clock", default="processor", choices=list(CLOCKS), help="of the steps; default: processor")
     options = top.parse_args(argv)
     unknown = [name for name in options.studies if name not in STUDIES]
     if unknown:

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..solution_types import Event
@@ -44,6 +45,14 @@ class Tail:
         while cell_len(text) > width - 1:
             text = text[1:]
         return "…" + text
+
+
+def board_table(*columns: str | Column) -> Table:
+    """A table without lines whose last column, a text, gets what room is left."""
+    table = Table(*columns, Column("text", ratio=1), box=None, pad_edge=False, expand=True)
+    for column in table.columns:
+        column.no_wrap = True
+    return table
 
 
 class LineView:

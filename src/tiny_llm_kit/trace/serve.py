@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..model.detokenizer import StreamDetokenizer
 from ..solution_types import Event, Request, ServingModel, ServingPackage
 from .recorder import Recorder
 from .trace import WHOLE, Trace
@@ -16,23 +15,25 @@ Listener = Callable[[Event], object]
 
 
 class EndlessTokenizer:
-    """A tokenizer without an end token, so that every answer has its full length.
+    """A tokenizer without an end token, so that every answer has its full length; its texts are empty.
 
     Prompts are token ids.
     """
 
     eos_token_ids: frozenset[int] = frozenset()
 
-    def detokenizer(self) -> StreamDetokenizer:
-        return StreamDetokenizer(lambda token: b" ")
+    def detokenizer(self) -> Any:
+        return self
+
+    def add(self, token: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
 
 
 class CountedModel:
-    """A `ServingModel` that counts its calls, and runs actions as chosen calls begin.
-
-    Args:
-        model: the model that runs the calls.
-    """
+    """A `ServingModel` that counts the calls of another, and runs actions as chosen calls begin."""
 
     def __init__(self, model: ServingModel):
         self._model, self.calls = model, 0
@@ -81,11 +82,7 @@ class Serving:
         return self.names.AdaptiveChunker(**({} if sizes is None else {"sizes": sizes}))
 
     def request(
-        self,
-        spec: RequestSpec,
-        number: int = 0,
-        max_seq_len: int | None = None,
-        model: Any = None,
+        self, spec: RequestSpec, number: int = 0, max_seq_len: int | None = None, model: Any = None
     ) -> Request:
         """A request of the solution."""
         return self.names.Request(

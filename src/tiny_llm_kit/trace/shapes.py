@@ -5,11 +5,11 @@ from typing import Any
 
 from ..engine.backend import Backend
 from ..model.config import ModelConfig, read_config
+from ..model.detokenizer import StreamDetokenizer
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer
 from ..model.quantized_head import QuantizedHead
 from ..repo import MODELS
-from .serve import EndlessTokenizer
 
 # As its config.json on the hub says.
 QWEN3_06B = ModelConfig(
@@ -64,20 +64,13 @@ class RandomCheckpoint:
         """The weight of that name: ones for norms, all others normal with a deviation of 0.02."""
         if name not in self.weights:
             scale, mean = (0.02, 0.0) if len(shape) > 1 else (0.0, 1.0)
-            self.weights[name] = self.backend_module.random_normal(
-                shape, scale, mean, self.dtype, self.device
-            )
+            self.weights[name] = self.backend_module.random_normal(shape, scale, mean, self.dtype, self.device)
         return self.weights[name]
 
 
 @dataclass(frozen=True)
 class QuantizedCheckpoint:
-    """The same weights, the layers' matrices quantised as `--quantize` does it.
-
-    Args:
-        plain: whose weights.
-        quantizer: to which bits.
-    """
+    """The same weights, the layers' matrices quantised as `--quantize` does it."""
 
     plain: RandomCheckpoint
     quantizer: WeightQuantizer
@@ -87,23 +80,23 @@ class QuantizedCheckpoint:
         return self.plain.config
 
     def weight(self, name: str, *shape: int) -> Any:
-        array = self.plain.weight(name, *shape)
-        if not self.quantizer.applies_to(name, shape):
-            return array
-        return self.quantizer.quantize(name, array, self.config)
+        array, quantizer = self.plain.weight(name, *shape), self.quantizer
+        return quantizer.quantize(name, array, self.config) if quantizer.applies_to(name, shape) else array
 
 
-class BlankAnswers(EndlessTokenizer):
-    """A tokenizer that reads texts as a model's does; every token of an answer is a blank, and none ends it.
+class BlankAnswers:
+    """Reads texts as a model's tokenizer does; every token of an answer is a blank, and none ends it.
 
     For random weights, whose tokens mean nothing, and may not be in the vocabulary of that tokenizer.
-
-    Args:
-        tokenizer: of prompts.
     """
+
+    eos_token_ids: frozenset[int] = frozenset()
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
+
+    def detokenizer(self) -> StreamDetokenizer:
+        return StreamDetokenizer(lambda token: b" ")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)

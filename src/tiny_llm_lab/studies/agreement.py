@@ -50,11 +50,10 @@ class AgreementPlan:
     """The settings of a comparison.
 
     Args:
-        solution: the solution whose engine runs.
-        port: the port on which it runs.
-        requests: requests per run.
-        rounds: rounds whose medians count; each has new requests and a new profile.
-        clock: the clock of the engine's steps, one of `CLOCKS`.
+        solution, port: whose engine runs, and where.
+        requests: per run.
+        rounds: whose medians count; each has new requests and a new profile.
+        clock: of the engine's steps, one of `CLOCKS`.
     """
 
     solution: str
@@ -65,12 +64,7 @@ class AgreementPlan:
 
 
 class RealEngine:
-    """The shipped model, ready to serve on one thread.
-
-    Args:
-        plan: see `AgreementPlan`.
-        network: `Qwen3ModelWeek3` of its port.
-    """
+    """The shipped model, ready to serve on one thread; `network` is `Qwen3ModelWeek3` of its port."""
 
     def __init__(self, plan: AgreementPlan, network: Any):
         self.names, self._source = resolve_serving(plan.solution), CLOCKS[plan.clock]
@@ -80,8 +74,14 @@ class RealEngine:
         """Schedule requests at their times."""
         self._clock, self.recorder = EngineClock(self._source), LatencyRecorder()
         self.samples = StepSamples(self._clock)
-        engine = {"model": self._runner, "clock": self._clock}
-        self._run = Simulation(self.names, recorder=self.recorder, on_event=self.samples, **engine, **OPTIONS)
+        self._run = Simulation(
+            self.names,
+            model=self._runner,
+            clock=self._clock,
+            recorder=self.recorder,
+            on_event=self.samples,
+            **OPTIONS,
+        )
         self._run.send_all(specs)
 
     def advance(self) -> bool:
@@ -107,8 +107,7 @@ def simulated(names: ServingPackage, cost: Any, specs: Iterator[RequestSpec]) ->
 def requests(count: int, rate: float, seed: int) -> Iterator[RequestSpec]:
     """A trace for a small model."""
     for spec in traffic(TRACE, rate, count, seed):
-        shrunk = {name: -(-getattr(spec, name) // SHRINK) for name in ("tokens", "answer")}
-        yield replace(spec, **shrunk)
+        yield replace(spec, tokens=-(-spec.tokens // SHRINK), answer=-(-spec.answer // SHRINK))
 
 
 def compare(
@@ -147,9 +146,9 @@ def study_of(plan: AgreementPlan, rounds: list[tuple[Latencies, Latencies]]) -> 
         f"Engine and simulator\n{MODEL} on {plan.port.name}, {plan.port.device}; "
         f"{counted(plan.requests, 'request')}, {counted(plan.rounds, 'round')}"
     )
-    says = (
+    differs = (
         f"Lengths of {TRACE}, divided by {SHRINK}; at {LOAD:.0%} of the rate that the engine reaches.",
         "The profile is a sum of five terms, fitted in each round to the steps of other requests, taken in turns.",
         f"Times of the engine are {plan.clock} time on one thread; while nothing is left to do, its clock jumps.",
     )
-    return Study("agreement", title, COLUMNS, rows, says)
+    return Study("agreement", title, COLUMNS, rows, differs)

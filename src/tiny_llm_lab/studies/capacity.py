@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from statistics import median
 
-from .served import StudyPlan, latencies_of_seeds, median_tbt, options_of, runs_of
+from .served import StudyPlan, latencies_of_seeds, medians, options_of, runs_of
 from .study import Study
 
 # Of Yi-34B: P99 of the time between tokens in seconds, and the budget that the artefact gives Sarathi-Serve for it.
@@ -12,11 +11,7 @@ TARGETS = {"strict": (0.2, 512), "relaxed": (1.0, 2048)}
 DELAY = 2.0  # seconds: what half of the requests may wait for their admission
 SCHEDULERS = ("Orca", "vLLM", "Sarathi-Serve")
 TRACES = ("openchat", "arxiv")
-LOWEST, STEP, STEPS = (
-    0.05,
-    1.05,
-    120,
-)  # rates are on a ladder from 0.05 to 17 requests per second, in steps of 5 %
+LOWEST, STEP, STEPS = 0.05, 1.05, 120  # the rates: 0.05 to 17 requests per second, in steps of 5 %
 PAPER = {("strict", "vLLM"): 3.7, ("strict", "Orca"): 4.0}  # Sarathi-Serve's capacity as a multiple, "up to"
 COLUMNS = ("trace", "target", "scheduler", "req/s", "Sarathi-Serve is ×", "paper, up to ×")
 DIFFERS = (
@@ -52,7 +47,8 @@ def trials(
     @cache
     def trial(rate: float) -> tuple[float, float]:
         found = latencies_of_seeds(plan, trace, rate, **options_of(scheduler, trace, budget or 512))
-        return median_tbt(found), median(each.delay(50) for each in found)
+        tbt, delay = medians(found, lambda run: run.tbt(99), lambda run: run.delay(50))
+        return tbt, delay
 
     return trial
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from . import ablation, budget, bursts, capacity, incidents, pipeline, scale, single_prompt
+from . import capacity, incidents, latency_studies, pipeline, scale, single_prompt
 from .served import StudyPlan
 from .study import Study
 
@@ -12,9 +12,9 @@ STUDIES: dict[str, Callable[[StudyPlan], Study]] = {
     "overhead": single_prompt.overhead,
     "bubbles": pipeline.bubbles,
     "pipeline": pipeline.run,
-    "ablation": ablation.run,
-    "budget": budget.run,
-    "bursts": bursts.run,
+    "ablation": latency_studies.ablation,
+    "budget": latency_studies.budget,
+    "bursts": latency_studies.bursts,
     "capacity": capacity.run,
     "incidents": incidents.run,
     "scale": scale.run,

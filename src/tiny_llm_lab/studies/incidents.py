@@ -1,7 +1,7 @@
 """Public incidents of serving engines, and which policy fails in which of them."""
 
 from tiny_llm_kit.trace.incidents import CORPUS
-from tiny_llm_kit.trace.incidents.table import broken_by
+from tiny_llm_kit.trace.incidents.table import marks
 
 from .served import StudyPlan
 from .study import Study
@@ -15,11 +15,7 @@ CODES = {
 def run(plan: StudyPlan) -> Study:
     """Run every policy through every incident: a row per incident, ✓ where every bound holds."""
     policies = list(plan.names.POLICIES)
-    broken = {policy: broken_by(plan.names, policy) for policy in policies}
-    rows = [
-        [one.number, one.title, *("✗" if broken[policy][one.number] else "✓" for policy in policies)]
-        for one in CORPUS
-    ]
+    rows = [[one.number, one.title, *marks(plan.names, policies, one)] for one in CORPUS]
     return Study(
         "incidents",
         "Incidents of serving engines\na step costs 10 ms and 0.1 ms per token of a prompt; ✗ breaks a bound",

@@ -19,12 +19,14 @@ def run(plan: StudyPlan, clock: Callable[[], float] = time.process_time) -> Stud
     seconds, latencies = clock() - start, found.recorder.latencies()
     skipped, times = 100 * found.skipped / found.steps, MILLION / plan.requests
     hours = latencies.end / 3600
-    rows = [
-        [
-            f"{plan.requests:,}", seconds, found.steps, skipped, hours, latencies.ttft(50), latencies.tbt(99)
-        ],
-        [f"{MILLION:,}, extrapolated", seconds * times, None, None, hours * times, None, None],
-    ]  # fmt: skip
-    title = f"Scale, {TRACE} at {RATE:g} req/s, chunks of 512\n{HARDWARE[plan.hardware].says}"
-    says = "A million was not run: its time is proportional, since the rate is one that is served without a backlog."
-    return Study("scale", title, COLUMNS, rows, (says,))
+    ran = [f"{plan.requests:,}", seconds, found.steps, skipped, hours, latencies.ttft(50), latencies.tbt(99)]
+    million = [f"{MILLION:,}, extrapolated", seconds * times, None, None, hours * times, None, None]
+    return Study(
+        "scale",
+        f"Scale, {TRACE} at {RATE:g} req/s, chunks of 512\n{HARDWARE[plan.hardware].says}",
+        COLUMNS,
+        [ran, million],
+        (
+            "A million was not run: its time is proportional, since the rate is one that is served without a backlog.",
+        ),
+    )

@@ -1,6 +1,6 @@
 """Serves a trace in the simulator, by one of the schedulers that the paper compares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -77,9 +77,9 @@ def serve_trace(
     return simulation.run()
 
 
-def median_tbt(found: Sequence[Latencies]) -> float:
-    """The median of the runs' P99 times between tokens, in seconds; runs without such a time do not count."""
-    return median(seconds for each in found if (seconds := each.tbt(99)) is not None)
+def medians(found: Sequence[Latencies], *figures: Callable[[Latencies], float | None]) -> list[float]:
+    """The median of each figure over the runs; runs without it do not count."""
+    return [median(seconds for each in found if (seconds := figure(each)) is not None) for figure in figures]
 
 
 def latencies_of_seeds(plan: StudyPlan, trace: str, rate: float, **options: Any) -> list[Latencies]:

@@ -42,16 +42,9 @@ def overhead(plan: StudyPlan) -> Study:
     rows = []
     for prompt in PROMPTS:
         whole = ttft(plan, prompt, prompt)
-        rows += [
-            [
-                prompt,
-                chunk,
-                ttft(plan, prompt, chunk),
-                ttft(plan, prompt, chunk) / whole,
-                PAPER[prompt][chunk],
-            ]
-            for chunk in CHUNKS
-        ]
+        for chunk in CHUNKS:
+            seconds = ttft(plan, prompt, chunk)
+            rows.append([prompt, chunk, seconds, seconds / whole, PAPER[prompt][chunk]])
     return Study(
         "overhead",
         f"Chunk overhead\n{HARDWARE[plan.hardware].says}",

@@ -12,12 +12,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart.
-
-    Args:
-        name: for its label.
-        points: (x, y), in the order of x.
-    """
+    """A line of a chart, through points (x, y) in the order of x."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -25,13 +20,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over one axis.
-
-    Args:
-        x, y: what the axes are, with units.
-        curves: which are drawn.
-        log_x, log_y: whether an axis is logarithmic.
-    """
+    """Curves over one axis; `x` and `y` say what the axes are, with units."""
 
     x: str
     y: str

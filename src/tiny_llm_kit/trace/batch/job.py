@@ -1,8 +1,8 @@
 """A batch of prompts answered by the engine of Week 2 or 3: the work, and its output on a terminal."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -32,7 +32,6 @@ class BatchJob:
         prompts: the texts of the prompts.
         requests: one for each.
         slots: how many run at a time.
-        max_seq_len: tokens of a slot.
         recorder: of what happens.
         answer: answers all requests; it gets a listener for the events.
     """
@@ -42,7 +41,6 @@ class BatchJob:
     prompts: Sequence[str]
     requests: Sequence[Any]
     slots: int
-    max_seq_len: int
     recorder: Recorder
     answer: Callable[[Callable[[Event], object]], object]
 
@@ -50,23 +48,22 @@ class BatchJob:
     def failed(self) -> list[Any]:
         return [request for request in self.requests if request.error is not None]
 
-    def run(self, view: AbstractContextManager[Callable[[Event], object]]) -> None:
-        """Answer all prompts. Ctrl-C ends it between two steps, with every cache released."""
-        with view as show, interrupts_kept() as check_interrupt:
-
-            def on_event(event: Event) -> None:
-                self.recorder(event)
-                show(event)
-                check_interrupt()
-
-            self.answer(on_event)
-            check_interrupt()  # Ctrl-C may have come after the last event
-
     def report(self, make_view: Callable[["BatchJob", Console], Any], console: Console) -> bool:
-        """Run the batch and print its answers; return whether it was interrupted."""
+        """Run the batch and print its answers; return whether Ctrl-C was pressed.
+
+        That ends it between two steps, with every cache released.
+        """
         interrupted = False
         try:
-            self.run(make_view(self, console))
+            with make_view(self, console) as show, interrupts_kept() as check_interrupt:
+
+                def on_event(event: Event) -> None:
+                    self.recorder(event)
+                    show(event)
+                    check_interrupt()
+
+                self.answer(on_event)
+                check_interrupt()  # Ctrl-C may have come after the last event
         except KeyboardInterrupt:
             interrupted = True
         print_report(self, console, interrupted)
@@ -96,18 +93,25 @@ def make_job(
         CheckpointError: the template fails.
     """
     start, model, tokenizer, names = serving.clock(), serving.model, serving.tokenizer, serving.names
-    slots, limits = min(slots, len(prompts)), {"max_seq_len": max_seq_len, "sampling": sampling}
+    slots = min(slots, len(prompts))
     requests = [
-        names.Request(model, tokenizer, text, prompt_idx=number, **limits)
+        names.Request(model, tokenizer, text, prompt_idx=number, max_seq_len=max_seq_len, sampling=sampling)
         for number, text in enumerate(rendered_prompts(tokenizer, prompts, template))
     ]
-
-    def answer(on_event: Callable[[Event], object]) -> None:
-        heard = {"clock": serving.clock, "on_event": on_event}
-        names.batch_generate(model, tokenizer, requests, max_seq_len, slots, prefill_step, **heard)
-
+    answer = partial(
+        names.batch_generate,
+        model,
+        tokenizer,
+        requests,
+        max_seq_len,
+        slots,
+        prefill_step,
+        clock=serving.clock,
+    )
     recorder = recorder_of(requests, start, PROMISE)
-    return BatchJob(serving, backend, prompts, requests, slots, max_seq_len, recorder, answer)
+    return BatchJob(
+        serving, backend, prompts, requests, slots, recorder, lambda heard: answer(on_event=heard)
+    )
 
 
 def make_engine_job(
@@ -128,9 +132,7 @@ def make_engine_job(
     serving = Serving(names, engine.runner, tokenizer, engine.clock)
     recorder = recorder_of(sequences, start, engine.max_num_batched_tokens)
     slots = min(engine.options.max_num_seqs, len(prompts))
-    return BatchJob(
-        serving, engine.port.name, prompts, sequences, slots, engine.max_model_len, recorder, answer
-    )
+    return BatchJob(serving, engine.port.name, prompts, sequences, slots, recorder, answer)
 
 
 def rendered_prompts(tokenizer: "Tokenizer", prompts: Sequence[str], template: bool) -> list[str]:
@@ -182,10 +184,15 @@ def print_wrapped(console: Console, text: str, indent: str) -> None:
 
 def counts(job: BatchJob, ended: int, interrupted: bool) -> list[str]:
     """Totals of the run, and the device."""
-    total, recorder = len(job.requests), job.recorder
-    texts = [f"{ended} of {counted(total, 'prompt')}" if interrupted else counted(total, "prompt")]
-    if job.failed:
-        texts.append(f"{len(job.failed)} failed")
-    tokens = recorder.trace().num_tokens
-    texts += [counted(job.slots, "slot"), counted(recorder.steps, "step"), counted(tokens, "token")]
-    return [*texts, job.backend, job.serving.model.device, *["interrupted"] * interrupted]
+    prompts = counted(len(job.requests), "prompt")
+    texts = [
+        f"{ended} of {prompts}" if interrupted else prompts,
+        f"{len(job.failed)} failed" if job.failed else "",
+        counted(job.slots, "slot"),
+        counted(job.recorder.steps, "step"),
+        counted(job.recorder.trace().num_tokens, "token"),
+        job.backend,
+        job.serving.model.device,
+        "interrupted" if interrupted else "",
+    ]
+    return list(filter(None, texts))

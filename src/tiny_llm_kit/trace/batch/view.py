@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ...solution_types import Event
-from ..live import LineView, Tail
+from ..live import LineView, Tail, board_table
 from ..recorder import number_of
 from ..text import counted, one_line, shortened
 
@@ -68,23 +68,15 @@ class SlotBoard:
         return Group(Text(counts, no_wrap=True), self._table())
 
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, expand=True)
-        table.add_column("slot", justify="right", no_wrap=True)
-        table.add_column("request", justify="right", no_wrap=True)
-        table.add_column("phase", min_width=len("prefill"), no_wrap=True)
-        table.add_column("tokens", justify="right", no_wrap=True)
-        table.add_column("text", ratio=1, no_wrap=True)
-        for number, slot in enumerate(self.slots):
-            table.add_row(str(number), *self._cells(slot))
+        slot, request, tokens = (Column(name, justify="right") for name in ("slot", "request", "tokens"))
+        table = board_table(slot, request, Column("phase", min_width=len("prefill")), tokens)
+        for number, one in enumerate(self.slots):
+            phase, mine = Text(one.phase, STYLES[one.phase]), one.request
+            cells = ("", phase, "", Tail(""))
+            if mine is not None:
+                cells = str(number_of(mine) + 1), phase, str(len(mine.tokens)), Tail(mine.text)
+            table.add_row(str(number), *cells)
         return table
-
-    @staticmethod
-    def _cells(slot: Slot) -> tuple:
-        phase = Text(slot.phase, STYLES[slot.phase])
-        if slot.request is None:
-            return "", phase, "", Tail("")
-        request = slot.request
-        return str(number_of(request) + 1), phase, str(len(request.tokens)), Tail(request.text)
 
 
 class BatchLines(LineView):

@@ -1,7 +1,6 @@
 """The options of the demo that change what happens, and remedies for common problems; for `--help`."""
 
 import io
-from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -46,17 +45,11 @@ TROUBLES = (
 def help_text(columns: int = 80) -> str:
     """Both tables as text."""
     text = io.StringIO()
-    console = Console(width=columns, file=text, highlight=False)
-    console.print(
-        _table(("in the scheduler", "option", "what it does"), [(n, *row) for n, row in KNOBS.items()])
-    )
-    console.print()
-    console.print(_table(("trouble", "try"), TROUBLES))
+    knobs = Table("in the scheduler", "option", "what it does", box=None, pad_edge=False)
+    for name, row in KNOBS.items():
+        knobs.add_row(name, *row)
+    troubles = Table("trouble", "try", box=None, pad_edge=False)
+    for row in TROUBLES:
+        troubles.add_row(*row)
+    Console(width=columns, file=text, highlight=False).print(knobs, "", troubles, sep="\n")
     return text.getvalue()
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    shown = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        shown.add_row(*row)
-    return shown

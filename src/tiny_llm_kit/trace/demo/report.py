@@ -6,23 +6,23 @@ from rich.console import Console
 from rich.table import Table
 
 from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
-from ..workload import LONG
+from ..workload import LONG, SHORT
 from .runs import Demo, PolicyRun
 
-# Figures of which less is better: name, and function of a run.
-COMPARED = (
-    ("longest gap", lambda run: run.longest_gap),
-    ("short TTFT", lambda run: run.short_ttft),
-    ("long TTFT", lambda run: run.long_ttft),
-    ("total time", lambda run: run.total),
-)
+# Figures of which less is better: name -> function of a run.
+COMPARED = {
+    "longest gap": lambda run: run.trace.longest_gap,
+    "short TTFT": lambda run: run.median_ttft(SHORT),
+    "long TTFT": lambda run: run.median_ttft(LONG),
+    "total time": lambda run: run.trace.end,
+}
 # Shown only in the table, because they follow from the others.
-ALSO_SHOWN = (
-    ("short mean", lambda run: run.short_latency),
-    ("long mean", lambda run: run.long_latency),
-    ("requests/s", lambda run: run.requests_per_second),
-    ("tokens/s", lambda run: run.tokens_per_second),
-)
+ALSO_SHOWN = {
+    "short mean": lambda run: run.mean_latency(SHORT),
+    "long mean": lambda run: run.mean_latency(LONG),
+    "requests/s": lambda run: run.per_second(run.num_finished),
+    "tokens/s": lambda run: run.per_second(run.trace.num_tokens),
+}
 
 
 def seconds(value: float | None) -> str:
@@ -51,7 +51,7 @@ def table(runs: Sequence[PolicyRun]) -> Table:
         tokens = len(runs[0].requests[index].prompt_tokens)
         shown.add_row(spec.name, f"{spec.text_tokens:,}", f"{tokens:,}", *cells)
     shown.add_row()
-    for name, value in (*COMPARED, *ALSO_SHOWN):
+    for name, value in {**COMPARED, **ALSO_SHOWN}.items():
         shown.add_row(name, "", "", *(c for o in runs for c in (seconds(value(o)), "")), style="bold")
     return shown
 
@@ -61,16 +61,13 @@ def summary(baseline: PolicyRun, run: PolicyRun) -> list[str]:
 
     TTFT is the median of the prompts.
     """
-    changes = []
-    for name, value in COMPARED:
-        mine, other = value(run), value(baseline)
-        if mine is not None and other:
-            changes.append((name, mine / other - 1))
+    both = {name: (value(run), value(baseline)) for name, value in COMPARED.items()}
+    changes = {name: mine / other - 1 for name, (mine, other) in both.items() if mine is not None and other}
     if not changes:
         return [f"{run.policy.name}: nothing to compare"]
-    figures = ", ".join(f"{name} {percent(share)}" for name, share in changes)
-    won = [name for name, share in changes if share <= -NEAR]
-    lost = [name for name, share in changes if share >= NEAR]
+    figures = ", ".join(f"{name} {percent(share)}" for name, share in changes.items())
+    won = [name for name, share in changes.items() if share <= -NEAR]
+    lost = [name for name, share in changes.items() if share >= NEAR]
     verdict = f"won: {', '.join(won) or 'nothing'}; lost: {', '.join(lost) or 'nothing'}"
     return [f"{run.policy.name} against {baseline.policy.name}:", f"  {figures}", f"  {verdict}"]
 

@@ -7,7 +7,7 @@ from statistics import mean, median
 from ...solution_types import Request
 from ..serve import Listener, Service, Serving
 from ..trace import Trace
-from ..workload import LONG, SHORT, RequestSpec, Workload
+from ..workload import RequestSpec, Workload
 
 
 @dataclass(frozen=True)
@@ -133,53 +133,23 @@ class PolicyRun:
         """Seconds from sending a request to its end; None if it did not finish."""
         return self.trace.lanes[number].latency
 
-    @property
-    def short_ttft(self) -> float | None:
-        """Median seconds to the first token of the short prompts."""
-        return self._median_ttft(SHORT)
+    def median_ttft(self, kind: str) -> float | None:
+        """Median seconds to the first token, of the prompts of a kind; None if none had one."""
+        return median(known) if (known := self._known("ttft", kind)) else None
+
+    def mean_latency(self, kind: str) -> float | None:
+        """Mean seconds from sending to the end, of the prompts of a kind; None if none finished."""
+        return mean(known) if (known := self._known("latency", kind)) else None
+
+    def _known(self, figure: str, kind: str) -> list[float]:
+        lanes = (lane for lane, spec in zip(self.trace.lanes, self.specs, strict=True) if spec.kind == kind)
+        return [seconds for lane in lanes if (seconds := getattr(lane, figure)) is not None]
+
+    def per_second(self, count: int) -> float | None:
+        """A count divided by the seconds of the run; None for a run without time."""
+        return count / self.trace.end if self.trace.end else None
 
     @property
-    def long_ttft(self) -> float | None:
-        """Median seconds to the first token of the long prompts."""
-        return self._median_ttft(LONG)
-
-    def _median_ttft(self, kind: str) -> float | None:
-        times = [self.ttft(number) for number, spec in enumerate(self.specs) if spec.kind == kind]
-        known = [time for time in times if time is not None]
-        return median(known) if known else None
-
-    @property
-    def longest_gap(self) -> float | None:
-        """Longest time between two tokens of one request, in seconds."""
-        return self.trace.longest_gap
-
-    @property
-    def short_latency(self) -> float | None:
-        """Mean seconds from sending to the end, of the short prompts."""
-        return self._mean_latency(SHORT)
-
-    @property
-    def long_latency(self) -> float | None:
-        """Mean seconds from sending to the end, of the long prompts."""
-        return self._mean_latency(LONG)
-
-    def _mean_latency(self, kind: str) -> float | None:
-        times = [self.latency(number) for number, spec in enumerate(self.specs) if spec.kind == kind]
-        known = [time for time in times if time is not None]
-        return mean(known) if known else None
-
-    @property
-    def total(self) -> float:
-        """Seconds from the start to the last end."""
-        return self.trace.end
-
-    @property
-    def requests_per_second(self) -> float | None:
-        """Finished requests per second."""
-        ended = sum(lane.latency is not None for lane in self.trace.lanes)
-        return ended / self.total if self.total else None
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens per second, of all answers."""
-        return self.trace.num_tokens / self.total if self.total else None
+    def num_finished(self) -> int:
+        """Number of requests that came to their end."""
+        return len([lane for lane in self.trace.lanes if lane.latency is not None])

@@ -7,10 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...solution_types import Event, Request
-from ..live import LineView, LiveTable, Tail
+from ..live import LineView, LiveTable, Tail, board_table
 from ..text import one_line, shortened
 from ..workload import RequestSpec
 
+PHASES = {"prefill": "prompt", "resume": "prompt", "pause": "paused", "token": "answers", "finish": "done"}
 STYLES = {"waits": "dim", "prompt": "yellow", "paused": "magenta", "answers": "cyan", "done": "green"}
 
 
@@ -31,25 +32,16 @@ class RequestBoard:
             return
         index: int = event.request.prompt_idx
         self._request[index] = event.request
-        phases = {
-            "prefill": "prompt",
-            "resume": "prompt",
-            "pause": "paused",
-            "token": "answers",
-            "finish": "done",
-        }
-        self._phase[index] = phases.get(event.kind, self._phase[index])
+        self._phase[index] = PHASES.get(event.kind, self._phase[index])
 
     def __rich__(self) -> Table:
-        table = Table(box=None, pad_edge=False, expand=True)
-        for heading in ("request", "phase", "prompt", "answer"):
-            table.add_column(heading, no_wrap=True)
-        table.add_column("text", ratio=1, no_wrap=True)
+        table = board_table("request", "phase", "prompt", "answer")
         for spec, phase, request in zip(self._specs, self._phase, self._request, strict=True):
-            computed = min(request.offset, len(request.prompt_tokens)) if request else 0
-            total = len(request.prompt_tokens) if request else spec.tokens
-            answer = str(len(request.tokens)) if request else "0"
-            text = Tail(request.text if request else "")
+            total, cells = spec.tokens, ("0", "0", Tail(""))
+            if request is not None:
+                total = len(request.prompt_tokens)
+                cells = str(min(request.offset, total)), str(len(request.tokens)), Tail(request.text)
+            computed, answer, text = cells
             table.add_row(spec.name, Text(phase, STYLES[phase]), f"{computed}/{total}", answer, text)
         return table
 

@@ -80,6 +80,13 @@ class IncidentCase:
     says: str = ""
 
 
+def case(*requests: Sent, bounds: Mapping[str, float | tuple[float, float]], **others: Any) -> IncidentCase:
+    """A case, with its bounds as texts: "gap A" or "ttft s*" -> the limit, or the least and the most."""
+    limits = {name: limit if isinstance(limit, tuple) else (0.0, limit) for name, limit in bounds.items()}
+    made = [Bound(*name.split(), most=most, least=least) for name, (least, most) in limits.items()]
+    return IncidentCase(requests, tuple(made), **others)
+
+
 @dataclass(frozen=True)
 class Incident:
     """A public incident of a serving engine.
@@ -97,6 +104,11 @@ class Incident:
     threads: tuple[str, ...]
     mechanism: str
     cases: tuple[IncidentCase, ...]
+
+    @classmethod
+    def of(cls, number: int, title: str, threads: str, mechanism: str, *cases: IncidentCase) -> "Incident":
+        """An incident whose threads are separated by blanks."""
+        return cls(number, title, tuple(threads.split()), mechanism, cases)
 
     @property
     def links(self) -> list[str]:

@@ -11,27 +11,13 @@ from itertools import count
 from typing import Any
 
 from ...solution_types import AnswerSequence, Event, ServingPackage
+from ..serve import EndlessTokenizer
 from ..workload import RequestSpec
 from .decode_stretch import skip_decodes
 from .simulated_model import SimulatedPackedModel
 from .step_cost import INCIDENTS, StepCost
 
 COLLECT = 256  # requests that have ended are forgotten in groups of this size
-
-
-class SilentTokenizer:
-    """A tokenizer without an end token that decodes every token to nothing, so every answer has its full length."""
-
-    eos_token_ids: frozenset[int] = frozenset()
-
-    def detokenizer(self) -> "SilentTokenizer":
-        return self
-
-    def add(self, token: int) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 class StuckScheduler(RuntimeError):
@@ -89,7 +75,7 @@ class Simulation:
             self.model, self.allocator, clock=self.clock, on_event=self._emit, **options
         )
         self.steps = self.skipped = 0  # steps of the scheduler, and those of them that were skipped
-        self._on_event, self._tokenizer = on_event, SilentTokenizer()
+        self._on_event, self._tokenizer = on_event, EndlessTokenizer()
         self._jumps = jump and on_event is None and hasattr(recorder, "stretch")
         self._order = count()  # breaks ties: actions at the same time run in the order of their calls
         self._happenings: list[tuple[float, int, Callable[[], object]]] = []
@@ -101,11 +87,7 @@ class Simulation:
         heapq.heappush(self._happenings, (time, next(self._order), action))
 
     def send(self, spec: RequestSpec, number: int) -> AnswerSequence:
-        """Send a request at its time.
-
-        Returns:
-            The `Sequence`, to inspect or abort.
-        """
+        """Send a request at its time; return its `Sequence`, to inspect or abort."""
         sequence = self._sequence(spec, number)
         self.at(spec.time, lambda: self._arrive(sequence, spec.time))
         return sequence
@@ -153,11 +135,7 @@ class Simulation:
         return self
 
     def advance(self, until: float = math.inf) -> bool:
-        """Run a step, or jump to the next arrival.
-
-        Returns:
-            Whether there was anything to do.
-        """
+        """Run a step, or jump to the next arrival; return whether there was anything to do."""
         self._happen()
         if self.scheduler.has_work_remaining():
             self._step(until)
@@ -168,10 +146,7 @@ class Simulation:
         return True
 
     def _happen(self) -> None:
-        """Run all due actions.
-
-        A request that arrives during a step is added after it.
-        """
+        """Run all due actions; a request that arrives during a step is added after it."""
         while self._happenings and self._happenings[0][0] <= self.clock():
             heapq.heappop(self._happenings)[2]()
 
