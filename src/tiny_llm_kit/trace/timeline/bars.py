@@ -4,7 +4,7 @@ Names are beside the drawing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..trace import Lane, Span, Trace
 from .words import described, lane_title
@@ -13,8 +13,7 @@ WIDTH, LANE, BAR = 1000, 26, 18  # units across, pixels of a lane and of a bar i
 THIN = ("waiting", "queued", "paused")
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One span: its classes in the style sheet, its rectangle, and its text."""
 
     style: str
@@ -25,8 +24,7 @@ class Bar:
     text: str
 
 
-@dataclass(frozen=True)
-class DrawnLane:
+class DrawnLane(NamedTuple):
     """One request: its title, and its bars from left to right."""
 
     title: str

@@ -12,7 +12,7 @@ from ..simulation.step_cost import AdditiveCost
 from ..trace import WHOLE, Trace
 from ..workload import Workload
 from . import chrome, page, terminal
-from .figures import Figure, figures
+from .figures import figures
 
 SIZES = (32, 64, 128, 256, 512, 1024, WHOLE)
 PROVENANCE = {"model": "simulated", "virtual_time": True}
@@ -44,13 +44,7 @@ def every_size(workload: Workload, names: ServingPackage, costs: AdditiveCost | 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The two runs.
-
-    Args:
-        workload: the requests that were served.
-        names: the module `serving` of the solution.
-        before, after: whole prompts, and chunks of the agreed size.
-    """
+    """The two runs of a workload: whole prompts, and chunks of the agreed size."""
 
     workload: Workload
     names: ServingPackage
@@ -83,15 +77,11 @@ class Comparison:
             f"{source['device']}. Times vary from run to run."
         )
 
-    @property
-    def rows(self) -> list[Figure]:
-        return list(figures(self.before, self.after))
-
     def show(self, console: Any) -> None:
         """Draw both runs on a terminal."""
         console.print(self.about)
         console.print()
-        terminal.show(console, self.before, self.after, self.rows)
+        terminal.show(console, self.before, self.after, figures(self.before, self.after))
 
     def chrome_trace(self) -> str:
         """Both runs as a file for ui.perfetto.dev."""
@@ -101,4 +91,5 @@ class Comparison:
         """Both runs as a page, with the same requests in chunks of every size in virtual time."""
         costs = None if self.is_simulated else fit_traces([self.before, self.after])
         sizes = every_size(self.workload, self.names, costs)
-        return page.html(self.about, self.before, self.after, self.rows, sizes, costs)
+        rows = figures(self.before, self.after)
+        return page.html(self.about, self.before, self.after, rows, sizes, costs)

@@ -13,7 +13,7 @@ from ..template import render
 from ..text import counted
 from ..trace import WHOLE, Lane, Trace
 from . import bars
-from .figures import Figure
+from .figures import Row
 from .words import MEANINGS, duration
 
 
@@ -21,7 +21,7 @@ def html(
     about: str,
     before: Trace,
     after: Trace,
-    rows: Sequence[Figure],
+    rows: Sequence[Row],
     runs: Sequence[Trace],
     costs: AdditiveCost | None,
 ) -> str:

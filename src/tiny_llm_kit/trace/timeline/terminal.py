@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ..text import counted
 from ..trace import Lane, Span, Trace
-from .figures import Figure
+from .figures import Row
 from .words import duration
 
 COLUMNS = 88
@@ -25,7 +25,7 @@ QUEUED = ("·", "dim")
 CHUNKS = (("█", "yellow"), ("▓", "yellow"))
 
 
-def show(console: Console, before: Trace, after: Trace, rows: Iterable[Figure]) -> None:
+def show(console: Console, before: Trace, after: Trace, rows: Iterable[Row]) -> None:
     """Print both charts, then the table."""
     width = max(3 * LABEL, min(COLUMNS, console.width))
     end = max(before.end, after.end)
@@ -34,7 +34,12 @@ def show(console: Console, before: Trace, after: Trace, rows: Iterable[Figure]) 
     for character, style, meaning in LEGEND:
         _line(console, Text.assemble((f"{character:>2}  ", style), meaning))
     console.print()
-    _show_figures(console, before, after, rows)
+    table = Table("", before.title, after.title, "", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _show_run(console: Console, name: str, trace: Trace, end: float, width: int) -> None:
@@ -78,15 +83,6 @@ def axis(width: int, end: float) -> str:
     columns = width - LABEL - 1
     half = left + middle.rjust(columns // 2 + len(middle) // 2 - len(left))
     return " " * (LABEL + 1) + half + right.rjust(columns - len(half))
-
-
-def _show_figures(console: Console, before: Trace, after: Trace, rows: Iterable[Figure]) -> None:
-    table = Table("", before.title, after.title, "", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*row.texts)
-    console.print(table)
 
 
 def _line(console: Console, text: Text) -> None:

@@ -1,5 +1,7 @@
 """Texts of the drawings: spans, requests and figures."""
 
+from collections import Counter
+
 from ..trace import Lane, Span, Trace
 
 MEANINGS = {
@@ -14,25 +16,16 @@ MEANINGS = {
 
 def described(trace: Trace) -> list[tuple[Span, str, str]]:
     """Every span with its name and its details."""
-    counted: dict[int, int] = {}
-    totals = {lane.request: len(_chunks(trace, lane)) for lane in trace.lanes}
+    totals = Counter(span.request for span in trace.spans if span.kind == "chunk")
+    counted: Counter[int] = Counter()
     found = []
     for span in trace.spans:
+        name, total = span.kind, totals[span.request]
         if span.kind == "chunk":
-            counted[span.request] = counted.get(span.request, 0) + 1
-        number, total = counted.get(span.request, 0), totals[span.request]
-        found.append((span, _name(span, number, total), _details(trace, span)))
+            counted[span.request] += 1
+            name = f"chunk {counted[span.request]} of {total}" if total > 1 else "whole prompt"
+        found.append((span, name, _details(trace, span)))
     return found
-
-
-def _chunks(trace: Trace, lane: Lane) -> list[Span]:
-    return [span for span in trace.of(lane) if span.kind == "chunk"]
-
-
-def _name(span: Span, number: int, total: int) -> str:
-    if span.kind != "chunk":
-        return span.kind
-    return f"chunk {number} of {total}" if total > 1 else "whole prompt"
 
 
 def _details(trace: Trace, span: Span) -> str:
