@@ -13,11 +13,11 @@ from tiny_llm_kit.trace.incidents import (
     CORPUS,
     Bound,
     IncidentCase,
+    IncidentRun,
     Sent,
     failures,
     group,
     incident,
-    run_case,
 )
 from tiny_llm_kit.trace.incidents.table import broken_by
 from tiny_llm_kit.trace.simulation.step_cost import Line
@@ -235,7 +235,7 @@ def test_no_single_rule_passes_both_of_a_pair(monkeypatch):
 def test_a_short_prompt_waits_three_steps_whenever_it_comes(at):
     """Also behind two long ones, of which the older has aged."""
     requests = (*group(2, Sent("L", 0, 16_384, 4), every=10), Sent("s", at, 200, 4))
-    assert not run_case(s, "slack", IncidentCase(requests, (Bound("ttft", "s", 3 * STEP),))).broken()
+    assert not IncidentRun(s, "slack", IncidentCase(requests, (Bound("ttft", "s", 3 * STEP),))).broken()
 
 
 @pytest.mark.parametrize("at", [50, 9_000])
@@ -243,23 +243,23 @@ def test_an_urgent_request_finds_its_blocks_whenever_it_comes(at):
     """Batch requests hold all memory. Who is preempted for a block has no decode in the same plan."""
     requests = (*group(4, Sent("b", 0, 400, 900, priority="batch")), Sent("vip", at, 600, 10))
     bounds = (Bound("ttft", "vip", 3 * STEP), Bound("preemptions", "vip", 0))
-    assert not run_case(s, "slack", IncidentCase(requests, bounds, blocks=170)).broken()
+    assert not IncidentRun(s, "slack", IncidentCase(requests, bounds, blocks=170)).broken()
 
 
 def test_max_preemptions_of_0_turns_preemption_by_class_off():
     case = incident(13).cases[0]
-    run = run_case(s, "slack", case, max_preemptions=0)
+    run = IncidentRun(s, "slack", case, max_preemptions=0)
     assert run.preemptions("*") == 0 and run.ttft("vip") > 4_000
 
 
 def test_a_batch_request_is_not_starved_by_endless_interactive_ones():
     requests = (Sent("b", 0, 3_000, 50, priority="batch"), *group(300, Sent("i", 5, 300, 5), every=40))
     case = IncidentCase(requests, (Bound("end", "b", 16_000),), options={"max_num_seqs": 4})
-    assert not run_case(s, "slack", case).broken()
+    assert not IncidentRun(s, "slack", case).broken()
 
 
 def test_a_small_rest_of_a_prompt_does_not_make_a_pause_longer_than_the_target():
     """With steps of one kind, two tokens that are left after a whole chunk wait for the decodes."""
     requests = (Sent("A", 0, 16, 100), Sent("L", 50, 514, 1), Sent("M", 50, 1_026, 1))
     case = IncidentCase(requests, (Bound("gap", "A", 75),), target=75, options={"mixed_steps": False})
-    assert not run_case(s, "slack", case).broken()
+    assert not IncidentRun(s, "slack", case).broken()

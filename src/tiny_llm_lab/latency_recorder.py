@@ -21,12 +21,10 @@ class Latencies:
     """Latencies of a run, in seconds.
 
     Args:
-        ttfts: of each request that has a token, the time from its arrival to the first.
-        delays: of each request that has begun, the time from its arrival to its admission.
-        gaps: times between two tokens of a request, in groups of equal ones.
-        weights: how many gaps each group has.
-        requests: how many have arrived.
-        failed: how many ended with an error, or were aborted.
+        ttfts: from each arrival to the first token.
+        delays: from each arrival to the admission.
+        gaps, weights: times between two tokens of a request, in groups of equal ones, and the sizes of the groups.
+        requests, failed: how many arrived; how many ended with an error, or were aborted.
         tokens: of all answers.
         end: when the last token came, since the first arrival.
     """
@@ -125,7 +123,6 @@ class LatencyRecorder:
         """The latencies recorded so far."""
         import numpy as np
 
-        seconds = map(np.array, (self._ttfts, self._delays, self._gaps, self._weights))
-        ttfts, delays, gaps, weights = seconds
+        samples = map(np.array, (self._ttfts, self._delays, self._gaps, self._weights))
         end = self._end - (self._first or 0.0)
-        return Latencies(ttfts, delays, gaps, weights, self.requests, self.failed, self.tokens, end)
+        return Latencies(*samples, self.requests, self.failed, self.tokens, end)

@@ -160,39 +160,28 @@ class ServerSoak(Harness[ServerCounts]):
 
 
 async def visit_all(port: int, visits: list[Visit]) -> list[Seen]:
-    """Run all clients, each at its time.
-
-    Raises:
-        SoakError: one of them got no answer, or a wrong kind of answer.
-    """
+    """Run all clients, each at its time."""
     start, address = time.monotonic(), f"http://{BackgroundServer.host}:{port}/v1"
     async with AsyncOpenAI(base_url=address, api_key="none", max_retries=0, timeout=PATIENCE) as api:
 
-        async def one(visit: Visit) -> Seen:
+        async def come(visit: Visit) -> Seen:
+            """Run one client, which retries whenever it is refused."""
+            seen = Seen()
             await asyncio.sleep(start + visit.time - time.monotonic())
-            try:
-                return await asyncio.wait_for(come(api, visit), PATIENCE)
-            except asyncio.TimeoutError:
-                raise SoakError(f"a client has no answer after {PATIENCE:.0f} seconds") from None
+            while (wait := await ask(api, visit, seen)) is not None:
+                seen.refused += 1
+                await asyncio.sleep(wait)
+            return seen
 
-        return list(await asyncio.gather(*map(one, visits)))
-
-
-async def come(api: AsyncOpenAI, visit: Visit) -> Seen:
-    """Run one client, which retries whenever it is refused.
-
-    Raises:
-        SoakError: the server answered something else than 200 or 429, or ended in the middle of an answer.
-    """
-    seen = Seen()
-    while (wait := await ask(api, visit, seen)) is not None:
-        seen.refused += 1
-        await asyncio.sleep(wait)
-    return seen
+        return list(await asyncio.gather(*map(come, visits)))
 
 
 async def ask(api: AsyncOpenAI, visit: Visit, seen: Seen) -> float | None:
-    """Send one request and record it in `seen`; if refused, return the seconds until the retry."""
+    """Send one request and record it in `seen`; if refused, return the seconds until the retry.
+
+    Raises:
+        SoakError: the server answered something else than 200 or 429, or nothing for `PATIENCE` seconds.
+    """
     try:
         await (read_stream if visit.streams else read_whole)(api, visit, seen)
     except RateLimitError as refused:

@@ -47,15 +47,11 @@ def sweep(
 
 
 def figures_of(trace: Trace, workload: Workload) -> dict[str, Any]:
-    """The figures of one run in seconds.
-
-    Every TTFT of the long and of the short prompts, TBT p50 and p99, the longest gap, the stalls against what was
-    promised, and the time of all.
-    """
+    """Figures of one run in seconds, `ttft` of each prompt, and the stalls against what was promised."""
 
     def ttft(kind: str) -> list[float]:
-        specs = zip(workload.requests, trace.lanes, strict=True)
-        return sorted(ttft for spec, lane in specs if spec.kind == kind and (ttft := lane.ttft) is not None)
+        lanes = [lane for spec, lane in zip(workload.requests, trace.lanes, strict=True) if spec.kind == kind]
+        return sorted(lane.ttft for lane in lanes if lane.ttft is not None)
 
     return {
         "ttft_long": ttft(LONG),

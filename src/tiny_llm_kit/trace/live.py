@@ -56,11 +56,7 @@ def board_table(*columns: str | Column) -> Table:
 
 
 class LineView:
-    """A view that only writes lines.
-
-    Args:
-        console: where the lines go.
-    """
+    """A view that only writes lines."""
 
     def __init__(self, console: Console):
         self._console = console

@@ -44,9 +44,7 @@ def read_prompts(file: str) -> list[str]:
     """
     name = "standard input" if file == STANDARD_INPUT else file
     try:
-        text = (
-            _bytes(file).decode().removeprefix("\ufeff")
-        )  # some editors begin a file with a byte order mark
+        text = _bytes(file).decode().removeprefix("\ufeff")  # the byte order mark of some editors
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:

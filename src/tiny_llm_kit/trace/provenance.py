@@ -48,10 +48,8 @@ def warn_if_busy() -> None:
     """Print one line on standard error if more processes want to run than there are cores: times say little then."""
     now, cores = load() or 0.0, os.cpu_count() or 1
     if now > cores:
-        print(
-            f"warning: the load is {now:.1f} on {cores} cores: measured times will be too long",
-            file=sys.stderr,
-        )
+        text = f"warning: the load is {now:.1f} on {cores} cores: measured times will be too long"
+        print(text, file=sys.stderr)
 
 
 def settled_load(seconds: int = 300) -> float:

@@ -33,9 +33,7 @@ class Recorder:
         self._lanes: dict[int, Lane] = {}
         self._spans: list[Span] = []
         self._since: dict[int, tuple[str, float]] = {}  # why a request waits, and since when
-        self._chunks: list[
-            tuple[float, int]
-        ] = []  # (start, tokens) of chunks for which running requests wait
+        self._chunks: list[tuple[float, int]] = []  # start and tokens; running requests wait for them
 
     def __call__(self, event: Event) -> None:
         self._now = event.time - self.begin(event.time)

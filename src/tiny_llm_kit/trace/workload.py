@@ -6,7 +6,7 @@ requests arrive in seconds.
 """
 
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LONG, SHORT, RUNNING = "long", "short", "running"
 
@@ -75,8 +75,8 @@ class Workload:
 def mixed(tokens: int = 1024, answer: int = 32) -> Workload:
     """A workload of three long prompts and ten short ones, five at a time, all there at the start."""
     long, short = RequestSpec(LONG, tokens, answer), RequestSpec(SHORT, 8, answer)
-    says = f"3 prompts of {tokens:,} tokens, then 10 of 8, all there at the start; 5 slots"
-    return Workload("mixed", says, (long,) * 3 + (short,) * 10)
+    about = f"3 prompts of {tokens:,} tokens, then 10 of 8, all there at the start; 5 slots"
+    return Workload("mixed", about, (long,) * 3 + (short,) * 10)
 
 
 def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
@@ -86,9 +86,9 @@ def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
     and a decode in turns; the long one arrives during the 16th decode that follows. Of the gaps between 4 · 96 tokens
     the longest four are more than one per cent: p99 is one of them.
     """
-    says = f"4 requests decode {answer} tokens; a prompt of {tokens:,} arrives"
+    about = f"4 requests decode {answer} tokens; a prompt of {tokens:,} arrives"
     running = (RequestSpec(RUNNING, 16, answer),) * 4
-    return Workload("decode-heavy", says, (*running, RequestSpec(LONG, tokens, 8, arrives=23)))
+    return Workload("decode-heavy", about, (*running, RequestSpec(LONG, tokens, 8, arrives=23)))
 
 
 def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
@@ -114,12 +114,9 @@ def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> W
     ends before they do.
     """
     arrives, chunks = 2 * decodes + 1, -(-tokens // promise)
-    running = tuple(
-        RequestSpec(RUNNING, min(20, promise), decodes + chunks + 16, name=name)
-        for name in string.ascii_uppercase[:decodes]
-    )
-    long = RequestSpec(LONG, tokens, 8, arrives, "long")
-    late = RequestSpec(SHORT, 20, 8, arrives, "late")
+    one = RequestSpec(RUNNING, min(20, promise), decodes + chunks + 16)
+    running = (replace(one, name=name) for name in string.ascii_uppercase[:decodes])
+    long, late = RequestSpec(LONG, tokens, 8, arrives, "long"), RequestSpec(SHORT, 20, 8, arrives, "late")
     running_text = f"{decodes} requests run" if decodes > 1 else "1 request runs"
     size = "1 token" if tokens == 1 else f"{tokens:,} tokens"
     says = f"{running_text} when a prompt of {size} arrives, and a short one behind it."

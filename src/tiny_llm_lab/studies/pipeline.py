@@ -35,12 +35,7 @@ def kind_of(before: StepWork, after: StepWork) -> str:
 
 
 class Pipeline:
-    """Stages through which micro-batches pass in order.
-
-    Args:
-        cost: seconds of a step on all stages together; each takes the same share.
-        stages: how many.
-    """
+    """Stages through which micro-batches pass in order; each takes the same share of a step's cost."""
 
     def __init__(self, cost: StepCost, stages: int = STAGES):
         self.cost, self.stages = cost, stages
@@ -51,15 +46,12 @@ class Pipeline:
         self._last: StepWork | None = None
 
     def send(self, work: StepWork, ready: float, is_late: bool = False) -> float:
-        """Send a micro-batch through the pipeline.
+        """Send a micro-batch through the pipeline; return when the last stage has ended it.
 
         Args:
             work: what it computes.
             ready: seconds; the first stage does not begin before.
             is_late: whether it waited for requests: then no bubble is counted before it.
-
-        Returns:
-            When the last stage has ended it.
         """
         share, end = self.cost.seconds(work) / self.stages, ready
         for stage, free in enumerate(self._ends):
@@ -75,7 +67,7 @@ class Pipeline:
 
     @property
     def end(self) -> float:
-        """Seconds when the last stage has finished everything."""
+        """When the last stage has finished everything."""
         return self._ends[-1]
 
 
@@ -88,12 +80,7 @@ def pass_in_turns(cost: StepCost, works: Iterable[StepWork], stages: int = STAGE
 
 
 class PipelinedModel(SimulatedPackedModel):
-    """A simulated model whose steps are micro-batches in a shared pipeline.
-
-    Args:
-        pipeline: the pipeline that computes the steps.
-        sampled, max_model_len: see `SimulatedPackedModel`.
-    """
+    """A simulated model whose steps are micro-batches in a shared pipeline."""
 
     def __init__(self, pipeline: Pipeline, sampled: Callable[[int], Sampled], max_model_len: int):
         super().__init__(sampled, pipeline.cost, max_model_len)

@@ -1,0 +1,1 @@
+"""A batch of prompts: the job, and its views on a terminal."""

@@ -29,8 +29,7 @@ class BatchJob:
     Args:
         serving: model and scheduler.
         backend: its port.
-        prompts: the texts of the prompts.
-        requests: one for each.
+        prompts: the texts of the prompts, with a request for each.
         slots: how many run at a time.
         recorder: of what happens.
         answer: answers all requests; it gets a listener for the events.
@@ -86,50 +85,40 @@ def make_job(
 
     Args:
         template: whether prompts get the model's chat template.
-        sampling: `SamplingParams` of every request; greedy when None.
+        sampling: of every request; greedy when None.
         prefill_step: tokens of a chunk, at most; None computes prompts whole.
 
     Raises:
         CheckpointError: the template fails.
     """
     start, model, tokenizer, names = serving.clock(), serving.model, serving.tokenizer, serving.names
-    slots = min(slots, len(prompts))
+    slots, texts = min(slots, len(prompts)), rendered_prompts(tokenizer, prompts, template)
     requests = [
         names.Request(model, tokenizer, text, prompt_idx=number, max_seq_len=max_seq_len, sampling=sampling)
-        for number, text in enumerate(rendered_prompts(tokenizer, prompts, template))
+        for number, text in enumerate(texts)
     ]
-    answer = partial(
-        names.batch_generate,
-        model,
-        tokenizer,
-        requests,
-        max_seq_len,
-        slots,
-        prefill_step,
-        clock=serving.clock,
-    )
-    recorder = recorder_of(requests, start, PROMISE)
-    return BatchJob(
-        serving, backend, prompts, requests, slots, recorder, lambda heard: answer(on_event=heard)
-    )
+
+    def answer(on_event: Callable[[Event], object]) -> None:
+        batch = partial(names.batch_generate, clock=serving.clock, on_event=on_event)
+        batch(model, tokenizer, requests, max_seq_len, slots, prefill_step)
+
+    return BatchJob(serving, backend, prompts, requests, slots, recorder_of(requests, start, PROMISE), answer)
 
 
 def make_engine_job(
     engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: SamplingParams | None = None
 ) -> BatchJob:
     """A batch on Week 3's engine, whose options limit how many requests run at a time."""
-    start, tokenizer, names = engine.clock(), engine.tokenizer, engine.names
+    start, tokenizer, params = engine.clock(), engine.tokenizer, sampling or engine.names.SamplingParams()
     texts = rendered_prompts(tokenizer, prompts, template)
-    asked = [
-        engine.request(text, tokenizer.encode(text), sampling or names.SamplingParams()) for text in texts
-    ]
+    asked = [engine.request(text, tokenizer.encode(text), params) for text in texts]
     sequences = [sequence for request in asked for sequence in request.sequences]
 
     def answer(on_event: Callable[[Event], object]) -> None:
         with engine.heard_by(on_event):
             engine.run(asked)
 
-    serving = Serving(names, engine.runner, tokenizer, engine.clock)
+    serving = Serving(engine.names, engine.runner, tokenizer, engine.clock)
     recorder = recorder_of(sequences, start, engine.max_num_batched_tokens)
     slots = min(engine.options.max_num_seqs, len(prompts))
     return BatchJob(serving, engine.port.name, prompts, sequences, slots, recorder, answer)

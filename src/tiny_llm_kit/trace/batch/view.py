@@ -80,12 +80,7 @@ class SlotBoard:
 
 
 class BatchLines(LineView):
-    """A listener that prints a line when a request starts, and one when it ends.
-
-    Args:
-        console: where the lines are written.
-        prompts: texts of the prompts, by request number.
-    """
+    """A listener that prints a line when a request starts, and one when it ends; `prompts` are their texts."""
 
     def __init__(self, console: Console, prompts: Sequence[str]):
         super().__init__(console)

@@ -50,13 +50,7 @@ POLICIES = (
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo's model, requests and options.
-
-    Args:
-        serving: model and scheduler.
-        specs: the requests.
-        knobs: the options of the runs.
-    """
+    """The demo's model, requests and options."""
 
     serving: Serving
     specs: Sequence[RequestSpec]
@@ -114,10 +108,9 @@ class PolicyRun:
     """The latencies of all requests under one policy.
 
     Args:
-        policy: the policy of the run.
-        specs: the requests that were sent.
-        requests: the same requests, as objects of the solution.
-        trace: the recorded trace.
+        policy: of the run.
+        specs, requests: what was sent, and the same as objects of the solution.
+        trace: what was recorded.
     """
 
     policy: DemoPolicy

@@ -11,11 +11,7 @@ IDLE = 0.002  # seconds between two polls when idle
 
 
 class Streams:
-    """A listener that holds the text of every request, piece by piece as it comes.
-
-    Args:
-        count: of the requests.
-    """
+    """A listener that holds the texts of `count` requests, piece by piece as they come."""
 
     def __init__(self, count: int):
         self._pieces = [asyncio.Queue() for _ in range(count)]

@@ -16,11 +16,7 @@ STYLES = {"waits": "dim", "prompt": "yellow", "paused": "magenta", "answers": "c
 
 
 class RequestBoard:
-    """The state of every request: a listener for scheduler events that draws itself with rich.
-
-    Args:
-        specs: the requests that were sent.
-    """
+    """The state of the requests that were sent: a listener for scheduler events that draws itself with rich."""
 
     def __init__(self, specs: Sequence[RequestSpec]):
         self._specs = specs
@@ -47,12 +43,7 @@ class RequestBoard:
 
 
 class DemoLines(LineView):
-    """A listener that prints every first token, pause and end, in seconds since the first arrival.
-
-    Args:
-        console: where the lines go.
-        specs: the requests that were sent.
-    """
+    """A listener that prints every first token, pause and end, in seconds since the first arrival."""
 
     SHOWN = 38  # characters of an answer: after "length, 100 tokens" the line fits into 80
 
@@ -63,11 +54,11 @@ class DemoLines(LineView):
 
     def __call__(self, event: Event) -> None:
         self._start = event.time if self._start is None else self._start
-        if event.request is not None and (says := self._says(event)):
+        if event.request is not None and (news := self._news(event)):
             name = self._specs[event.request.prompt_idx].name
-            self.write(f"  {event.time - self._start:6.2f} s  {name:<8}  {says}")
+            self.write(f"  {event.time - self._start:6.2f} s  {name:<8}  {news}")
 
-    def _says(self, event: Event) -> str | None:
+    def _news(self, event: Event) -> str | None:
         request = event.request
         if event.kind == "pause":
             return f"makes room at {request.offset} of {len(request.prompt_tokens)} tokens"
@@ -84,10 +75,6 @@ class Pieces(LineView):
     """Streamed texts, printed as a line for every few words.
 
     The table of a terminal shows each piece at once.
-
-    Args:
-        console: where the lines go.
-        specs: the requests that were sent.
     """
 
     LENGTH = 40  # characters of a line, at least

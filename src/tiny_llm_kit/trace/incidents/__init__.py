@@ -2,10 +2,9 @@
 
 from .corpus import CORPUS, incident
 from .incident import Bound, Incident, IncidentCase, Sent, group
-from .incident_run import BUDGET, IncidentRun, failures, run_case
+from .incident_run import IncidentRun, failures
 
 __all__ = [
-    "BUDGET",
     "CORPUS",
     "Bound",
     "Incident",
@@ -15,5 +14,4 @@ __all__ = [
     "failures",
     "group",
     "incident",
-    "run_case",
 ]

@@ -94,9 +94,7 @@ class IncidentRun:
         self.simulation.at(self.simulation.clock() + LATE, come_back)
 
     def _send(self, sent: Sent, number: int) -> AnswerSequence:
-        spec = RequestSpec(
-            SHORT, sent.prompt, sent.answer, time=sent.at / 1000, name=sent.name, priority=sent.priority
-        )
+        spec = RequestSpec(SHORT, sent.prompt, sent.answer, time=sent.at / 1000, priority=sent.priority)
         sequence = self.simulation.send(spec, number)
         if sent.aborted is not None:
             self.simulation.at(sent.aborted / 1000, sequence.abort)
@@ -159,7 +157,7 @@ class IncidentRun:
         return max(sequence.num_preemptions for sequence in self._sequences(of))
 
     def refused(self, of: str) -> float:
-        return len([sequence for sequence in self._sequences(of) if sequence.error is not None])
+        return len([one for one in self._sequences(of) if one.error is not None])
 
     def prompt_tokens(self, of: str) -> float:
         """The largest number of prompt tokens in one step."""
@@ -174,20 +172,14 @@ class IncidentRun:
         scheduler, allocator = self.simulation.scheduler, self.simulation.scheduler.allocator
         if not open_ and allocator.num_free + scheduler.num_returning < allocator.num_blocks:
             found.append("blocks were not freed")
-        return found + [
-            f"{bound}: {self.seen(bound):,.0f}, at most {bound.most:,.0f}"
-            if self.seen(bound) > bound.most
-            else f"{bound}: {self.seen(bound):,.0f}, at least {bound.least:,.0f}"
-            for bound in self.case.bounds
-            if not self.holds(bound)
-        ]
+        return found + [text for bound in self.case.bounds if (text := self._broken(bound))]
 
-    def seen(self, bound: Bound) -> float:
-        """The measured value that a bound limits."""
-        return getattr(self, bound.what)(bound.of)
-
-    def holds(self, bound: Bound) -> bool:
-        return bound.least <= self.seen(bound) <= bound.most + 1e-6
+    def _broken(self, bound: Bound) -> str:
+        seen = getattr(self, bound.what)(bound.of)
+        if bound.least <= seen <= bound.most + 1e-6:
+            return ""
+        limit = f"most {bound.most:,.0f}" if seen > bound.most else f"least {bound.least:,.0f}"
+        return f"{bound}: {seen:,.0f}, at {limit}"
 
 
 def measured_by(cost: StepCost) -> Callable[[int, int], float]:
@@ -211,11 +203,10 @@ def late_scheduler(kind: type) -> type:
 def late_allocator(
     names: ServingPackage, like: BlockAllocator, later: Callable[[Callable[[], None]], None]
 ) -> BlockAllocator:
-    """An allocator whose freed blocks come back late, as after a step that is still running on the device.
+    """An allocator like this one whose freed blocks come back late, as after a step that still runs on the device.
 
     Args:
         names: the module `serving` of a solution.
-        like: an allocator of the same size.
         later: called with a function that frees them.
     """
 
@@ -238,11 +229,6 @@ def late_allocator(
             self.blank += late
 
     return LateAllocator()
-
-
-def run_case(names: ServingPackage, policy: str, case: IncidentCase, **options: Any) -> IncidentRun:
-    """Run a trace of an incident by a policy."""
-    return IncidentRun(names, policy, case, **options)
 
 
 def failures(names: ServingPackage, policy: str, one: Incident, **options: Any) -> list[str]:

@@ -16,15 +16,12 @@ LEAST = 3  # steps: fewer are not worth it
 
 
 def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
-    """Advance the scheduler, its simulated model's clock and the recorder by a stretch.
+    """Advance the scheduler, its simulated model's clock and the recorder; return how many steps were skipped.
 
     Args:
         scheduler: between two steps.
         recorder: its `stretch(sequences, times)` takes the time of each token.
         until: seconds; a step that begins then or later is not skipped.
-
-    Returns:
-        How many steps were skipped.
     """
     if not _has_no_choice(scheduler):
         return 0
@@ -32,9 +29,7 @@ def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
     if most < LEAST:
         return 0
     times = _ends(scheduler, most)
-    steps = 1 + int(
-        (times[:-1] < until).sum()
-    )  # the first begins now, each other when the one before it ends
+    steps = 1 + int((times[:-1] < until).sum())  # the first begins now, each other as the one before it ends
     end = scheduler.clock.now = float(times[steps - 1])
     _advance(scheduler, steps, end)
     recorder.stretch(scheduler.running, times[:steps])
@@ -43,12 +38,9 @@ def skip_decodes(scheduler: Any, recorder: Any, until: float) -> int:
 
 def _has_no_choice(scheduler: Any) -> bool:
     """Whether no request waits or has ended, and every running one decodes."""
-    running = scheduler.running
-    return (
-        bool(running)
-        and not len(scheduler.waiting)
-        and all(each.is_decoding and not each.is_done for each in running)
-    )
+    if not scheduler.running or len(scheduler.waiting):
+        return False
+    return all(each.is_decoding and not each.is_done for each in scheduler.running)
 
 
 def _steps_without_an_end(scheduler: Any) -> int:

@@ -42,19 +42,29 @@ class SimulatedCache:
         self.offset = 0
 
 
-class SimulatedModel:
-    """A `ServingModel` whose steps take time.
+class SimulatedSteps:
+    """The clock of a simulated model.
 
     Args:
         cost: what a step takes.
         max_model_len: tokens of a prompt and its answer, at most.
     """
 
-    num_hidden_layers = 1
-    vocab_size = 1
+    num_hidden_layers = vocab_size = 1
+
+    def __init__(self, cost: StepCost, max_model_len: int):
+        self.cost, self.max_model_len, self.clock = cost, max_model_len, SimulatedClock()
+
+    def end_of(self, work: StepWork) -> float:
+        """When a step that begins now has ended."""
+        return self.clock.now + self.cost.seconds(work)
+
+
+class SimulatedModel(SimulatedSteps):
+    """A `ServingModel` whose steps take time."""
 
     def __init__(self, cost: StepCost = UNITS, max_model_len: int = 2**20):
-        self.cost, self.max_model_len, self.clock = cost, max_model_len, SimulatedClock()
+        super().__init__(cost, max_model_len)
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[KvCache]:
         return [SimulatedCache()]
@@ -72,7 +82,7 @@ class SimulatedModel:
         sample: bool,
     ) -> int | None:
         """See `ServingModel.prefill`."""
-        self.clock.now += self.cost.seconds(StepWork.of([(len(tokens), offset)]))
+        self.clock.now = self.end_of(StepWork.of([(len(tokens), offset)]))
         kv_cache[0].offset += len(tokens)
         return 0 if sample else None
 
@@ -86,26 +96,17 @@ class SimulatedModel:
     ) -> list[int | None]:
         """See `ServingModel.decode`."""
         seen = [offset + 1 for token, offset in zip(tokens, offsets, strict=True) if token is not None]
-        self.clock.now += self.cost.seconds(StepWork.of([], seen))
+        self.clock.now = self.end_of(StepWork.of([], seen))
         return [None if token is None else 0 for token in tokens]
 
 
-class SimulatedPackedModel:
-    """A `PackedModel` whose steps take time.
-
-    Args:
-        sampled: `Sampled` of a solution, which makes one of a token.
-        cost: what a step takes.
-        max_model_len: tokens of a prompt and its answer, at most.
-    """
-
-    num_hidden_layers = 1
-    vocab_size = 1
+class SimulatedPackedModel(SimulatedSteps):
+    """A `PackedModel` whose steps take time; `sampled` is `Sampled` of a solution, which makes one of a token."""
 
     def __init__(
         self, sampled: Callable[[int], Sampled], cost: StepCost = INCIDENTS, max_model_len: int = 2**20
     ):
-        self.cost, self.max_model_len, self.clock = cost, max_model_len, SimulatedClock()
+        super().__init__(cost, max_model_len)
         self.calls = 0
         self._chosen = sampled(0)  # it is never changed, so one is enough for all
 
@@ -114,7 +115,3 @@ class SimulatedPackedModel:
         self.calls += 1
         self.clock.now = self.end_of(StepWork.of_batch(batch))
         return [self._chosen] * len(batch.sample_rows)
-
-    def end_of(self, work: StepWork) -> float:
-        """When a step that begins now has ended."""
-        return self.clock.now + self.cost.seconds(work)

@@ -145,7 +145,7 @@ class AdditiveCost:
 
 @dataclass(frozen=True)
 class RooflineCost:
-    """Roofline cost: max(T_math, T_mem) plus an overhead, in seconds.
+    """Roofline cost: max(T_math, T_mem) plus an overhead, in seconds; the time to compute, and to read memory.
 
     Args:
         overhead: fixed cost of a step.
@@ -163,17 +163,10 @@ class RooflineCost:
     read: float
     tile: int = 1
 
-    def math(self, work: StepWork) -> Any:
-        """T_math: seconds of arithmetic."""
-        tiles = -(-(work.chunk_tokens + work.decodes) // self.tile)
-        return self.token * self.tile * tiles + self.pair * (work.chunk_pairs + work.decode_pairs)
-
-    def memory(self, work: StepWork) -> Any:
-        """T_mem: seconds of reading memory."""
-        return self.weights + self.read * (work.chunk_past + work.decode_pairs)
-
     def seconds(self, work: StepWork) -> Any:
-        math, memory = self.math(work), self.memory(work)
+        tiles = -(-(work.chunk_tokens + work.decodes) // self.tile)
+        math = self.token * self.tile * tiles + self.pair * (work.chunk_pairs + work.decode_pairs)
+        memory = self.weights + self.read * (work.chunk_past + work.decode_pairs)
         if isinstance(work.decode_pairs, int):
             return self.overhead + max(math, memory)
         import numpy as np

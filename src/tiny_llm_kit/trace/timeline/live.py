@@ -32,11 +32,7 @@ class LiveTimeline:
         self.html = render(file, model=model_name, questions=QUESTIONS, promise=PROMISE)
 
     def hello(self, engine: "LLMEngine") -> dict[str, Any]:
-        """The first message to each reader: the options of the engine.
-
-        Args:
-            engine: `LLMEngine`.
-        """
+        """The first message to each reader: the options of the engine."""
         options, most = engine.options, engine.max_num_batched_tokens
         least = options.max_num_seqs
         return {
@@ -54,12 +50,7 @@ class LiveTimeline:
         }
 
     def message(self, event: Event, engine: "LLMEngine") -> dict[str, Any] | None:
-        """An event as a message; None for one that the page does not draw.
-
-        Args:
-            event: `serving.events.Event`.
-            engine: the engine that emitted it.
-        """
+        """An event of the engine as a message; None for one that the page does not draw."""
         if event.kind == "step":
             return _step(event, engine)
         if event.kind not in OF_A_REQUEST:

@@ -65,7 +65,7 @@ def _source(found: Mapping[str, Any]) -> str:
     if found.get("virtual_time"):
         return f"{found['model']} model, virtual time"
     machine = found["machine"]
-    commit = f"commit {found['commit']}" + ", changed since" * found["changed_since_commit"]
+    commit = f"commit {found['commit']}{', changed since' if found['changed_since_commit'] else ''}"
     load = "" if machine["load_before"] is None else f", load {machine['load_before']} before"
     return (
         f"{found['model']}, {found['solution']}, {found['port']} port, {found['device']}; {machine['processor']}, "
@@ -80,7 +80,7 @@ def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: AdditiveCost | None) -> 
         pairs: each measured run with the same run in virtual time.
     """
     used = costs or measured_cost()
-    text = f"A chunk takes {_cost(used.prefill)}; a decode step {_cost(used.decode)}."
+    text = f"A chunk takes {_line(used.prefill)}; a decode step {_line(used.decode)}."
     if costs is None:
         return f"{text} These are the simulated model's own figures."
     near = "; ".join(
@@ -90,9 +90,9 @@ def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: AdditiveCost | None) -> 
     return f"{text} This was fitted to the steps of both runs above. What it gives for them: {near}."
 
 
-def _cost(cost: Line) -> str:
-    """The cost line as text, each term in a unit that fits it."""
-    return f"{_small(cost.a)} + {_small(cost.b)} a token + {_small(cost.c)} for each token that one sees"
+def _line(line: Line) -> str:
+    """A cost line as text, each term in a unit that fits it."""
+    return f"{_small(line.a)} + {_small(line.b)} a token + {_small(line.c)} for each token that one sees"
 
 
 def _small(seconds: float) -> str:
