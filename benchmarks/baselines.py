@@ -17,21 +17,13 @@ from tiny_llm_kit.trace.workload import Workload
 
 @dataclass(frozen=True)
 class Baseline:
-    """The needs of a baseline.
+    """The needs of a baseline."""
 
-    Args:
-        backend: whose weights it reads.
-        file: of ours that makes it, imported when it is asked for.
-        modules: what that imports.
-        installing: how they are installed.
-        device: the only one that it runs on; None is any.
-    """
-
-    backend: str
-    file: str
-    modules: tuple[str, ...]
-    installing: str
-    device: str | None = None
+    backend: str  # whose weights it reads
+    file: str  # of ours that makes it, imported when it is asked for
+    modules: tuple[str, ...]  # what that imports
+    installing: str  # how they are installed
+    device: str | None = None  # the only one that it runs on; None is any
 
 
 class Generates(Protocol):

@@ -139,9 +139,6 @@ def measure(
 ) -> dict[str, Any]:
     """Measure every workload with every chunk size, then every policy, then both engines.
 
-    Args:
-        engine_of: for `plan.hybrid`.
-
     Raises:
         ValueError: a prompt is longer than what the model reads.
     """

@@ -37,12 +37,7 @@ def carry_out(
     argv: list[str] | None,
     measure: Callable[[Tell], Mapping[str, Any]],
 ) -> None:
-    """Measure, and show the result; keeps it where `--json` and `--save` say. Wrong input ends with one line.
-
-    Args:
-        kind: of the command, for `pdm run bench-KIND`.
-        argv: the options as they were typed; None takes those of this process.
-    """
+    """Measure, and show the result; keeps it where `--json` and `--save` say. Wrong input ends with one line."""
     try:
         with progress_bar() as tell:
             result = {**measure(tell), "command": f"bench-{kind}"}

@@ -25,18 +25,12 @@ SPREAD, LONGEST = (
 
 @dataclass(frozen=True)
 class DatasetSize:
-    """The requested size of a data set.
+    """The requested size of a data set."""
 
-    Args:
-        num_prompts: requests.
-        input_len, output_len: tokens of a prompt, and of its answer; of "sharegpt-like" the means.
-        vocab_size: token ids are below it.
-    """
-
-    num_prompts: int
-    input_len: int
-    output_len: int
-    vocab_size: int
+    num_prompts: int  # requests
+    input_len: int  # tokens of a prompt; of "sharegpt-like" the mean
+    output_len: int  # tokens of an answer, likewise
+    vocab_size: int  # token ids are below it
 
 
 def random_prompts(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:

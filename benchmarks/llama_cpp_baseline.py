@@ -86,17 +86,11 @@ def units() -> str:
 
 @dataclass
 class RunningRequest:
-    """A request that has a sequence of llama.cpp's cache.
+    """A request that has a sequence of llama.cpp's cache."""
 
-    Args:
-        tokens: of the next call: its prompt, later its newest token.
-        position: of the first of them.
-        left: tokens that are still wanted.
-    """
-
-    tokens: Sequence[int]
-    position: int
-    left: int
+    tokens: Sequence[int]  # of the next call: its prompt, later its newest token
+    position: int  # of the first of them
+    left: int  # tokens that are still wanted
 
     def advance(self, token: int) -> None:
         """Count its tokens as cached, and take the next one."""

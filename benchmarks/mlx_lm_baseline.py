@@ -38,13 +38,9 @@ def generators(name: str, checkpoint: RandomCheckpoint, rows: int, *_: Any) -> d
 
 @dataclass
 class MlxLm:
-    """mlx-lm's Qwen3 with its own cache.
+    """mlx-lm's Qwen3 with its own cache."""
 
-    Args:
-        checkpoint: whose arrays it shares.
-    """
-
-    checkpoint: RandomCheckpoint
+    checkpoint: RandomCheckpoint  # whose arrays it shares
 
     def __post_init__(self):
         self.model = Model(ModelArgs(model_type="qwen3", **hub_shape(self.checkpoint.config)))
@@ -93,15 +89,10 @@ class NoText:
 
 @dataclass
 class MlxLmBatch:
-    """mlx-lm's own continuous batching, `batch_generate`, with its defaults but for the number of requests.
+    """mlx-lm's own continuous batching, `batch_generate`, with its defaults but for the number of requests."""
 
-    Args:
-        checkpoint: whose arrays it shares.
-        rows: requests that run at a time.
-    """
-
-    checkpoint: RandomCheckpoint
-    rows: int
+    checkpoint: RandomCheckpoint  # whose arrays it shares
+    rows: int  # requests that run at a time
 
     def __post_init__(self):
         self.model = MlxLm(self.checkpoint).model

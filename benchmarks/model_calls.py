@@ -14,15 +14,10 @@ BLOCK = 128  # tokens of a KV block of Week 3's engine
 
 @dataclass
 class Week2Calls:
-    """One model of a solution, run the way that `batch_generate` runs it.
+    """One model of a solution, run the way that `batch_generate` runs it."""
 
-    Args:
-        port: solution and device.
-        model: `Qwen3ModelWeek2` of it.
-    """
-
-    port: Port
-    model: Any
+    port: Port  # solution and device
+    model: Any  # `Qwen3ModelWeek2` of it
 
     def __post_init__(self):
         self.runner: ModelRunner = self.port.runner(self.model)
@@ -66,15 +61,7 @@ def _release(caches: Iterable[Any]) -> None:
 
 
 class Week3Calls:
-    """The packed model of Week 3's engine, as it is written or compiled.
-
-    Args:
-        port: solution and device.
-        checkpoint: the weights.
-        is_eager: False compiles the model.
-        rows: of the largest batch.
-        tokens: of the longest request.
-    """
+    """The packed model of Week 3's engine, as it is written or compiled, for batches of at most this size."""
 
     def __init__(self, port: Port, checkpoint: Any, is_eager: bool, rows: int, tokens: int):
         self.blocks = -(-tokens // BLOCK)

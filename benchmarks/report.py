@@ -14,12 +14,7 @@ BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "mlx-
 
 
 def print_header(console: Console, result: Mapping[str, Any], what: str, how: str) -> None:
-    """Print model, machine, versions and date.
-
-    Args:
-        what: the model and its type.
-        how: rounds and threads.
-    """
+    """Print model and type (`what`), machine, versions, date, and rounds and threads (`how`)."""
     found = result["provenance"]
     machine, versions = found["machine"], found["versions"]
     known = [f"{name} {versions[name]}" for name in BASELINES_AND_PORTS if name in versions]

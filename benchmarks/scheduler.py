@@ -45,20 +45,14 @@ class SchedulerPlan:
 
 @dataclass
 class Filled:
-    """A scheduler with a constant number of waiting requests.
+    """A scheduler with a constant number of waiting requests."""
 
-    Args:
-        names: the module `serving` of a solution.
-        queue, options: as `SCHEDULERS` has them.
-        waiting: how many.
-        clock: seconds, of what is timed. A step waits for nothing, so it is the processor's time that counts; what
-            else the machine does at that moment is left out.
-    """
-
-    names: ServingPackage
-    queue: str
+    names: ServingPackage  # the module `serving` of a solution
+    queue: str  # with its options, as `SCHEDULERS` has them
     options: dict[str, Any]
     waiting: int
+    # seconds, of what is timed. A step waits for nothing, so it is the processor's time that counts; what else
+    # the machine does at that moment is left out.
     clock: Callable[[], float] = time.process_time
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _left: list[Any] = field(default_factory=list)

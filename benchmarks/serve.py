@@ -88,9 +88,6 @@ class ServingPlan(EnginePlan):
 def measure(plan: ServingPlan, place: Place, tell: Tell) -> dict[str, Any]:
     """Run every load on every server, and search the capacities if they are asked for.
 
-    Args:
-        place: of our server.
-
     Raises:
         ValueError: the plan contradicts itself, or a server cannot be started or reached.
     """
@@ -141,19 +138,12 @@ def servers(plan: ServingPlan, place: Place) -> dict[str, Server]:
 
 @dataclass
 class Bench:
-    """The runs of one command.
+    """The runs of one command."""
 
-    Args:
-        plan: what to measure.
-        texts: makes the loads.
-        targets: of goodput, in milliseconds.
-        cast: a client per server.
-    """
-
-    plan: ServingPlan
-    texts: Texts
-    targets: dict[str, float]
-    cast: dict[str, Client]
+    plan: ServingPlan  # what to measure
+    texts: Texts  # makes the loads
+    targets: dict[str, float]  # of goodput, in milliseconds
+    cast: dict[str, Client]  # a client per server
     tell: Tell
     says: str = ""
     loads: int = 0  # number made so far: each has new prompts, so that no prefix of an earlier one is cached

@@ -84,9 +84,6 @@ class OurGenerator:
 def measure(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Time every engine in every round, with our own figures. Each round has new prompts; the first does not count.
 
-    Args:
-        loading: options of `load_network`, for a model with its own weights.
-
     Raises:
         ValueError: the plan contradicts itself, or a baseline cannot run here.
     """

@@ -37,17 +37,11 @@ def generators(name: str, checkpoint: RandomCheckpoint, rows: int, room: int, *_
 
 @dataclass
 class Transformers:
-    """`Qwen3ForCausalLM` with fused attention; "dynamic" is the cache it uses by default, "static" the one for graphs.
+    """`Qwen3ForCausalLM` with fused attention and one of its caches: its default, or the one for graphs."""
 
-    Args:
-        checkpoint: whose arrays it shares.
-        cache: "dynamic" or "static".
-        model: see `shared_model`.
-    """
-
-    checkpoint: RandomCheckpoint
-    cache: str
-    model: Any
+    checkpoint: RandomCheckpoint  # whose arrays it shares
+    cache: str  # "dynamic" or "static"
+    model: Any  # see `shared_model`
 
     @torch.inference_mode()
     def prefill(self, tokens: list[int]) -> None:
@@ -107,17 +101,11 @@ def shared_model(checkpoint: RandomCheckpoint) -> Qwen3ForCausalLM:
 
 @dataclass
 class TransformersBatch:
-    """`generate` on static batches: requests in their order, padded on the left, until the longest answer is done.
+    """`generate` on static batches: requests in their order, padded on the left, until the longest answer is done."""
 
-    Args:
-        model: see `shared_model`.
-        rows: requests of a batch.
-        cache: "dynamic" or "static".
-    """
-
-    model: Any
-    rows: int
-    cache: str
+    model: Any  # see `shared_model`
+    rows: int  # requests of a batch
+    cache: str  # "dynamic" or "static"
 
     @torch.inference_mode()
     def generate(self, workload: Workload) -> None:
@@ -139,17 +127,12 @@ class TransformersBatch:
 
 @dataclass
 class TransformersContinuous:
-    """Continuous batching of transformers, with its own defaults but for the number of requests.
+    """Continuous batching of transformers, with its own defaults but for the number of requests."""
 
-    Args:
-        checkpoint: whose arrays it shares; its model is its own, for it changes the model's attention.
-        rows: requests that run at a time.
-        room: tokens of the longest request.
-    """
-
+    # whose arrays it shares; its model is its own, for it changes the model's attention
     checkpoint: RandomCheckpoint
-    rows: int
-    room: int
+    rows: int  # requests that run at a time
+    room: int  # tokens of the longest request
 
     def __post_init__(self):
         self.model = shared_model(self.checkpoint)

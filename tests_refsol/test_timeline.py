@@ -30,8 +30,7 @@ from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, Line, pairs
 from tiny_llm_kit.trace.timeline import chrome, page, terminal
 from tiny_llm_kit.trace.timeline.comparison import every_size, simulate
-from tiny_llm_kit.trace.timeline.figures import figures, row
-from tiny_llm_kit.trace.timeline.words import described
+from tiny_llm_kit.trace.timeline.words import described, figures, row
 from tiny_llm_kit.trace.trace import WHOLE, Trace
 from tiny_llm_kit.trace.workload import among_decodes
 

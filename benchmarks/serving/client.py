@@ -20,18 +20,12 @@ def api_url(base_url: str) -> str:
 
 @dataclass(kw_only=True)
 class ServedRequest(TokenTimes):
-    """One request as its client has seen it, in seconds of its clock; a token is a piece of text.
+    """One request as its client has seen it, in seconds of its clock; a token is a piece of text."""
 
-    Args:
-        due: when it should have been sent.
-        prompt_tokens, output_tokens: as the server counts them; 0 from a server that does not.
-        error: why it failed.
-    """
-
-    due: float
-    prompt_tokens: int = 0
+    due: float  # when it should have been sent
+    prompt_tokens: int = 0  # as the server counts them; 0 from a server that does not
     output_tokens: int = 0
-    error: str | None = None
+    error: str | None = None  # why it failed
 
     def figure(self, name: str) -> float:
         """A completed request's latency by its name in `bench serve`; "tbt" is the longest gap, 0 without one."""
@@ -42,23 +36,14 @@ class ServedRequest(TokenTimes):
 
 @dataclass(frozen=True)
 class Client:
-    """A client of one server.
+    """A client of one server."""
 
-    Args:
-        base_url: of the server.
-        model: the name that requests carry.
-        api_key: None for a server that wants none.
-        endpoint: one of `ENDPOINTS`.
-        extra_body: further fields of every request.
-        clock: seconds.
-    """
-
-    base_url: str
-    model: str
-    api_key: str | None = None
-    endpoint: str = ENDPOINTS[0]
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    clock: Callable[[], float] = time.perf_counter
+    base_url: str  # of the server
+    model: str  # the name that requests carry
+    api_key: str | None = None  # None for a server that wants none
+    endpoint: str = ENDPOINTS[0]  # one of `ENDPOINTS`
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # further fields of every request
+    clock: Callable[[], float] = time.perf_counter  # seconds
 
     def connect(self) -> Any:
         """The official client, an asynchronous context manager. Nothing is tried twice: a failure is a result."""

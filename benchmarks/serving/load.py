@@ -22,19 +22,12 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class Load:
-    """Prompts, their answers' lengths, and the times at which they are sent.
+    """Prompts, their answers' lengths, and the times at which they are sent."""
 
-    Args:
-        says: for people.
-        prompts: texts.
-        answers: tokens of each answer.
-        times: when each is sent, in seconds from the start.
-    """
-
-    says: str
-    prompts: tuple[str, ...]
-    answers: tuple[int, ...]
-    times: tuple[float, ...]
+    says: str  # for people
+    prompts: tuple[str, ...]  # texts
+    answers: tuple[int, ...]  # tokens of each answer
+    times: tuple[float, ...]  # when each is sent, in seconds from the start
 
 
 class Texts:
@@ -42,9 +35,6 @@ class Texts:
 
     Random prompts are made of words that are one token each, so that a server with this tokenizer reads as many tokens
     as were asked for.
-
-    Args:
-        tokenizer: of the model.
 
     Raises:
         ValueError: it has no such words.

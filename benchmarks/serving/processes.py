@@ -22,21 +22,14 @@ START_SECONDS, STOP_SECONDS = 300.0, 30.0
 
 @dataclass(frozen=True)
 class Server:
-    """A server's command line.
+    """A server's command line."""
 
-    Args:
-        command: without the host and the port, which are added as `--host` and `--port`.
-        model: the name that requests carry.
-        ready: the path that answers 200 when requests can be sent.
-        extra_body: fields of every request, without which the servers would not do the same work.
-        environment: variables added to this process's own.
-    """
-
-    command: tuple[str, ...]
-    model: str
-    ready: str
+    command: tuple[str, ...]  # without the host and the port, which are added as `--host` and `--port`
+    model: str  # the name that requests carry
+    ready: str  # the path that answers 200 when requests can be sent
+    # fields of every request, without which the servers would not do the same work
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables added to this process's own
 
 
 @dataclass(frozen=True)

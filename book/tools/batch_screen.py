@@ -21,12 +21,7 @@ MOMENT = 8
 
 
 class Still(LineView):
-    """A view that shows the table once.
-
-    Args:
-        job: the batch whose slots are shown.
-        console: where the table is printed.
-    """
+    """A view that shows the table once."""
 
     def __init__(self, job: BatchJob, console: Console):
         super().__init__(console)

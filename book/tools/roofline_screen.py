@@ -15,18 +15,13 @@ DECODES = 16  # tokens: a call of at most this many could be a decode step, one 
 
 @dataclass(frozen=True)
 class Axes:
-    """Logarithmic axes: operations per byte in doublings, operations per second in decades.
-
-    Args:
-        low, high: exponents of 2.
-        slow, fast: exponents of 10.
-    """
+    """Logarithmic axes: operations per byte in doublings, operations per second in decades."""
 
     LEFT, RIGHT, TOP, BOTTOM = 62, 462, 36, 248  # where the axes begin and end
-    low: int
-    high: int
-    slow: int
-    fast: int
+    low: int  # exponents of 2
+    high: int  # exponents of 2
+    slow: int  # exponents of 10
+    fast: int  # exponents of 10
 
     def x(self, intensity: float) -> float:
         share = (math.log2(intensity) - self.low) / (self.high - self.low)

@@ -17,17 +17,11 @@ CURVES = {"longest_gap": "longest gap", "ttft_long": "prompt done"}
 
 @dataclass(frozen=True)
 class Dot:
-    """The figures of one chunk size.
+    """The figures of one chunk size."""
 
-    Args:
-        tokens: tokens per chunk, or of the whole prompt if it is not cut.
-        chunk: its name in the benchmark.
-        seconds: seconds by the name of each curve's figure.
-    """
-
-    tokens: int
-    chunk: str
-    seconds: dict[str, float]
+    tokens: int  # tokens per chunk, or of the whole prompt if it is not cut
+    chunk: str  # its name in the benchmark
+    seconds: dict[str, float]  # seconds by the name of each curve's figure
 
     @property
     def label(self) -> str:
@@ -36,19 +30,14 @@ class Dot:
 
 @dataclass(frozen=True)
 class TradeoffAxes:
-    """Logarithmic axes: tokens per chunk in doublings, seconds in decades.
-
-    Args:
-        few, many: tokens.
-        fast, slow: seconds.
-    """
+    """Logarithmic axes: tokens per chunk in doublings, seconds in decades."""
 
     LEFT, RIGHT, TOP, BOTTOM = 48, 352, 26, 206
     INSET = 22  # of the first and the last size, whose labels are wider than a dot
-    few: int
-    many: int
-    fast: float
-    slow: float
+    few: int  # tokens
+    many: int  # tokens
+    fast: float  # seconds
+    slow: float  # seconds
 
     def x(self, tokens: float) -> float:
         share = math.log(tokens / self.few) / math.log(self.many / self.few)

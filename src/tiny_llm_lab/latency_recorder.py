@@ -18,25 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Latencies of a run, in seconds.
+    """Latencies of a run, in seconds."""
 
-    Args:
-        ttfts: from each arrival to the first token.
-        delays: from each arrival to the admission.
-        gaps, weights: times between two tokens of a request, in groups of equal ones, and the sizes of the groups.
-        requests, failed: how many arrived; how many ended with an error, or were aborted.
-        tokens: of all answers.
-        end: when the last token came, since the first arrival.
-    """
-
-    ttfts: "np.ndarray"
-    delays: "np.ndarray"
+    ttfts: "np.ndarray"  # from each arrival to the first token
+    delays: "np.ndarray"  # from each arrival to the admission
+    # times between two tokens of a request, in groups of equal ones, and the sizes of the groups
     gaps: "np.ndarray"
     weights: "np.ndarray"
-    requests: int
+    requests: int  # how many arrived; how many ended with an error, or were aborted
     failed: int
-    tokens: int
-    end: float
+    tokens: int  # of all answers
+    end: float  # when the last token came, since the first arrival
 
     def ttft(self, p: float) -> float:
         """A percentile of the times to the first token."""
@@ -88,7 +80,8 @@ class LatencyRecorder:
             self._delays.append(event.time - self._open[event.request.request_id].arrival_time)
         elif event.kind == "finish":
             self._open.pop(event.request.request_id, None)
-            self.failed += event.request.finish_reason in ("abort", "error")
+            if event.request.finish_reason in ("abort", "error"):
+                self.failed += 1
 
     def _token(self, times: RequestTimes, time: float) -> None:
         gap = times.add_token(time)

@@ -40,9 +40,7 @@ class StepSamples:
     """A listener that records the work of each step, and how long it took.
 
     A step counts from the end of the one before it, or from the end of a wait: planning and packing belong to it.
-
-    Args:
-        clock: of the scheduler; one without `woke` never waits.
+    A clock without `woke` never waits.
     """
 
     def __init__(self, clock: Callable[[], float]):

@@ -19,20 +19,13 @@ GROUP = 1024  # requests that are drawn at a time
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of a trace, in tokens.
+    """The lengths of a trace, in tokens."""
 
-    Args:
-        prompts, answers: their quantiles, at `percents`.
-        most: of a prompt and its answer together; longer ones are drawn again.
-        source: where the quantiles come from.
-        percents: where the quantiles are known.
-    """
-
-    prompts: tuple[int, ...]
-    answers: tuple[int, ...]
-    most: int
-    source: str
-    percents: tuple[int, ...] = PERCENTS
+    prompts: tuple[int, ...]  # their quantiles, at `percents`
+    answers: tuple[int, ...]  # their quantiles, at `percents`
+    most: int  # of a prompt and its answer together; longer ones are drawn again
+    source: str  # where the quantiles come from
+    percents: tuple[int, ...] = PERCENTS  # where the quantiles are known
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """(count, 2) prompts and answers."""

@@ -90,7 +90,8 @@ class Soak(Harness[SoakCounts]):
         answer, who = output.outputs[0], f"request {output.request_id}"
         self.counts.requests += 1
         self.counts.tokens += len(answer.token_ids)
-        self.counts.cancelled += answer.finish_reason == "abort"
+        if answer.finish_reason == "abort":
+            self.counts.cancelled += 1
         self.counts.preemptions += output.metrics.num_preemptions
         self.counts.cached_tokens += output.num_cached_tokens
         expected = self.expected(request.prompt_token_ids, request.sampling.max_tokens)

@@ -51,12 +51,7 @@ C = TypeVar("C", bound=Counts)
 
 
 class Prompts:
-    """Draws requests: prompts that begin like others, or not, and the lengths of their answers.
-
-    Args:
-        vocabulary: number of token ids.
-        rng: source of the draws.
-    """
+    """Draws requests: prompts that begin like others, or not, and the lengths of their answers."""
 
     def __init__(self, vocabulary: int, rng: np.random.Generator):
         self._vocabulary, self._rng = vocabulary, rng

@@ -27,14 +27,7 @@ def resident_bytes() -> int:
 
 
 def soak_memory(port: Port, seed: int, count: int, on_report: Callable[[int, int], object]) -> None:
-    """Serve random short requests of many lengths.
-
-    Args:
-        port: whose code runs.
-        seed: of the prompts.
-        count: how many requests.
-        on_report: called as on_report(requests, bytes) at the start and after each thousand.
-    """
+    """Serve `count` short requests; call on_report(requests, bytes) at the start and after each thousand."""
     llm = make_llm(port, max_num_seqs=SEQS, max_model_len=2 * (PROMPT + ANSWER), block_size=BLOCK)
     rng, vocabulary = np.random.default_rng(seed), llm.engine.network.config.vocab_size
     params = llm.engine.names.SamplingParams(max_tokens=ANSWER, ignore_eos=True)

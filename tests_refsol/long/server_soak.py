@@ -54,8 +54,7 @@ class Visit:
     @property
     def request(self) -> dict[str, Any]:
         """The fields of its request, without `stream`."""
-        wanted = {"prompt": self.prompt, "max_tokens": self.max_tokens, "temperature": 0.0}
-        return {"model": MODEL, **wanted}
+        return {"model": MODEL, "prompt": self.prompt, "max_tokens": self.max_tokens, "temperature": 0.0}
 
 
 @dataclass
@@ -145,12 +144,14 @@ class ServerSoak(Harness[ServerCounts]):
             self.differs(who, place, expected, f"ended with {seen.reason} after {seen.text!r}; {alone}")
 
     def _count_client(self, visit: Visit, seen: Seen) -> None:
-        counts = self.counts
-        counts.refused += seen.refused
-        counts.characters += len(seen.text)
-        counts.slow += visit.pause > 0
-        counts.left += seen.reason is None
-        counts.completed += seen.reason is not None
+        self.counts.refused += seen.refused
+        self.counts.characters += len(seen.text)
+        if visit.pause:
+            self.counts.slow += 1
+        if seen.reason is None:
+            self.counts.left += 1
+        else:
+            self.counts.completed += 1
 
     def _first_difference(self, tokens: list[int], text: str) -> int:
         """The first token whose text is not in this one."""

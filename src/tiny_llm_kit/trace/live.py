@@ -74,11 +74,7 @@ class LineView:
 class LiveTable:
     """A board that is redrawn now and then, on the engine's own thread between two steps.
 
-    Args:
-        board: what is drawn, a listener for the events too.
-        console: a terminal.
-        clock: seconds.
-        lines: a listener that writes above the table.
+    Board and `lines` are both listeners; what `lines` writes is above the board.
     """
 
     def __init__(

@@ -106,11 +106,7 @@ def _digest(result: dict) -> str:
 
 
 def keep(console: Console, result: dict, name: str, argv: list[str] | None) -> None:
-    """Save a result with the options of its command, as a reader would type them, and say where.
-
-    Args:
-        argv: the options; None takes those of this process.
-    """
+    """Save a result with the options of its command, as a reader would type them, and say where."""
     typed = " ".join(sys.argv[1:] if argv is None else argv)
     result["options"] = re.sub(r" ?--save[ =]\S+", "", typed).strip()
     console.print(f"kept: {save(result, name, RESULTS).name}")

@@ -62,19 +62,12 @@ class CountedModel:
 
 @dataclass(frozen=True)
 class Serving:
-    """A solution's scheduler and a model that it serves.
+    """A solution's scheduler and a model that it serves."""
 
-    Args:
-        names: the module `serving` of a solution.
-        model: a `ServingModel`.
-        tokenizer: as `Request` takes it.
-        clock: seconds.
-    """
-
-    names: ServingPackage
-    model: Any
-    tokenizer: Any = field(default_factory=EndlessTokenizer)
-    clock: Callable[[], float] = time.perf_counter
+    names: ServingPackage  # the module `serving` of a solution
+    model: Any  # a `ServingModel`
+    tokenizer: Any = field(default_factory=EndlessTokenizer)  # as `Request` takes it
+    clock: Callable[[], float] = time.perf_counter  # seconds
 
     def adaptive_chunker(self) -> "ServingPackage.AdaptiveChunker":
         """`AdaptiveChunker` over the chunk sizes of the model's device, or over its own if there are none."""

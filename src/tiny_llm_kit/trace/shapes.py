@@ -46,25 +46,21 @@ def hub_shape(config: ModelConfig) -> dict[str, Any]:
 
 @dataclass
 class RandomCheckpoint:
-    """A checkpoint whose weights are drawn when they are asked for, in the size that is asked for.
+    """A checkpoint whose weights are drawn when they are asked for, in the size that is asked for."""
 
-    Args:
-        config: the shape.
-        backend_module: `backend_mlx` or `backend_torch`.
-        dtype, device: of the weights.
-    """
-
-    config: ModelConfig
-    backend_module: Backend
-    dtype: str
-    device: str
+    config: ModelConfig  # the shape
+    backend_module: Backend  # `backend_mlx` or `backend_torch`
+    dtype: str  # of the weights
+    device: str  # of the weights
     weights: dict[str, Any] = field(default_factory=dict)
 
     def weight(self, name: str, *shape: int) -> Any:
         """The weight of that name: ones for norms, all others normal with a deviation of 0.02."""
         if name not in self.weights:
             scale, mean = (0.02, 0.0) if len(shape) > 1 else (0.0, 1.0)
-            self.weights[name] = self.backend_module.random_normal(shape, scale, mean, self.dtype, self.device)
+            self.weights[name] = self.backend_module.random_normal(
+                shape, scale, mean, self.dtype, self.device
+            )
         return self.weights[name]
 
 

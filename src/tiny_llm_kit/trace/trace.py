@@ -30,24 +30,19 @@ def percentile(values: "Sequence[float] | np.ndarray", p: float) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """What one request did or waited for, from `start` to `end`, in seconds since the run began.
+    """What one request did or waited for, from `start` to `end`, in seconds since the run began."""
 
-    Args:
-        request: the number of its lane.
-        kind: "queued" before its prompt is begun; "chunk" of its prompt; "paused" between two chunks, while a shorter
-            prompt goes first; "decode", a step that gave it a token; between two of these "waiting" while a chunk of
-            another prompt is computed, or "stall" while more of prompts is computed than was agreed.
-        start, end: seconds.
-        tokens: of a chunk its own; of a decode step one for each running request; of "waiting" and "stall" those of
-            the prompts.
-        context: of a chunk the tokens before it; of a decode step those that this request has with the new one.
-    """
-
-    request: int
+    request: int  # the number of its lane
+    # "queued" before its prompt is begun; "chunk" of its prompt; "paused" between two chunks, while a shorter
+    # prompt goes first; "decode", a step that gave it a token; between two of these "waiting" while a chunk of
+    # another prompt is computed, or "stall" while more of prompts is computed than was agreed
     kind: str
-    start: float
-    end: float
+    start: float  # seconds
+    end: float  # seconds
+    # of a chunk its own; of a decode step one for each running request; of "waiting" and "stall" those of the
+    # prompts
     tokens: int = 0
+    # of a chunk the tokens before it; of a decode step those that this request has with the new one
     context: int = 0
 
     @property
@@ -57,19 +52,12 @@ class Span:
 
 @dataclass(kw_only=True)
 class Lane(TokenTimes):
-    """One request, and its times since the run began.
+    """One request, and its times since the run began."""
 
-    Args:
-        request: its number.
-        prompt_tokens: of its prompt.
-        name: what people call it.
-        reason: why it ended: "stop", "length", "abort" or "error".
-    """
-
-    request: int
-    prompt_tokens: int
-    name: str = ""
-    reason: str | None = None
+    request: int  # its number
+    prompt_tokens: int  # of its prompt
+    name: str = ""  # what people call it
+    reason: str | None = None  # why it ended: "stop", "length", "abort" or "error"
 
     @property
     def latency(self) -> float | None:
@@ -79,26 +67,17 @@ class Lane(TokenTimes):
 
 @dataclass(frozen=True)
 class Trace:
-    """One run.
+    """One run."""
 
-    Args:
-        title: how it was served.
-        lanes: the requests, in the order of their numbers.
-        spans: what they did, in the order in which it ended.
-        chunk: tokens of a chunk, at most; `WHOLE` is no limit.
-        prefill_step: prompt tokens agreed between two decode steps; more is a stall.
-        stall_steps: how many more chunks of that size were computed, or begun, while running requests waited.
-        end: seconds, of all of it.
-        provenance: where it comes from: model, port, device and the like.
-    """
-
-    title: str
-    lanes: Sequence[Lane]
-    spans: Sequence[Span]
-    chunk: int
-    prefill_step: int
+    title: str  # how it was served
+    lanes: Sequence[Lane]  # the requests, in the order of their numbers
+    spans: Sequence[Span]  # what they did, in the order in which it ended
+    chunk: int  # tokens of a chunk, at most; `WHOLE` is no limit
+    prefill_step: int  # prompt tokens agreed between two decode steps; more is a stall
+    # how many more chunks of that size were computed, or begun, while running requests waited
     stall_steps: int
-    end: float
+    end: float  # seconds, of all of it
+    # where it comes from: model, port, device and the like
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def named(self, name: str) -> Lane:

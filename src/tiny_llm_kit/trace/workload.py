@@ -18,29 +18,17 @@ def prompt_of(length: int, vocabulary: int, number: int = 0) -> list[int]:
 
 @dataclass(frozen=True)
 class RequestSpec:
-    """One request.
+    """One request."""
 
-    Args:
-        kind: `LONG`, `SHORT`, or `RUNNING`, which only keeps the batch busy.
-        tokens: of its prompt.
-        answer: tokens that it may have.
-        arrives: during which call of the model; None is before the first one.
-        name: what charts and tables call it.
-        prompt: its token ids; empty for those of `prompt_of`.
-        priority: its class.
-        text_tokens: of the prompt's text without a chat template around it.
-        time: in the simulator, the seconds after which it arrives.
-    """
-
-    kind: str
-    tokens: int
-    answer: int
-    arrives: int | None = None
-    name: str = ""
-    prompt: tuple[int, ...] = ()
-    priority: str = "interactive"
-    text_tokens: int = 0
-    time: float = 0.0
+    kind: str  # `LONG`, `SHORT`, or `RUNNING`, which only keeps the batch busy
+    tokens: int  # of its prompt
+    answer: int  # tokens that it may have
+    arrives: int | None = None  # during which call of the model; None is before the first one
+    name: str = ""  # what charts and tables call it
+    prompt: tuple[int, ...] = ()  # its token ids; empty for those of `prompt_of`
+    priority: str = "interactive"  # its class
+    text_tokens: int = 0  # of the prompt's text without a chat template around it
+    time: float = 0.0  # in the simulator, the seconds after which it arrives
 
     def ids(self, vocabulary: int, number: int = 0) -> list[int]:
         """Token ids of the prompt."""
@@ -49,22 +37,14 @@ class RequestSpec:
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests in the order of their arrival, and how they are served.
-
-    Args:
-        name, says: for tables.
-        requests: what is asked.
-        batch_size: slots.
-        promise: tokens of prompts for which running requests agree to wait; what is more is a stall.
-        room: tokens of a slot; None is what the longest request needs.
-    """
+    """Requests in the order of their arrival, and how they are served."""
 
     name: str
-    says: str
+    says: str  # for people
     requests: tuple[RequestSpec, ...]
-    batch_size: int = 5
-    promise: int = 128
-    room: int | None = None
+    batch_size: int = 5  # slots
+    promise: int = 128  # tokens of prompts for which running requests agree to wait; what is more is a stall
+    room: int | None = None  # tokens of a slot; None is what the longest request needs
 
     @property
     def max_seq_len(self) -> int:
@@ -103,8 +83,8 @@ def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
     arrives = None if queued else second
     short = tuple(RequestSpec(SHORT, size, 16, arrives) for size in (3, 4, 5))
     when = "all at the start" if queued else "from its second chunk on"
-    says = f"prompts of 3, 4 and 5 tokens after one of {tokens:,}, {when}"
-    return Workload("queued" if queued else "arriving", says, (RequestSpec(LONG, tokens, 16), *short))
+    about = f"prompts of 3, 4 and 5 tokens after one of {tokens:,}, {when}"
+    return Workload("queued" if queued else "arriving", about, (RequestSpec(LONG, tokens, 16), *short))
 
 
 def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> Workload:
@@ -119,5 +99,5 @@ def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> W
     long, late = RequestSpec(LONG, tokens, 8, arrives, "long"), RequestSpec(SHORT, 20, 8, arrives, "late")
     running_text = f"{decodes} requests run" if decodes > 1 else "1 request runs"
     size = "1 token" if tokens == 1 else f"{tokens:,} tokens"
-    says = f"{running_text} when a prompt of {size} arrives, and a short one behind it."
-    return Workload("timeline", says, (*running, long, late), decodes + 2, promise)
+    about = f"{running_text} when a prompt of {size} arrives, and a short one behind it."
+    return Workload("timeline", about, (*running, long, late), decodes + 2, promise)

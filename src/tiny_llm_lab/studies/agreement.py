@@ -47,20 +47,13 @@ COLUMNS = ("figure", "engine ms", "simulator ms", "off by, %", "allowed, %", "fr
 
 @dataclass(frozen=True)
 class AgreementPlan:
-    """The settings of a comparison.
+    """The settings of a comparison."""
 
-    Args:
-        solution, port: whose engine runs, and where.
-        requests: per run.
-        rounds: whose medians count; each has new requests and a new profile.
-        clock: of the engine's steps, one of `CLOCKS`.
-    """
-
-    solution: str
-    port: Port
-    requests: int = 100
-    rounds: int = 5
-    clock: str = "processor"
+    solution: str  # whose engine runs, and where
+    port: Port  # whose engine runs, and where
+    requests: int = 100  # per run
+    rounds: int = 5  # whose medians count; each has new requests and a new profile
+    clock: str = "processor"  # of the engine's steps, one of `CLOCKS`
 
 
 class RealEngine:

@@ -15,13 +15,7 @@ DASHES = ("none", "7 4", "2 3", "10 3 2 3")  # of the first curve, the second, a
 
 @dataclass(frozen=True)
 class Scale:
-    """A mapping from values to positions in the drawing.
-
-    Args:
-        low, high: values at the ends.
-        start, end: their positions.
-        doublings: whether it is logarithmic.
-    """
+    """A mapping from low to high to the positions from start to end; logarithmic with `doublings`."""
 
     low: float
     high: float

@@ -28,13 +28,7 @@ NUM_BLOCKS = int((0.9 * CARDS * CARD_BYTES - WEIGHT_BYTES) / KV_BYTES / BLOCK)
 
 @dataclass(frozen=True)
 class Hardware:
-    """A model on a device, as the simulator sees it.
-
-    Args:
-        says: where the costs come from.
-        cost: seconds of a step.
-        num_blocks: KV blocks of `BLOCK` tokens.
-    """
+    """A model on a device: where its costs come from, the cost of a step, and KV blocks of `BLOCK` tokens."""
 
     says: str
     cost: RooflineCost

@@ -96,10 +96,13 @@ class PipelinedModel(SimulatedPackedModel):
 def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
     """Serve requests that are all there at the start, a group per stage, until the first group is served."""
     hardware, most = HARDWARE[plan.hardware], TRACES[TRACE].most
-    pipeline, options = Pipeline(hardware.cost), options_of(scheduler, TRACE)
-    blocks = {"num_blocks": hardware.num_blocks // STAGES, "block_size": BLOCK}
+    pipeline, blocks = Pipeline(hardware.cost), hardware.num_blocks // STAGES
     models = [PipelinedModel(pipeline, plan.names.Sampled, most) for _ in range(STAGES)]
-    groups = [Simulation(plan.names, model=model, **blocks, **options) for model in models]
+    options = options_of(scheduler, TRACE)
+    groups = [
+        Simulation(plan.names, model=model, num_blocks=blocks, block_size=BLOCK, **options)
+        for model in models
+    ]
     for number, spec in enumerate(traffic(TRACE, 1.0, plan.requests, seed)):
         groups[number % STAGES].send(replace(spec, time=0.0), number)
     while min(groups, key=lambda group: group.clock.now).advance():

@@ -18,19 +18,12 @@ SEQS, ORCA_SEQS = 128, 16  # as in the artefact's configurations
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Options that all studies share.
+    """Options that all studies share."""
 
-    Args:
-        names: the module `serving` of a solution.
-        hardware: one of `HARDWARE`.
-        requests: requests per run.
-        seeds: seeds of the runs; a figure is the median over them.
-    """
-
-    names: ServingPackage
-    hardware: str = "yi-34b"
-    requests: int = 128
-    seeds: tuple[int, ...] = (0, 1, 2)
+    names: ServingPackage  # the module `serving` of a solution
+    hardware: str = "yi-34b"  # one of `HARDWARE`
+    requests: int = 128  # requests per run
+    seeds: tuple[int, ...] = (0, 1, 2)  # seeds of the runs; a figure is the median over them
 
 
 def runs_of(plan: StudyPlan) -> str:

@@ -31,23 +31,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Study:
-    """The result of a study.
+    """The result of a study."""
 
-    Args:
-        name: as the command calls it.
-        title: in a line; another one says what ran.
-        columns: headings; those of the paper's figures begin with "paper".
-        rows: texts and numbers; None is a figure that was not published.
-        differs: what is not as in the paper, a sentence each.
-        chart: what there is to draw.
-    """
-
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    differs: Sequence[str] = ()
-    chart: Chart | None = None
+    name: str  # as the command calls it
+    title: str  # in a line; another one says what ran
+    columns: Sequence[str]  # headings; those of the paper's figures begin with "paper"
+    rows: Sequence[Sequence[Any]]  # texts and numbers; None is a figure that was not published
+    differs: Sequence[str] = ()  # what is not as in the paper, a sentence each
+    chart: Chart | None = None  # what there is to draw
 
     def result(self, options: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
         """The study as a JSON object."""

@@ -7,12 +7,7 @@ from typing import Any
 
 
 class FakeAnswer:
-    """What a `RequestStream` reads of a `Sequence`, and a request with this answer alone. Its tokens are letters.
-
-    Args:
-        text: what the engine answers, a letter per step.
-        prefill: steps before the first letter.
-    """
+    """What a `RequestStream` reads of a `Sequence`, and a request of this answer alone: a letter per step."""
 
     def __init__(self, text: str = "abc", prefill: int = 0):
         self.whole, self.prefill = text, prefill
@@ -49,11 +44,7 @@ class FakeAnswer:
 
 
 class FakeRequest:
-    """A request with several answers.
-
-    Args:
-        texts: what the engine answers.
-    """
+    """A request with several answers."""
 
     def __init__(self, *texts: str):
         self.sequences = [FakeAnswer(text) for text in texts]

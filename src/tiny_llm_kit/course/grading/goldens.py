@@ -19,18 +19,12 @@ FOLDER = ROOT / "tests" / "goldens"
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A small Qwen3 with unusual sizes, so that no default and no coincidence hides a mistake.
+    """A small Qwen3 with unusual sizes, so that no default and no coincidence hides a mistake."""
 
-    Args:
-        config: its shape.
-        seed: of its weights and inputs.
-        rows, tokens: B and L of the inputs.
-    """
-
-    config: ModelConfig
-    seed: int
-    rows: int
-    tokens: int
+    config: ModelConfig  # its shape
+    seed: int  # of its weights and inputs
+    rows: int  # B of the inputs
+    tokens: int  # L of the inputs
 
 
 # Query heads per key head: 1, 3 and 8. Hq · D is never E, theta and eps are never the defaults of a class.
@@ -93,12 +87,7 @@ CASES = {
 
 
 def small_model(seed: int, rows: int = 1, tokens: int = 1, **sizes: int | float | bool) -> SmallModel:
-    """The first of `CASES` with other sizes.
-
-    Args:
-        seed, rows, tokens: see `SmallModel`.
-        sizes: fields of its `ModelConfig` that differ.
-    """
+    """The first of `CASES` with other sizes."""
     return SmallModel(replace(CASES["tied-1"].config, **sizes), seed, rows, tokens)
 
 

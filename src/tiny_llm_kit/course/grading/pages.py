@@ -10,18 +10,12 @@ from .flash import Statistics, statistics64
 
 @dataclass(frozen=True)
 class Pages:
-    """The pages of one layer and the tables of some requests.
+    """The pages of one layer and the tables of some requests."""
 
-    Args:
-        keys, values: (num_blocks + 1, page_size, Hkv, D); the last page is padding.
-        tables: for each request its pages in the order of its text.
-        lengths: for each request its tokens.
-    """
-
-    keys: np.ndarray
+    keys: np.ndarray  # (num_blocks + 1, page_size, Hkv, D); the last page is padding
     values: np.ndarray
-    tables: Sequence[Sequence[int]]
-    lengths: Sequence[int]
+    tables: Sequence[Sequence[int]]  # for each request its pages in the order of its text
+    lengths: Sequence[int]  # for each request its tokens
 
     @property
     def page_size(self) -> int:

@@ -17,23 +17,14 @@ MODEL, GROUP = "tiny-qwen3", 64  # the group is a head of one token: 64 numbers 
 
 @dataclass(frozen=True)
 class Kept:
-    """One format for keys and values.
+    """One format for keys and values."""
 
-    Args:
-        bits: bits per number.
-        scale_bits: bits of a group's scale, and of its bias; 0 if there is none.
-        token_bytes: bytes per token, keys and values of all layers.
-        error: the largest difference of a score, over all prompts and all tokens of the vocabulary.
-        same: number of prompts after which the best token stayed the same.
-        prompts: number of prompts.
-    """
-
-    bits: int
-    scale_bits: int
-    token_bytes: int
-    error: float
-    same: int
-    prompts: int
+    bits: int  # bits per number
+    scale_bits: int  # bits of a group's scale, and of its bias; 0 if there is none
+    token_bytes: int  # bytes per token, keys and values of all layers
+    error: float  # the largest difference of a score, over all prompts and all tokens of the vocabulary
+    same: int  # number of prompts after which the best token stayed the same
+    prompts: int  # number of prompts
 
 
 def keep_in_few_bits(b: Port) -> list[Kept]:

@@ -36,19 +36,13 @@ CASE = small_model(
 
 @dataclass(frozen=True)
 class Chunking:
-    """One way to cut and to pad prompts.
+    """One way to cut and to pad prompts."""
 
-    Args:
-        name: a line that says what it does.
-        contexts: the numbers of tokens that may precede a chunk.
-        sizes: what the tokens of a chunk are padded to; the largest is the chunk.
-        reads: how much of the cache a chunk reads: "block", up to its own end; "ours", what the port's cache hands
-            out; "all", also what is unwritten.
-    """
-
-    name: str
-    contexts: Sequence[int]
-    sizes: Sequence[int]
+    name: str  # a line that says what it does
+    contexts: Sequence[int]  # the numbers of tokens that may precede a chunk
+    sizes: Sequence[int]  # what the tokens of a chunk are padded to; the largest is the chunk
+    # how much of the cache a chunk reads: "block", up to its own end; "ours", what the port's cache hands out;
+    # "all", also what is unwritten
     reads: str = "ours"
 
     @property

@@ -35,34 +35,19 @@ MEASURED = (r" *\d+\.\d(?= (?:ms|×))", r"\d+\.\d{6}")
 
 @dataclass
 class Chat:
-    """One request: its text so far, and the location of its keys and values.
+    """One request: its text so far, and the location of its keys and values."""
 
-    Args:
-        name: a letter.
-        prompt_len, hit: tokens of its prompt, and how many of these were cached.
-        table, caches: its blocks, and a cache per layer.
-        tokens: ids of prompt and answer.
-        logits: (V,) of the first token of the answer.
-    """
-
-    name: str
-    prompt_len: int
-    hit: int
+    name: str  # a letter
+    prompt_len: int  # tokens of its prompt
+    hit: int  # those of them that were cached
     table: BlockTable
-    caches: list
-    tokens: list[int]
-    logits: np.ndarray
+    caches: list  # one per layer
+    tokens: list[int]  # ids of prompt and answer
+    logits: np.ndarray  # (V,) of the first token of the answer
 
 
 class Pool:
-    """Chats that share the blocks of one pool, with the learner's allocator and tables.
-
-    Args:
-        b: the port.
-        model: of Week 2.
-        num_blocks, block_size: of the pool.
-        caching: whether prefixes are shared.
-    """
+    """Chats that share the blocks of one pool, with the learner's allocator and tables."""
 
     def __init__(self, b: Port, model, num_blocks: int, block_size: int, caching: bool = True):
         self.b, self.s, self.model = b, resolve_serving(b.solution.__name__.partition(".")[0]), model

@@ -113,17 +113,11 @@ def _lengths(s: ServingPackage, strategy: str, length: int, limits: dict[str, An
 
 @dataclass
 class ServedLoad:
-    """A load under one way to cut prompts, in virtual time.
+    """A load under one way to cut prompts, in virtual time."""
 
-    Args:
-        s: the names of `serving`.
-        blocks: KV blocks.
-        options: of the scheduler, and "adaptive".
-    """
-
-    s: ServingPackage
-    blocks: int
-    options: dict[str, Any]
+    s: ServingPackage  # the names of `serving`
+    blocks: int  # KV blocks
+    options: dict[str, Any]  # of the scheduler, and "adaptive"
     met: Counter = field(default_factory=Counter)
     waste: PaddingWaste = field(default_factory=PaddingWaste)
     preemptions: int = 0

@@ -35,15 +35,10 @@ TRACE = IncidentCase(
 
 @dataclass(frozen=True)
 class DearMixing:
-    """A device whose mixed steps run everything in a slow kernel, at a multiple of the prompts' cost.
+    """A device whose mixed steps run everything in a slow kernel, at a multiple of the prompts' cost."""
 
-    Args:
-        plain: what steps of one kind cost.
-        times: how much dearer the prompts of a mixed step are.
-    """
-
-    plain: AdditiveCost
-    times: float
+    plain: AdditiveCost  # what steps of one kind cost
+    times: float  # how much dearer the prompts of a mixed step are
 
     def seconds(self, work: StepWork) -> Any:
         dearer = self.times - 1 if work.chunk_tokens and work.decodes else 0.0

@@ -24,23 +24,15 @@ PROMISE = 128  # tokens of a prompt for which running requests may wait; more is
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A batch to answer.
+    """A batch to answer."""
 
-    Args:
-        serving: model and scheduler.
-        backend: its port.
-        prompts: the texts of the prompts, with a request for each.
-        slots: how many run at a time.
-        recorder: of what happens.
-        answer: answers all requests; it gets a listener for the events.
-    """
-
-    serving: Serving
-    backend: str
-    prompts: Sequence[str]
+    serving: Serving  # model and scheduler
+    backend: str  # its port
+    prompts: Sequence[str]  # the texts of the prompts, with a request for each
     requests: Sequence[Any]
-    slots: int
-    recorder: Recorder
+    slots: int  # how many run at a time
+    recorder: Recorder  # of what happens
+    # answers all requests; it gets a listener for the events
     answer: Callable[[Callable[[Event], object]], object]
 
     @property

@@ -26,12 +26,7 @@ class Slot:
 
 
 class SlotBoard:
-    """The state of a batch: a listener for scheduler events that draws itself with rich.
-
-    Args:
-        requests: all of them, in the order of the prompts.
-        slots: how many run at a time.
-    """
+    """The state of a batch: a listener for scheduler events that draws itself with rich."""
 
     def __init__(self, requests: Sequence[Any], slots: int):
         self.waiting = {number_of(request) for request in requests}

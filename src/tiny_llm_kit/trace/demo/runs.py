@@ -27,18 +27,12 @@ class Knobs:
 
 @dataclass(frozen=True)
 class DemoPolicy:
-    """One way to serve.
-
-    Args:
-        name, says: for the tables.
-        is_chunked: whether prompts are cut.
-        pauses: whether a long prompt makes room for a shorter one.
-    """
+    """One way to serve."""
 
     name: str
     says: str
-    is_chunked: bool
-    pauses: bool
+    is_chunked: bool  # whether prompts are cut
+    pauses: bool  # whether a long prompt makes room for a shorter one
 
 
 POLICIES = (
@@ -105,18 +99,12 @@ class Demo:
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """The latencies of all requests under one policy.
+    """The latencies of all requests under one policy."""
 
-    Args:
-        policy: of the run.
-        specs, requests: what was sent, and the same as objects of the solution.
-        trace: what was recorded.
-    """
-
-    policy: DemoPolicy
-    specs: Sequence[RequestSpec]
+    policy: DemoPolicy  # of the run
+    specs: Sequence[RequestSpec]  # what was sent, and the same as objects of the solution
     requests: Sequence[Request]
-    trace: Trace
+    trace: Trace  # what was recorded
 
     def ttft(self, number: int) -> float | None:
         """Seconds from sending a request to its first token; None if it had none."""

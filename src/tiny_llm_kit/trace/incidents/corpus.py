@@ -7,26 +7,13 @@ there are 512 tokens in a step, 8 requests run, blocks have 16 tokens and are pl
 Incident 16 is about two replicas and is a subject of Day 3.7.
 """
 
-from .incident import Incident, IncidentCase, Sent, case, group
+from .incident import Incident, Sent, case, group
 
 STEP = 61.2  # ms of a full step
 A = Sent("A", 0, 16, 200)
 LONG = Sent("L", 100, 16_384, 4)
 LOW = group(4, Sent("b", 0, 16, 500, priority="batch"))
 HEAVY = (Sent("D", 0, 1_200, 200), Sent("H", 20, 800, 1))
-
-
-def _aborts(at: float) -> IncidentCase:
-    """Six clients leave while their requests wait, prefill or decode; the next one must find its place free."""
-    return case(
-        *group(6, Sent("x", 0, 4_096, 10**6, aborted=at)),
-        Sent("s", at + 10, 16, 4),
-        bounds={"ttft s": 2 * STEP},
-        blocks=2**16,
-        options={"max_num_seqs": 4},
-        says=f"clients leave after {at:,.0f} ms",
-    )
-
 
 # A table: number, title, threads; the mechanism; a line or two for each case.
 # fmt: off
@@ -94,8 +81,10 @@ CORPUS = (
             *group(5, Sent("a", 20, 16, 20, adapter="A"), every=100), bounds={"ttft a*": 100, "ttft b": 5_300},
             adapters=True, says="the loaded one is busy for long: stopping all requests wastes it")),
     Incident.of(15, "a place never given back", "InternLM/lmdeploy#1788 sgl-project/mini-sglang#15",
-        "A client that leaves keeps its slot.",
-        _aborts(300), _aborts(3_000)),
+        "A client that leaves keeps its slot.",  # they wait, prefill or decode
+        *(case(*group(6, Sent("x", 0, 4_096, 10**6, aborted=at)), Sent("s", at + 10, 16, 4),
+            bounds={"ttft s": 2 * STEP}, blocks=2**16, options={"max_num_seqs": 4},
+            says=f"clients leave after {at:,.0f} ms") for at in (300, 3_000))),
     Incident.of(17, "memory blocks the queue", "vllm-project/vllm#31731",
         "The first request has no room, and small ones after it wait although theirs is free.",
         case(*HEAVY, *group(4, Sent("s", 50, 100, 4), every=50), bounds={"ttft s*": 3 * STEP, "ttft H": 2_500},

@@ -7,24 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sent:
-    """A request of a trace.
+    """A request of a trace."""
 
-    Args:
-        name: "L", or "s3" as one of a group.
-        at: ms.
-        prompt, answer: tokens.
-        priority: "interactive" or "batch".
-        adapter: the adapter that it needs, where adapters are limited.
-        aborted: ms at which its client leaves; None stays to the end.
-    """
-
-    name: str
-    at: float
-    prompt: int
-    answer: int
-    priority: str = "interactive"
-    adapter: str = ""
-    aborted: float | None = None
+    name: str  # "L", or "s3" as one of a group
+    at: float  # ms
+    prompt: int  # tokens
+    answer: int  # tokens
+    priority: str = "interactive"  # "interactive" or "batch"
+    adapter: str = ""  # the adapter that it needs, where adapters are limited
+    aborted: float | None = None  # ms at which its client leaves; None stays to the end
 
 
 def group(count: int, first: Sent, every: float = 0.0) -> tuple[Sent, ...]:
@@ -34,20 +25,14 @@ def group(count: int, first: Sent, every: float = 0.0) -> tuple[Sent, ...]:
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit on a measure of a run.
+    """A limit on a measure of a run."""
 
-    Args:
-        what: a measure of `IncidentRun`: "gap", "ttft", "mean_ttft", "end" in ms; "preemptions" of each request;
-            "refused", how many were; "prompt_tokens", those of one step.
-        of: the requests it speaks about: a name, or "s*" for a group.
-        most: the limit.
-        least: for "refused".
-    """
-
+    # a measure of `IncidentRun`: "gap", "ttft", "mean_ttft", "end" in ms; "preemptions" of each request;
+    # "refused", how many were; "prompt_tokens", those of one step
     what: str
-    of: str
-    most: float
-    least: float = 0.0
+    of: str  # the requests it speaks about: a name, or "s*" for a group
+    most: float  # the limit
+    least: float = 0.0  # for "refused"
 
     def __str__(self) -> str:
         return f"{self.what.replace('_', ' ')} of {self.of}"
@@ -55,29 +40,18 @@ class Bound:
 
 @dataclass(frozen=True)
 class IncidentCase:
-    """One trace of an incident.
-
-    Args:
-        requests: all of them.
-        bounds: what must hold. It must always hold that every request ends and every block is freed.
-        target: ms between two tokens, for schedulers that take one.
-        blocks: KV blocks of 16 tokens.
-        watermark: of the allocator.
-        options: of every scheduler.
-        adapters: whether one adapter fits at a time.
-        late_frees: whether freed blocks come back 10 ms later.
-        says: what distinguishes the case.
-    """
+    """One trace of an incident."""
 
     requests: tuple[Sent, ...]
+    # what must hold. It must always hold that every request ends and every block is freed.
     bounds: tuple[Bound, ...]
-    target: float = 62.0
-    blocks: int = 2**13
-    watermark: float = 0.01
-    options: Mapping[str, Any] = field(default_factory=dict)
-    adapters: bool = False
-    late_frees: bool = False
-    says: str = ""
+    target: float = 62.0  # ms between two tokens, for schedulers that take one
+    blocks: int = 2**13  # KV blocks of 16 tokens
+    watermark: float = 0.01  # of the allocator
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every scheduler
+    adapters: bool = False  # whether one adapter fits at a time
+    late_frees: bool = False  # whether freed blocks come back 10 ms later
+    says: str = ""  # what distinguishes the case
 
 
 def case(*requests: Sent, bounds: Mapping[str, float | tuple[float, float]], **others: Any) -> IncidentCase:
@@ -89,21 +63,13 @@ def case(*requests: Sent, bounds: Mapping[str, float | tuple[float, float]], **o
 
 @dataclass(frozen=True)
 class Incident:
-    """A public incident of a serving engine.
+    """A public incident of a serving engine."""
 
-    Args:
-        number: of the corpus.
-        title: in a few words.
-        threads: where it was reported, as repository#number.
-        mechanism: why it happened, in a sentence.
-        cases: its traces, and counter-traces for a fix that goes too far.
-    """
-
-    number: int
+    number: int  # of the corpus
     title: str
-    threads: tuple[str, ...]
-    mechanism: str
-    cases: tuple[IncidentCase, ...]
+    threads: tuple[str, ...]  # where it was reported, as repository#number
+    mechanism: str  # why it happened, in a sentence
+    cases: tuple[IncidentCase, ...]  # its traces, and counter-traces for a fix that goes too far
 
     @classmethod
     def of(cls, number: int, title: str, threads: str, mechanism: str, *cases: IncidentCase) -> "Incident":

@@ -32,15 +32,7 @@ SIZES = (64, 128, 256, 512, 1024)
 
 
 class IncidentRun:
-    """One scheduler's run of one trace; times in ms.
-
-    Args:
-        names: the module `serving` of a solution.
-        policy: a name of its `POLICIES`.
-        case: the trace.
-        cost: seconds of a step.
-        options: of the scheduler, besides those of the case.
-    """
+    """One run of a policy of `POLICIES` through one trace, with `options` besides those of the case; times in ms."""
 
     def __init__(
         self,
@@ -203,18 +195,15 @@ def late_scheduler(kind: type) -> type:
 def late_allocator(
     names: ServingPackage, like: BlockAllocator, later: Callable[[Callable[[], None]], None]
 ) -> BlockAllocator:
-    """An allocator like this one whose freed blocks come back late, as after a step that still runs on the device.
-
-    Args:
-        names: the module `serving` of a solution.
-        later: called with a function that frees them.
-    """
+    """An allocator like this one whose freed blocks come back late, as after a step that still runs on the device."""
 
     class LateAllocator(names.BlockAllocator):
         def __init__(self):
             self.returning: list[int] = []
-            options = {"watermark": like.watermark_blocks / like.num_blocks, "enable_prefix_caching": False}
-            super().__init__(like.num_blocks, like.block_size, **options)
+            watermark = like.watermark_blocks / like.num_blocks
+            super().__init__(
+                like.num_blocks, like.block_size, watermark=watermark, enable_prefix_caching=False
+            )
 
         def free(self, blocks: Sequence[int]) -> None:
             before = len(self.blank)

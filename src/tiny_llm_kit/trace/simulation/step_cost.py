@@ -25,20 +25,13 @@ def pairs(tokens: int, offset: int) -> int:
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of one step, in the terms in which it is charged.
+    """The work of one step, in the terms in which it is charged."""
 
-    Args:
-        chunk_tokens: tokens of prompts, of all chunks together.
-        chunk_pairs: pairs of one of those tokens and a token that it sees.
-        chunk_past: tokens of earlier steps that the chunks read.
-        decodes: requests that decode.
-        decode_pairs: tokens that these see, themselves included.
-    """
-
-    chunk_tokens: int = 0
-    chunk_pairs: int = 0
-    chunk_past: int = 0
-    decodes: int = 0
+    chunk_tokens: int = 0  # tokens of prompts, of all chunks together
+    chunk_pairs: int = 0  # pairs of one of those tokens and a token that it sees
+    chunk_past: int = 0  # tokens of earlier steps that the chunks read
+    decodes: int = 0  # requests that decode
+    # tokens that these see, themselves included
     decode_pairs: Any = 0  # of a stretch of steps one number each, in an array
 
     @classmethod
@@ -87,17 +80,11 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True)
 class Line:
-    """A cost line: seconds = a + b·tokens + c·pairs.
+    """A cost line: seconds = a + b·tokens + c·pairs."""
 
-    Args:
-        a: seconds of the step itself.
-        b: seconds of each token.
-        c: seconds of each pair.
-    """
-
-    a: float
-    b: float
-    c: float = 0.0
+    a: float  # seconds of the step itself
+    b: float  # seconds of each token
+    c: float = 0.0  # seconds of each pair
 
     def seconds(self, tokens: int, pairs: float = 0) -> float:
         return self.a + self.b * tokens + self.c * pairs
@@ -108,14 +95,10 @@ class AdditiveCost:
     """Additive cost: fixed seconds per step, plus seconds per token and per pair.
 
     A step of chunks and decodes pays the larger fixed cost once.
-
-    Args:
-        prefill: of the chunks in a step.
-        decode: of its decodes; the tokens are the requests.
     """
 
-    prefill: Line
-    decode: Line
+    prefill: Line  # of the chunks in a step
+    decode: Line  # of its decodes; the tokens are the requests
 
     @classmethod
     def of_terms(
@@ -145,23 +128,14 @@ class AdditiveCost:
 
 @dataclass(frozen=True)
 class RooflineCost:
-    """Roofline cost: max(T_math, T_mem) plus an overhead, in seconds; the time to compute, and to read memory.
+    """Roofline cost: max(T_math, T_mem) plus an overhead, in seconds; the time to compute, and to read memory."""
 
-    Args:
-        overhead: fixed cost of a step.
-        token: arithmetic of a token, in all products with weights.
-        pair: arithmetic of a token and one that it sees, in attention.
-        weights: reading all weights once.
-        read: reading the keys and values of one token.
-        tile: products compute whole tiles of this many tokens; 1 rounds nothing.
-    """
-
-    overhead: float
-    token: float
-    pair: float
-    weights: float
-    read: float
-    tile: int = 1
+    overhead: float  # fixed cost of a step
+    token: float  # arithmetic of a token, in all products with weights
+    pair: float  # arithmetic of a token and one that it sees, in attention
+    weights: float  # reading all weights once
+    read: float  # reading the keys and values of one token
+    tile: int = 1  # products compute whole tiles of this many tokens; 1 rounds nothing
 
     def seconds(self, work: StepWork) -> Any:
         tiles = -(-(work.chunk_tokens + work.decodes) // self.tile)

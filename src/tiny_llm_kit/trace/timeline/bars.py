@@ -4,6 +4,7 @@ Names are beside the drawing.
 """
 
 from collections.abc import Iterator
+from itertools import cycle
 from typing import NamedTuple
 
 from ..trace import Lane, Span, Trace
@@ -42,10 +43,9 @@ def drawn(trace: Trace, end: float) -> Iterator[DrawnLane]:
 
 
 def _bars(lane: Lane, top: int, spans: list[tuple[Span, str]], scale: float) -> Iterator[Bar]:
-    chunks = 0
+    styles = cycle(("chunk", "chunk even"))
     for span, text in spans:
-        chunks += span.kind == "chunk"
-        style = f"{span.kind} even" if span.kind == "chunk" and chunks % 2 == 0 else span.kind
+        style = next(styles) if span.kind == "chunk" else span.kind
         height = 4 if span.kind in THIN else BAR
         y = top + (LANE - height) / 2
         yield Bar(style, span.start * scale, y, span.seconds * scale, height, f"{lane.name}, {text}")

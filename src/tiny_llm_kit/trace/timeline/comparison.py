@@ -12,7 +12,7 @@ from ..simulation.step_cost import AdditiveCost
 from ..trace import WHOLE, Trace
 from ..workload import Workload
 from . import chrome, page, terminal
-from .figures import figures
+from .words import figures
 
 SIZES = (32, 64, 128, 256, 512, 1024, WHOLE)
 PROVENANCE = {"model": "simulated", "virtual_time": True}

@@ -20,11 +20,7 @@ OF_A_REQUEST = ("arrive", "finish", "preempt", "resume")
 
 
 class LiveTimeline:
-    """A page for `create_app`: its text, and the messages that it draws.
-
-    Args:
-        model_name: as the server's API calls the model.
-    """
+    """A page for `create_app`: its text, and the messages that it draws."""
 
     def __init__(self, model_name: str):
         self.model_name = model_name

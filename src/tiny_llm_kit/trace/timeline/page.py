@@ -13,8 +13,7 @@ from ..template import render
 from ..text import counted
 from ..trace import WHOLE, Lane, Trace
 from . import bars
-from .figures import Row
-from .words import MEANINGS, duration
+from .words import MEANINGS, Row, duration
 
 
 def html(
@@ -25,14 +24,9 @@ def html(
     runs: Sequence[Trace],
     costs: AdditiveCost | None,
 ) -> str:
-    """The page.
+    """The page: two runs with their figures, and the same requests in virtual time, in chunks of every size.
 
-    Args:
-        about: what is served, and by what.
-        before, after: the two runs.
-        rows: their figures.
-        runs: the same requests in chunks of every size, in virtual time.
-        costs: costs of the steps in these runs, if fitted to the two runs; None for the measured ones.
+    `costs` are those of the virtual steps if they were fitted to the two runs, None for the measured ones.
     """
     chosen = next((i for i, run in enumerate(runs) if run.chunk == after.chunk), len(runs) - 1)
     kinds = {span.kind for run in (before, after, *runs) for span in run.spans}
@@ -74,11 +68,7 @@ def _source(found: Mapping[str, Any]) -> str:
 
 
 def _costs(pairs: Sequence[tuple[Trace, Trace]], costs: AdditiveCost | None) -> str:
-    """The costs of the steps in the virtual runs, and how near these come to the measured ones.
-
-    Args:
-        pairs: each measured run with the same run in virtual time.
-    """
+    """The costs of the steps in the virtual runs, and how near these come to the measured ones in each pair."""
     used = costs or measured_cost()
     text = f"A chunk takes {_line(used.prefill)}; a decode step {_line(used.decode)}."
     if costs is None:

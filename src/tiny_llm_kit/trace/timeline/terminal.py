@@ -8,8 +8,7 @@ from rich.text import Text
 
 from ..text import counted
 from ..trace import Lane, Span, Trace
-from .figures import Row
-from .words import duration
+from .words import Row, duration
 
 COLUMNS = 88
 LABEL = 10

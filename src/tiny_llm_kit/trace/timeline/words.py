@@ -4,6 +4,7 @@ from collections import Counter
 
 from ..trace import Lane, Span, Trace
 
+Row = tuple[str, str, str, str]  # of a figure: its name, both values, and their change
 MEANINGS = {
     "chunk": "a chunk of its prompt",
     "decode": "a step that gives it a token",
@@ -48,3 +49,24 @@ def duration(seconds: float | None) -> str:
 def lane_title(lane: Lane) -> str:
     """The title of a request's lane."""
     return f"request {lane.name}: {lane.prompt_tokens:,} tokens of prompt, {len(lane.token_times)} of answer"
+
+
+def row(name: str, before: float | None, after: float | None) -> Row:
+    """A figure in seconds, and its relative change, such as "−85 %" or "+12 %"."""
+    change = ""
+    if before and after is not None:
+        percent = round(100 * (after / before - 1))
+        change = f"{'−' if percent < 0 else '+'}{abs(percent)} %" if percent else "the same"
+    return name, duration(before), duration(after), change
+
+
+def figures(before: Trace, after: Trace) -> list[Row]:
+    """The figures that are compared; for stalls the numbers suffice."""
+    return [
+        ("stall steps", str(before.stall_steps), str(after.stall_steps), ""),
+        row("longest gap", before.longest_gap, after.longest_gap),
+        row("TBT p99", before.tbt_p99, after.tbt_p99),
+        row("TTFT of the long prompt", before.named("long").ttft, after.named("long").ttft),
+        row("TTFT of the short one behind it", before.named("late").ttft, after.named("late").ttft),
+        row("total time", before.end, after.end),
+    ]
