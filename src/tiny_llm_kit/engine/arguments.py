@@ -130,13 +130,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> No
     group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
     for each in engine_fields():
         default = defaults.get(each.name, each.default)
-        flag, says = f"--{each.name.replace('_', '-')}", f"default: {default}"
+        flag, text = f"--{each.name.replace('_', '-')}", f"default: {default}"
         kinds = str(each.type)  # as "int | None"
         if "bool" in kinds:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=says)
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
         else:
             kind = whole_number(0) if "int" in kinds else float if "float" in kinds else str
-            group.add_argument(flag, type=kind, default=default, help=says)
+            group.add_argument(flag, type=kind, default=default, help=text)
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -159,8 +159,8 @@ class LLM:
             ValueError: the prompt cannot be served.
         """
         request = self.engine.request(None, prompt, sampling_params)
-        [sequence], told = request.sequences, _Told(on_text)
-        self.engine.run([request], lambda: told(sequence))
+        [sequence], stream = request.sequences, _TextStream(on_text)
+        self.engine.run([request], lambda: stream.emit(sequence))
         [answer] = request.output().outputs
         if answer.error is not None:
             raise ValueError(answer.error)
@@ -217,13 +217,14 @@ class LLM:
         return self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
-class _Told:
+class _TextStream:
     """Passes the text of one sequence on, once per new token."""
 
     def __init__(self, on_text: Callable[[str], object]):
         self._on_text, self._tokens, self._characters = on_text, 0, 0
 
-    def __call__(self, sequence: Any) -> None:
+    def emit(self, sequence: Any) -> None:
+        """Emit the text since the last call, if there is a new token or text."""
         text, tokens = sequence.text, len(sequence.tokens)
         if tokens > self._tokens or len(text) > self._characters:
             self._on_text(text[self._characters :])

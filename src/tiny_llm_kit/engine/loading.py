@@ -180,7 +180,7 @@ def load_checkpoint(
     if device == "hpu" and quantizer and (quantizer.bits or config.quantization):
         print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
-        _tell_what_stays(quantizer, {name: headers[name].shape for name in names})
+        _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
     weights = _read_weights(backend_module, headers, names, config, device, dtype, quantizer)
     return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
 
@@ -201,7 +201,7 @@ def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | 
         )
 
 
-def _tell_what_stays(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _warn_of_plain_matrices(quantizer: WeightQuantizer, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Print on standard error how many matrices of the layers cannot be quantised.
 
     Raises:

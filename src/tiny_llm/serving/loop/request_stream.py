@@ -63,7 +63,7 @@ class RequestStream:
         self.requests = list(requests)
         self.sequences = [sequence for request in requests for sequence in request.sequences]
         self._abandon = abandon
-        self._told = [(0, 0)] * len(self.sequences)  # characters and tokens in pieces so far
+        self._emitted = [(0, 0)] * len(self.sequences)  # characters and tokens in pieces so far
         self._unfinished = set(range(len(self.sequences)))  # answers whose last piece was not produced
         self._unread: dict[int, Piece] = {}  # by answer
         self._open = set(range(len(self.sequences)))  # answers whose last piece was not put
@@ -83,13 +83,13 @@ class RequestStream:
         """What the answers have gained since the last call, for those that have gained anything. Given."""
         pieces = []
         for index in sorted(self._unfinished):
-            sequence, (characters, tokens) = self.sequences[index], self._told[index]
+            sequence, (characters, tokens) = self.sequences[index], self._emitted[index]
             text, count, reason = sequence.text, len(sequence.tokens), sequence.finish_reason
             if (len(text), count) == (characters, tokens) and reason is None:
                 continue
             sampled = sequence.sampled[tokens:count]
             pieces.append(Piece(index, text[characters:], sampled, reason, sequence.error))
-            self._told[index] = len(text), count
+            self._emitted[index] = len(text), count
             if reason is not None:
                 self._unfinished.discard(index)
         return pieces
