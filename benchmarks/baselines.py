@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.trace.workload import Workload
 
 
@@ -41,6 +42,16 @@ BASELINES = {
     "mlx-lm": MLX_LM,
     "mlx-lm-own-blas": MLX_LM,
 }
+
+
+def hub_shape(config: ModelConfig) -> dict[str, Any]:
+    """The shape of a model by the names that configurations on the hub have."""
+    names = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+        "rope_theta",
+    )  # fmt: skip
+    return {name: getattr(config, name) for name in names}
 
 
 def module_of(name: str, port: Port) -> ModuleType:

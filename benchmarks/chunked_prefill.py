@@ -22,11 +22,11 @@ from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving, serve
-from tiny_llm_kit.trace.shapes import SHAPES, random_network, random_runner
+from tiny_llm_kit.trace.shapes import SHAPES, RandomCheckpoint, random_network, shape
 from tiny_llm_kit.trace.trace import WHOLE
-from tiny_llm_kit.trace.workload import Workload, behind_a_long_one, decode_heavy, mixed
+from tiny_llm_kit.trace.workload import LONG, SHORT, RequestSpec, Workload, decode_heavy, mixed
 
-from .command import Tell, carry_out, port_of
+from .command import RunProgress, carry_out, port_of
 from .engine_load import trace_of_run
 from .options import check_context, count, counts, option, plain, plan_of
 from .report import model_name
@@ -86,14 +86,14 @@ def run(options: argparse.Namespace, argv: list[str] | None) -> None:
     """Measure the preset, show and keep the result."""
     steps = tuple(dict.fromkeys([*options.steps, None]))  # with none, which all are compared with
 
-    def measured(tell: Tell) -> dict[str, Any]:
+    def measured(report: RunProgress) -> dict[str, Any]:
         port, plan = port_of(options), plan_of(SweepPlan, options, steps=steps)
         port.backend_module.set_threads(plan.threads)
         serving = Serving(resolve_serving(options.solution), runner_of(plan, port, options.solution))
         engine_of = engine_maker(plan, port, options.solution) if plan.hybrid else None
         named = replace(plan, model=model_name(vars(plan)), dtype=port.float_dtype)
         return measure(
-            named, serving, port.name, port.device, lambda what: tell(what, plan.number_of_runs), engine_of
+            named, serving, port.name, port.device, lambda what: report(what, plan.number_of_runs), engine_of
         )
 
     with ends_at_a_blank(needs=Day(3, 3) if options.hybrid else Day(2, 7)):
@@ -103,7 +103,11 @@ def run(options: argparse.Namespace, argv: list[str] | None) -> None:
 def runner_of(plan: SweepPlan, port: Port, solution: str) -> Any:
     """A runner of a model's files, or of a shape with random weights."""
     if plan.config:
-        return random_runner(port, plan.config, plan.layers)
+        checkpoint = RandomCheckpoint(
+            shape(plan.config, plan.layers), port.backend_module, port.float_dtype, port.device
+        )
+        model = port.Qwen3ModelWeek2(checkpoint, attention="device")
+        return port.runner(model, chunk_mask=port.chunked_attention_mask)
     runner, _ = load(
         plan.model, solution=solution, backend=port.name, device=port.device, dtype=port.float_dtype
     )
@@ -159,6 +163,22 @@ def measure(
         if plan.hybrid and engine_of
         else [],
     }
+
+
+def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
+    """A workload of three short prompts after a long one.
+
+    Args:
+        tokens: of the long one.
+        chunk: tokens of a chunk; None computes it whole, in call 0.
+        queued: whether all are there at the start; else they arrive as the long one's second chunk begins.
+    """
+    second = 1 if chunk is not None and chunk < tokens else 0
+    arrives = None if queued else second
+    short = tuple(RequestSpec(SHORT, size, 16, arrives) for size in (3, 4, 5))
+    when = "all at the start" if queued else "from its second chunk on"
+    about = f"prompts of 3, 4 and 5 tokens after one of {tokens:,}, {when}"
+    return Workload("queued" if queued else "arriving", about, (RequestSpec(LONG, tokens, 16), *short))
 
 
 def _policies(plan: SweepPlan, serving: Serving, queued: bool, progress: Progress) -> dict[str, Any]:

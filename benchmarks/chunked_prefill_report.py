@@ -10,9 +10,10 @@ from rich.text import Text
 
 from tiny_llm_kit.trace.chunk_sweep import NEAR, median, percent, samples
 from tiny_llm_kit.trace.samples import ratio, spread
+from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import figures_table, print_header, print_target
+from .report import print_header, print_target
 
 NONE, PROMISED = "none", "128"
 # Figure -> heading. All are seconds, and less is better.
@@ -84,8 +85,8 @@ def sweep_targets(sweep: Mapping[str, Any]) -> Iterator[Target]:
     if chunked:
         best = max(chunked, key=lambda name: times_lower(sweep, "total", name))
         lost = 1 / times_lower(sweep, "total", best) - 1
-        says = "total time at the best chunk at most 10 % longer"
-        yield Target(says, f"{percent(lost)} at chunk {best}", lost <= 0.10)
+        text = "total time at the best chunk at most 10 % longer"
+        yield Target(text, f"{percent(lost)} at chunk {best}", lost <= 0.10)
 
 
 def policy_targets(case: Mapping[str, Any]) -> Iterator[Target]:

@@ -19,7 +19,7 @@ from tiny_llm_kit.trace.serve import NoEnd
 from . import reports
 
 
-class Tell(Protocol):
+class RunProgress(Protocol):
     """A listener for each run that begins, and for the number of runs if that is known."""
 
     def __call__(self, what: str, total: int | None = None) -> object: ...
@@ -35,12 +35,12 @@ def carry_out(
     kind: str,
     options: argparse.Namespace,
     argv: list[str] | None,
-    measure: Callable[[Tell], Mapping[str, Any]],
+    measure: Callable[[RunProgress], Mapping[str, Any]],
 ) -> None:
     """Measure, and show the result; keeps it where `--json` and `--save` say. Wrong input ends with one line."""
     try:
-        with progress_bar() as tell:
-            result = {**measure(tell), "command": f"bench-{kind}"}
+        with progress_bar() as report:
+            result = {**measure(report), "command": f"bench-{kind}"}
     except (ImportError, ValueError, NoEnd) as error:
         fail(error)
     console = Console()
@@ -52,8 +52,8 @@ def carry_out(
 
 
 @contextmanager
-def progress_bar() -> Iterator[Tell]:
-    """A bar on standard error for the runs that are told; none where that is no terminal."""
+def progress_bar() -> Iterator[RunProgress]:
+    """A bar on standard error for the runs that are reported; none where that is no terminal."""
     console, done = Console(stderr=True), count()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     # Once a second: a bar that is drawn more often takes time from what is measured.
@@ -62,7 +62,7 @@ def progress_bar() -> Iterator[Tell]:
     ) as bar:
         task = bar.add_task("starting", total=None)
 
-        def tell(what: str, total: int | None = None) -> None:
+        def report(what: str, total: int | None = None) -> None:
             bar.update(task, description=what, total=total, completed=next(done))
 
-        yield tell
+        yield report

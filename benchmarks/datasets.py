@@ -98,8 +98,8 @@ def dataset(
     else:
         specs = tuple(from_file(name, size, tokenizer))
     tokens, answers = sum(spec.tokens for spec in specs), sum(spec.answer for spec in specs)
-    says = f"{name}: {len(specs):,} requests, {tokens:,} tokens of prompts and {answers:,} of answers"
-    return Workload(name, says, specs, batch_size)
+    description = f"{name}: {len(specs):,} requests, {tokens:,} tokens of prompts and {answers:,} of answers"
+    return Workload(name, description, specs, batch_size)
 
 
 def from_file(name: str, size: DatasetSize, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:

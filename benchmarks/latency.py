@@ -24,7 +24,7 @@ from tiny_llm_kit.trace.shapes import SHAPES, QuantizedCheckpoint, RandomCheckpo
 from tiny_llm_kit.trace.workload import prompt_of
 
 from .baselines import module_of
-from .command import Tell, carry_out, port_of
+from .command import RunProgress, carry_out, port_of
 from .model_calls import Week2Calls, Week3Calls
 from .options import (
     bench_parser,
@@ -126,7 +126,7 @@ def _week2(plan: LatencyPlan, port: Port, checkpoint: Any) -> Week2Calls:
     return Week2Calls(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
 
 
-def measure(plan: LatencyPlan, port: Port, tell: Tell) -> dict[str, Any]:
+def measure(plan: LatencyPlan, port: Port, report: RunProgress) -> dict[str, Any]:
     """Measure every call of every engine with every number of threads, and the two roofs of each number.
 
     Raises:
@@ -138,7 +138,7 @@ def measure(plan: LatencyPlan, port: Port, tell: Tell) -> dict[str, Any]:
     for phase, group in groups:
         calls = dict(_calls(plan, cast, group))  # prepared once for all numbers of threads
         for threads in plan.threads:
-            tell(f"{phase}, threads: {threads}", len(groups) * len(plan.threads))
+            report(f"{phase}, threads: {threads}", len(groups) * len(plan.threads))
             port.backend_module.set_threads(threads)
             cases += _cases(
                 interleave(calls, plan.rounds), threads, plan.output_len if phase == "decode" else 1
@@ -221,7 +221,7 @@ def main(argv: list[str] | None = None) -> None:
     options = bench_parser("latency", __doc__, LatencyPlan).parse_args(argv)
     plan = plan_of(LatencyPlan, options)
     with ends_at_a_blank(plan.needs):
-        carry_out("latency", options, argv, lambda tell: measure(plan, port_of(options), tell))
+        carry_out("latency", options, argv, lambda report: measure(plan, port_of(options), report))
 
 
 if __name__ == "__main__":

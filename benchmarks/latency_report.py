@@ -13,9 +13,10 @@ from rich.table import Table
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.shapes import shape
+from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import OURS, figures_table, model_name, print_header
+from .report import OURS, model_name, print_header
 
 Result = Mapping[str, Any]
 WIDTH = 16  # of a full bar

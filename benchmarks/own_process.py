@@ -56,7 +56,7 @@ class OwnProcess:
 
 
 def _answer(connection: Connection, environment: Mapping[str, str]) -> None:
-    """Run the other process: tell when it is ready, and after each workload that it is answered, or what went wrong."""
+    """Run the other process: report that it is ready, each workload that is answered, or what went wrong."""
     os.environ.update(environment)  # before `recv` imports what makes the baseline
     try:
         make, arguments = connection.recv()

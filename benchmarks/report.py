@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tiny_llm_kit.trace.text import counted
@@ -29,14 +28,6 @@ def model_name(plan: Mapping[str, Any]) -> str:
     layers = f", {counted(plan['layers'], 'layer')}" if plan.get("layers") else ""
     is_random = plan.get("config") or plan.get("random_weights")
     return f"{name}{layers}{', random weights' if is_random else ''}"
-
-
-def figures_table(first: str, *headings: str, no_wrap: bool = False) -> Table:
-    """An empty table: a column of names, and columns of figures; with `no_wrap` a name breaks before a figure does."""
-    table = Table(first, box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=no_wrap)
-    return table
 
 
 def print_target(console: Console, is_met: bool, text: str) -> None:

@@ -20,7 +20,7 @@ from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel
 from tiny_llm_kit.trace.trace import percentile
 from tiny_llm_kit.trace.workload import RUNNING, RequestSpec
 
-from .command import Tell, carry_out
+from .command import RunProgress, carry_out
 from .options import bench_parser, count, counts, plain, plan_of
 
 # Shown name -> (the queue's class in `serving`, options of `Turns`).
@@ -98,7 +98,7 @@ class Filled:
         return seconds
 
 
-def measure(plan: SchedulerPlan, names: ServingPackage, tell: Tell) -> dict[str, Any]:
+def measure(plan: SchedulerPlan, names: ServingPackage, report: RunProgress) -> dict[str, Any]:
     """Measure the steps of every scheduler with every number of waiting requests: mean and p99 of every round."""
     before = provenance("cpu")
     filled = {
@@ -110,7 +110,7 @@ def measure(plan: SchedulerPlan, names: ServingPackage, tell: Tell) -> dict[str,
         one.sample(plan.steps)  # until all slots are taken
 
     def sample(one: Filled, number: int) -> list[float]:
-        tell(f"{one.queue}, {one.waiting:,} wait, round {number + 1}", plan.rounds * len(filled))
+        report(f"{one.queue}, {one.waiting:,} wait, round {number + 1}", plan.rounds * len(filled))
         gc.collect()  # the garbage of one sample is not the cost of the next
         return one.sample(plan.steps)
 
@@ -139,7 +139,10 @@ def main(argv: list[str] | None = None) -> None:
     plan = plan_of(SchedulerPlan, options, waiting=tuple(sorted(set(options.waiting))))
     with ends_at_a_blank(needs=Day(2, 7)):
         carry_out(
-            "scheduler", options, argv, lambda tell: measure(plan, resolve_serving(options.solution), tell)
+            "scheduler",
+            options,
+            argv,
+            lambda report: measure(plan, resolve_serving(options.solution), report),
         )
 
 

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tiny_llm_kit.trace.samples import spread
+from tiny_llm_kit.trace.tables import figures_table
 
-from .report import figures_table, print_header, print_target
+from .report import print_header, print_target
 
 LIMIT, FLAT = 0.5e-3, 1.5  # seconds a step; how many times the shortest queue's the longest one's may be
 

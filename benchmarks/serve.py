@@ -17,7 +17,7 @@ from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns, turned
 
-from .command import Tell, carry_out, port_of
+from .command import RunProgress, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS
 from .engine_plan import VARIANTS, EnginePlan
 from .options import bench_parser, count, flag, option, plain, plan_of, switch
@@ -85,7 +85,7 @@ class ServingPlan(EnginePlan):
         return {**self.engine_options(), "dtype": self.dtype, **model}
 
 
-def measure(plan: ServingPlan, place: Place, tell: Tell) -> dict[str, Any]:
+def measure(plan: ServingPlan, place: Place, report: RunProgress) -> dict[str, Any]:
     """Run every load on every server, and search the capacities if they are asked for.
 
     Raises:
@@ -94,7 +94,7 @@ def measure(plan: ServingPlan, place: Place, tell: Tell) -> dict[str, Any]:
     before = provenance(place.device)
     texts, targets = Texts(load_tokenizer(plan.tokenizer)), goodput_of(plan.goodput)
     with ExitStack() as stack:
-        bench = Bench(plan, texts, targets, clients(plan, place, stack), tell)
+        bench = Bench(plan, texts, targets, clients(plan, place, stack), report)
         bench.warm_up()
         runs = bench.runs()
         found = bench.capacities() if plan.capacity else {}
@@ -144,7 +144,7 @@ class Bench:
     texts: Texts  # makes the loads
     targets: dict[str, float]  # of goodput, in milliseconds
     cast: dict[str, Client]  # a client per server
-    tell: Tell
+    report: RunProgress
     says: str = ""
     loads: int = 0  # number made so far: each has new prompts, so that no prefix of an earlier one is cached
 
@@ -158,7 +158,7 @@ class Bench:
 
     def run(self, name: str, load: Load, rate: float) -> dict[str, Any]:
         """Send a load to one server: its figures."""
-        self.tell(f"{name} at {rate:g} requests/s")
+        self.report(f"{name} at {rate:g} requests/s")
         seen = asyncio.run(send(self.cast[name], load, self.plan.max_concurrency))
         return {"rate": rate, **figures(seen, self.targets)}
 
@@ -208,9 +208,9 @@ def main(argv: list[str] | None = None) -> None:
     options = bench_parser("serve", __doc__, ServingPlan).parse_args(argv)
     key = options.api_key or os.environ.get("OPENAI_API_KEY")
 
-    def run(tell: Tell) -> dict[str, Any]:
+    def run(report: RunProgress) -> dict[str, Any]:
         plan = plan_of(ServingPlan, options, api_key=key)
-        return measure(plan, place_of(plan, options), tell)
+        return measure(plan, place_of(plan, options), report)
 
     carry_out("serve", options, argv, run)
 

@@ -28,7 +28,7 @@ from tiny_llm_kit.trace.workload import Workload
 
 from . import chunked_prefill
 from .baselines import BASELINES, Generates, module_of
-from .command import Tell, carry_out, port_of
+from .command import RunProgress, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS, DatasetSize, dataset
 from .engine_load import figures_of_run
 from .engine_plan import VARIANTS, EnginePlan
@@ -81,7 +81,9 @@ class OurGenerator:
         return figures_of_run(self.llm.engine, workload)
 
 
-def measure(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def measure(
+    plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], report: RunProgress
+) -> dict[str, Any]:
     """Time every engine in every round, with our own figures. Each round has new prompts; the first does not count.
 
     Raises:
@@ -102,7 +104,7 @@ def measure(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any], tell: 
     cast = engines(plan, port, network, checkpoint, room)
 
     def run(name: str, number: int) -> dict[str, Any]:
-        tell(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))
+        report(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))
         return timed(cast[name], workloads[number])
 
     runs = in_turns({name: partial(run, name) for name in cast}, range(len(workloads)))
@@ -184,10 +186,10 @@ def main(argv: list[str] | None = None) -> None:
     if options.trust_remote_code:
         print("--trust-remote-code: accepted, and no remote code is ever run")
 
-    def run(tell: Tell) -> dict[str, Any]:
+    def run(report: RunProgress) -> dict[str, Any]:
         port = port_of(options)
         return measure(
-            plan_of(ThroughputPlan, options), port, network_options(options.solution, port.name), tell
+            plan_of(ThroughputPlan, options), port, network_options(options.solution, port.name), report
         )
 
     with ends_at_a_blank(needs=Day(3, 3)):

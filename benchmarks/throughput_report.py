@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tiny_llm_kit.trace.samples import ratio, spread
+from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import OURS, figures_table, model_name, print_header
+from .report import OURS, model_name, print_header
 
 LATENCIES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "longest_gap")
 

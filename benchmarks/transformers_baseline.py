@@ -9,8 +9,10 @@ import torch
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM, StaticCache
 from transformers.generation import ContinuousBatchingConfig
 
-from tiny_llm_kit.trace.shapes import RandomCheckpoint, hub_shape
+from tiny_llm_kit.trace.shapes import RandomCheckpoint
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
+
+from .baselines import hub_shape
 
 PAGE, BATCH_TOKENS = 128, 512  # of continuous batching, as our engine has them
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.fake_model import END, ByteTokenizer, FakeClock, FakeModel
+from support.fake_model import END, ByteTokenizer, FakeModel
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
 from tiny_llm_kit.trace.trace import percentile as numpy_percentile
 
 LADDER, HPU = (32, 64, 128, 256, 512), (128, 256, 512)
@@ -625,7 +626,7 @@ def test_chunked_prefill_scheduler_with_a_chunker_keeps_the_target(s, sizes):
     machine = Machine(0.01, 8e-4)
     long = [name * 700 for name in "xyz"]
     answers = dict.fromkeys("abc", "-" * 150) | dict.fromkeys(long, "ok")
-    clock, parts, chunks, tokens = FakeClock(), [], [], []
+    clock, parts, chunks, tokens = SimulatedClock(), [], [], []
     model = PricedModel(answers, machine, max_model_len=800, clock=clock)
 
     def on_event(event):
@@ -956,7 +957,7 @@ def test_chunked_prefill_metrics_keep_no_more_than_they_are_told(s):
 
 def served(s, step: int, **options):
     """Two requests on a fake clock, a second a token: one decodes already when a prompt of 12 tokens comes."""
-    clock = FakeClock()
+    clock = SimulatedClock()
     model = FakeModel({"a": "12345", "b" * 12: [ord("6"), END]}, clock=clock)
     metrics = s.ChunkedPrefillMetrics(prefill_step=4)
     scheduler = s.ChunkedPrefillScheduler(model, 2, step, 64, metrics=metrics, clock=clock, **options)

@@ -16,6 +16,7 @@ from benchmarks.chunked_prefill import (
     ADAPTIVE,
     POLICIES,
     SweepPlan,
+    behind_a_long_one,
     figures_of,
     measure,
     sweep,
@@ -42,7 +43,6 @@ from tiny_llm_kit.trace.workload import (
     SHORT,
     RequestSpec,
     Workload,
-    behind_a_long_one,
     mixed,
     prompt_of,
 )
@@ -155,9 +155,9 @@ def test_the_bar_counts_what_is_told_on_a_terminal_alone(is_terminal, monkeypatc
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)
     monkeypatch.setattr(sys, "stderr", stream)
-    with progress_bar() as tell:
+    with progress_bar() as report:
         for number in range(5):
-            tell(f"chunk {number}", 20)
+            report(f"chunk {number}", 20)
     out, errors = capsys.readouterr().out, stream.getvalue()
     assert out == "" and ("chunk 4" in errors and "4/20" in errors) == is_terminal
     assert is_terminal or errors == ""
@@ -171,7 +171,7 @@ def test_every_run_is_counted_before_it_begins(hybrid, monkeypatch):
         chunked_prefill, "trace_of_run", lambda budget, workload: serve(paced(), workload, budget).trace()
     )
     plan = SweepPlan(
-        "paced", (128, ADAPTIVE, None), mixed_tokens=300, long_tokens=600, rounds=2, hybrid=hybrid
+        "paced", steps=(128, ADAPTIVE, None), mixed_tokens=300, long_tokens=600, rounds=2, hybrid=hybrid
     )
     found = measure(plan, paced(), "none", "cpu", told.append, lambda budget, workload: budget)
     assert len(told) == plan.number_of_runs

@@ -428,7 +428,7 @@ def test_a_scheduler_that_does_not_serve_everybody_ends_in_a_line():
 def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, capsys):
     """The requests wait for ever, which is no reason for the command to run for ever."""
     module = import_module(command_modules()[name])
-    screen = import_module("tiny_llm_kit.course.see.week_2_day_7")
+    screen = import_module("tiny_llm_kit.course.see.shared")
     where = {"see": screen, "bench-throughput": chunked_prefill}.get(name, module)
     monkeypatch.setattr(where, "resolve_serving", lambda solution: changed(step=lambda self: False))
     monkeypatch.setattr(sys, "stdin", io.StringIO())

@@ -328,11 +328,11 @@ def test_a_busy_machine_measures_nothing_that_stays(tmp_path, monkeypatch, quiet
 
 def test_a_load_is_waited_for_and_refused_in_a_line(monkeypatch):
     loads, slept = iter([2.0, 0.5, 0.05]), []
-    monkeypatch.setattr(provenance, "load", lambda: next(loads, 3.0))
-    monkeypatch.setattr(provenance.time, "sleep", slept.append)
-    assert provenance.settled_load() == 0.05 and len(slept) == 2
+    monkeypatch.setattr(widget, "load", lambda: next(loads, 3.0))
+    monkeypatch.setattr(widget.time, "sleep", slept.append)
+    assert widget.settled_load() == 0.05 and len(slept) == 2
     with pytest.raises(ValueError, match=r"the load is 3\.0: end what else runs here until it is below 0\.1"):
-        provenance.settled_load()
+        widget.settled_load()
 
 
 @pytest.mark.parametrize(("load", "warns"), [(9.0, True), (2.0, False), (None, False)])

@@ -7,9 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from ..report import OURS, figures_table, model_name, print_header
+from ..report import OURS, model_name, print_header
 
 COLUMNS = (
     ("tokens/s", "output_throughput", 1),

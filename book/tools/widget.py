@@ -5,12 +5,13 @@ in an engine, so that the schedule can be tested, and the picture in the page is
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.trace.provenance import save, settled_load
+from tiny_llm_kit.trace.provenance import load, save
 from tiny_llm_kit.trace.simulation.cost_fit import MEASURED, sealed
 
 from . import step_cost
@@ -21,6 +22,7 @@ SCRIPTS = ("chunked-prefill-schedule", "chunked-prefill-drawing")
 SCENE = {"promptTokens": 2048, "chunk": 128, "promise": 128, "decodes": 4, "answerTokens": 32, "context": 256}
 LATE = {"tokens": 8, "arrives": 0.1}
 WIDTH = 620
+QUIET = 0.1  # the load above which a machine is too busy for figures that stay
 
 
 @contextmanager
@@ -59,6 +61,21 @@ def _picture(name: str, policies: list[str], **more: Any) -> str:
     with scripts() as run:
         runs = f"chunkedPrefillSchedule.compare({scene})"
         return run(f"chunkedPrefillDrawing.draw({runs}, {WIDTH}, '{name}', {policies})")
+
+
+def settled_load(seconds: int = 300) -> float:
+    """Wait until the machine is quiet, for so many seconds at most, and return its load then.
+
+    Raises:
+        ValueError: it stays busy.
+    """
+    now = load() or 0.0
+    for _ in range(seconds // 5):
+        if now < QUIET:
+            return now
+        time.sleep(5)
+        now = load() or 0.0
+    raise ValueError(f"the load is {now}: end what else runs here until it is below {QUIET}, and try again")
 
 
 def measure(

@@ -30,7 +30,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--solution", default="ref", choices=sorted(SOLUTIONS), help="whose scheduler")
     add("--hardware", default="yi-34b", choices=list(HARDWARE), help="simulated hardware; default: yi-34b")
     add("--requests", type=whole_number(1), default=128, metavar="N", help="requests per run; default: 128")
-    add("--seeds", type=whole_number(0), nargs="+", default=[0, 1, 2], metavar="N", help="default: 0 1 2")
+    add(
+        "--seeds",
+        type=whole_number(0),
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="N",
+        help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
+    )
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
     add("--compare-engine", action="store_true", help="compare the simulator with the shipped model instead")
@@ -38,7 +45,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     engine("--backend", default="auto", choices=["auto", *BACKENDS])
     engine("--device", default="auto", choices=DEVICES)
     engine("--rounds", type=whole_number(1), default=5, metavar="N", help="their median counts; default: 5")
-    engine("--clock", default="processor", choices=list(CLOCKS), help="of the steps; default: processor")
+    engine(
+        "--clock",
+        default="processor",
+        choices=list(CLOCKS),
+        help="what a step takes; default: processor, which other processes hardly change",
+    )
     options = top.parse_args(argv)
     unknown = [name for name in options.studies if name not in STUDIES]
     if unknown:

@@ -116,6 +116,6 @@ class LatencyRecorder:
         """The latencies recorded so far."""
         import numpy as np
 
-        samples = map(np.array, (self._ttfts, self._delays, self._gaps, self._weights))
+        ttfts, delays, gaps, weights = map(np.array, (self._ttfts, self._delays, self._gaps, self._weights))
         end = self._end - (self._first or 0.0)
-        return Latencies(*samples, self.requests, self.failed, self.tokens, end)
+        return Latencies(ttfts, delays, gaps, weights, self.requests, self.failed, self.tokens, end)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiny_llm_kit.course.fakes.fake_packed_model import END, FakeClock
+from tiny_llm_kit.course.fakes.fake_packed_model import END
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.solution_types import SamplingParams
+from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
 
 OTHER_END = 257
 
@@ -129,7 +130,7 @@ class FakeModel:
         max_model_len: its context.
         fails: errors to raise by call number, from 0, before anything has changed.
         during: called with each call's number while it runs.
-        clock: a `FakeClock` to move.
+        clock: a `SimulatedClock` to move.
     """
 
     num_hidden_layers = 2
@@ -142,14 +143,14 @@ class FakeModel:
         *,
         fails: Mapping[int, BaseException] | None = None,
         during: Callable[[int], Any] = lambda number: None,
-        clock: FakeClock | None = None,
+        clock: SimulatedClock | None = None,
     ):
         self.answers = {
             tuple(prompt.encode()): [*answer.encode(), END] if isinstance(answer, str) else list(answer)
             for prompt, answer in answers.items()
         }
         self.max_model_len, self.fails, self.during = max_model_len, fails or {}, during
-        self.clock = clock or FakeClock()
+        self.clock = clock or SimulatedClock()
         self.calls: list[PrefillCall | DecodeCall] = []
         self.caches: list[FakeCache] = []
         self.batch_caches: list[FakeBatchCache] = []

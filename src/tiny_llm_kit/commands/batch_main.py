@@ -6,7 +6,7 @@ import sys
 from rich.console import Console
 
 from ..course.address import Day
-from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, load, unused_days
+from ..course.capabilities import choose_backend, ends_at_a_blank, load, open_llm, unused_days
 from ..engine.arguments import (
     add_eager_argument,
     add_model_arguments,
@@ -17,8 +17,7 @@ from ..engine.arguments import (
     text_argument,
     whole_number,
 )
-from ..engine.llm_engine import LLMEngine
-from ..engine.port import SOLUTIONS, resolve_serving
+from ..engine.port import resolve_serving
 from ..terminal import INTERRUPTED, command, fail, write_file
 from ..trace.batch.job import BatchJob, make_engine_job, make_job
 from ..trace.batch.view import BatchLines, SlotBoard
@@ -98,27 +97,20 @@ def job_of(options: argparse.Namespace) -> BatchJob:
         if options.loader == "week3":
             if options.prefill_step:
                 raise ValueError("--prefill-step: week 3's engine has a token budget instead: leave it out")
-            return make_engine_job(engine_of(options, len(prompts)), prompts, **limits)
+            llm = open_llm(
+                options,
+                max_num_seqs=min(options.slots, len(prompts)),
+                max_model_len=options.max_seq_len,
+                enforce_eager=options.enforce_eager,
+                seed=options.seed,
+            )
+            return make_engine_job(llm.engine, prompts, **limits)
         model, tokenizer = load(**{name: getattr(options, name) for name in LOADED})
         serving = Serving(names, model, tokenizer)
         limits["prefill_step"] = options.prefill_step
         return make_job(serving, options.backend, prompts, options.slots, options.max_seq_len, **limits)
     except ValueError as error:  # no such device here, files that are unusable, a number out of range
         fail(error)
-
-
-def engine_of(options: argparse.Namespace, count: int) -> LLMEngine:
-    """Week 3's engine with a slot for each prompt, at most `--slots`."""
-    where = {name: getattr(options, name) for name in ("backend", "device", "dtype", "seed")}
-    llm = llm_class(SOLUTIONS[options.solution])(
-        options.model,
-        quantization=options.quantize,
-        max_num_seqs=min(options.slots, count),
-        max_model_len=options.max_seq_len,
-        enforce_eager=options.enforce_eager,
-        **where,
-    )
-    return llm.engine
 
 
 def choose_view(options: argparse.Namespace, job: BatchJob, console: Console) -> LiveTable | BatchLines:

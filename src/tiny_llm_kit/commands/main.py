@@ -10,9 +10,9 @@ from ..course.capabilities import (
     choose_backend,
     choose_loader,
     ends_at_a_blank,
-    llm_class,
     needed_day,
     network_options,
+    open_llm,
     unused_days,
 )
 from ..engine.arguments import (
@@ -63,18 +63,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
 def open_engine(options: argparse.Namespace) -> TerminalSession:
     """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    from ..engine.port import SOLUTIONS
-
-    llm = llm_class(SOLUTIONS[options.solution])(
-        options.model,
-        quantization=options.quantize,
-        max_num_seqs=1,
-        enforce_eager=options.enforce_eager,
-        seed=options.seed,
-        backend=options.backend,
-        device=options.device,
-        dtype=options.dtype,
-    )
+    llm = open_llm(options, max_num_seqs=1, enforce_eager=options.enforce_eager, seed=options.seed)
 
     def generate(
         llm: Any, tokenizer: "Tokenizer", ids: list[int], params: Any, *, max_tokens: int, on_text: Any
@@ -94,7 +83,9 @@ def open_engine(options: argparse.Namespace) -> TerminalSession:
 
 def answer(session: TerminalSession, question: str) -> None:
     """Answer one question; its prompt is encoded here, once."""
-    ids = encoded(session.tokenizer, question)
+    tokenizer, messages = session.tokenizer, [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(messages) if tokenizer.has_chat_template else question
+    ids = tokenizer.encode(prompt)
     if not ids:
         fail("the prompt is empty: give the model at least one token to continue")
     if len(ids) >= session.context:
@@ -102,14 +93,6 @@ def answer(session: TerminalSession, question: str) -> None:
             f"the prompt has {len(ids)} tokens, but the model reads {session.context} with its answer: shorten it"
         )
     session.answer(ids)
-
-
-def encoded(tokenizer: "Tokenizer", question: str) -> list[int]:
-    """Token ids of the question in the chat template, or as plain text if the model has none."""
-    messages = [{"role": "user", "content": question}]
-    return tokenizer.encode(
-        tokenizer.apply_chat_template(messages) if tokenizer.has_chat_template else question
-    )
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..course.address import Day
-from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class
+from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, open_llm
 from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
 from ..engine.port import SOLUTIONS, Port
 from ..model.tokenizer import load_tokenizer
@@ -91,22 +91,15 @@ def add_shape_arguments(top: argparse.ArgumentParser) -> None:
     add("--layers", type=whole_number(1), metavar="N", help="fewer layers than the shape has")
 
 
-def open_llm(options: argparse.Namespace, backend: str, engine: dict[str, Any]) -> Any:
-    """Open the `LLM` that the options ask for; runs on the engine's thread."""
-    cls = llm_class(SOLUTIONS[options.solution])
+def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
+    """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread."""
     if check_layers(options.config, bool(options.random_weights), options.layers):
-        port = Port(SOLUTIONS[options.solution], backend, options.device, options.dtype)
+        cls = llm_class(SOLUTIONS[options.solution])
+        port = Port(cls.solution, options.backend, options.device, options.dtype)
         network, _ = random_network(port, options.model, options.config, options.layers, options.quantize)
         tokenizer = BlankAnswers(load_tokenizer(options.model))
-        return cls.of(port, network, tokenizer, **{**cls.engine_options(backend), **engine})
-    return cls(
-        options.model,
-        quantization=options.quantize,
-        backend=backend,
-        device=options.device,
-        dtype=options.dtype,
-        **engine,
-    )
+        return cls.of(port, network, tokenizer, **{**cls.engine_options(options.backend), **engine})
+    return open_llm(options, **engine)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -151,8 +144,8 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     from ..trace.timeline.live import LiveTimeline
 
     check_layers(options.config, bool(options.random_weights), options.layers)
-    backend = choose_backend(options.solution, options.backend)
-    opens = partial(open_llm, options, backend, engine_options(options))
+    options.backend = choose_backend(options.solution, options.backend)
+    opens = partial(make_llm, options, engine_options(options))
     name = options.served_model_name or Path(options.model).resolve().name
     limits = {
         each: getattr(options, each)

@@ -22,6 +22,8 @@ from .address import Day, Task, task_of_label
 from .tree import PARTS
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from ..engine.llm import LLM
     from ..engine.model_runner import ModelRunner
     from ..model.tokenizer import Tokenizer
@@ -153,6 +155,18 @@ def llm_class(solution: str) -> type[LLM]:
     from ..engine.llm import LLM
 
     return type("LLM", (FilledSoFar, LLM), {"solution": solution, "__doc__": LLM.__doc__})
+
+
+def open_llm(options: Namespace, **engine: Any) -> LLM:
+    """The `LLM` that a command's options ask for; `engine` are the engine's own options."""
+    return llm_class(SOLUTIONS[options.solution])(
+        options.model,
+        quantization=options.quantize,
+        backend=options.backend,
+        device=options.device,
+        dtype=options.dtype,
+        **engine,
+    )
 
 
 def load(

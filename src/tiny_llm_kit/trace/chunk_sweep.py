@@ -8,7 +8,7 @@ from .serve import Serving, serve
 from .trace import WHOLE, Trace, percentile
 from .workload import LONG, SHORT, Workload
 
-Progress = Callable[[str], object]  # told what runs now
+Progress = Callable[[str], object]  # called with what runs now
 # Stands for the sizes that `AdaptiveChunker` chooses: `sweep_chunk_sizes` takes numbers alone.
 ADAPTIVE = WHOLE + 1
 NAMES = {None: "none", ADAPTIVE: "adaptive"}

@@ -8,7 +8,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from rich.console import Console
 from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
-QUIET = 0.1  # the load above which a machine is too busy for figures that stay
 PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "mlx-lm", "numpy")
 
 
@@ -50,21 +48,6 @@ def warn_if_busy() -> None:
     if now > cores:
         text = f"warning: the load is {now:.1f} on {cores} cores: measured times will be too long"
         print(text, file=sys.stderr)
-
-
-def settled_load(seconds: int = 300) -> float:
-    """Wait until the machine is quiet, for so many seconds at most, and return its load then.
-
-    Raises:
-        ValueError: it stays busy.
-    """
-    now = load() or 0.0
-    for _ in range(seconds // 5):
-        if now < QUIET:
-            return now
-        time.sleep(5)
-        now = load() or 0.0
-    raise ValueError(f"the load is {now}: end what else runs here until it is below {QUIET}, and try again")
 
 
 def _git(*arguments: str) -> str:

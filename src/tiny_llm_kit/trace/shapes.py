@@ -34,16 +34,6 @@ def shape(name: str, layers: int | None = None) -> ModelConfig:
     return config if layers is None else replace(config, num_hidden_layers=layers)
 
 
-def hub_shape(config: ModelConfig) -> dict[str, Any]:
-    """The shape of a model by the names that configurations on the hub have."""
-    names = (
-        "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-        "rope_theta",
-    )  # fmt: skip
-    return {name: getattr(config, name) for name in names}
-
-
 @dataclass
 class RandomCheckpoint:
     """A checkpoint whose weights are drawn when they are asked for, in the size that is asked for."""
@@ -135,10 +125,3 @@ def check_layers(config: str | None, random_weights: bool, layers: int | None) -
     if layers and not (config or random_weights):
         raise ValueError("--layers needs random weights: add --config NAME or --random-weights")
     return bool(config or random_weights)
-
-
-def random_runner(port: Any, name: str, layers: int | None = None) -> Any:
-    """A runner of a shape with random weights."""
-    checkpoint = RandomCheckpoint(shape(name, layers), port.backend_module, port.float_dtype, port.device)
-    model = port.Qwen3ModelWeek2(checkpoint, attention="device")
-    return port.runner(model, chunk_mask=port.chunked_attention_mask)

@@ -71,22 +71,6 @@ def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
     return Workload("decode-heavy", about, (*running, RequestSpec(LONG, tokens, 8, arrives=23)))
 
 
-def behind_a_long_one(tokens: int, chunk: int | None, queued: bool) -> Workload:
-    """A workload of three short prompts after a long one.
-
-    Args:
-        tokens: of the long one.
-        chunk: tokens of a chunk; None computes it whole, in call 0.
-        queued: whether all are there at the start; else they arrive as the long one's second chunk begins.
-    """
-    second = 1 if chunk is not None and chunk < tokens else 0
-    arrives = None if queued else second
-    short = tuple(RequestSpec(SHORT, size, 16, arrives) for size in (3, 4, 5))
-    when = "all at the start" if queued else "from its second chunk on"
-    about = f"prompts of 3, 4 and 5 tokens after one of {tokens:,}, {when}"
-    return Workload("queued" if queued else "arriving", about, (RequestSpec(LONG, tokens, 16), *short))
-
-
 def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> Workload:
     """The timeline's workload: requests that decode, a long prompt among them, then a short one.
 

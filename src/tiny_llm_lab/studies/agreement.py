@@ -122,8 +122,8 @@ def compare(
         while any([profiled.advance(), engine.advance()]):
             pass
         cost = fit_steps(profiled.samples.samples)
-        told = simulated(engine.names, cost, requests(plan.requests, rate, seed=number))
-        found.append((engine.recorder.latencies(), told))
+        virtual = simulated(engine.names, cost, requests(plan.requests, rate, seed=number))
+        found.append((engine.recorder.latencies(), virtual))
     return found
 
 
@@ -131,8 +131,8 @@ def study_of(plan: AgreementPlan, rounds: list[tuple[Latencies, Latencies]]) -> 
     """Each figure: the medians of the rounds, and how far the simulator is off in the median, best and worst round."""
     rows = []
     for name, (figure, allowed) in FIGURES.items():
-        pairs = [(figure(measured), figure(told)) for measured, told in rounds]
-        offs = [100 * (told / measured - 1) for measured, told in pairs]
+        pairs = [(figure(measured), figure(virtual)) for measured, virtual in rounds]
+        offs = [100 * (virtual / measured - 1) for measured, virtual in pairs]
         engine, simulator = (1000 * median(side) for side in zip(*pairs, strict=True))
         rows.append([name, engine, simulator, median(offs), 100 * allowed, min(offs), max(offs)])
     title = (

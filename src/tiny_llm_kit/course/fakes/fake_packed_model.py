@@ -8,18 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...solution_types import BlockAllocator, PackedBatch, Sampled
+from ...trace.simulation.simulated_model import SimulatedClock
 
 END = 256  # ends a text of bytes
-
-
-class FakeClock:
-    """A clock that advances only while the fake model runs."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def fingerprint(tokens: Sequence[int], start: int = 0) -> int:
@@ -40,7 +31,7 @@ class FakePackedModel:
         max_model_len: its context.
         fails: errors to raise by call number, from 0, after a part of the batch was written.
         during: called with each call's number while it runs.
-        clock: a `FakeClock` to move.
+        clock: a `SimulatedClock` to move.
     """
 
     num_hidden_layers = 2
@@ -56,11 +47,11 @@ class FakePackedModel:
         max_model_len: int = 64,
         fails: Mapping[int, BaseException] | None = None,
         during: Callable[[int], Any] = lambda number: None,
-        clock: FakeClock | None = None,
+        clock: SimulatedClock | None = None,
     ):
         self.allocator, self.sampled, self.ends = allocator, sampled, ends
         self.max_model_len, self.fails, self.during = max_model_len, fails or {}, during
-        self.clock = clock or FakeClock()
+        self.clock = clock or SimulatedClock()
         self.memory: dict[int, tuple[int, int]] = {}  # slot -> token, fingerprint of the text up to it
         self.batches: list[PackedBatch] = []
         self.scripts = {

@@ -6,6 +6,7 @@ them is `tests_refsol/make_goldens.py`. So a day test compares with transformers
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,62 +29,29 @@ class SmallModel:
 
 
 # Query heads per key head: 1, 3 and 8. Hq · D is never E, theta and eps are never the defaults of a class.
-CASES = {
-    "tied-1": SmallModel(
-        ModelConfig(
-            hidden_size=20,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            head_dim=8,
-            intermediate_size=28,
-            vocab_size=41,
-            max_position_embeddings=64,
-            rms_norm_eps=1e-2,
-            rope_theta=500.0,
-            tie_word_embeddings=True,
-        ),
-        seed=11,
-        rows=2,
-        tokens=7,
-    ),
-    "untied-3": SmallModel(
-        ModelConfig(
-            hidden_size=36,
-            num_hidden_layers=3,
-            num_attention_heads=6,
-            num_key_value_heads=2,
-            head_dim=10,
-            intermediate_size=52,
-            vocab_size=53,
-            max_position_embeddings=48,
-            rms_norm_eps=3e-2,
-            rope_theta=100.0,
-            tie_word_embeddings=False,
-        ),
-        seed=12,
-        rows=3,
-        tokens=11,
-    ),
-    "tied-8": SmallModel(
-        ModelConfig(
-            hidden_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=8,
-            num_key_value_heads=1,
-            head_dim=6,
-            intermediate_size=44,
-            vocab_size=67,
-            max_position_embeddings=32,
-            rms_norm_eps=1e-3,
-            rope_theta=2000.0,
-            tie_word_embeddings=True,
-        ),
-        seed=13,
-        rows=1,
-        tokens=5,
-    ),
+NAMES = ("tied-1", "untied-3", "tied-8")
+SIZES: dict[str, tuple[Any, ...]] = {
+    "hidden_size": (20, 36, 24),
+    "num_hidden_layers": (2, 3, 2),
+    "num_attention_heads": (3, 6, 8),
+    "num_key_value_heads": (3, 2, 1),
+    "head_dim": (8, 10, 6),
+    "intermediate_size": (28, 52, 44),
+    "vocab_size": (41, 53, 67),
+    "max_position_embeddings": (64, 48, 32),
+    "rms_norm_eps": (1e-2, 3e-2, 1e-3),
+    "rope_theta": (500.0, 100.0, 2000.0),
+    "tie_word_embeddings": (True, False, True),
 }
+INPUTS = {"seed": (11, 12, 13), "rows": (2, 3, 1), "tokens": (7, 11, 5)}
+
+
+def _case(column: int) -> SmallModel:
+    config = ModelConfig(**{name: row[column] for name, row in SIZES.items()})
+    return SmallModel(config, **{name: row[column] for name, row in INPUTS.items()})
+
+
+CASES = {name: _case(column) for column, name in enumerate(NAMES)}
 
 
 def small_model(seed: int, rows: int = 1, tokens: int = 1, **sizes: int | float | bool) -> SmallModel:

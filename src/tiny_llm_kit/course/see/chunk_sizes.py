@@ -9,10 +9,10 @@ from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import WITHOUT_A_FUSED_KERNEL, median, percent, shown, sweep
-from ...trace.serve import Serving, serve
+from ...trace.serve import Serving
 from ...trace.simulation.cost_fit import measured_cost
-from ...trace.simulation.simulated_model import SimulatedModel
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload, decode_heavy
+from .shared import simulated
 from .stalls_drawn import STEPS
 
 MEASURED = (r"(mlx|torch) on \w+", r" *[\d,.]+ ms", r" *[−+±][\d,]+ %")
@@ -71,9 +71,7 @@ def show_choices(names: ServingPackage, console: Console) -> None:
 
 def _chosen(names: ServingPackage, workload: Workload) -> list[int]:
     """Tokens of each chunk of the long prompt, in virtual time."""
-    model = SimulatedModel(measured_cost())
-    serving = Serving(names, model, clock=model.clock)
-    trace = serve(serving, workload, chunker=names.AdaptiveChunker(TARGET)).trace()
+    trace = simulated(names, measured_cost(), workload, chunker=names.AdaptiveChunker(TARGET))
     return [span.tokens for span in trace.of(trace.lanes[-1]) if span.kind == "chunk"]
 
 

@@ -4,17 +4,17 @@ The model's clock moves one unit per token of a prompt and per decode step, so a
 """
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.chunk_sweep import shown
-from ...trace.serve import Serving, serve
 from ...trace.simulation.cost_fit import measured_cost
-from ...trace.simulation.simulated_model import SimulatedModel
+from ...trace.simulation.step_cost import UNITS
+from ...trace.tables import figures_table
 from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, RequestSpec, Workload, decode_heavy
+from .shared import simulated
 
 STEPS = (32, 128, 512, None)
 CHUNK = 4
@@ -43,8 +43,7 @@ def show_timelines(names: ServingPackage, console: Console) -> None:
 
 def timeline(names: ServingPackage, workload: Workload, chunk: int, **turns) -> list[Text]:
     """A timeline as text, one line per request."""
-    model = SimulatedModel()
-    trace = serve(Serving(names, model, clock=model.clock), workload, chunk, **turns).trace()
+    trace = simulated(names, UNITS, workload, chunk, **turns)
     return [_line(trace, lane) for lane in trace.lanes]
 
 
@@ -84,12 +83,9 @@ def show_stalls(names: ServingPackage, console: Console) -> None:
     console.print(f"{long.says};")
     console.print(f"{long.promise} tokens between two decode steps are promised.")
     console.print(f"predicted without chunks: ⌈2,048 / {long.promise}⌉ − 1 = {pieces - 1} stall steps\n")
-    table = Table("chunk", "stall steps, counted", "longest gap, simulated ms", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("chunk", "stall steps, counted", "longest gap, simulated ms")
     for step in STEPS:
-        model = SimulatedModel(measured_cost())
-        trace = serve(Serving(names, model, clock=model.clock), long, step).trace()
+        trace = simulated(names, measured_cost(), long, step)
         table.add_row(shown(step), str(trace.stall_steps), f"{1000 * (trace.longest_gap or 0.0):.1f}")
     console.print(table)
 

@@ -10,6 +10,7 @@ from ...engine.port import Port
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.tokenizer import load_tokenizer
+from ...trace.prompts import rendered
 from ...trace.shapes import QWEN3_06B
 
 SHIPPED = "tiny-qwen3"
@@ -57,8 +58,7 @@ def _mib(count: int) -> str:
 
 def _next_tokens(b: Port, checkpoint: Checkpoint, console: Console) -> None:
     tokenizer = load_tokenizer(SHIPPED)
-    chat = [{"role": "user", "content": QUESTION}]
-    ids = tokenizer.encode(tokenizer.apply_chat_template(chat, add_generation_prompt=True))
+    ids = tokenizer.encode(rendered(tokenizer, QUESTION))
     logits = b.numpy(b.Qwen3ModelWeek1(checkpoint)(b.array([ids])))
     console.print(f'\n"{QUESTION}" is {len(ids)} tokens with the chat template around it.')
     console.print(f"Your model's logits are {logits.shape}: after each token, a score for every next one.")

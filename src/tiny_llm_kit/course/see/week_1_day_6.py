@@ -9,6 +9,7 @@ from rich.text import Text
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
+from ...trace.prompts import rendered
 
 MODEL = "tiny-qwen3"
 QUESTION = "What is temperature?"
@@ -25,7 +26,7 @@ def show(b: Port, console: Console) -> None:
         lengths.append(inputs.shape[-1])
         return model(inputs)
 
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}])
+    prompt = rendered(tokenizer, QUESTION)
     answer = b.simple_generate(watched, tokenizer, prompt, on_text=pieces.append)
     console.print(
         Text.assemble(("question  ", "dim"), QUESTION, ("\nanswer    ", "dim"), (answer, "bold"), "\n")

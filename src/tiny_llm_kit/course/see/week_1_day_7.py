@@ -11,6 +11,7 @@ from rich.text import Text
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
+from ...trace.prompts import rendered
 
 MODEL = "tiny-qwen3"
 # Beginnings of questions; the screen takes the one of which the model is least sure how to answer.
@@ -30,7 +31,7 @@ def show(b: Port, console: Console) -> None:
     """Bars of the learner's softmax, the size of the nucleus, and draws of the learner's sampler."""
     tokenizer = load_tokenizer(MODEL)
     model = b.Qwen3ModelWeek1(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
-    prompts = {question: _prompt(tokenizer, question) for question in (*VAGUE, CLEAR)}
+    prompts = {question: rendered(tokenizer, question) for question in (*VAGUE, CLEAR)}
     logits = {
         question: b.numpy(model(b.array([tokenizer.encode(prompts[question])])))[0, -1] for question in VAGUE
     }
@@ -38,10 +39,6 @@ def show(b: Port, console: Console) -> None:
     _three_temperatures(b, console, tokenizer, question, logits[question])
     _what_comes(b, console)
     _steps_with_a_choice(b, console, model, tokenizer, prompts[CLEAR])
-
-
-def _prompt(tokenizer, question: str) -> str:
-    return tokenizer.apply_chat_template([{"role": "user", "content": question}])
 
 
 def _weights(b: Port, logits: np.ndarray, temp: float) -> np.ndarray:

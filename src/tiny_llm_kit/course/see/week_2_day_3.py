@@ -13,6 +13,7 @@ from ...engine.loading import load_checkpoint
 from ...engine.port import Port
 from ...model.quantization import GROUP_SIZES, WeightQuantizer
 from ...model.tokenizer import load_tokenizer
+from ...trace.prompts import rendered
 from ...trace.samples import medians
 from .week_1_day_5 import QUESTION, SHIPPED
 
@@ -78,7 +79,7 @@ def _times(b: Port, kinds: dict[str, tuple[list, Callable]], rows: int) -> dict[
 
 def _model(b: Port, console: Console) -> None:
     tokenizer = load_tokenizer(SHIPPED)
-    ids = tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}]))
+    ids = tokenizer.encode(rendered(tokenizer, QUESTION))
     console.print(
         f"{'':>8}{'layers':>14}{'bits a weight':>16}{'all weights':>16}{'logits moved by':>18}", style="bold"
     )

@@ -11,10 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import ServingPackage
+from ...trace.prompts import rendered
 from ...trace.serve import CountedModel
+from ...trace.tables import figures_table
+from .shared import serving_of
 
 MODEL = "tiny-qwen3"
 SLOTS, MAX_SEQ_LEN = 3, 64
@@ -44,7 +47,7 @@ class Served:
 
 def show(b: Port, console: Console) -> None:
     """Serve the questions twice and draw the slots over the steps of the model."""
-    s = resolve_serving(b.solution.__name__.partition(".")[0])
+    s = serving_of(b)
     tokenizer = load_tokenizer(MODEL)
     runner = b.runner(b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype)))
     runs = [_run(s, runner, tokenizer, *way) for way in (("continuous", _continuous), ("static", _static))]
@@ -73,7 +76,7 @@ def _request(s: ServingPackage, model, tokenizer, index: int, question: str, spe
     return s.Request(
         model,
         tokenizer,
-        tokenizer.apply_chat_template([{"role": "user", "content": question}]),
+        rendered(tokenizer, question),
         prompt_idx=index,
         max_seq_len=MAX_SEQ_LEN,
         sampling=s.SamplingParams(max_tokens=special.get("max_tokens")),
@@ -131,11 +134,7 @@ def _answers(console: Console, requests: list) -> None:
 
 
 def _bill(console: Console, runs: list[Served]) -> None:
-    table = Table(
-        "", "steps", "prompts", "decodes", "tokens", "waited", "idle", "used", box=None, pad_edge=False
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("", "steps", "prompts", "decodes", "tokens", "waited", "idle", "used")
     for run in runs:
         cells = "".join(map("".join, _grid(run)))
         prompts = sum(event.kind == "prefill" for event in run.events)

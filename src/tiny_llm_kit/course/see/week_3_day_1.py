@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import BlockTable
 from ...trace.samples import medians
+from .shared import serving_of
 
 MODEL = "tiny-qwen3"
 SIZE, BLOCKS = 8, 24
@@ -50,7 +51,7 @@ class Pool:
     """Chats that share the blocks of one pool, with the learner's allocator and tables."""
 
     def __init__(self, b: Port, model, num_blocks: int, block_size: int, caching: bool = True):
-        self.b, self.s, self.model = b, resolve_serving(b.solution.__name__.partition(".")[0]), model
+        self.b, self.s, self.model = b, serving_of(b), model
         self.allocator = self.s.BlockAllocator(num_blocks, block_size, enable_prefix_caching=caching)
         self.pools = model.create_kv_pools(num_blocks, block_size)
         self.last_owner: dict[int, str] = {}

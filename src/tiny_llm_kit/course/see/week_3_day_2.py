@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ..grading.pages import Pages, decode64, random_pages
 from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
+from .shared import serving_of
 
 DRAWN, DRAWN_PAGE, DRAWN_BLOCKS, COUNT = (5, 9, 4), 4, 10, 8
 NAMES, FREE, PAD = "ABC", "·", "-"
@@ -42,7 +43,7 @@ class Lists:
 
 def show(b: Port, console: Console) -> None:
     """Draw a pool and its flat list, count and measure what is gathered, then poison all unused slots."""
-    serving = resolve_serving(b.solution.__name__.partition(".")[0])
+    serving = serving_of(b)
     pages = random_pages(np.random.default_rng(1), DRAWN, DRAWN_PAGE, num_blocks=DRAWN_BLOCKS)
     blocks = _flat(serving, pages, COUNT)
     console.print(f"A pool of {DRAWN_BLOCKS} pages of {DRAWN_PAGE} slots. A holds 5 tokens, B 9, C 4.\n")

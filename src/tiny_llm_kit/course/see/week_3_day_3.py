@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.loading import load_checkpoint
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import AnswerSequence, Event, ServingPackage
 from ...trace.serve import EndlessTokenizer
+from ...trace.tables import figures_table
 from ...trace.text import shortened
 from ..fakes.fake_packed_model import FakePackedModel
+from .shared import chats, serving_of
 
 MODEL = "tiny-qwen3"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue")
@@ -62,7 +64,7 @@ def letter(sequence: AnswerSequence) -> str:
 
 def show(b: Port, console: Console) -> None:
     """Draw the strips of a small run, count what other policies do with it, then serve the shipped model."""
-    s = resolve_serving(b.solution.__name__.partition(".")[0])
+    s = serving_of(b)
     runs = {name: _run(s, **options) for name, options in POLICIES.items()}
     console.print(f"budget {BUDGET} tokens per step; {BLOCKS} blocks of {BLOCK} tokens")
     console.print("A  a token of A's prompt, or one that is computed again      a  A decodes\n")
@@ -108,9 +110,7 @@ def _strip(number: int, event: Event, preempted: str) -> Text:
 
 
 def _compare(console: Console, runs: dict[str, Run]) -> None:
-    table = Table("policy", "calls", "tokens", "A's longest gap", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("policy", "calls", "tokens", "A's longest gap")
     for name, run in runs.items():
         gap = max(later - earlier for earlier, later in pairwise(run.times))
         table.add_row(name, str(len(run.calls)), str(run.computed), f"{gap:.0f} tokens")
@@ -126,13 +126,7 @@ def _serve(b: Port, s: ServingPackage, console: Console) -> None:
     allocator, tokenizer = s.BlockAllocator(12, 8), load_tokenizer(MODEL)
     runner = b.packed_runner(network, allocator.num_blocks, allocator.block_size)
     scheduler = s.HybridScheduler(runner, allocator, max_num_batched_tokens=16, max_num_seqs=4)
-    made = [
-        s.Sequence(
-            tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": question}])),
-            tokenizer, request_id=number, max_seq_len=128,
-        )
-        for number, question in enumerate(QUESTIONS)
-    ]  # fmt: skip
+    made = chats(s, tokenizer, QUESTIONS, max_seq_len=128)
     for one in made:
         scheduler.add(one)
     steps = 0

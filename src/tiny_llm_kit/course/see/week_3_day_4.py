@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from ...engine.engine_profiling import profiling_batch
 from ...engine.kv_budget import kv_bytes_per_token
 from ...engine.loading import load_checkpoint
 from ...engine.padding_waste import PaddingWaste
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer
 from ...trace.simulation.simulated_model import SimulatedPackedModel
 from ...trace.simulation.step_cost import StepWork
+from ...trace.tables import figures_table
+from .shared import chats, serving_of
 
 MODEL = "tiny-qwen3"
 BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048
@@ -50,7 +51,7 @@ MEASURED = (
 
 def show(b: Port, console: Console) -> None:
     """Count shapes, serve a load in four ways, and let the shipped model answer in padded steps."""
-    s = _serving(b)
+    s = serving_of(b)
     _count_shapes(s, console)
     _compare(s, console)
     _serve(b, s, console)
@@ -58,7 +59,7 @@ def show(b: Port, console: Console) -> None:
 
 def show_torch(b: Port, console: Console) -> None:
     """Show the largest step's memory, what it leaves for keys and values, and how often that is too little."""
-    s = _serving(b)
+    s = serving_of(b)
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     block = PAGE * kv_bytes_per_token(network.config, b.float_dtype)
     rows: dict[str, list[str]] = {
@@ -79,10 +80,6 @@ def show_torch(b: Port, console: Console) -> None:
     _print(console, "measured", list(RUNS), rows)
 
 
-def _serving(b: Port) -> ServingPackage:
-    return resolve_serving(b.solution.__name__.partition(".")[0])
-
-
 def _peak_bytes(b: Port, s: ServingPackage, network, count: int) -> int:
     runner = b.packed_runner(network, 1, PAGE)
     batch = profiling_batch(s, count, SEQS, LEN, PAGE)
@@ -93,9 +90,7 @@ def _count_shapes(s: ServingPackage, console: Console) -> None:
     """Print the lengths of warm-up lists: steps of decodes, and steps with chunks."""
     console.print(f"budget {BUDGET} tokens, {SEQS} requests, pages of {PAGE} tokens")
     console.print("shapes to warm up: steps of decodes + steps with chunks\n")
-    table = Table("", "context", *STRATEGIES, box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("", "context", *STRATEGIES)
     for name, limits in ENGINES.items():
         for length in (2048, 8192):
             table.add_row(
@@ -200,9 +195,7 @@ def _compare(s: ServingPackage, console: Console) -> None:
 
 
 def _print(console: Console, head: str, names: list[str], rows: dict[str, list[str]]) -> None:
-    table = Table(head, *names, box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table(head, *names)
     for name, values in rows.items():
         table.add_row(name, *values)
     console.print(table)
@@ -235,14 +228,10 @@ def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tu
     scheduler = s.HybridScheduler(
         runner, allocator, max_num_batched_tokens=32, max_num_seqs=4, buckets=buckets
     )
-    made = []
-    for number, question in enumerate(
-        ("What is RoPE?", "What is a KV cache?", "Thank you", "What is attention?")
-    ):
-        ids = tokenizer.encode(tokenizer.apply_chat_template([{"role": "user", "content": question}]))
-        sampling = s.SamplingParams(max_tokens=24)
-        made.append(s.Sequence(ids, tokenizer, request_id=number, sampling=sampling, max_seq_len=96))
-        scheduler.add(made[-1])
+    questions = ("What is RoPE?", "What is a KV cache?", "Thank you", "What is attention?")
+    made = chats(s, tokenizer, questions, sampling=s.SamplingParams(max_tokens=24), max_seq_len=96)
+    for one in made:
+        scheduler.add(one)
     while scheduler.has_work_remaining():
         scheduler.step()
     return [one.text for one in made], len(shapes)

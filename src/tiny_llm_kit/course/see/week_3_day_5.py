@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ...solution_types import ServingPackage
 from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
 from ...trace.incidents.table import incident_table
 from ...trace.simulation.cost_fit import fit_line, measured_cost
 from ...trace.simulation.step_cost import INCIDENTS, AdditiveCost, StepCost, StepWork
+from .shared import serving_of
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXT = 256  # tokens that each measured decode sees
@@ -47,7 +48,7 @@ class DearMixing:
 
 def show(b: Port, console: Console) -> None:
     """Draw with the learner's profile and policies; the costs are those of a measured machine, or of the incidents."""
-    s = resolve_serving(b.solution.__name__.partition(".")[0])
+    s = serving_of(b)
     _profile(s, console)
     _policies(s, console)
     _mixing(s, console)

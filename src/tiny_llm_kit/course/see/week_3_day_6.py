@@ -14,13 +14,14 @@ from rich.text import Text
 
 from ...engine.llm import LLM
 from ...engine.loading import load_checkpoint
-from ...engine.port import Port, resolve_serving
+from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...server.background_server import BackgroundServer
 from ...server.server import ServerOptions, create_app
 from ...solution_types import RequestStream, ServingPackage
 from ..fakes.fake_engine import FakeAnswer, FakeEngine
 from ..grading.virtual_time import OneSecondExecutor, VirtualTimeLoop, run_virtually
+from .shared import serving_of
 
 MODEL, QUESTION = "tiny-qwen3", "What is a KV cache?"
 ROWS, PLACES = 3, 4  # answers that run, and that are open
@@ -43,7 +44,7 @@ MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client
 
 def show(b: Port, console: Console) -> None:
     """Draw five readers of one loop, then a stream, a refusal and the metrics of a real server."""
-    s = resolve_serving(b.solution.__name__.partition(".")[0])
+    s = serving_of(b)
     _readers(s, console)
     _server(b, console)
 

@@ -1,14 +1,13 @@
 """The order of requests, for the screens of Day 2.7: a short prompt after a long one, three policies."""
 
 from rich.console import Console
-from rich.table import Table
 
 from ...solution_types import ServingPackage
-from ...trace.serve import Serving, serve
-from ...trace.simulation.simulated_model import SimulatedModel
 from ...trace.simulation.step_cost import AdditiveCost, Line
+from ...trace.tables import figures_table
 from ...trace.trace import WHOLE, Lane, Trace
 from ...trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
+from .shared import simulated
 from .stalls_drawn import CHUNK, timeline
 
 # D arrives while the first chunk of C runs.
@@ -58,20 +57,12 @@ def show_two_promises(names: ServingPackage, console: Console) -> None:
     """Show the scene of Predict: what readers are promised, and the first words of the two arrivals."""
     console.print(f"{PREDICTED.says}.")
     console.print("Each token takes a unit of time. First words: counted from the next step on.\n")
-    heads = ("", "stalls", "longest gap", "first word, long", "first word, hello")
-    table = Table(*heads, box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("", "stalls", "longest gap", "first word, long", "first word, hello")
     for name, chunk, turns in POLICIES:
-        trace = _serve(names, PREDICTED, chunk or PREDICTED.promise, **turns)
+        trace = simulated(names, PER_TOKEN, PREDICTED, chunk or PREDICTED.promise, **turns)
         first = [_first_word(trace, trace.named(lane)) for lane in ("long", "hello")]
         table.add_row(name, *(f"{n:,.0f}" for n in (trace.stall_steps, trace.longest_gap, *first)))
     console.print(table)
-
-
-def _serve(names: ServingPackage, workload: Workload, chunk: int, **options) -> Trace:
-    model = SimulatedModel(PER_TOKEN)
-    return serve(Serving(names, model, clock=model.clock), workload, chunk, **options).trace()
 
 
 def _first_word(trace: Trace, lane: Lane) -> float:
@@ -86,11 +77,9 @@ def show_patience(names: ServingPackage, console: Console) -> None:
     workload = Workload("passing", "", (RequestSpec(LONG, LONG_TOKENS, 2, name="long"), *short))
     console.print(f"A prompt of {LONG_TOKENS:,} tokens, chunks of {workload.promise}, and a new prompt of 8")
     console.print(f"tokens in each of the first {SHORT_PROMPTS} calls of the model:\n")
-    table = Table("patience", "short ones that pass", "first word, long", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("patience", "short ones that pass", "first word, long")
     for patience in PATIENCE:
-        trace = _serve(names, workload, workload.promise, pause_prefill=True, patience=patience)
+        trace = simulated(names, PER_TOKEN, workload, workload.promise, pause_prefill=True, patience=patience)
         long = trace.named("long")
         passed = sum(lane.token_times[0] < long.token_times[0] for lane in trace.lanes if lane is not long)
         table.add_row(str(patience), str(passed), f"{_first_word(trace, long):,.0f}")

@@ -8,6 +8,7 @@ A policy may remember what its last step was, so the first step of a stretch is 
 steps must not be skipped at all.
 """
 
+from bisect import bisect_left
 from typing import Any
 
 from .step_cost import StepWork
@@ -54,11 +55,7 @@ def _steps_without_an_end(scheduler: Any) -> int:
 
     if steps < LEAST or fits(steps):
         return steps
-    low, high = 0, steps  # fits(low), and not fits(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, steps), True, key=lambda count: not fits(count))
 
 
 def _ends(scheduler: Any, steps: int) -> Any:

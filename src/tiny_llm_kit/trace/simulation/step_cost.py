@@ -31,8 +31,8 @@ class StepWork:
     chunk_pairs: int = 0  # pairs of one of those tokens and a token that it sees
     chunk_past: int = 0  # tokens of earlier steps that the chunks read
     decodes: int = 0  # requests that decode
-    # tokens that these see, themselves included
-    decode_pairs: Any = 0  # of a stretch of steps one number each, in an array
+    # tokens that these see, themselves included; of a stretch of steps one number each, in an array
+    decode_pairs: Any = 0
 
     @classmethod
     def of(cls, chunks: Sequence[tuple[int, int]], decodes: Sequence[int] = ()) -> "StepWork":

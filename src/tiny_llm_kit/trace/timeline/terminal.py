@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from ..tables import figures_table
 from ..text import counted
 from ..trace import Lane, Span, Trace
 from .words import Row, duration
@@ -33,9 +33,7 @@ def show(console: Console, before: Trace, after: Trace, rows: Iterable[Row]) -> 
     for character, style, meaning in LEGEND:
         _line(console, Text.assemble((f"{character:>2}  ", style), meaning))
     console.print()
-    table = Table("", before.title, after.title, "", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("", before.title, after.title, "")
     for row in rows:
         table.add_row(*row)
     console.print(table)
