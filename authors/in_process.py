@@ -1,4 +1,4 @@
-"""Collects the day tests once, in this process, and runs any of them repeatedly on the texts of the overlay.
+"""Collects the day tests once, in this process, and runs any of them repeatedly on texts put over the solution.
 
 Starting pytest and collecting the tests took most of the time of a mutant and of a run of the prefix check.
 """
@@ -18,6 +18,9 @@ from hypothesis import settings
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.grading.plugin import VERDICT, port_of, task_of
 from tiny_llm_kit.course.tree import day_tests
+from tiny_llm_kit.engine.port import SOLUTIONS
+
+from .overlay import Overlay
 
 Result = TypeVar("Result")
 
@@ -37,10 +40,12 @@ class DayTests(Generic[Result]):
 
     Args:
         work: called with this object, whose `run` runs tests.
+        solution: whose texts `work` replaces.
     """
 
-    def __init__(self, work: "Callable[[DayTests], Result]"):
+    def __init__(self, work: "Callable[[DayTests], Result]", solution: Overlay):
         self.work = work
+        self.solution = solution
         self.items: list[tuple[Task | None, str | None, pytest.Item]] = []
         self.outcomes: dict[str, TestOutcome] = {}
         self.failed_for: dict[Hashable, str] = {}
@@ -137,7 +142,7 @@ def with_day_tests(
         RuntimeError: with pytest's output, when the tests cannot be collected or `work` fails.
         KeyboardInterrupt: Ctrl-C, which pytest itself would swallow after ending its session.
     """
-    tests: DayTests[Result] = DayTests(work)
+    tests: DayTests[Result] = DayTests(work, Overlay(SOLUTIONS.get(solution, solution)))
     arguments = [str(file) for day in days for file in day_tests(day)]
     # These cost time in each test and are not needed here; `unraisableexception` runs the garbage collector.
     for plugin in ("cacheprovider", "logging", "unraisableexception", "xdist"):
@@ -145,7 +150,7 @@ def with_day_tests(
     arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_kit.course.grading.plugin"]
     arguments += [f"--solution={solution}", f"--backends={','.join(backends)}"]
     profile = settings.get_current_profile_name()
-    with patch.dict(os.environ), tests._output_kept():
+    with patch.dict(os.environ), tests._output_kept(), tests.solution:
         os.environ.pop("PYTEST_ADDOPTS", None)  # options meant for the user's own pytest runs
         os.environ.pop(
             "CI", None

@@ -15,7 +15,6 @@ from tiny_llm_kit.course.tree import PARTS, REFERENCE, days
 from tiny_llm_kit.repo import BACKENDS, ROOT
 
 from .in_process import DayTests, with_day_tests
-from .overlay import overlay
 
 FOLDER = ROOT / "tests_refsol" / "mutants"
 AT_LEAST = 5  # mutants a day
@@ -114,19 +113,10 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
         texts = mutant.mutate(part)
     except ValueError as error:
         return Verdict(mutant, part, "stale", str(error))
-    with overlay(_package_of(next(iter(texts)), part), texts):
-        last = tests.first_failure(mutant.address, part if part in BACKENDS else backend, mutant)
+    tests.solution.put(texts)
+    last = tests.first_failure(mutant.address, part if part in BACKENDS else backend, mutant)
     status = {"passed": "survived", "failed": "killed"}.get(last.status, "crashed")
     return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
-
-
-def _package_of(file: Path, part: str) -> str:
-    """The package to import again when `file` changes.
-
-    No other part imports a port, and all parts import the rest.
-    """
-    is_of_port = part in BACKENDS and file.is_relative_to(REFERENCE / PARTS[part])
-    return f"tiny_llm_ref.{PARTS[part]}" if is_of_port else "tiny_llm_ref"
 
 
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:

@@ -19,7 +19,6 @@ from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.tree import days, exercises_of, learner_file, reference_files, tasks
 
 from .in_process import DayTests, TestOutcome, with_day_tests
-from .overlay import overlay
 
 SHOWN = 8  # problems of one run that are printed
 
@@ -60,8 +59,8 @@ def _solved_until(tests: DayTests, day: Day, number: int) -> Finding:
     """
     sittings = sittings_of(day)
     solved = {task for sitting in sittings[:number] for task in sitting}
-    with overlay("tiny_llm", course_with(lambda task: task.of_day >= day and task not in solved)):
-        outcomes = [outcome for task in sittings[number - 1] for outcome in tests.run(task)]
+    tests.solution.put(course_with(lambda task: task.of_day >= day and task not in solved))
+    outcomes = [outcome for task in sittings[number - 1] for outcome in tests.run(task)]
     problems = [f"{o.nodeid}: {o.message.splitlines()[0]}" for o in outcomes if o.status != "passed"]
     what = "all days up to it" if len(sittings) == 1 else f"its sittings up to {number}"
     return Finding(f"day {day}, with {what} solved", len(outcomes), problems)
@@ -72,16 +71,16 @@ def _blank_at(tests: DayTests, day: Day) -> Finding:
 
     Each of its tasks must have tests.
     """
-    with overlay("tiny_llm", course_with(lambda task: task.of_day >= day)):
-        outcomes = tests.run(day)
+    tests.solution.put(course_with(lambda task: task.of_day >= day))
+    outcomes = tests.run(day)
     problems = [f"{o.nodeid} does not need its task: {o.status}" for o in outcomes if not _waits_for(o, day)]
     return Finding(f"day {day} blank", len(outcomes), problems)
 
 
 def _blank_alone(tests: DayTests, task: Task) -> Finding:
     """Check with all but one task solved: each test of this task must stop at it."""
-    with overlay("tiny_llm", course_with(lambda other: other == task)):
-        outcomes = tests.run(task)
+    tests.solution.put(course_with(lambda other: other == task))
+    outcomes = tests.run(task)
     wrong = [o for o in outcomes if (task_of_label(o.message) or [None])[0] != task]
     problems = [f"{o.nodeid} does not need its task: {o.status}" for o in wrong]
     return Finding(f"task {task} alone blank", len(outcomes), problems)

@@ -3,6 +3,7 @@
 import io
 import os
 import subprocess
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from authors import mutants, prefix
 from authors.in_process import with_day_tests
 from authors.mutants import Mutant, Verdict, judge
-from authors.overlay import overlay
+from authors.overlay import Overlay
 from support.close import assert_close
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.pages import sittings_of
@@ -153,11 +154,20 @@ def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
     assert os.environ["PYTEST_ADDOPTS"] == "-k nothing --maxfail=1"
 
 
-def test_a_mutant_of_a_port_leaves_the_policy_loaded_and_one_of_shared_code_does_not():
-    ours = mutants.REFERENCE / "mlx_backend" / "attention.py"
-    assert mutants._package_of(ours, "mlx") == "tiny_llm_ref.mlx_backend"
-    for shared, part in (("serving/batching/packing.py", "serving"), ("layer_weights.py", "mlx")):
-        assert mutants._package_of(mutants.REFERENCE / shared, part) == "tiny_llm_ref"
+def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_loaded():
+    queue, packing = "tiny_llm_ref.serving.requests.event_queue", "tiny_llm_ref.serving.batching.packing"
+    outside = import_module(packing)
+    file = mutants.REFERENCE / "serving/batching/packing.py"
+    with Overlay("tiny_llm_ref") as solution:
+        before = {name: import_module(name) for name in (queue, packing, "tiny_llm_ref.serving")}
+        solution.put({file: file.read_text(encoding="utf-8") + "MARK = 1\n"})
+        after = {name: import_module(name) for name in before}
+        assert after[packing].MARK == 1
+        assert after["tiny_llm_ref.serving"].pack is after[packing].pack is not before[packing].pack
+        assert after[queue] is before[queue]
+        solution.put({})
+        assert not hasattr(import_module(packing), "MARK")
+    assert import_module(packing) is outside
 
 
 def test_a_surviving_mutant_fails_the_report(monkeypatch):
@@ -245,7 +255,8 @@ def test_the_prefix_check_tries_each_sitting_without_the_later_ones(monkeypatch)
 
 def test_the_first_sitting_has_its_screen_and_its_timeline_without_the_later_ones():
     [first, *_] = sittings_of(Day(2, 7))
-    with overlay("tiny_llm", prefix.course_with(lambda t: t.of_day >= Day(2, 7) and t not in first)):
+    with Overlay("tiny_llm") as solution:
+        solution.put(prefix.course_with(lambda t: t.of_day >= Day(2, 7) and t not in first))
         console = Console(file=io.StringIO(), width=80)
         week_2_day_7.cut_and_schedule(Port("tiny_llm", installed_backends()[0], "cpu"), console)
         assert "15 stall steps" in console.file.getvalue()
