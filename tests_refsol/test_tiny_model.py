@@ -108,7 +108,7 @@ def test_transformers_gives_the_expected_answers(oracle, suites, name):
 
 
 def test_one_forward_pass_judges_as_step_by_step_decoding_does(oracle, suites):
-    cases = (*suites["questions, unseen paraphrases"].cases[:4], *suites["absent names, 20 lines"].cases[:4])
+    cases = (*suites["questions, unseen paraphrases"].cases[:2], *suites["absent names, 20 lines"].cases[:2])
     assert exact_answers(oracle, cases) == [generates_exactly(oracle, case) for case in cases]
 
 
@@ -162,20 +162,20 @@ SPY = """
 import runpy, sys
 seen = set()
 sys.addaudithook(lambda event, args: seen.add(str(args[0])) if event in ("open", "subprocess.Popen") else None)
-sys.argv = ["train", "--steps", "3", "--out", *sys.argv[1:]]
+sys.argv = ["train", "--steps", sys.argv[1], "--out", sys.argv[2]]
 runpy.run_module("models.train.train", run_name="__main__")
 print("\\n".join(sorted(seen)))
 """
 
 
-def trial(out) -> list[str]:
-    command = [sys.executable, "-c", SPY, str(out)]
+def trial(out, steps: int) -> list[str]:
+    command = [sys.executable, "-c", SPY, str(steps), str(out)]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_training_never_opens_the_held_out_questions(tmp_path):
     """A process of its own: the spy must see all that it opens."""
-    opened = trial(tmp_path / "a")
+    opened = trial(tmp_path / "a", steps=1)
     assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"
     assert [path for path in opened if "heldout" in path] == []
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
@@ -183,7 +183,7 @@ def test_training_never_opens_the_held_out_questions(tmp_path):
 
 @pytest.mark.long
 def test_training_is_deterministic_and_never_opens_the_held_out_questions(tmp_path):
-    opened = trial(tmp_path / "a") + trial(tmp_path / "b")
+    opened = trial(tmp_path / "a", steps=3) + trial(tmp_path / "b", steps=3)
     assert str(TRAIN / "corpus" / "scheduling.md") in opened, "the spy sees what is opened"
     assert [path for path in opened if "heldout" in path] == []
     digests = {hashlib.sha256((tmp_path / name / "model.safetensors").read_bytes()).digest() for name in "ab"}
