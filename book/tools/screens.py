@@ -7,6 +7,7 @@ file and capture.
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 
 from benchmarks import reports
 from benchmarks.latency_report import has_roofline
@@ -14,7 +15,7 @@ from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.trace.provenance import RESULTS, is_sealed
 from tiny_llm_lab.studies import chart
 
-from . import batch_screen, roofline_screen, timeline_screen, tradeoff_screen, widget
+from . import batch_screen, policy_widget, roofline_screen, timeline_screen, tradeoff_screen, widget
 from .command_screens import command_screens
 from .console import fragment, recording_console
 from .day_screens import day_screens, port_screens, see_modules, shown_on
@@ -39,9 +40,15 @@ def timeline_screens() -> Iterator[tuple[str, str]]:
 
 
 def widget_screens() -> Iterator[tuple[str, str]]:
-    """`(name, fragment)` of the widgets' pictures for readers without JavaScript."""
+    """`(name, fragment)` of the pictures of Day 2.7's widgets, for readers without JavaScript."""
     yield "week2-07-widget", widget.picture() + "\n"
     yield "week2-07-late-widget", widget.late_picture() + "\n"
+
+
+def policy_screens() -> Iterator[tuple[str, str]]:
+    """`(name, fragment)` of the timelines of Day 3.5: a picture, and the table that its widget draws."""
+    yield "week3-05-policies", policy_widget.picture() + "\n"
+    yield "week3-05-policies-table", policy_widget.data() + "\n"
 
 
 def benchmark_screens() -> Iterator[tuple[str, str]]:
@@ -78,6 +85,7 @@ def capture_all() -> Iterator[tuple[str, str]]:
     yield from benchmark_screens()
     yield from timeline_screens()
     yield from widget_screens()
+    yield from policy_screens()
 
 
 def check_all() -> Iterator[str]:
@@ -87,4 +95,5 @@ def check_all() -> Iterator[str]:
             (*day_screens(backend), *port_screens(backend), *batch_screens(backend))
         ):
             yield f"[{backend}] {difference}"
-    yield from differences((*command_screens(), *benchmark_screens(), *timeline_screens(), *widget_screens()))
+    shared = (command_screens(), benchmark_screens(), timeline_screens(), widget_screens(), policy_screens())
+    yield from differences(chain(*shared))

@@ -4,33 +4,11 @@
 // picture for readers without JavaScript comes from the same lines.
 // `var`, because the page for printing loads this file once for each widget.
 var chunkedPrefillDrawing = (() => {
+    const { time, round, text, box, axis } = svgParts;
     const LEFT = 70; // room for the names of the lanes
     const RIGHT = 10;
     const PROMPTS = ["prompt", "“hello”"];
     const LANE = { prompt: 22, answer: 13, title: 26, gap: 26, axis: 40 };
-
-    /** "85 ms", "1.25 s": three digits are enough. */
-    function time(seconds) {
-        if (seconds < 0.0095) return `${(1000 * seconds).toFixed(1)} ms`;
-        return seconds < 0.9995 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(2)} s`;
-    }
-
-    const round = (x) => Math.round(10 * x) / 10;
-
-    function text(kind, x, y, content) {
-        return `<text class="${kind}" x="${round(x)}" y="${round(y)}">${content}</text>`;
-    }
-
-    function box(kind, x, y, width, height) {
-        const size = `width="${round(Math.max(width, 0.5))}" height="${round(height)}"`;
-        return `<rect class="${kind}" x="${round(x)}" y="${round(y)}" ${size}/>`;
-    }
-
-    /** 1, 2 or 5 times a power of ten: at most `most` of them fit into the total. */
-    function tick(total, most) {
-        const power = 10 ** Math.floor(Math.log10(total / most));
-        return [1, 2, 5, 10].map((factor) => factor * power).find((step) => total / step <= most);
-    }
 
     /** The longest gap of all requests: where it begins and ends. */
     function longest({ answers, prompts }) {
@@ -135,15 +113,6 @@ var chunkedPrefillDrawing = (() => {
         };
     }
 
-    function axis(total, x, top, bottom, width) {
-        const step = tick(total, Math.max(2, Math.floor((width - LEFT) / 60)));
-        const marks = Array.from({ length: Math.floor(total / step) + 1 }, (_, k) => k * step);
-        const lines = marks.map((mark) => `M${round(x(mark))} ${top}V${bottom}`).join("");
-        const digits = Math.max(0, -Math.floor(Math.log10(step)));
-        const labels = marks.map((mark) => text("label small", x(mark), bottom + 12, `${mark.toFixed(digits)} s`));
-        return { grid: `<path class="grid" d="${lines}"/>`, labels: labels.join("") };
-    }
-
     /** What a timeline says above itself. */
     function title(policy, { input, chunked }) {
         if (policy === "whole") return `the prompt whole, ${input.promptTokens} tokens`;
@@ -169,7 +138,7 @@ var chunkedPrefillDrawing = (() => {
             bottom = one.bottom;
             return one.svg;
         });
-        const { grid, labels } = axis(total, x, LANE.title, bottom, width);
+        const { grid, labels } = axis(total, x, LANE.title, bottom, width - LEFT);
         const height = bottom + LANE.axis - 16;
         const names = { whole: "computed whole", chunked: "in chunks", pausing: "in chunks that make room" };
         return (
@@ -185,5 +154,5 @@ var chunkedPrefillDrawing = (() => {
         );
     }
 
-    return { draw, time };
+    return { draw };
 })();

@@ -5,7 +5,9 @@
 // compares whole prompts with chunks; "late" has a short prompt that comes later, and a switch between three policies.
 (() => {
     const { compare } = chunkedPrefillSchedule;
-    const { draw, time } = chunkedPrefillDrawing;
+    const { draw } = chunkedPrefillDrawing;
+    const { time } = svgParts;
+    const { element, slider, controls, fitted, status, ...parts } = widgetParts;
 
     const CHUNKS = [16, 32, 64, 128, 256, 512, 1024];
     const SCENE = { promptTokens: 2048, chunk: 128, promise: 128, decodes: 4, answerTokens: 32, context: 256 };
@@ -46,16 +48,6 @@
             summary: lateSummary,
         },
     };
-    const QUIET = 500; // milliseconds without a change, then the summary is read aloud
-
-    /** An element with attributes and children; texts are texts and never markup. */
-    function element(tag, attributes, ...children) {
-        const made = document.createElement(tag);
-        for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-        made.append(...children);
-        return made;
-    }
-
     const tokens = (count) => `${count} tokens`;
     const sizes = { toInput: (size) => CHUNKS.indexOf(size), fromInput: (place) => CHUNKS[place], show: tokens };
     const VALUES = {
@@ -72,21 +64,12 @@
 
     function control(kind, name, state, changed) {
         const { label, ...range } = CONTROLS[name];
-        const id = `${kind}-widget-${name}`;
         const { toInput, fromInput, show } = VALUES[name];
-        const output = element("output", { for: id }, show(state[name]));
-        const input = element("input", { ...range, type: "range", id, value: toInput(state[name]) });
-        const say = () => input.setAttribute("aria-valuetext", show(state[name]));
-        input.addEventListener("input", () => {
-            state[name] = fromInput(Number(input.value));
-            output.textContent = show(state[name]);
-            say();
+        const text = (position) => show(fromInput(position));
+        return slider(`${kind}-widget-${name}`, label, range, toInput(state[name]), text, (position) => {
+            state[name] = fromInput(position);
             changed();
         });
-        // mdBook turns pages by the arrow keys, which move a slider too.
-        input.addEventListener("keydown", (event) => event.stopPropagation());
-        say();
-        return element("p", {}, element("label", { for: id }, label), output, input);
     }
 
     /** The switch between policies: one of them is drawn. */
@@ -107,17 +90,11 @@
     const shown = (value, show) => (value === null ? "none" : show(value));
 
     function table(runs, { figures, policies }) {
-        const cells = figures.map((name) => {
+        const rows = figures.map((name) => {
             const [label, show] = FIGURES[name];
             return [label, ...policies.map((policy) => shown(runs[policy].metrics[name], show))];
         });
-        const head = ["", ...policies.map((policy) => COLUMNS[policy])].map((name) => element("th", { scope: "col" }, name));
-        const rows = cells.map(([label, ...values]) => {
-            const texts = values.map((value) => element("td", {}, value));
-            return element("tr", {}, element("th", { scope: "row" }, label), ...texts);
-        });
-        const header = element("thead", {}, element("tr", {}, ...head));
-        return element("table", {}, header, element("tbody", {}, ...rows));
+        return parts.table(["", ...policies.map((policy) => COLUMNS[policy])], rows);
     }
 
     /** "+29 %". */
@@ -181,33 +158,24 @@
         const state = { ...kind.scene, cost };
         const picture = place.querySelector("figure > div");
         const figures = element("div", { class: "table-wrapper" });
-        const said = element("p", { role: "status", "aria-live": "polite" });
-        let width = 0;
-        let quiet = 0;
+        const { said, set } = status();
 
-        function update() {
+        function update(width) {
             const runs = compare({ ...state });
             picture.innerHTML = draw(runs, width, `${name}-widget-live`, kind.shown(state)); // made of numbers alone
             figures.replaceChildren(table(runs, kind));
-            clearTimeout(quiet);
-            quiet = setTimeout(() => (said.textContent = kind.summary(runs)), said.textContent ? QUIET : 0);
-        }
-        function fit() {
-            const room = Math.round(Math.min(Math.max(place.clientWidth, 300), 760));
-            if (room === width) return;
-            width = room;
-            update();
+            set(kind.summary(runs));
         }
 
-        const controls = kind.controls.map((each) => control(name, each, state, update));
-        if (state.policy) controls.unshift(choice(name, kind.policies, state, update));
-        place.prepend(element("div", { class: "controls", role: "group", "aria-label": "What is drawn" }, ...controls));
+        let redraw = () => {};
+        const inputs = kind.controls.map((each) => control(name, each, state, () => redraw()));
+        if (state.policy) inputs.unshift(choice(name, kind.policies, state, () => redraw()));
+        place.prepend(controls(...inputs));
         const command = element("code", {}, "pdm run book measure");
         place.append(said, figures, element("p", { class: "measured-on" }, measured(cost), command));
         place.classList.add("live");
-        fit();
-        if (window.ResizeObserver) new ResizeObserver(fit).observe(place);
+        redraw = fitted(place, update);
     }
 
-    document.querySelectorAll(".chunk-widget").forEach(start);
+    document.querySelectorAll(".chunk-widget[data-kind]").forEach(start);
 })();
