@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tiny_llm_kit.course.capabilities import ports_of
+from tiny_llm_kit.course.capabilities import tested_ports
 from tiny_llm_kit.course.grading.run import files_of, parse, parser, run, selected_days
 from tiny_llm_kit.engine.backends.installation import install_line
 from tiny_llm_kit.engine.port import installed_backends
@@ -14,7 +14,7 @@ from tiny_llm_kit.terminal import command, fail
 @command
 def main(argv: list[str] | None = None) -> None:
     options, rest = parse(parser("pdm run test-refsol", __doc__), argv)
-    backends = ports_of(options.backend or "all")
+    backends = tested_ports(options.backend)
     missing = [port for port in BACKENDS if port not in installed_backends()]
     if missing and os.environ.get("CI"):
         fail(f"CI tests every port, and {missing[0]} is missing: {install_line(missing[0])}")

@@ -1,7 +1,10 @@
 """Which port a machine gets, and what it is told when one cannot be had."""
 
+from functools import partial
+
 import pytest
 
+from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.engine import port as ports
 from tiny_llm_kit.engine.backends import installation
 
@@ -63,3 +66,23 @@ def test_a_missing_port_says_how_to_get_it(monkeypatch, system, machine, backend
     monkeypatch.setattr(ports, "installed_backends", list)
     with pytest.raises(SystemExit, match=line):
         ports.require_backend(backend)
+
+
+@pytest.mark.parametrize("solution", ["ref", "tiny_llm"])
+@pytest.mark.parametrize("name", ["mlx", "torch"])
+def test_the_environment_names_the_port_of_every_command(monkeypatch, solution, name):
+    """Before the learner's setting, and after an option."""
+    monkeypatch.setenv("TINY_LLM_BACKEND", name)
+    other = "mlx" if name == "torch" else "torch"
+    assert capabilities.learner_port() == capabilities.choose_backend(solution, "auto") == name
+    assert capabilities.choose_backend(solution, other) == other
+    assert capabilities.tested_ports(None) == [name] and capabilities.tested_ports(other) == [other]
+
+
+def test_a_port_of_the_environment_that_does_not_exist_ends_a_command_with_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("TINY_LLM_BACKEND", "jax")
+    for asked in (capabilities.learner_port, partial(capabilities.choose_backend, "ref", "auto")):
+        with pytest.raises(SystemExit) as ended:
+            asked()
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == "TINY_LLM_BACKEND is 'jax': choose auto, mlx or torch\n"

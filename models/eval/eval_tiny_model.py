@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from rich.console import Console
 
 from tiny_llm_kit.course.address import parse_day
-from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, ports_of
+from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, tested_ports
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS, installed_backends
 from tiny_llm_kit.model.files import CheckpointError
@@ -34,14 +34,16 @@ def _plan(options: argparse.Namespace) -> list[tuple[str, str]]:
     dtypes = list(DTYPES) if options.dtype == "all" else [options.dtype]
     if options.solution == ORACLE:
         return [(ORACLE, dtype) for dtype in dtypes]
-    backends = sorted(ports_of(options.backend), reverse=True)  # torch first: it is the faster one on a CPU
+    backends = sorted(
+        tested_ports(options.backend), reverse=True
+    )  # torch first: it is the faster one on a CPU
     return [(backend, dtype) for backend in backends for dtype in dtypes]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pdm run eval-tiny-model", description=__doc__)
     parser.add_argument("--solution", default="ref", choices=[*sorted(SOLUTIONS), ORACLE])
-    parser.add_argument("--backend", default="all", choices=[*installed_backends(), "all"])
+    parser.add_argument("--backend", choices=[*installed_backends(), "all"])
     parser.add_argument("--dtype", default="all", choices=[*DTYPES, "all"])
     parser.add_argument(
         "--cases",

@@ -10,8 +10,9 @@ from functools import partial
 
 from rich.console import Console
 
+from tiny_llm_kit.course.capabilities import tested_ports
 from tiny_llm_kit.engine.arguments import DEVICES, positive_number, whole_number
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, fail
 
@@ -27,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="pdm run soak", description=__doc__)
     add = top.add_argument
     add("--minutes", type=positive_number, default=20.0, help="of all cases together; default: 20")
-    add("--backend", default="all", choices=["all", *BACKENDS])
+    add("--backend", choices=["all", *BACKENDS], help="default: all")
     add("--device", default="auto", choices=DEVICES)
     add("--seed", type=whole_number(0), default=0, help="of the requests")
     add("--requests", type=whole_number(1), metavar="N", help="instead: process memory over N requests")
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def cases(options: argparse.Namespace, console: Console) -> Iterator[tuple[str, Callable[[], Counts | None]]]:
     """The soaks that were asked for, by port and by what else distinguishes them."""
-    ports = installed_backends() if options.backend == "all" else [options.backend]
+    ports = tested_ports(options.backend)
     for name in ports:
         port = Port("tiny_llm_ref", name, options.device, "bfloat16" if options.requests else "float32")
         if options.requests:

@@ -16,8 +16,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.port import SOLUTIONS, default_port, installed_backends
+from ..engine.port import SOLUTIONS, backend_of_environment, default_port, installed_backends
 from ..repo import BACKENDS, PRIVATE, SETTINGS
+from ..terminal import fail
 from .address import Day, Task, task_of_label
 from .tree import PARTS
 
@@ -44,7 +45,9 @@ AUTO_LOADERS = LOADERS[:2]  # those that `auto` takes, the newest last
 
 
 def learner_port() -> str:
-    """The port this learner works on: `mlx`, `torch` or `both`."""
+    """The port this learner works on: `mlx`, `torch` or `both`; the environment's, if it names one."""
+    if (named := environment_port()) != "auto":
+        return named
     try:
         port = json.loads(SETTINGS.read_text(encoding="utf-8"))["port"]
         if port not in (*BACKENDS, "both"):
@@ -54,6 +57,18 @@ def learner_port() -> str:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise SystemExit(f"{SETTINGS}: not a settings file; delete it to start with the defaults") from None
     return port
+
+
+def environment_port() -> str:
+    """The port that `TINY_LLM_BACKEND` names, or "auto"; a wrong name ends the command with one line.
+
+    Raises:
+        SystemExit: there is no such port.
+    """
+    try:
+        return backend_of_environment()
+    except ValueError as error:
+        fail(error)
 
 
 def set_learner_port(port: str) -> None:
@@ -68,11 +83,19 @@ def ports_of(choice: str) -> list[str]:
     return list(BACKENDS) if choice == "both" else [choice]
 
 
+def tested_ports(choice: str | None) -> list[str]:
+    """The ports of a command that runs on all of them, unless an option or the environment names one."""
+    named = environment_port()
+    return ports_of(choice or ("all" if named == "auto" else named))
+
+
 def choose_backend(solution: str, wanted: str) -> str:
     """Resolve `auto` to the learner's port.
 
     The reference falls back to any installed port.
     """
+    if wanted == "auto":
+        wanted = environment_port()
     if wanted != "auto":
         return wanted
     port, installed = ports_of(learner_port())[0], installed_backends()

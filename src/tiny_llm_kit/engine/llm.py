@@ -4,25 +4,22 @@ Knows texts, messages and token ids on one side, and the engine on the other. `L
 package: `from tiny_llm_ref import LLM, SamplingParams`.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
-from ..repo import BACKENDS
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest
 from .llm_engine import LLMEngine
 from .loading import load_network
 from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
-from .port import Port, default_port
+from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
 
 MAX_TOKENS = 16  # of an answer whose `max_tokens` is None, as in vLLM
-BACKEND = "TINY_LLM_BACKEND"
 
 
 class LLM:
@@ -235,19 +232,6 @@ def check_quantization(name: str, value: str | None) -> None:
     """Raise ValueError if an option is not a quantisation."""
     if value not in (None, *QUANTIZATIONS):
         raise ValueError(f"{name} is {value!r}: choose {' or '.join(QUANTIZATIONS)}, or None")
-
-
-def backend_of_environment(wanted: str) -> str:
-    """The backend that is asked for; for "auto" the one that the environment names, if any.
-
-    Raises:
-        ValueError: there is no such backend.
-    """
-    chosen = (os.environ.get(BACKEND) or "auto") if wanted == "auto" else wanted
-    if chosen not in ("auto", *BACKENDS):
-        where = BACKEND if wanted == "auto" else "backend"
-        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(BACKENDS)}")
-    return chosen
 
 
 def as_list(prompts: Any) -> list[Any]:

@@ -6,6 +6,7 @@ day tests and of the screens.
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -27,12 +28,26 @@ if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of
     from .model_runner import ModelRunner
     from .packed_runner import PackedRunner
 
+BACKEND = "TINY_LLM_BACKEND"
 SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
 
 
 def installed_backends() -> list[str]:
     """The backends whose array library is installed; imports neither."""
     return [name for name in BACKENDS if find_spec(name) is not None]
+
+
+def backend_of_environment(wanted: str = "auto") -> str:
+    """The backend that is asked for; for "auto" the one that the environment names, if any.
+
+    Raises:
+        ValueError: there is no such backend.
+    """
+    chosen = (os.environ.get(BACKEND) or "auto") if wanted == "auto" else wanted
+    if chosen not in ("auto", *BACKENDS):
+        where = BACKEND if wanted == "auto" else "backend"
+        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(BACKENDS)}")
+    return chosen
 
 
 def default_port() -> str:
