@@ -1,14 +1,13 @@
 """Options of the benchmark commands: those that all have, and the fields of a plan."""
 
 import argparse
-import re
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS
 from tiny_llm_kit.repo import BACKENDS
-from tiny_llm_kit.trace import provenance
+from tiny_llm_kit.trace.provenance import result_argument
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,17 +58,6 @@ def bench_parser(
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add("--save", type=result_argument, metavar="NAME", help="keep the result, sealed, in benchmark_results/")
     return top
-
-
-def result_argument(text: str) -> str:
-    """The name of a sealed result, whose file can be written."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a name: use letters, digits, and . _ - between them"
-        )
-    provenance.RESULTS.mkdir(exist_ok=True)
-    output_argument(str(provenance.RESULTS / f"{text}.json"))
-    return text
 
 
 def plan_of(plan: type[Plan], options: argparse.Namespace, **others: Any) -> Plan:

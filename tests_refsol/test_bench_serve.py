@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
@@ -20,7 +21,7 @@ from benchmarks.serve import ServingPlan
 from benchmarks.serving import capacity as capacity_module
 from benchmarks.serving import processes, report
 from benchmarks.serving.capacity import RESOLUTION, capacity
-from benchmarks.serving.client import Client, ServedRequest, api_url, served_model
+from benchmarks.serving.client import Client, ServedRequest, api_url, is_loopback, served_model
 from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
 from benchmarks.serving.processes import Place, Server, our_server, running
 from tiny_llm_kit.commands import serve
@@ -326,13 +327,45 @@ def test_what_cannot_be_measured_ends_with_one_line(options, says, capsys):
         ("raise RuntimeError('a defect')", "(?s): not ready\nTraceback .*RuntimeError: a defect\n$"),
     ],
 )
-def test_a_server_that_does_not_start_is_shown_with_what_it_said(program, says):
+def test_a_server_that_does_not_start_is_shown_with_what_it_said(program, says, capsys):
     """One that refuses, with its last line; one that has a defect, with all of it."""
     with (
         pytest.raises(ValueError, match=says),
         running(Server((sys.executable, "-c", program), "m", "/ready")),
     ):
         pass
+    assert "waiting for the server on http://127.0.0.1:" in capsys.readouterr().err
+
+
+def test_this_machine_is_never_asked_through_a_proxy(stand_in, monkeypatch):
+    """The environment's proxy does not exist here: what goes through it fails, or waits for minutes."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    url = stand_in.url
+    assert served_model(None, url, None) == "stand-in"
+    client = Client(url, "stand-in")
+
+    async def one():
+        async with client.connect() as connection:
+            return await client.ask(connection, "a", 2, 0.0)
+
+    assert asyncio.run(one()).error is None
+    assert processes._becomes_ready(SimpleNamespace(poll=lambda: None), f"{url}/openapi.json")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        ("http://localhost:8000/v1", True),
+        ("http://127.0.0.2", True),
+        ("http://[::1]:80", True),
+        ("http://10.0.0.1", False),
+        ("https://example.org", False),
+        ("http://localhost.example.org", False),
+    ],
+)
+def test_addresses_of_this_machine(url, is_here):
+    assert is_loopback(url) is is_here
 
 
 def test_the_command_line_of_our_server_has_every_option_that_is_set():

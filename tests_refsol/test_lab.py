@@ -291,6 +291,13 @@ def test_the_command_prints_writes_and_keeps(tmp_path, monkeypatch, capsys):
     assert len(drawing.findall(".//{*}path[@class='line']")) == 4, "two curves and their samples below"
 
 
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".x", "a/b", ""])
+def test_a_result_stays_in_its_folder(name, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["tiles", "--save", name])
+    assert "is not a name" in capsys.readouterr().err
+
+
 def test_a_wrong_study_is_one_line(capsys):
     with pytest.raises(SystemExit):
         command.main(["abalation"])

@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tiny_llm_kit.engine.request_times import TokenTimes
 
@@ -16,6 +18,15 @@ ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 def api_url(base_url: str) -> str:
     """The address of a server's API; `/v1` may be there already, as OpenAI's clients want it."""
     return f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is of this machine: no proxy of the environment can reach it."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(kw_only=True)
@@ -47,9 +58,14 @@ class Client:
 
     def connect(self) -> Any:
         """The official client, an asynchronous context manager. Nothing is tried twice: a failure is a result."""
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-        return AsyncOpenAI(base_url=api_url(self.base_url), api_key=self.api_key or "none", max_retries=0)
+        return AsyncOpenAI(
+            base_url=api_url(self.base_url),
+            api_key=self.api_key or "none",
+            max_retries=0,
+            http_client=DefaultAsyncHttpxClient(trust_env=not is_loopback(self.base_url)),
+        )
 
     async def ask(self, connection: Any, prompt: str, max_tokens: int, due: float) -> ServedRequest:
         """Send one prompt, and read its answer to the end. What goes wrong is in the result.
@@ -123,11 +139,18 @@ def listed_models(base_url: str, api_key: str | None) -> list[str]:
     Raises:
         ValueError: it cannot be reached, is not ready, or refuses the key.
     """
-    from openai import APIConnectionError, AuthenticationError, NotFoundError, OpenAI, OpenAIError
+    from openai import (
+        APIConnectionError,
+        AuthenticationError,
+        DefaultHttpxClient,
+        NotFoundError,
+        OpenAI,
+        OpenAIError,
+    )
 
-    url = api_url(base_url)
+    url, direct = api_url(base_url), DefaultHttpxClient(trust_env=not is_loopback(base_url))
     try:
-        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=0) as client:
+        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=0, http_client=direct) as client:
             return [model.id for model in client.models.list().data]
     except NotFoundError:
         return []

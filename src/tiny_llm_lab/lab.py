@@ -14,7 +14,7 @@ from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS, Port, resolve_serving
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.terminal import command, fail, write_file
-from tiny_llm_kit.trace.provenance import keep, provenance
+from tiny_llm_kit.trace.provenance import keep, provenance, result_argument
 
 from .studies.agreement import CLOCKS, AgreementPlan, compare, study_of
 from .studies.catalogue import ALL, STUDIES
@@ -39,7 +39,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="of lengths and arrivals; figures are medians over them; default: 0 1 2",
     )
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
-    add("--save", metavar="NAME", help="keep each sealed result as benchmark_results/NAME-STUDY.json")
+    add(
+        "--save",
+        type=result_argument,
+        metavar="NAME",
+        help="keep each sealed result as benchmark_results/NAME-STUDY.json",
+    )
     add("--compare-engine", action="store_true", help="compare the simulator with the shipped model instead")
     engine = top.add_argument_group("with --compare-engine").add_argument
     engine("--backend", default="auto", choices=["auto", *BACKENDS])

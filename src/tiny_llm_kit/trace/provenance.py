@@ -1,5 +1,6 @@
 """The origin of a figure: commit, machine, versions, load; and a seal that shows an edit."""
 
+import argparse
 import datetime
 import hashlib
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..engine.arguments import output_argument
 from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
@@ -93,6 +95,21 @@ def keep(console: Console, result: dict, name: str, argv: list[str] | None) -> N
     typed = " ".join(sys.argv[1:] if argv is None else argv)
     result["options"] = re.sub(r" ?--save[ =]\S+", "", typed).strip()
     console.print(f"kept: {save(result, name, RESULTS).name}")
+
+
+def result_argument(text: str) -> str:
+    """The name of a sealed result, whose file can be written: an argument's type.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no name, or the file cannot be written.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name: use letters, digits, and . _ - between them"
+        )
+    RESULTS.mkdir(exist_ok=True)
+    output_argument(str(RESULTS / f"{text}.json"))
+    return text
 
 
 def save(result: dict, name: str, folder: Path = RESULTS) -> Path:
