@@ -80,7 +80,7 @@ class Engine:
     ("prompt", "options", "words"),
     [
         ("", {}, "the prompt is empty"),
-        ("a" * 64, {}, "the prompt has 64 tokens, but max_seq_len is 64"),
+        ("a" * 64, {}, "the prompt has 64 tokens, but max_model_len is 64"),
         ([1, 2**16], {}, "token id 65536 is not one of 0 to 65535"),
         ([1, -1], {}, "token id -1 is not one of"),
         ([1.5], {}, "token id 1.5 is not one of"),

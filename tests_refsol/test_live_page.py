@@ -20,7 +20,7 @@ SCRIPT = live.Path(live.__file__).with_name("live_run.js").read_text(encoding="u
 class Watched:
     """A scheduler whose events become messages of the page, and are recorded, too."""
 
-    def __init__(self, budget: int, **options):
+    def __init__(self, budget: int, stops_after: int | None = None, **options):
         s = resolve_serving("tiny_llm_ref")
         self.allocator = s.BlockAllocator(BLOCKS, BLOCK)
         model = FakePackedModel(self.allocator, s.Sampled)
@@ -33,6 +33,7 @@ class Watched:
         self.max_num_batched_tokens, self.max_model_len = 64, 80
         self.network = SimpleNamespace(config=SimpleNamespace(vocab_size=256))
         self.messages.append(self.page.hello(self))
+        self.scheduler_steps = 0
         for number, (prompt, answer) in enumerate(REQUESTS):
             sampling = s.SamplingParams(max_tokens=answer)
             self.scheduler.add(
@@ -40,7 +41,11 @@ class Watched:
                            sampling=sampling)
             )  # fmt: skip
         while self.scheduler.has_work_remaining():
+            if stops_after is not None and self.scheduler_steps == stops_after:
+                for one in list(self.scheduler._sequences):
+                    one.abort()
             self.scheduler.step()
+            self.scheduler_steps += 1
 
     @property
     def num_waiting(self) -> int:
@@ -147,6 +152,19 @@ def test_the_map_knows_who_owns_each_block_and_what_is_cached(browser):
         assert len(used) == BLOCKS - left
         assert not used & set(cached)
     assert steps[-2][1]  # some requests have ended, and their full blocks can still be found
+
+
+def test_the_counts_are_right_after_stop_all(browser):
+    """No step follows the last abort. A row that runs, one in its prefill and one that waits are stopped."""
+    watched = Watched(9, stops_after=2)
+    assert watched.messages[-1]["kind"] == "finish"
+    found = browser(
+        watched.messages, "[Object.keys(run.tables).length, run.waiting, run.free, run.cached.length]"
+    )
+    cached = len(watched.allocator.prefix_cache.idle)
+    assert found == [0, 0, BLOCKS, cached]
+    lanes = browser(watched.messages, "run.lanes.map((lane) => [lane.reason, lane.cached])")
+    assert lanes == [["abort", 0]] * 4
 
 
 def test_a_slow_reader_that_has_lost_messages_still_sees_a_picture(browser):

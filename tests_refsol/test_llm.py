@@ -304,7 +304,7 @@ def test_with_ignore_eos_an_answer_goes_on_behind_its_end(make):
         (["a"], "token id a is not one of"),
         (None, "neither a text nor token ids"),
         ({"text": "a"}, "neither a text nor token ids"),
-        ([1] * 64, "has 64 tokens, but max_seq_len is 64"),
+        ([1] * 64, "has 64 tokens, but max_model_len is 64"),
         ([1] * 31, "never fits into the 32 tokens of all KV blocks"),
     ],
 )

@@ -4,6 +4,8 @@ Oracle for every answer: the same request alone, by `LLM.generate`.
 """
 
 import asyncio
+import base64
+import hashlib
 import http.client
 import itertools
 import json
@@ -32,9 +34,11 @@ from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import draining_server
 from tiny_llm_kit.server.openai_api.event_stream import event
 from tiny_llm_kit.server.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
-from tiny_llm_kit.server.server import ServerOptions, create_app
+from tiny_llm_kit.server.server import ServerOptions, create_app, policy_of
+from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.serving.loop.request_stream import Piece
+from tiny_llm_ref.serving.model import Sampled
 
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
 SMALL = {
@@ -277,6 +281,18 @@ def test_stop_strings_and_log_probabilities_of_both_endpoints(client, alone):
     assert all(len(each.top_logprobs) == 3 and each.top_logprobs[0].token == each.token for each in content)
 
 
+def test_the_bytes_of_a_token_are_its_own_and_not_those_of_its_text(loaded):
+    """A token may be a part of a character: its text is U+FFFD, its bytes are not."""
+    tokenizer = loaded[2]
+    ids = tokenizer.encode("\U0001f3b2")
+    assert len(ids) > 1
+    content = ChatFormat("m", tokenizer, True).choice(
+        Piece(0, "", [Sampled(id, -1.0, {id: -1.0}) for id in ids])
+    )["logprobs"]["content"]
+    assert b"".join(bytes(each["bytes"]) for each in content) == "\U0001f3b2".encode()
+    assert all(each["bytes"] == each["top_logprobs"][0]["bytes"] for each in content)
+
+
 def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
     asked = {"model": "tiny-qwen3", "prompt": QUESTIONS[1], "max_tokens": 6, "temperature": 0, "logprobs": 1}
     [whole] = client.completions.create(**asked).choices
@@ -359,7 +375,7 @@ def test_interactive_requests_go_before_batch_requests(serving):
         ({"prompt": ""}, "prompt", "empty"),
         ({"prompt": [10**6]}, "prompt", "not of this model"),
         ({"prompt": [5] * 5000}, "prompt", "4096"),
-        ({"prompt": ["a", "b", "c"], "n": 128}, None, "answers at once"),
+        ({"prompt": ["a", "b", "c"], "n": 128}, "prompt", "answers at once"),
         ({}, "prompt", "required"),
     ],
 )
@@ -536,8 +552,9 @@ def test_a_dead_engine_fails_the_health_check(serving, caplog):
         for _ in range(3):
             assert completion(server, prompt="Hello", max_tokens=3)[0] == 500
         assert ask(server, "GET", "/health")[0] == 503
-        status, _, found = completion(server, prompt="Hello")
+        status, headers, found = completion(server, prompt="Hello")
         assert status == 503 and "dead" in found["error"]["message"]
+        assert "Retry-After" not in headers, "it never comes back"
 
 
 # ---- readers
@@ -682,24 +699,60 @@ class TinyPage:
         return {"kind": event.kind} if event.kind in ("step", "finish") else None
 
 
+def metric(server, name) -> float:
+    connection = server.connection()
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    [value] = re.findall(rf"^{name}{{.*}} (\S+)$", text, re.M)
+    return float(value)
+
+
 def test_the_page_sees_every_step_and_turns_one_knob(serving):
-    with serving(page=TinyPage()) as server:
+    """As long as it is open: then the budget is the engine's own again."""
+    with serving(page=TinyPage(), live_controls=True) as server:
         connection = server.connection()
         connection.request("GET", "/")
-        assert b"<title>page</title>" in connection.getresponse().read()
+        index = connection.getresponse()
+        assert b"<title>page</title>" in index.read()
+        assert "frame-ancestors 'none'" in index.headers["Content-Security-Policy"]
         connection.request("GET", "/events")
         feed = connection.getresponse()
-        assert json.loads(feed.readline()[6:]) == {"kind": "hello", "budget": 64}
+        hello = {"kind": "hello", "budget": 64, "controls": True, "page": 0}
+        assert json.loads(feed.readline()[6:]) == hello
         completion(server, prompt="a", max_tokens=3, ignore_eos=True)
         seen = [feed.readline() for _ in range(9)]
         assert [json.loads(line[6:])["kind"] for line in seen if line.startswith(b"data")] == [
             *3 * ["step"],
             "finish",
         ]
-        assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": 16})[0] == 200
-        assert engine_of(server).scheduler.max_num_batched_tokens == 16
         for wrong in (3, 65):
             assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": wrong})[0] == 400
+        assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": 16, "page": 0})[0] == 200
+        assert metric(server, "tiny_llm:step_budget_tokens") == 16
+        other = server.connection()
+        other.request("GET", "/events")
+        answer = other.getresponse()
+        answer.readline()
+        answer.close(), other.close()
+        assert metric(server, "tiny_llm:step_budget_tokens") == 16, "another page has left"
+        feed.close(), connection.close()
+        until(lambda: metric(server, "tiny_llm:step_budget_tokens") == 64)
+
+
+def test_the_page_may_look_and_nothing_else_unless_it_is_allowed_to(serving):
+    with serving(page=TinyPage()) as server:
+        assert ask(server, "POST", "/step_budget", {"max_num_batched_tokens": 16})[0] == 404
+
+
+def test_the_policy_of_a_page_names_its_scripts():
+    """Another script, by whatever means it comes, does not run."""
+    html = "<script>\nfirst()\n</script><p><script>second()</script>"
+    digest = base64.b64encode(hashlib.sha256(b"second()").digest()).decode()
+    policy = policy_of(html)
+    assert f"'sha256-{digest}'" in policy and policy.count("sha256-") == 2
+    assert "default-src 'none'" in policy and "script-src 'unsafe" not in policy
+    assert policy_of(LiveTimeline("x").html).count("sha256-") == 1
 
 
 # ---- options, and the command
@@ -759,6 +812,8 @@ def standing(state="ready", failure=None, has_opened=True):
     [
         (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
         (["--max-model-len", "100000"], "100000"),
+        (["--num-blocks", "1000000000"], "num_blocks is 1000000000: the pool needs"),
+        (["--max-connections", "10000000"], "--max-connections 10000000: this process may have"),
     ],
 )
 def test_an_engine_that_cannot_be_opened_ends_with_one_line(arguments, says, capsys, caplog):

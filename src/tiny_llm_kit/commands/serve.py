@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..terminal import command, fail
 from ..trace.shapes import SHAPES, BlankAnswers, check_layers, random_network
 
 API_KEY = "TINY_LLM_API_KEY"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
 SWITCH_SECONDS = 0.0005
@@ -74,6 +75,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="bytes of a request; default: 4 MiB",
     )
+    add(
+        "--max-connections",
+        type=whole_number(1),
+        metavar="N",
+        help="open at the same time; default: as many as the limit of open files allows, at most 4096",
+    )
+    add(
+        "--allowed-hosts",
+        nargs="+",
+        metavar="NAME",
+        help="names in the Host header, * for all; default: those of this machine, and all with another --host",
+    )
+    add("--live-controls", action="store_true", help="let the page at / change the token budget of a step")
     add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
     add_model_arguments(top, solution="ref")
     add_shape_arguments(top)
@@ -138,6 +152,7 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     Raises:
         ValueError: an option is out of range.
     """
+    from ..server.openai_api.connections import ConnectionLimits
     from ..server.openai_api.draining_server import DrainingServer
     from ..server.openai_api.service import ServerOptions
     from ..server.server import create_app
@@ -147,14 +162,30 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     options.backend = choose_backend(options.solution, options.backend)
     opens = partial(make_llm, options, engine_options(options))
     name = options.served_model_name or Path(options.model).resolve().name
-    limits = {
+    sizes = {
         each: getattr(options, each)
         for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
     }
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
-    served = ServerOptions(name, options.solution, api_key=key, **limits)
+    hosts = allowed_hosts(options.host, options.allowed_hosts)
+    served = ServerOptions(
+        name, options.solution, api_key=key, allowed_hosts=hosts, live_controls=options.live_controls, **sizes
+    )
     app = create_app(opens, served, LiveTimeline(name))
-    return DrainingServer(app, options.host, options.port, options.access_log, partial(on_ready, name))
+    limits = ConnectionLimits.within(options.max_connections)
+    ready = partial(on_ready, name)
+    return DrainingServer(app, options.host, options.port, options.access_log, limits, ready)
+
+
+def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names that requests may have in their Host header; None for all.
+
+    On a loopback address it is checked by default: no web page can have such a name, and so none can reach the server
+    through a name of its own that leads to this address.
+    """
+    if names is None and (host in LOOPBACK or host.startswith("127.")):
+        names = [host]
+    return None if names is None or "*" in names else (*map(str.lower, names), *LOOPBACK)
 
 
 @command

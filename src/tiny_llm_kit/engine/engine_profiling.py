@@ -4,7 +4,7 @@ from typing import Any
 
 from ..solution_types import Array, PackedBatch, ServingPackage, StepProfile
 from .engine_options import EngineLimits, EngineOptions
-from .kv_budget import blocks_that_fit, kv_bytes_per_token
+from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .packed_runner import PackedRunner
 from .port import Port
 from .step_timer import SIZES, StepTimer, fit_line
@@ -13,12 +13,18 @@ from .step_timer import SIZES, StepTimer, fit_line
 def measured_num_blocks(
     port: Port, names: ServingPackage, network: Any, options: EngineOptions, limits: EngineLimits
 ) -> int:
-    """The KV blocks that fit beside the weights and the largest step, see `blocks_that_fit`.
+    """The KV blocks that the options ask for, or that fit beside the weights and the largest step.
+
+    See `blocks_that_fit`.
 
     Raises:
-        ValueError: not a single block fits.
+        ValueError: not a single block fits, or not as many as are asked for.
     """
     size, longest = options.block_size, limits.max_model_len
+    block_bytes = size * kv_bytes_per_token(network.config, port.float_dtype)
+    if options.num_blocks is not None:
+        check_pool(port.backend_module, port.device, options.num_blocks, block_bytes)
+        return options.num_blocks
 
     def peak_bytes() -> int:
         runner = port.packed_runner(network, 1, size)
@@ -33,7 +39,7 @@ def measured_num_blocks(
     return blocks_that_fit(
         port.backend_module,
         port.device,
-        size * kv_bytes_per_token(network.config, port.float_dtype),
+        block_bytes,
         options.max_num_seqs * -(-longest // size),  # all requests at their longest
         options.gpu_memory_utilization,
         peak_bytes,

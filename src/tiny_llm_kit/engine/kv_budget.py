@@ -60,6 +60,19 @@ def blocks_that_fit(
     return blocks
 
 
+def check_pool(backend_module: Backend, device: str, num_blocks: int, block_bytes: int) -> None:
+    """Check that a pool of so many blocks, and its pad block, is not larger than the free memory.
+
+    Raises:
+        ValueError: it is.
+    """
+    memory = backend_module.device_memory(device)
+    free, needed = free_ram() if memory is None else memory[0], (num_blocks + 1) * block_bytes
+    if needed > free:
+        sizes = f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free"
+        raise ValueError(f"num_blocks is {num_blocks}: the pool needs {sizes}: give fewer")
+
+
 def free_ram() -> int:
     """Bytes of RAM that are still available, within a container's limit."""
     free = [_mem_available(Path("/proc/meminfo")), _cgroup_room(CGROUP)]

@@ -44,7 +44,7 @@ class LLMEngine:
         self.is_closed = False
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
-        num_blocks = options.num_blocks or measured_num_blocks(port, self.names, network, options, limits)
+        num_blocks = measured_num_blocks(port, self.names, network, options, limits)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()
         self.runner = self.shapes.new_runner(network)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from .detokenizer import StreamDetokenizer, bytes_of_piece, bytes_of_token
 from .files import CheckpointError, read_optional_json, shown
 from .hub import model_folder
 
+LONG_TEXT = 2000  # characters
 # The decoder of a tokenizer that was converted from SentencePiece; some lack the last step.
 PIECES = [
     {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -51,6 +53,11 @@ class Tokenizer:
         """The number of tokens, added ones included; a model's embedding may have more rows."""
         return self._bpe.get_vocab_size(with_added_tokens=True)
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of a text that one token covers, at most."""
+        return max(map(len, self._bpe.get_vocab(with_added_tokens=True)), default=1)
+
     @property
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
@@ -59,10 +66,17 @@ class Tokenizer:
         """Token ids of a text. Special tokens that a chat template wrote into the text become single ids."""
         # A lone surrogate (from bytes on a command line, or a client's JSON) is not text: U+FFFD, as in decoding.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        plain = self._bpe.encode(text, add_special_tokens=False).ids
+        plain = self._encode(text, False)
         # A chat template has added begin-of-text already; a second one would be noise to the model.
         is_rendered = plain[: len(self._begin)] == self._begin
-        return plain if is_rendered else self._bpe.encode(text).ids
+        return plain if is_rendered else self._encode(text, True)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) < LONG_TEXT:
+            return self._bpe.encode(text, add_special_tokens=add_special_tokens).ids
+        # As a batch, which takes a little longer to begin: it alone releases the interpreter's lock while it works.
+        [encoding] = self._bpe.encode_batch([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; special tokens are left out."""
@@ -74,7 +88,7 @@ class Tokenizer:
 
     def detokenizer(self) -> StreamDetokenizer:
         """A new decoder for one stream of tokens."""
-        return StreamDetokenizer(self._bytes_of, self._drops_space)
+        return StreamDetokenizer(self.bytes_of, self._drops_space)
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
@@ -91,7 +105,8 @@ class Tokenizer:
             )
         return self._chat_template.render(messages, add_generation_prompt)
 
-    def _bytes_of(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes of a token, which may be a part of a character; none of a special token."""
         if token_id in self._special_ids:
             return b""
         token = self._bpe.id_to_token(token_id)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from .openai_api.connections import ConnectionLimits
 from .openai_api.draining_server import DrainingServer
 
 PATIENCE = 60.0  # seconds until it must be ready, or at its end
@@ -18,6 +19,7 @@ class BackgroundServer:
     Args:
         app: of `create_app`.
         wait: whether to wait until the engine is ready.
+        limits: of connections.
 
     Raises:
         RuntimeError: the server does not get ready in time.
@@ -25,9 +27,9 @@ class BackgroundServer:
 
     host = "127.0.0.1"
 
-    def __init__(self, app: FastAPI, wait: bool = True):
+    def __init__(self, app: FastAPI, wait: bool = True, limits: ConnectionLimits | None = None):
         self.app, self._wait = app, wait
-        self.server = DrainingServer(app, self.host, 0)
+        self.server = DrainingServer(app, self.host, 0, limits=limits or ConnectionLimits())
         self._thread = threading.Thread(target=self.server.run, name="server", daemon=True)
 
     def __enter__(self) -> "BackgroundServer":

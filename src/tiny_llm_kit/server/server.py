@@ -4,6 +4,9 @@ Knows requests and answers as JSON. What serves them is the `EngineLoop` of a so
 """
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,16 +18,18 @@ from starlette.responses import HTMLResponse, Response
 
 from ..engine.llm import LLM, MAX_TOKENS
 from ..engine.llm_engine import LLMEngine
-from ..model.files import CheckpointError
 from .openai_api import schemas
-from .openai_api.errors import ApiError, ApiErrorBody, add_error_handlers, unavailable
+from .openai_api.errors import ApiError, ApiErrorBody, add_error_handlers, not_serving
 from .openai_api.event_stream import EventStream
 from .openai_api.formats import ChatFormat, CompletionFormat
 from .openai_api.generation import Generation, check_body, check_ready, sampling_params
 from .openai_api.guard import Guard
 from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics
+from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of
 from .openai_api.service import EngineService, ServerOptions
+from .openai_api.step_budget import StepBudget
+from .openai_api.stepped_route import SteppedRoute
 
 WRONG = {"model": ApiErrorBody}
 ERRORS = dict.fromkeys((400, 401, 404, 405, 408, 413), WRONG)
@@ -53,14 +58,20 @@ def create_app(
 
         def listeners(engine: LLMEngine) -> list[Any]:
             metrics.watch(engine)
-            app.state.feed = None if page is None else LiveFeed(page, engine, loop)
-            return [metrics] if page is None else [metrics, app.state.feed]
+            app.state.feed = app.state.budget = None
+            if page is None:
+                return [metrics]
+            app.state.budget = StepBudget(engine)
+            app.state.feed = LiveFeed(page, engine, loop, partial(page_leaves, app))
+            return [metrics, app.state.feed]
 
         service = app.state.service = EngineService(open_llm, options, listeners)
         running = asyncio.create_task(service.run())
         yield
         await service.stop()
-        await running
+        if service.failure is not None:
+            running.cancel()  # a blank task may have kept it from ending
+        await asyncio.gather(running, return_exceptions=True)
 
     app = FastAPI(
         title="tiny-llm",
@@ -69,13 +80,21 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(Guard, api_key=options.api_key, max_body_bytes=options.max_body_bytes)
+    app.router.route_class = SteppedRoute
+    app.add_middleware(
+        Guard,
+        api_key=options.api_key,
+        max_body_bytes=options.max_body_bytes,
+        allowed_hosts=options.allowed_hosts,
+    )
     add_error_handlers(app)
     add_probes(app, metrics)
     add_models(app)
     add_completions(app)
     if page is not None:
         add_page(app, page)
+    if page is not None and options.live_controls:
+        add_live_controls(app)
     app.openapi = partial(openapi_schema, app)
     return app
 
@@ -102,7 +121,7 @@ def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
         """200 unless the engine is dead."""
         state = service_of(request).loop.state
         if state == "dead":
-            raise unavailable("the engine is dead: restart the server")
+            raise not_serving(state)
         return {"status": state}
 
     @app.get("/ready", responses={503: WRONG})
@@ -140,28 +159,12 @@ def add_models(app: FastAPI) -> None:
         service = service_of(request)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages")
-        text = body.prompt
-        if text is None:
-            assert body.messages is not None  # one of the two is given
-            text = rendered(service, body.messages, body.add_generation_prompt)
-        ids = await service.encode(text)
         limit = service.engine.max_model_len
+        if body.messages is not None:
+            ids = await chat_ids(service, body.messages, body.add_generation_prompt)
+        else:
+            [ids] = await prompt_ids(service, [body.prompt])
         return schemas.TokenizeAnswer(count=len(ids), max_model_len=limit, tokens=ids)
-
-
-def rendered(
-    service: EngineService, messages: list[schemas.Message], add_generation_prompt: bool = True
-) -> str:
-    """A conversation as the text that the model reads.
-
-    Raises:
-        ApiError: 400, the model's template does not take these messages.
-    """
-    tokenizer = service.engine.tokenizer
-    try:
-        return tokenizer.apply_chat_template([each.rendered() for each in messages], add_generation_prompt)
-    except CheckpointError:
-        raise ApiError(400, "the model has no chat template for these messages", param="messages") from None
 
 
 def add_completions(app: FastAPI) -> None:
@@ -173,10 +176,12 @@ def add_completions(app: FastAPI) -> None:
         service = service_of(request)
         check_body(service, body)
         params = sampling_params(service.names, body, body.max_tokens or MAX_TOKENS, body.logprobs)
-        prompts = [
-            await service.encode(each) if isinstance(each, str) else each for each in prompts_of(body.prompt)
-        ]
-        stream = service.submit(prompts, params, body.priority or "interactive", "prompt")
+        prompts = prompts_of(body.prompt)
+        service.check_room(len(prompts) * params.n)
+        ids = await prompt_ids(service, prompts)
+        stream = await service.submit(
+            ids, params, body.priority or "interactive", names_of("prompt", len(ids))
+        )
         form = CompletionFormat(
             service.options.model_name, service.engine.tokenizer, body.logprobs is not None
         )
@@ -191,50 +196,59 @@ def add_completions(app: FastAPI) -> None:
             raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         params = sampling_params(service.names, body, body.max_completion_tokens or body.max_tokens, logprobs)
-        ids = await service.encode(rendered(service, body.messages))
-        stream = service.submit([ids], params, body.priority or "interactive", "messages")
+        service.check_room(params.n)
+        ids = await chat_ids(service, body.messages)
+        stream = await service.submit([ids], params, body.priority or "interactive", ["messages"])
         form = ChatFormat(service.options.model_name, service.engine.tokenizer, bool(body.logprobs))
         return await Generation(service, stream, form, params.n).respond(request, body)
 
 
-def prompts_of(prompt: Any) -> list[Any]:
-    """A list of prompts: one text, and one list of ids, is one prompt."""
-    if isinstance(prompt, str):
-        return [prompt]
-    return [prompt] if isinstance(prompt[0], int) else prompt
-
-
 def add_page(app: FastAPI, page: LivePage) -> None:
-    """Add the live page, its event stream, and the endpoint for the token budget."""
+    """Add the live page and its event stream."""
+    headers = {"Content-Security-Policy": policy_of(page.html), "X-Content-Type-Options": "nosniff"}
 
     @app.get("/", response_class=HTMLResponse)
-    async def index() -> str:
-        return page.html
+    async def index() -> HTMLResponse:
+        return HTMLResponse(page.html, headers=headers)
 
     @app.get("/events", response_class=Response, responses={**STREAM, 401: WRONG, 503: WRONG})
     async def events(request: Request) -> Response:
         """The steps of the scheduler, as server-sent events."""
         service = service_of(request)
         hello = await service.loop.on_worker(page.hello, service.engine)
+        hello["controls"] = service.options.live_controls
         return EventStream(request.app.state.feed.events(hello))
+
+
+def policy_of(html: str) -> str:
+    """The Content-Security-Policy of a page: its own scripts and styles, and this server alone.
+
+    No other page may show it in a frame, where clicks could be stolen.
+    """
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def add_live_controls(app: FastAPI) -> None:
+    """Add the endpoint for the token budget."""
 
     @app.post("/step_budget", responses={**ERRORS, 503: WRONG})
     async def step_budget(request: Request, body: schemas.BudgetBody) -> schemas.BudgetBody:
-        """Set the token budget of a step, which makes chunks large or small."""
+        """Set the token budget of a step, which makes chunks large or small, until the page leaves."""
         service = service_of(request)
-        await service.loop.on_worker(set_budget, service.engine, body.max_num_batched_tokens)
+        check_ready(service)
+        change = request.app.state.budget.change
+        await service.loop.on_worker(change, body.max_num_batched_tokens, body.page)
         return body
 
 
-def set_budget(engine: LLMEngine, tokens: int) -> None:
-    """Set the budget between two steps, within the limits of the engine.
-
-    Raises:
-        ApiError: 400, the budget is out of range, or there are no chunks.
-    """
-    least, most = engine.options.max_num_seqs, engine.max_num_batched_tokens
-    if not engine.options.enable_chunked_prefill:
-        raise ApiError(400, "this server runs whole prompts: start it with chunked prefill")
-    if not least <= tokens <= most:
-        raise ApiError(400, f"max_num_batched_tokens is {tokens}: give {least} to {most}")
-    engine.scheduler.max_num_batched_tokens = tokens
+async def page_leaves(app: FastAPI, number: int) -> None:
+    """Restore what the page has changed, between two steps."""
+    service: EngineService = app.state.service
+    if service.loop.state == "ready":
+        await service.loop.on_worker(app.state.budget.leave, number)

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 
 
-def prompt_error(tokens: Sequence[int], vocab_size: int, max_seq_len: int) -> str | None:
+def prompt_error(
+    tokens: Sequence[int], vocab_size: int, max_seq_len: int, limit: str = "max_seq_len"
+) -> str | None:
     """Why a prompt cannot be served, in one line; None when it can.
 
     Args:
         tokens: its ids.
         vocab_size: token ids are below it.
         max_seq_len: tokens of prompt and answer together, at most.
+        limit: the caller's name of `max_seq_len`, for the message.
     """
     if not tokens:
         return "the prompt is empty: give the model at least one token to continue"
@@ -17,7 +20,9 @@ def prompt_error(tokens: Sequence[int], vocab_size: int, max_seq_len: int) -> st
     if strange:
         return f"token id {strange[0]} is not one of 0 to {vocab_size - 1}: the prompt is not of this model"
     if len(tokens) >= max_seq_len:
-        return f"the prompt has {len(tokens)} tokens, but max_seq_len is {max_seq_len} with the answer: shorten it"
+        return (
+            f"the prompt has {len(tokens)} tokens, but {limit} is {max_seq_len} with the answer: shorten it"
+        )
     return None
 
 

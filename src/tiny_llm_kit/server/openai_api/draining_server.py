@@ -1,6 +1,7 @@
 """uvicorn with a graceful shutdown: new requests get 503 while open ones finish."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -12,8 +13,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from .connections import ConnectionLimits, LimitedConnection, OncePerMinute
 from .service import EngineService
 
+LOGGERS = ("asyncio", "uvicorn.error")  # what clients can make them write is written once
 KEEP_ALIVE_SECONDS = 5
 LAST_SECONDS = 3  # for clients that still read when the engine has stopped
 
@@ -25,6 +28,7 @@ class DrainingServer(uvicorn.Server):
         app: see `create_app`.
         host, port: where it listens.
         access_log: a line per request, on standard output; without headers and bodies.
+        limits: of connections.
         on_ready: called once, when requests are accepted.
     """
 
@@ -34,6 +38,7 @@ class DrainingServer(uvicorn.Server):
         host: str,
         port: int,
         access_log: bool = False,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 (immutable)
         on_ready: Callable[[], object] = lambda: None,
     ):
         config = uvicorn.Config(
@@ -43,6 +48,9 @@ class DrainingServer(uvicorn.Server):
             access_log=access_log,
             log_level="info" if access_log else "warning",
             server_header=False,
+            http=LimitedConnection,
+            limit_concurrency=limits.connections,
+            backlog=limits.backlog,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=LAST_SECONDS,
         )
@@ -50,7 +58,7 @@ class DrainingServer(uvicorn.Server):
         self._app, self._on_ready = app, on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task | None = None
-        self._was_ready = False
+        self._was_ready, self._once = False, OncePerMinute()
 
     @property
     def service(self) -> EngineService:
@@ -58,7 +66,14 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(self._once)
         await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(self._once)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGTERM and Ctrl-C; while the model loads there is nothing to drain."""

@@ -67,10 +67,17 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
     return Response(json.dumps(content), status, headers, media_type="application/json")
 
 
-def unavailable(message: str, retry_after: int = 1) -> ApiError:
-    """503: the server does not accept requests now."""
-    headers = {"Retry-After": str(retry_after)}
+def unavailable(message: str, retry_after: int | None = 1) -> ApiError:
+    """503: the server does not accept requests now, or without `retry_after` never again."""
+    headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return ApiError(503, message, "server_error", code="service_unavailable", headers=headers)
+
+
+def not_serving(state: str) -> ApiError:
+    """503: the engine is not ready. A dead one does not come back."""
+    if state == "dead":
+        return unavailable("the engine is dead: restart the server", None)
+    return unavailable(f"the server is {state}")
 
 
 def overloaded(message: str, retry_after: int) -> ApiError:
@@ -89,6 +96,8 @@ def of_validation(error: RequestValidationError) -> ApiError:
     field = next((str(part) for part in first["loc"] if part not in ("body", "path", "query")), None)
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is not valid JSON")
+    if field is None and first["type"] == "too_many":
+        return ApiError(400, first["msg"])
     if field is None:
         return ApiError(400, "send a JSON object, with the header Content-Type: application/json")
     if first["type"] == "extra_forbidden":
@@ -113,10 +122,13 @@ def add_error_handlers(app: FastAPI) -> None:
             error = of_validation(error)
         elif isinstance(error, HTTPException):
             error = of_framework(error)
+        elif isinstance(error, NotImplementedError):  # a blank task: the server ends with its address
+            request.app.state.service.failure = error
+            error = unavailable("the server is not complete", None)
         elif not isinstance(error, ApiError):
             LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
             error = ApiError(500, INTERNAL, "server_error")
         return error.response()
 
-    for kind in (ApiError, RequestValidationError, HTTPException, Exception):
+    for kind in (ApiError, RequestValidationError, HTTPException, NotImplementedError, Exception):
         app.add_exception_handler(kind, answer)

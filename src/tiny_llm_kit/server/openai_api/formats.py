@@ -127,8 +127,8 @@ class ChatFormat(AnswerFormat):
         return {**self._entry(sampled.token, sampled.logprob), "top_logprobs": best}
 
     def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
-        text = self._text(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        bytes_of = self.tokenizer.bytes_of
+        return {"token": self._text(token), "logprob": logprob, "bytes": list(bytes_of(token))}
 
 
 class ChunkEvents:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...solution_types import Piece, RequestStream, SamplingParams, ServingPackage
-from .errors import INTERNAL, ApiError, json_response, unavailable
+from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
 from .formats import AnswerFormat, ChunkEvents
 from .schemas import GenerationBody
@@ -50,7 +50,7 @@ def check_ready(service: EngineService) -> None:
         ApiError: they are not: 503.
     """
     if service.loop.state != "ready":
-        raise unavailable(f"the server is {service.loop.state}")
+        raise not_serving(service.loop.state)
 
 
 def check_body(service: EngineService, body: GenerationBody) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from itertools import count
 from typing import Any, Protocol
 
 from ...engine.llm_engine import LLMEngine
@@ -27,9 +28,14 @@ class LivePage(Protocol):
 
 
 class Watcher:
-    """One reader of the feed, and what it has not read."""
+    """One reader of the feed, and what it has not read.
 
-    def __init__(self):
+    Args:
+        number: of this reader.
+    """
+
+    def __init__(self, number: int):
+        self.number = number
         self._unread: deque[dict[str, Any]] = deque(maxlen=MOST_UNREAD)
         self._has_news = asyncio.Event()
 
@@ -59,10 +65,18 @@ class LiveFeed:
         page: makes the messages.
         engine: whose events they are.
         loop: the event loop of the watchers.
+        on_leave: awaited with the number of a watcher that has left.
     """
 
-    def __init__(self, page: LivePage, engine: LLMEngine, loop: asyncio.AbstractEventLoop):
-        self._page, self._engine, self._loop = page, engine, loop
+    def __init__(
+        self,
+        page: LivePage,
+        engine: LLMEngine,
+        loop: asyncio.AbstractEventLoop,
+        on_leave: Callable[[int], Awaitable[object]],
+    ):
+        self._page, self._engine, self._loop, self._on_leave = page, engine, loop, on_leave
+        self._numbers = count()
         self._watchers: set[Watcher] = set()
         self._is_closed = False
 
@@ -79,16 +93,20 @@ class LiveFeed:
             watcher.put(message)
 
     async def events(self, hello: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """Texts of server-sent events: the hello, then every message, until the client disconnects."""
-        watcher = Watcher()
+        """Texts of server-sent events: the hello, then every message, until the client disconnects.
+
+        The hello has the watcher's number as `page`.
+        """
+        watcher = Watcher(next(self._numbers))
         self._watchers.add(watcher)
         try:
-            yield event(hello)
+            yield event({**hello, "page": watcher.number})
             while not self._is_closed:
                 messages = await watcher.messages()
                 yield "".join(map(event, messages)) or ": \n\n"
         finally:
             self._watchers.discard(watcher)
+            await self._on_leave(watcher.number)
 
     def close(self) -> None:
         """End every watcher's stream."""

@@ -73,9 +73,11 @@ class EngineMetrics:
     def __init__(self, model_name: str):
         self._registry, self._label = CollectorRegistry(), model_name
         self._times: dict[int, AnswerTimes] = {}
-        self._counters = {name: self._made(Counter, name, about) for name, about in COUNTERS.items()}
+        self._counters = {
+            name: self._made(Counter, f"vllm:{name}", about) for name, about in COUNTERS.items()
+        }
         self._histograms = {
-            name: self._made(Histogram, name, about, buckets=buckets)
+            name: self._made(Histogram, f"vllm:{name}", about, buckets=buckets)
             for name, (about, buckets) in HISTOGRAMS.items()
         }
         self._ends = Counter(
@@ -87,7 +89,7 @@ class EngineMetrics:
         ProcessCollector(registry=self._registry)
 
     def _made(self, kind: type, name: str, about: str, **options: Any) -> Any:
-        made = kind(f"vllm:{name}", about, ["model_name"], registry=self._registry, **options)
+        made = kind(name, about, ["model_name"], registry=self._registry, **options)
         return made.labels(self._label)
 
     def watch(self, engine: LLMEngine) -> None:
@@ -96,10 +98,14 @@ class EngineMetrics:
         def used() -> float:
             return 1 - engine.allocator.num_free / engine.allocator.num_blocks
 
+        def step_budget() -> int:
+            return engine.scheduler.max_num_batched_tokens
+
         gauges = (
-            ("num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)),
-            ("num_requests_waiting", "answers that wait", lambda: engine.num_waiting),
-            ("kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used),
+            ("vllm:num_requests_running", "answers that are computed", lambda: len(engine.scheduler.running)),
+            ("vllm:num_requests_waiting", "answers that wait", lambda: engine.num_waiting),
+            ("vllm:kv_cache_usage_perc", "share of the KV blocks in use, 1 is all", used),
+            ("tiny_llm:step_budget_tokens", "tokens that a step may have", step_budget),
         )
         for name, about, value in gauges:
             self._made(Gauge, name, about).set_function(value)

@@ -1,23 +1,45 @@
 """Bodies of requests and responses: OpenAI's parameters that this server has, vLLM's and our additions."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 MOST_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
+MOST_FIELDS = 100  # of a body, known or not
+MOST_MESSAGES = MOST_PARTS = 10_000  # of a conversation, and of its messages together
 Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+# fail_fast: of a list with a million wrong entries the first one is enough.
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 # Known but unsupported parameters may be sent with the value that changes nothing.
 Zero = Annotated[float, Field(ge=0, le=0)]
+
+
+def too_many(things: str, count: int, most: int) -> PydanticCustomError:
+    """The error for a body with more of some things than are ever looked at."""
+    context = {"count": count, "things": things, "most": most}
+    return PydanticCustomError("too_many", "{count} {things}: give at most {most}", context)
 
 
 class StrictBody(BaseModel):
     """A JSON object: no unknown names, no text instead of a number, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_size(cls, body: Any) -> Any:
+        """Refuse a huge body before each of its parts costs time.
+
+        Raises:
+            PydanticCustomError: it has too many fields.
+        """
+        if isinstance(body, dict) and len(body) > MOST_FIELDS:
+            raise too_many("fields", len(body), MOST_FIELDS)
+        return body
 
 
 class StreamOptions(StrictBody):
@@ -56,8 +78,8 @@ class CompletionBody(GenerationBody):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], Field(min_length=1)]
-        | Annotated[list[TokenIds], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
     )
     max_tokens: Count | None = Field(None, description="tokens of an answer, at most; default: 16")
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="most probable tokens to return")
@@ -76,7 +98,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(strict=True)
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
 
     def rendered(self) -> dict[str, str]:
         """The message for chat templates: "developer" is OpenAI's newer name for "system"."""
@@ -84,7 +106,27 @@ class Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-Messages = Annotated[list[Message], Field(min_length=1)]
+def check_size(messages: Any) -> Any:
+    """Refuse a huge conversation before each of its parts costs time.
+
+    Raises:
+        PydanticCustomError: it has more than `MOST_MESSAGES` or `MOST_PARTS`.
+    """
+    turns = messages if isinstance(messages, list) else []
+    if len(turns) > MOST_MESSAGES:
+        raise too_many("messages", len(turns), MOST_MESSAGES)
+    contents = [turn.get("content") for turn in turns if isinstance(turn, dict)]
+    parts = sum(len(content) for content in contents if isinstance(content, list))
+    if parts > MOST_PARTS:
+        raise too_many("parts", parts, MOST_PARTS)
+    return messages
+
+
+Messages = Annotated[
+    list[Message],
+    Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True),
+    BeforeValidator(check_size),
+]
 
 
 class ChatBody(GenerationBody):
@@ -120,6 +162,9 @@ class BudgetBody(StrictBody):
     """`POST /step_budget`, of the live page."""
 
     max_num_batched_tokens: Count
+    page: int | None = Field(
+        None, description="of the page's first event; the budget is restored when it leaves"
+    )
 
 
 class ModelCard(BaseModel):

@@ -4,16 +4,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...engine.llm import LLM
 from ...engine.llm_engine import LLMEngine
 from ...engine.port import resolve_serving
-from .errors import ApiError, overloaded, unavailable
+from ...model.tokenizer import LONG_TEXT
+from ...solution_types import RequestStream
+from .errors import ApiError, not_serving, overloaded
+from .return_times import ReturnTimes
 
 LOG = logging.getLogger("tiny_llm.server")
-LONG_TEXT = 4000  # characters; a longer one is encoded on another thread, so that others need not wait
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class ServerOptions:
         request_timeout: seconds until a request is given up.
         drain_timeout: seconds that open requests have to end, once the server stops.
         max_body_bytes: of a request.
+        allowed_hosts: names of this server that the Host header of a request may have; None accepts all.
+        live_controls: whether the page may change the token budget.
 
     Raises:
         ValueError: a number is out of range.
@@ -40,6 +46,8 @@ class ServerOptions:
     request_timeout: float = 600.0
     drain_timeout: float = 30.0
     max_body_bytes: int = 4 * 2**20
+    allowed_hosts: tuple[str, ...] | None = None
+    live_controls: bool = False
 
     def __post_init__(self):
         for name, least in (("max_queue", 0), ("drain_timeout", 0), ("max_body_bytes", 1)):
@@ -75,6 +83,8 @@ class EngineService:
         self.failure: BaseException | None = None  # what has killed the engine, or kept it from opening
         self.created = int(time.time())
         self._stopping: asyncio.Task | None = None
+        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._return_times = ReturnTimes()
 
     async def run(self) -> None:
         """Opens the engine and serves. Returns after `stop`, or when the engine is dead: then `failure` says why."""
@@ -94,7 +104,7 @@ class EngineService:
 
     def _open(self) -> LLMEngine:
         self.llm = self._open_llm()
-        self.llm.engine.listeners.extend(self._listeners(self.llm.engine))
+        self.llm.engine.listeners.extend([self._return_times, *self._listeners(self.llm.engine)])
         self.loop.max_open = self.llm.engine.options.max_num_seqs + self.options.max_queue
         return self.llm.engine
 
@@ -107,8 +117,15 @@ class EngineService:
         Stopping twice is stopping once.
         """
         if self._stopping is None:
-            self._stopping = asyncio.create_task(self.loop.stop(self.options.drain_timeout))
+            self._tokenizing.shutdown(wait=False)
+            self._stopping = asyncio.create_task(self._stop())
         await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        try:
+            await self.loop.stop(self.options.drain_timeout)
+        except NotImplementedError as blank:
+            self.failure = self.failure or blank
 
     @property
     def has_opened(self) -> bool:
@@ -122,24 +139,44 @@ class EngineService:
             ApiError: it is not: 503.
         """
         if self.loop.state != "ready" or self.llm is None:
-            raise unavailable(f"the server is {self.loop.state}")
+            raise not_serving(self.loop.state)
         return self.llm.engine
 
-    async def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt."""
-        tokenizer = self.engine.tokenizer
-        if len(text) < LONG_TEXT:
-            return tokenizer.encode(text)
-        return await asyncio.to_thread(tokenizer.encode, text)
+    async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
+        """Run work with the tokenizer: that with long texts on a thread, one at a time, beside the event loop."""
+        if characters < LONG_TEXT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
 
-    def submit(self, prompts: Sequence[Sequence[int]], params: Any, priority: str, param: str) -> Any:
+    def check_room(self, answers: int) -> None:
+        """Refuse so many answers before their prompts are read.
+
+        Raises:
+            ApiError: 400 for more than are ever taken at once, 429 when the queue is full.
+        """
+        most = self.loop.max_open
+        if answers > most:
+            raise ApiError(
+                400, f"prompt: {answers} answers at once: this server takes at most {most}", param="prompt"
+            )
+        if self.loop.num_open + answers > most:
+            raise self._refusal(answers)
+
+    def _refusal(self, answers: int) -> ApiError:
+        missing = self.loop.num_open + answers - self.loop.max_open
+        seconds = self._return_times.refuse(answers, missing)
+        return overloaded(f"too many requests are waiting: try again in {seconds} s", seconds)
+
+    async def submit(
+        self, prompts: Sequence[Sequence[int]], params: Any, priority: str, fields: Sequence[str]
+    ) -> RequestStream:
         """Lets prompts wait for their turn, as one request.
 
         Args:
             prompts: token ids.
             params: `SamplingParams` of all of them.
             priority: "interactive" or "batch".
-            param: what the client calls the prompt, for errors.
+            fields: what the client calls each prompt, for errors.
 
         Returns:
             The `RequestStream` of `params.n` answers to each prompt, in the order of the prompts.
@@ -147,16 +184,15 @@ class EngineService:
         Raises:
             ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
         """
-        engine, count = self.engine, len(prompts) * params.n
-        if count > self.loop.max_open:
-            raise ApiError(400, f"{count} answers at once: this server takes at most {self.loop.max_open}")
-        requests = [engine.request(None, ids, params, priority=priority) for ids in prompts]
-        for request in requests:
-            if (error := request.sequences[0].error) is not None:
-                raise ApiError(400, error, param=param)
+        engine, requests = self.engine, []
+        for field, ids in zip(fields, prompts, strict=True):
+            requests.append(engine.request(None, ids, params, priority=priority))
+            if (error := requests[-1].sequences[0].error) is not None:
+                raise ApiError(400, f"{field}: {error}", param=field.partition("[")[0])
+            await asyncio.sleep(0)  # others wait for one prompt, not for hundreds
         try:
             return self.loop.submit(requests)
         except self.names.NotServing as error:
-            raise unavailable(f"the server is {error.state}") from None
-        except self.names.QueueFull as error:
-            raise overloaded(str(error), error.retry_after) from None
+            raise not_serving(error.state) from None
+        except self.names.QueueFull:  # others have come while the prompts were encoded
+            raise self._refusal(len(prompts) * params.n) from None

@@ -1,8 +1,8 @@
 // Draws the run of `live_run.js`, and asks the server that this page came from.
 const $ = (id) => document.getElementById(id);
-const LANES = 8, LANE = 27, NAMES = 70, STRIPS = 9, COLOURS = 8;
+const LANES = 8, LANE = 27, STRIPS = 9, COLOURS = 8;
 const run = newRun();
-let key = "", chosen = null, dirty = true, open = new Set(), asked = 0;
+let key = "", chosen = null, dirty = true, open = new Set(), asked = 0, labels = 0; // labels: pixels left of the timeline
 
 const headers = () => ({ "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) });
 const say = (text) => { $("state").textContent = text; };
@@ -57,20 +57,21 @@ const greet = (hello) => {
     const slider = $("budget"), place = hello.budgets.indexOf(hello.budget);
     slider.max = hello.budgets.length - 1;
     slider.value = place < 0 ? slider.max : place;
-    slider.disabled = !hello.chunked;
+    slider.disabled = !hello.chunked || !hello.controls;
     sayBudget(hello.budget);
     $("long").textContent = `Long prompt (${longest().toLocaleString("en")} tokens)`;
 };
 
 const sayBudget = (tokens) => {
-    const said = run.hello.chunked ? `${tokens.toLocaleString("en")} tokens` : "whole prompts: chunked prefill is off";
+    const fixed = run.hello.controls ? "" : " (fixed: start the server with --live-controls)";
+    const said = run.hello.chunked ? `${tokens.toLocaleString("en")} tokens${fixed}` : "whole prompts: chunked prefill is off";
     $("budget-said").textContent = said;
     $("budget").setAttribute("aria-valuetext", said);
 };
 
 const setBudget = async () => {
     const wanted = run.hello.budgets[$("budget").value];
-    const reply = await fetch("step_budget", { method: "POST", headers: headers(), body: JSON.stringify({ max_num_batched_tokens: wanted }) });
+    const reply = await fetch("step_budget", { method: "POST", headers: headers(), body: JSON.stringify({ max_num_batched_tokens: wanted, page: run.hello.page }) });
     if (reply.ok) run.hello.budget = (await reply.json()).max_num_batched_tokens;
     else say(await problemOf(reply));
     sayBudget(run.hello.budget);
@@ -141,24 +142,29 @@ const drawBar = (pen, left, top, wide, stripes) => {
     pen.restore();
 };
 
+const promptOf = (lane) => lane.prompt === null ? "" : lane.prompt.toLocaleString("en");
+
 const drawTimeline = () => {
     const canvas = $("timeline"), ratio = devicePixelRatio || 1, wide = canvas.clientWidth, high = LANES * LANE;
     if (canvas.width !== Math.round(wide * ratio)) { canvas.width = Math.round(wide * ratio); canvas.height = Math.round(high * ratio); }
     const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const pen = canvas.getContext("2d"), { from, to } = timesShown(), scale = (wide - NAMES) / (to - from);
-    const x = (time) => NAMES + (time - from) * scale;
+    const pen = canvas.getContext("2d"), { from, to } = timesShown(), lanes = lanesBetween(run, from, to, LANES);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, wide, high);
     pen.font = "600 13px system-ui, sans-serif";
-    lanesBetween(run, from, to, LANES).forEach((lane, place) => {
+    const widest = (texts) => Math.max(0, ...texts.map((text) => pen.measureText(text).width));
+    const names = widest(lanes.map((lane) => lane.name)), prompts = widest(lanes.map(promptOf));
+    const scale = (wide - (labels = 4 + names + 8 + prompts + 8)) / (to - from);
+    const x = (time) => labels + (time - from) * scale;
+    lanes.forEach((lane, place) => {
         const top = place * LANE;
         pen.fillStyle = colour(`c${lane.request % COLOURS}`);
         pen.fillText(lane.name, 4, top + 18);
         pen.fillStyle = colour("quiet");
-        pen.fillText(lane.prompt === null ? "" : lane.prompt.toLocaleString("en"), 26, top + 18);
+        pen.fillText(promptOf(lane), labels - 8 - pen.measureText(promptOf(lane)).width, top + 18);
         pen.save();
         pen.beginPath();
-        pen.rect(NAMES, top, wide - NAMES, LANE);
+        pen.rect(labels, top, wide - labels, LANE);
         pen.clip();
         pen.fillStyle = colour("waiting");
         pen.fillRect(x(lane.from), top + 11, x(lane.until ?? run.clock) - x(lane.from), 4);
@@ -180,7 +186,8 @@ const cellOf = (cell, budget) => {
     made.style.flex = `${cell.tokens / budget} 0 0`;
     made.style.background = colourOf(cell.request);
     made.style.opacity = cell.kind === "decode" ? 1 : 0.8;
-    made.textContent = cell.kind === "decode" || cell.tokens > budget / 12 ? nameOf(cell.request) : "";
+    const name = nameOf(cell.request); // a cell of one token has room for one letter
+    made.textContent = cell.kind === "decode" ? name[0] : cell.tokens > budget / 12 ? name : "";
     made.title = `${nameOf(cell.request)}: ${cell.kind === "decode" ? "one token of its answer" : `${cell.tokens} tokens of its prompt`}`;
     return made;
 };
@@ -268,7 +275,7 @@ $("timeline").addEventListener("keydown", (event) => {
 });
 $("timeline").addEventListener("pointermove", (event) => {
     const box = $("timeline").getBoundingClientRect(), { from, to } = timesShown();
-    const time = from + (event.clientX - box.left - NAMES) / (box.width - NAMES) * (to - from);
+    const time = from + (event.clientX - box.left - labels) / (box.width - labels) * (to - from);
     choose(run.steps.find((step) => step.at <= time && time < step.at + step.seconds));
 });
 $("timeline").addEventListener("pointerleave", () => choose(null));

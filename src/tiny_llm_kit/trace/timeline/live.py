@@ -59,22 +59,31 @@ class LiveTimeline:
             "prompt": request.num_prompt_tokens,
             "cached": request.num_cached,
             "reason": request.finish_reason,
+            **_counts(engine),
         }
 
 
 def _step(event: Event, engine: "LLMEngine") -> dict[str, Any]:
     """What a step computed, and the owner of each block after it."""
-    scheduler, allocator = engine.scheduler, engine.allocator
+    scheduler = engine.scheduler
     return {
         "kind": "step",
         "start": event.start,
         "time": event.time,
         "parts": [_part(part) for part in event.parts],
         "budget": scheduler.max_num_batched_tokens,
+        "tables": {one.request_id: list(one.block_table.blocks) for one in scheduler.running},
+        **_counts(engine),
+    }
+
+
+def _counts(engine: "LLMEngine") -> dict[str, Any]:
+    """What is right after every event: no step follows when the last requests are aborted."""
+    allocator = engine.allocator
+    return {
         "waiting": engine.num_waiting,
         "free": allocator.num_free,
-        "tables": {one.request_id: list(one.block_table.blocks) for one in scheduler.running},
-        "cached": list(allocator.prefix_cache.idle),
+        "cached_blocks": list(allocator.prefix_cache.idle),
     }
 
 

@@ -37,17 +37,18 @@ const takeRequest = (run, message) => {
         lane.cached = message.cached;
         delete run.tables[message.request];
     }
+    Object.assign(run, { cached: message.cached_blocks, free: message.free, waiting: message.waiting });
 };
 
 const takeStep = (run, message) => {
     const seconds = message.time - message.start;
     const step = { number: ++run.number, at: run.clock, seconds, parts: message.parts, budget: message.budget,
                    tokens: message.parts.reduce((sum, part) => sum + part.tokens, 0), tables: message.tables,
-                   cached: message.cached, free: message.free, waiting: message.waiting };
+                   cached: message.cached_blocks, free: message.free, waiting: message.waiting };
     run.steps.push(step);
     while (run.steps.length > KEPT_STEPS) run.steps.shift();
     run.clock += seconds;
-    Object.assign(run, { tables: message.tables, cached: message.cached, free: message.free, waiting: message.waiting });
+    Object.assign(run, { tables: message.tables, cached: message.cached_blocks, free: message.free, waiting: message.waiting });
     const prompts = message.parts.filter((part) => part.kind === "chunk").reduce((sum, part) => sum + part.tokens, 0);
     for (const lane of run.lanes) if (lane.last !== null && lane.reason === null) lane.waited += prompts;
     for (const part of message.parts) for (const request of part.requests) takeSpan(run, step, part, request, message);

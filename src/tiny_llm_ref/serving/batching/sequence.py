@@ -138,7 +138,7 @@ class Sequence:
             pool_tokens: tokens that all blocks together hold. Without `max_tokens` they limit the answer.
         """
         self.max_seq_len = min(self.max_seq_len, max_model_len)
-        error = prompt_error(self.prompt_tokens, vocab_size, self.max_seq_len)
+        error = prompt_error(self.prompt_tokens, vocab_size, self.max_seq_len, "max_model_len")
         answer = self.max_new_tokens if self.sampling.max_tokens is not None else 1
         # The last token of an answer is never computed, and needs no room.
         if error is None and self.num_prompt_tokens + answer - 1 > pool_tokens:

@@ -1,0 +1,72 @@
+"""The prompts of a request as token ids. They are counted and measured before anything is encoded."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...model.files import CheckpointError
+from .errors import ApiError
+from .schemas import Message
+from .service import EngineService
+
+TURN = 16  # characters that a template adds to a message, about
+
+
+def prompts_of(prompt: Any) -> list[Any]:
+    """A list of prompts: one text, and one list of ids, is one prompt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [prompt] if isinstance(prompt[0], int) else prompt
+
+
+def names_of(field: str, count: int) -> list[str]:
+    """What errors call each of the prompts in a field."""
+    return [field] if count == 1 else [f"{field}[{index}]" for index in range(count)]
+
+
+async def prompt_ids(service: EngineService, prompts: list[Any]) -> list[list[int]]:
+    """Token ids of prompts that are texts; those that are ids already stay as they are.
+
+    Raises:
+        ApiError: 400, a text cannot fit into the context.
+    """
+    if not isinstance(prompts[0], str):
+        return prompts
+    for name, text in zip(names_of("prompt", len(prompts)), prompts, strict=True):
+        check_length(service, name, len(text))
+    encode = service.engine.tokenizer.encode
+    return await service.with_texts(sum(map(len, prompts)), lambda: [*map(encode, prompts)])
+
+
+async def chat_ids(
+    service: EngineService, messages: Sequence[Message], add_generation_prompt: bool = True
+) -> list[int]:
+    """Token ids of a conversation.
+
+    Raises:
+        ApiError: 400, it cannot fit into the context, or the model's template does not take it.
+    """
+    turns, tokenizer = [each.rendered() for each in messages], service.engine.tokenizer
+    length = sum(len(turn["content"]) for turn in turns)
+    check_length(service, "messages", length)
+
+    def encoded() -> list[int]:
+        return tokenizer.encode(tokenizer.apply_chat_template(turns, add_generation_prompt))
+
+    try:
+        return await service.with_texts(length + TURN * len(turns), encoded)
+    except CheckpointError:
+        raise ApiError(400, "the model has no chat template for these messages", param="messages") from None
+
+
+def check_length(service: EngineService, name: str, characters: int) -> None:
+    """Refuse a text that cannot fit into the context, whatever its tokens are.
+
+    Raises:
+        ApiError: 400.
+    """
+    limit, longest = service.engine.max_model_len, service.engine.tokenizer.longest_token
+    if characters > limit * longest:
+        message = (
+            f"{name} has {characters} characters: max_model_len is {limit} tokens of at most {longest} each"
+        )
+        raise ApiError(400, message, param=name.partition("[")[0])

@@ -1,0 +1,352 @@
+"""The server against clients that send too much, or nothing; and a page of another name.
+
+One server for all of them: few connections, short deadlines.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+
+import pytest
+from pydantic import ValidationError
+
+from tiny_llm_kit.commands import serve
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api import connections, guard
+from tiny_llm_kit.server.openai_api.connections import ConnectionLimits, OncePerMinute
+from tiny_llm_kit.server.openai_api.return_times import LATEST, ReturnTimes
+from tiny_llm_kit.server.openai_api.schemas import CompletionBody
+from tiny_llm_kit.server.server import ServerOptions, create_app
+
+ENGINE = {
+    "block_size": 16,
+    "num_blocks": 100,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "max_model_len": 512,
+    "enforce_eager": True,
+}
+MOST = 8  # connections
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def server():
+    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
+    network = load_network(port, "tiny-qwen3", "week3")
+    options = ServerOptions(max_queue=16, allowed_hosts=("127.0.0.1", "localhost", "::1"))
+    app = create_app(lambda: LLM.of(port, *network, **ENGINE), options)
+    with BackgroundServer(app, limits=ConnectionLimits(MOST, 16)) as started:
+        yield started
+
+
+def ask(server, method, path, body=None, headers=None):
+    """Status, headers, and the body as JSON."""
+    connection = server.connection()
+    payload = None if body is None else json.dumps(body)
+    connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
+    answer = connection.getresponse()
+    found = json.loads(answer.read() or b"{}")
+    connection.close()
+    return answer.status, answer.headers, found
+
+
+@contextmanager
+def dialled(server, *sent: bytes):
+    """A connection on which this was sent, and no more."""
+    with socket.create_connection((server.host, server.port), PATIENCE) as made:
+        for each in sent:
+            made.sendall(each)
+        yield made
+
+
+# ---- too much
+
+
+def texts_seen(server, monkeypatch) -> list[str]:
+    """The texts that the tokenizer encodes from now on."""
+    seen, tokenizer = [], server.server.service.engine.tokenizer
+    encode = type(tokenizer).encode
+    monkeypatch.setattr(type(tokenizer), "encode", lambda self, text: seen.append(text) or encode(self, text))
+    return seen
+
+
+LONG = "hello wo " * 10_000
+TURN = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        (
+            "/v1/completions",
+            {"prompt": ["a"] * 50_000},
+            "prompt: 50000 answers at once: this server takes at most 20",
+        ),
+        ("/v1/completions", {"prompt": ["a"] * 11, "n": 2}, "prompt: 22 answers at once"),
+        ("/v1/completions", {"prompt": LONG}, "prompt has 90000 characters: max_model_len is 512 tokens"),
+        ("/v1/completions", {"prompt": ["a", LONG]}, "prompt[1] has 90000 characters: max_model_len is 512"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": LONG}]},
+            "messages has 90000 characters",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [TURN] * 20_000},
+            "messages: 20000 messages: give at most 10000",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 9000}] * 2},
+            "messages: 18000 parts: give at most 10000",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "a", **{f"k{i}": 1 for i in range(200)}},
+            "201 fields: give at most 100",
+        ),
+        ("/tokenize", {"prompt": LONG}, "prompt has 90000 characters"),
+    ],
+)
+def test_what_can_never_be_served_is_refused_unread(server, monkeypatch, path, body, says):
+    seen = texts_seen(server, monkeypatch)
+    status, _, found = ask(server, "POST", path, body)
+    assert status == 400, found
+    assert says in found["error"]["message"], found["error"]["message"]
+    assert seen == []
+
+
+def test_one_wrong_entry_of_a_long_list_is_enough(server):
+    """With an error for each, 100,000 entries took a second, and every stream waited."""
+    status, _, found = ask(server, "POST", "/v1/completions", {"prompt": ["a"] + [None] * 100_000})
+    assert status == 400 and found["error"]["param"] == "prompt"
+    with pytest.raises(ValidationError) as wrong:
+        CompletionBody.model_validate({"prompt": ["a"] + [None] * 100_000})
+    assert wrong.value.error_count() < 10
+
+
+def test_a_prompt_that_is_too_long_names_its_place_and_max_model_len(server):
+    status, _, found = ask(server, "POST", "/v1/completions", {"prompt": [[5], [5] * 600]})
+    assert status == 400 and found["error"]["param"] == "prompt"
+    assert found["error"]["message"].startswith(
+        "prompt[1]: the prompt has 600 tokens, but max_model_len is 512"
+    )
+
+
+def test_long_texts_are_encoded_beside_the_event_loop(server, monkeypatch):
+    """While one is encoded, others get their answers."""
+    tokenizer = server.server.service.engine.tokenizer
+    encode, times = type(tokenizer).encode, {}
+
+    def slow(self, text):
+        if len(text) > 4000:
+            end = time.monotonic() + PATIENCE
+            while "health" not in times and time.monotonic() < end:
+                time.sleep(0.001)
+            times["encoded"] = time.monotonic()
+        return encode(self, text)
+
+    monkeypatch.setattr(type(tokenizer), "encode", slow)
+    with dialled(server, request_bytes("/tokenize", {"prompt": "a" * 5000})) as slow_one:
+        assert ask(server, "GET", "/health")[0] == 200
+        times["health"] = time.monotonic()
+        assert slow_one.recv(12) == b"HTTP/1.1 200"
+    assert times["health"] <= times["encoded"]
+
+
+def request_bytes(path, body, **headers) -> bytes:
+    payload = json.dumps(body).encode()
+    lines = {
+        "Host": "127.0.0.1",
+        "Content-Type": "application/json",
+        "Content-Length": len(payload),
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + payload
+
+
+# ---- nothing, or slowly
+
+
+def is_closed(connection) -> bool:
+    """Whether the server closes it within some seconds."""
+    connection.settimeout(PATIENCE)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_silent_connections_give_way(server):
+    """Three times as many as there is room for; the oldest ones are closed."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(dialled(server)) for _ in range(3 * MOST)]
+        for _ in range(3):
+            assert ask(server, "GET", "/health")[0] == 200
+        assert is_closed(silent[0])
+        assert len(server.server.server_state.connections) <= MOST
+
+
+def test_an_open_stream_is_never_closed_for_silent_ones(server):
+    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 0}
+    with (
+        ExitStack() as stack,
+        dialled(server, request_bytes("/v1/completions", body, Connection="close")) as stream,
+    ):
+        assert stream.recv(12) == b"HTTP/1.1 200"
+        for _ in range(2 * MOST):
+            stack.enter_context(dialled(server))
+        got = b""
+        while data := stream.recv(65536):
+            got += data
+    assert b"[DONE]" in got and b'"length"' in got
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /hea", request_bytes("/v1/models", {}).replace(b"POST", b"GET") + b"GET"]
+)
+def test_headers_have_a_deadline(server, monkeypatch, sent):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    with dialled(server, sent) as slow:
+        assert is_closed(slow)
+
+
+def test_a_body_has_a_deadline_as_a_whole(monkeypatch):
+    """A byte now and then does not prolong it."""
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.1)
+    received = []
+
+    async def receive():
+        await asyncio.sleep(0.03)
+        received.append(1)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    limited = guard.Guard(None, None, 1000)._limited(receive)
+
+    async def read_all():
+        while len(received) < 100:
+            await limited()
+
+    with pytest.raises(guard.HTTPException) as ended:
+        asyncio.run(read_all())
+    assert ended.value.status_code == 408
+
+
+def test_a_half_closed_connection_gets_its_answer(server):
+    """Also one whose answer is still computed when the client closes its side."""
+    for streams in (False, True):
+        body = {"prompt": "Hello", "max_tokens": 60, "ignore_eos": True, "temperature": 0, "stream": streams}
+        with dialled(server, request_bytes("/v1/completions", body)) as half:
+            half.shutdown(socket.SHUT_WR)
+            got = b""
+            while data := half.recv(65536):
+                got += data
+        assert b'"finish_reason": "length"' in got, got[-300:]
+
+
+def test_a_client_that_has_closed_both_sides_is_gone(server):
+    """It is found out although nothing is written to it before the answer is complete."""
+    loop = server.server.service.loop
+    body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "temperature": 0}
+    for streams in (False, True):
+        with dialled(server, request_bytes("/v1/completions", {**body, "stream": streams})):
+            until(lambda: loop.num_open == 1)
+        until(lambda: loop.num_open == 0, 5)
+
+
+def until(is_so, patience=PATIENCE):
+    end = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_a_message_is_logged_once_a_minute():
+    once, passed = OncePerMinute(), []
+    for seconds in (0, 1, 59, 61, 62):
+        record = logging.LogRecord(
+            "asyncio", logging.ERROR, "", 0, f"out of files\nsocket {seconds}", (), None
+        )
+        record.created = 1000.0 + seconds
+        passed.append(once.filter(record))
+    assert passed == [True, False, False, True, False]
+    record.msg = "another"
+    assert once.filter(record)
+
+
+def test_connections_stay_below_the_limit_of_open_files(monkeypatch):
+    monkeypatch.setattr(connections, "raised_file_limit", lambda: 256)
+    limits = ConnectionLimits.within(None)
+    assert limits.connections + limits.backlog <= 256 - 64 and limits.connections >= 100
+    assert ConnectionLimits.within(10).connections == 10
+    with pytest.raises(
+        ValueError, match="--max-connections 1000: this process may have 144; raise `ulimit -n`"
+    ):
+        ConnectionLimits.within(1000)
+
+
+# ---- the time to come again
+
+
+def refused(times, count, missing=1):
+    return [times.refuse(1, missing) for _ in range(count)]
+
+
+def test_each_refused_client_gets_its_own_time():
+    """After those refused before it, at the pace at which answers end."""
+    now = [100.0]
+    times = ReturnTimes(lambda: now[0])
+    for _ in range(11):
+        times(SimpleNamespace(kind="finish"))
+        now[0] += 0.5
+    now[0] -= 0.5
+    seconds = refused(times, 40)
+    assert seconds == sorted(seconds) and seconds[0] == 1
+    assert seconds[19] >= 0.5 * 20, "20 places are free after 10 s"
+    assert seconds[19] <= 2 * 0.5 * 20
+    now[0] += 200
+    assert times.refuse(1, 1) == 1, "all of them have come again"
+
+
+def test_nobody_waits_longer_than_clients_do():
+    times = ReturnTimes(lambda: 0.0)
+    assert max(refused(times, 3000)) == LATEST
+
+
+# ---- hosts
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 400),
+        ("127.0.0.1:80", 200),
+        ("LocalHost", 200),
+        ("[::1]:8000", 200),
+        ("", 400),
+        ("[", 400),
+    ],
+)
+def test_only_requests_for_this_server_are_served(server, host, status):
+    """A page whose name leads to this address sends its own name."""
+    found, _, body = ask(server, "GET", "/health", headers={"Host": host})
+    assert found == status
+    assert status == 200 or "--allowed-hosts" in body["error"]["message"]
+
+
+def test_hosts_are_checked_by_default_on_loopback_alone():
+    assert serve.allowed_hosts("127.0.0.1", None) == ("127.0.0.1", "127.0.0.1", "localhost", "::1")
+    assert serve.allowed_hosts("0.0.0.0", None) is None
+    assert "box.local" in serve.allowed_hosts("0.0.0.0", ["Box.local"])
+    assert serve.allowed_hosts("127.0.0.1", ["*"]) is None
