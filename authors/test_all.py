@@ -23,8 +23,8 @@ TESTS: Check = (
 )
 LONG = "--long"
 LONG_ADDS = (
-    "two real trainings of three steps, whose weights must be equal to the byte: 20 s; two minutes of soaking; "
-    "the day tests with two threads"
+    "two real trainings of three steps, whose weights must be equal to the byte: 20 s; two minutes of soaking, and "
+    "200 clients of the server; the day tests with two threads"
 )
 COURSE: list[Check] = [
     ("the prefix check: each day needs only the days before it", ["course", "prefix"]),
@@ -33,10 +33,10 @@ COURSE: list[Check] = [
 NOT_INHERITED = (
     "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip
-SOAK: Check = (
-    "the soak: every answer under pressure is that of the request alone",
-    ["soak", "--minutes", "2"],
-)
+SOAKS: list[Check] = [
+    ("the soak: every answer under pressure is that of the request alone", ["soak", "--minutes", "2"]),
+    ("the soak of the server: its clients, too", ["soak", "--server", "--clients", "200"]),
+]
 # A learner's tests use the libraries' default number of threads; all other checks here use one.
 TWO_THREADS: list[Check] = [
     (f"the day tests of week {week} with two threads", ["test-refsol", "--week", str(week)])
@@ -64,7 +64,7 @@ def run_all(long: bool = False) -> list[str]:
     with ThreadPoolExecutor() as pool:
         course = pool.submit(run, COURSE, capture=True)
         failed = run([(title, arguments + [LONG] * long)]) + course.result()
-    return failed + run([SOAK] * long) + run(TWO_THREADS * long, threads=2)
+    return failed + run(SOAKS * long) + run(TWO_THREADS * long, threads=2)
 
 
 def run(checks: list[Check], capture: bool = False, threads: int = 1) -> list[str]:

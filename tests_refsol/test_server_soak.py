@@ -1,6 +1,7 @@
 """`pdm run soak --server`: clients that leave, read slowly and come in bursts; and it finds a server that is wrong."""
 
 import threading
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
@@ -20,17 +21,23 @@ def short_rests(monkeypatch):
     monkeypatch.setattr(server_soak, "REST", 0.1)
 
 
-def soak(seed: int, **options) -> ServerSoak:
-    return ServerSoak(Port("tiny_llm_ref", PORT, "cpu", "float32"), seed, **options)
+def soak(seed: int, port: str = PORT, **options) -> ServerSoak:
+    return ServerSoak(Port("tiny_llm_ref", port, "cpu", "float32"), seed, **options)
 
 
-@pytest.mark.parametrize("burstiness", server_soak.SHAPES.values())
-def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(burstiness, monkeypatch):
-    """On a machine of any speed: the first step is held until a client has been refused, so six others wait to run,
-    and three of their answers are more than the pool. Two clients leave at a time of their own; the others that want to
+@pytest.mark.parametrize(
+    ("burstiness", "port"), [*zip(server_soak.SHAPES.values(), cycle(installed_backends()))]
+)
+def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(
+    burstiness, port, monkeypatch
+):
+    """Each port has one of the arrival patterns, and a layer that raises now and then.
+
+    On a machine of any speed: the first step is held until a client has been refused, so six others wait to run, and
+    three of their answers are more than the pool. Two clients leave at a time of their own; the others that want to
     leave may have had the whole answer before.
     """
-    made, is_full = soak(seed=5, max_queue=3), threading.Event()
+    made, is_full = soak(seed=5, port=port, max_queue=3), threading.Event()
     made.prompts = SimpleNamespace(draw=lambda: (made.rng.integers(300, 600, 20).tolist(), 24))
     asked, count = server_soak.ask, made._count
 
@@ -47,7 +54,8 @@ def test_nobody_is_lost_and_nothing_is_left_when_a_third_of_the_clients_go_away(
     monkeypatch.setattr(server_soak, "ask", ask)
     monkeypatch.setattr(made, "_count", hold)
     counts = made.run(24, burstiness, seconds=0.02)
-    assert counts.completed + counts.left == 24
+    assert counts.completed + counts.left + counts.failed == 24
+    assert counts.failures > 0 and counts.failed > 0
     assert counts.completed > 8 and counts.left >= 2 and counts.slow > 0
     assert counts.refused > 0 and counts.preemptions > 0  # the queue was full, and so was the pool
     assert counts.near_ties == []

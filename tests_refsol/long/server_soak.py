@@ -1,25 +1,29 @@
 """A soak test of the server: hundreds of clients at once, some of which disconnect or read slowly.
 
-Every answer is compared with the one that the model gives to this request alone, and no block or request may be left.
+The pool is so small that running requests are preempted, and sometimes a layer of the model raises. Every answer is
+compared with the one that the model gives to this request alone, and no block or request may be left.
 """
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from openai import AsyncOpenAI, OpenAIError, RateLimitError
+from openai import APIError, AsyncOpenAI, OpenAIError, RateLimitError
 from openai.types import Completion
 
+from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api.errors import INTERNAL, LOG
 from tiny_llm_kit.server.openai_api.service import ServerOptions
 from tiny_llm_kit.server.server import create_app
 from tiny_llm_lab.arrivals import arrival_times
 
-from .harness import MODEL, Counts, Harness, SoakError, pressed_llm
+from .harness import MODEL, SEQS, Counts, Harness, SoakError, pressed_llm
 
 SHAPES = {"Poisson": 1.0, "bursts": 0.05}  # burstiness of the arrivals
 SECONDS = 10.0  # seconds in which all clients arrive
@@ -28,6 +32,8 @@ PAUSE = 0.2  # seconds, at most, between two reads of a slow reader
 LEAVING = 0.01  # seconds per token until a client without a stream leaves
 REST = 2.0  # seconds, at most, until a refused client retries
 PATIENCE = 3600.0  # seconds after which an answer counts as lost
+FAILS = 60  # steps: in one of so many a layer raises
+FAILED = "failed"  # the reason of an answer that has ended with such a step
 IDLE = 10.0  # seconds in which the server must free what clients that have left held
 
 
@@ -68,12 +74,18 @@ class Seen:
 
 @dataclass
 class ServerCounts(Counts):
-    """The counts of a soak of the server, by client; `refused` counts answers with status 429."""
+    """The counts of a soak of the server, by client.
+
+    `refused` counts answers with status 429, `failures` steps in which a layer has raised, and `failed` the clients
+    whose answers ended with them.
+    """
 
     completed: int = 0
     left: int = 0
     slow: int = 0
     refused: int = 0
+    failures: int = 0
+    failed: int = 0
     characters: int = 0
 
 
@@ -84,14 +96,21 @@ class ServerSoak(Harness[ServerCounts]):
         port: whose code runs; its type is float32.
         seed: of everything random.
         max_queue: of the server: clients beyond it are refused with 429, and retry.
+        fails: the number of steps of which one fails; None for no failure.
     """
 
-    def __init__(self, port: Port, seed: int = 0, max_queue: int = 256):
+    def __init__(self, port: Port, seed: int = 0, max_queue: int = 256, fails: int | None = FAILS):
         super().__init__(port, seed, ServerCounts())
-        # It loads its own arrays: those of MLX belong to the thread that has loaded them.
-        self.app = create_app(
-            lambda: pressed_llm(port), ServerOptions(max_queue=max_queue, request_timeout=PATIENCE)
-        )
+        options = ServerOptions(max_queue=max_queue, request_timeout=PATIENCE)
+        self.app = create_app(lambda: self._open(port, fails), options)
+
+    def _open(self, port: Port, fails: int | None) -> LLM:
+        """The server's own model: arrays of MLX belong to the thread that has loaded them."""
+        llm = pressed_llm(port, enforce_eager=True)  # a captured step would not call the layer
+        layers = llm.engine.network.layers
+        middle = len(layers) // 2
+        layers[middle] = FailingLayer(layers[middle], fails, self.counts)
+        return llm
 
     def run(self, clients: int, burstiness: float, seconds: float = SECONDS) -> ServerCounts:
         """Run `clients` clients that arrive within `seconds`, then check every answer and that nothing is left.
@@ -101,13 +120,17 @@ class ServerSoak(Harness[ServerCounts]):
         """
         times = arrival_times(clients, clients / seconds, burstiness, rng=self.rng)
         visits = [self._visit(time) for time in times]
+        LOG.addFilter(is_logged)
         with BackgroundServer(self.app) as served:
             self.engine, self.loop = served.server.service.llm.engine, served.server.service.loop
             self.engine.listeners.append(self._count)
             seen = asyncio.run(visit_all(served.port, visits))
             self._check_memory()
+        LOG.removeFilter(is_logged)
         for number, (visit, one) in enumerate(zip(visits, seen, strict=True)):
             self._check(number, visit, one)
+        if self.counts.failed > self.counts.failures * SEQS:
+            self.fail("all clients", f"{self.counts.failed} failed with {self.counts.failures} steps")
         return self.counts
 
     def _visit(self, time: float) -> Visit:
@@ -128,7 +151,7 @@ class ServerSoak(Harness[ServerCounts]):
     def _check(self, number: int, visit: Visit, seen: Seen) -> None:
         """Compare an answer with that of the request alone; after a near tie it may differ.
 
-        A client that left has seen the beginning of the answer.
+        A client that left, or whose answer failed, has seen the beginning of the answer.
         """
         who = f"client {number}"
         self._count_client(visit, seen)
@@ -136,7 +159,7 @@ class ServerSoak(Harness[ServerCounts]):
             self.fail(who, "the answer ends without a reason")
         expected = self.expected(visit.prompt, visit.max_tokens)
         is_right = expected.text.startswith(seen.text)
-        if seen.reason is not None:
+        if seen.reason not in (None, FAILED):
             is_right = (seen.text, seen.reason) == (expected.text, expected.finish_reason)
         if not is_right:
             place = self._first_difference(expected.token_ids, seen.text)
@@ -148,7 +171,9 @@ class ServerSoak(Harness[ServerCounts]):
         self.counts.characters += len(seen.text)
         if visit.pause:
             self.counts.slow += 1
-        if seen.reason is None:
+        if seen.reason == FAILED:
+            self.counts.failed += 1
+        elif seen.reason is None:
             self.counts.left += 1
         else:
             self.counts.completed += 1
@@ -158,6 +183,34 @@ class ServerSoak(Harness[ServerCounts]):
         add = self.alone.engine.tokenizer.detokenizer().add
         texts = accumulate(map(add, tokens))
         return next((place for place, each in enumerate(texts) if not text.startswith(each)), len(tokens))
+
+
+class MadeFailure(RuntimeError):
+    """A failure that the soak has made: it is not logged."""
+
+
+def is_logged(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], MadeFailure))
+
+
+class FailingLayer:
+    """A layer that sometimes raises, in the middle of a forward: half of the pools have the step's keys then.
+
+    Args:
+        layer: computes.
+        fails: the number of calls of which one raises; None for none.
+        counts: counts the failures.
+    """
+
+    def __init__(self, layer: Any, fails: int | None, counts: ServerCounts):
+        self._layer, self._fails, self._counts, self._calls = layer, fails, counts, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._calls += 1
+        if self._fails is not None and self._calls % self._fails == 0:
+            self._counts.failures += 1
+            raise MadeFailure("a failure that the soak has made")
+        return self._layer(*arguments)
 
 
 async def visit_all(port: int, visits: list[Visit]) -> list[Seen]:
@@ -187,6 +240,10 @@ async def ask(api: AsyncOpenAI, visit: Visit, seen: Seen) -> float | None:
         await (read_stream if visit.streams else read_whole)(api, visit, seen)
     except RateLimitError as refused:
         return min(float(refused.response.headers["retry-after"]), REST)
+    except APIError as error:
+        if INTERNAL not in str(error):
+            raise SoakError(f"after {seen.text!r}: {error!r}") from None
+        seen.reason = FAILED
     except OpenAIError as error:
         raise SoakError(f"after {seen.text!r}: {error!r}") from None
     return None
