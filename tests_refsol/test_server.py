@@ -497,6 +497,23 @@ def test_it_drains_and_answers_503_meanwhile(serving, alone):
         assert lines[-2:] == ["data: [DONE]", ""] and '"length"' in lines[-4]
 
 
+def test_a_blank_task_ends_the_server_without_a_traceback(serving, monkeypatch, caplog):
+    """Also one that only a request, or the end, calls."""
+
+    def blank(*arguments):
+        raise NotImplementedError("week 3 day 6 task 2: EngineLoop.submit")
+
+    with serving() as server:
+        loop = server.app.state.service.loop
+        monkeypatch.setattr(server.server, "stop", lambda: None)  # it stops by itself
+        monkeypatch.setattr(loop, "submit", blank)
+        monkeypatch.setattr(loop, "stop", blank)
+        assert completion(server, prompt="a")[0] == 503
+        until(lambda: not server._thread.is_alive())
+        assert "task 2" in str(server.app.state.service.failure)
+    assert caplog.records == []
+
+
 def test_an_answer_that_does_not_end_in_time_is_told_so(serving):
     """The stream of a server that stops has an error for its last event; its blocks are free."""
     with serving(drain_timeout=0) as server, open_stream(server) as answer:

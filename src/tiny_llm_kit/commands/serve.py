@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import gc
 import os
 import socket
 import sys
@@ -143,6 +144,13 @@ def say_ready(url: str, name: str) -> None:
     print(f"ready on {url} (model {name}; a page for browsers, and OpenAI's API under /v1)", flush=True)
 
 
+def begin(url: str, name: str) -> None:
+    """Set what was loaded apart from garbage collections, which stop every stream; then say that all is ready."""
+    gc.collect()
+    gc.freeze()
+    say_ready(url, name)
+
+
 def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = lambda name: None) -> Any:
     """The server, not yet started.
 
@@ -194,7 +202,7 @@ def main(argv: list[str] | None = None) -> None:
     with ends_at_a_blank(needs=Day(3, 6)), listen(options.host, options.port) as listener:
         url = url_of(options.host, listener.getsockname()[1])
         try:
-            server = server_of(options, partial(say_ready, url))
+            server = server_of(options, partial(begin, url))
             sys.setswitchinterval(SWITCH_SECONDS)
         except (ImportError, ValueError) as error:
             fail(error)

@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 MOST_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
 MOST_FIELDS = 100  # of a body, known or not
+MOST_PROMPTS = 10_000  # of a completion
 MOST_MESSAGES = MOST_PARTS = 10_000  # of a conversation, and of its messages together
 Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -72,15 +73,27 @@ class GenerationBody(StrictBody):
     )
 
 
+def check_prompts(prompt: Any) -> Any:
+    """Refuse a huge list before each of its prompts costs time; a list of ids is one prompt.
+
+    Raises:
+        PydanticCustomError: it has more than `MOST_PROMPTS`.
+    """
+    if isinstance(prompt, list) and len(prompt) > MOST_PROMPTS and not isinstance(prompt[0], int):
+        raise too_many("prompts", len(prompt), MOST_PROMPTS)
+    return prompt
+
+
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
-    prompt: (
+    prompt: Annotated[
         str
         | TokenIds
         | Annotated[list[str], Field(min_length=1, fail_fast=True)]
-        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
-    )
+        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)],
+        BeforeValidator(check_prompts),
+    ]
     max_tokens: Count | None = Field(None, description="tokens of an answer, at most; default: 16")
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="most probable tokens to return")
 
