@@ -43,7 +43,7 @@ def server():
     network = load_network(port, "tiny-qwen3", "week3")
     options = ServerOptions(max_queue=16, allowed_hosts=("127.0.0.1", "localhost", "::1"))
     app = create_app(lambda: LLM.of(port, *network, **ENGINE), options)
-    with BackgroundServer(app, limits=ConnectionLimits(MOST, 16)) as started:
+    with BackgroundServer(app, limits=ConnectionLimits(MOST, 64)) as started:
         yield started
 
 
@@ -204,7 +204,7 @@ def test_silent_connections_give_way(server):
 
 
 def test_an_open_stream_is_never_closed_for_silent_ones(server):
-    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 0}
+    body = {"prompt": "Hello", "max_tokens": 150, "ignore_eos": True, "stream": True, "temperature": 0}
     with (
         ExitStack() as stack,
         dialled(server, request_bytes("/v1/completions", body, Connection="close")) as stream,
