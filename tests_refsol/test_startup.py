@@ -1,11 +1,13 @@
 """How long a command takes before it does anything: `--help` and `course status` import what they use."""
 
+import importlib
 import os
 import subprocess
 import sys
 
 import pytest
 
+import tiny_llm_kit
 from tiny_llm_kit.repo import command_modules
 
 COMMANDS = {"main --help": ["main", "--help"], "course status": ["course", "status"]}
@@ -45,3 +47,16 @@ def test_a_start_takes_less_than_half_a_second(command):
     ours = min(python("-m", command_modules()[name], *arguments)[0] for _ in range(3))
     print(f"{command}: {ours:.2f} s, python -c pass: {own:.2f} s")
     assert ours - own < max(0.5, 15 * own)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("OMP_WAIT_POLICY", "PASSIVE"), ("OPENBLAS_THREAD_TIMEOUT", "4")]
+)
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, name, value):
+    """Two commands at once took 20 times as long as one while their threads spun."""
+    monkeypatch.delenv(name, raising=False)
+    importlib.reload(tiny_llm_kit)
+    assert os.environ[name] == value
+    monkeypatch.setenv(name, "mine")
+    importlib.reload(tiny_llm_kit)
+    assert os.environ[name] == "mine"

@@ -4,6 +4,14 @@ Loading, tokenizer, commands, screens and the tooling of the course. Kit code ne
 it reaches one by name through `port.resolve`.
 """
 
+import os
+
+# Threads that wait for each other spin by default, and on busy cores they spin away the time of those that they wait
+# for: two commands at once on two cores took 20 times as long as one. Sleeping costs a lone command nothing that we
+# could measure. Both are read when the libraries load, so they are set before anything imports torch or MLX.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of PyTorch
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # of MLX on Linux: spins for 2**4 cycles
+
 
 def __getattr__(name: str):
     """Import `load` on first use: `doctor` must start where nothing is installed yet."""
