@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fake_model import END, ByteTokenizer, FakeModel
+from support.steps import steps_of
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
 from tiny_llm_kit.trace.trace import percentile as numpy_percentile
 
@@ -963,7 +964,7 @@ def served(s, step: int, **options):
     scheduler = s.ChunkedPrefillScheduler(model, 2, step, 64, metrics=metrics, clock=clock, **options)
     for index, prompt in enumerate(("a", "b" * 12)):
         scheduler.add(s.Request(model, ByteTokenizer(), prompt, prompt_idx=index))
-    while scheduler.has_work_remaining():
+    for _ in steps_of(scheduler):
         scheduler.step()
     return metrics
 
@@ -1113,9 +1114,11 @@ def queue_of(s, names: str, patience: int = 8):
 def drain(queue, **how) -> str:
     """The names of all that come out, in order."""
     names = []
-    while (ticket := queue.schedule_next(**how)) is not None:
+    for _ in range(1000):
+        if (ticket := queue.schedule_next(**how)) is None:
+            return " ".join(names)
         names.append(ticket.name)
-    return " ".join(names)
+    pytest.fail(f"`schedule_next` does not remove what it returns: {' '.join(names[:5])} …")
 
 
 @pytest.mark.task("2.7.9")

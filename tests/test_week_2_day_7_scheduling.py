@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fake_model import ByteTokenizer, FakeModel
+from support.steps import steps_of
 
 # Where a prompt is cut.
 
@@ -111,10 +112,11 @@ def chunked_request(s, prompt="abcdefgh", answer="xy", step=3, **options):
 def try_all(request, limit: int = 50) -> list[int]:
     """What `try_prefill` returned, chunk after chunk, until the prompt is done."""
     found = []
-    while not request.is_prefill_done and not request.is_done:
-        assert len(found) < limit, f"after {limit} chunks the prompt is not done: offset {request.offset}"
+    for _ in range(limit):
+        if request.is_prefill_done or request.is_done:
+            return found
         found.append(request.try_prefill())
-    return found
+    pytest.fail(f"after {limit} chunks the prompt is not done: offset {request.offset}")
 
 
 @pytest.mark.task("2.7.2")
@@ -564,16 +566,18 @@ def test_chunked_prefill_phases_say_what_they_did(s):
 def test_chunked_prefill_methods_return_what_they_say(s):
     """`add` and `close` nothing, `has_work_remaining` and `step` True or False, `collect_results` each end once."""
     run = ChunkedRun(s, {"1": "ab", "2": "", "ABCDE": "x"})
-    scheduler, work = run.scheduler, []
+    scheduler = run.scheduler
     late, early = (
         s.Request(run.model, ByteTokenizer(), name, prompt_idx=n) for n, name in ((1, "2"), (0, "1"))
     )
     assert scheduler.add(late) is None and scheduler.add(early) is None
     assert scheduler.collect_results() == [], "nobody has ended yet"
-    while not work or work[-1]:
-        work.append(scheduler.has_work_remaining())
-        done = scheduler.step()
-        assert done is work[-1], f"step {len(work)}: work remains: {work[-1]}, and step() returned {done}"
+    for number in steps_of(scheduler):
+        work, done = scheduler.has_work_remaining(), scheduler.step()
+        assert done is work is True, f"step {number}: work remains: {work}, and step() returned {done}"
+    assert scheduler.has_work_remaining() is False
+    done = scheduler.step()
+    assert done is False, f"no work remains, and step() returned {done}"
     ended = [(result.prompt_idx, result.text) for result in scheduler.collect_results()]
     assert ended == [(0, "ab"), (1, "")], f"in the order of `prompt_idx`, not of the ends: {ended}"
     assert scheduler.collect_results() == [], "each result is given once"
@@ -609,7 +613,7 @@ def test_chunked_prefill_step_is_true_as_long_as_there_is_work(s, answers, slots
     assert not run.scheduler.has_work_remaining(), "step() returned False: then no work remains"
     run.check_end()
     again = ChunkedRun(s, answers, slots).add(*answers)
-    while again.scheduler.has_work_remaining():
+    for _ in steps_of(again.scheduler):
         before = len(again.trace)
         said = again.scheduler.step()
         assert said is (len(again.trace) > before), f"step() returned {said} after {again.trace[before:]}"

@@ -13,6 +13,7 @@ from support.close import assert_close
 from support.masks import assert_no_loop, assert_traces
 from support.packed import PackedServing
 from support.qwen3_layer import attention64
+from support.steps import steps_of
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
 QWEN = small_model(
@@ -352,7 +353,7 @@ def test_a_scheduler_with_preemptions_gives_the_logits_of_each_text_alone(b, s, 
     made = [serving.new_sequence(text, i, max_tokens=8) for i, text in enumerate(texts(rng, 13, 4, 9, 6))]
     for one in made:
         scheduler.add(one)
-    while scheduler.has_work_remaining():
+    for _ in steps_of(scheduler, made):
         scheduler.step()
     assert preempted, "the pool is small enough for preemptions"
     for one in made:

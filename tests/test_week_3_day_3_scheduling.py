@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fake_model import END, OTHER_END, ByteTokenizer
+from support.steps import steps_of, why_stuck
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 
 
@@ -63,13 +64,15 @@ class Engine:
 
     def finish(self, most=500) -> list:
         """Steps until no work remains; the plans."""
-        for _ in range(most):
-            if not self.scheduler.has_work_remaining():
-                return self.plans
+        for _ in steps_of(self.scheduler, self.sequences, most):
             assert self.plan() or not self.scheduler.has_work_remaining(), (
-                "a step computed nothing, and work remains: it will never end"
+                f"a step computed nothing, and work remains: {why_stuck(self.scheduler, self.sequences)}"
             )
-        pytest.fail(f"after {most} steps work remains: {self.plans[-3:]} are the last plans")
+        lost = [one.request_id for one in self.sequences if not one.is_done]
+        assert not lost, (
+            f"no work remains, and requests {lost} have not ended: {why_stuck(self.scheduler, self.sequences)}"
+        )
+        return self.plans
 
     def kinds(self, kind: str) -> list[int]:
         """The requests of the events of one kind, in order."""
@@ -491,7 +494,7 @@ def test_no_step_leaves_a_ready_decode_out(s):
     for letter in "klmnop":
         engine.add(letter * 20, max_tokens=1)
     engine.scheduler.max_num_batched_tokens = 6
-    while engine.scheduler.has_work_remaining():
+    for _ in steps_of(engine.scheduler, engine.sequences):
         ready = [one.request_id for one in engine.scheduler.running if one.is_decoding]
         plan = engine.plan()
         served = [request for request, _, _ in plan]
@@ -757,6 +760,21 @@ def test_a_prompt_whose_first_token_is_out_waits_for_no_place(s):
 
 
 @pytest.mark.task("3.3.5")
+def test_others_find_what_is_computed_and_not_what_is_reserved(s):
+    """The same prompt arrives when 8 tokens of 14 are computed: blocks of the rest hold nothing yet."""
+    engine = Engine(s, caching=True)
+    engine.add("abcdefghijklmn", max_tokens=2)
+    engine.plan()
+    engine.add("abcdefghijklmn", max_tokens=2)
+    starts = [start for request, start, _ in engine.plan() if request == 1]
+    assert starts == [8], (
+        f"the second one begins at {starts}: register what the step has computed, up to `entry.stop`"
+    )
+    engine.finish()
+    engine.check_answers()
+
+
+@pytest.mark.task("3.3.5")
 def test_a_cached_prefix_is_not_computed(s):
     """A second request with the same 12 tokens and 2 more takes the first 3 blocks, and computes the rest."""
     engine = Engine(s, caching=True, max_num_batched_tokens=16)
@@ -923,7 +941,9 @@ def test_any_load_is_served_as_each_request_alone(s, requests, seqs, budget, blo
         before = {one.request_id: one.num_preemptions for one in engine.sequences}
         ready = {one.request_id for one in engine.scheduler.running if one.is_decoding}
         plan = engine.plan()
-        assert plan, "a step computed nothing, and work remains"
+        assert plan, (
+            f"a step computed nothing, and work remains: {why_stuck(engine.scheduler, engine.sequences)}"
+        )
         assert sum(size for _, _, size in plan) <= budget, f"{plan} has more than {budget} tokens"
         victims = {i for i, count in before.items() if engine.sequences[i].num_preemptions > count}
         served = {request for request, _, _ in plan}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.close import assert_close
 from support.fake_model import ByteTokenizer
 from support.packed import PackedServing, batch_with, poison_padding
+from support.steps import steps_of
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
@@ -555,10 +556,8 @@ class Engine:
                 self.s.Sequence(text, ByteTokenizer(), request_id=number, sampling=sampling, max_seq_len=12)
             )
             self.scheduler.add(made[-1])
-        while self.scheduler.has_work_remaining():
-            assert most, "the steps do not end"
+        for _ in steps_of(self.scheduler, made, most):
             assert self.scheduler.step() or not self.scheduler.has_work_remaining(), "a step computed nothing"
-            most -= 1
         return made
 
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 from importlib import import_module
 
@@ -14,11 +15,15 @@ from authors.in_process import with_day_tests
 from authors.mutants import Mutant, Verdict, judge
 from authors.overlay import Overlay
 from support.close import assert_close
+from support.fake_model import ByteTokenizer
+from support.steps import steps_of
 from tiny_llm_kit.course.address import Day, Task
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
-from tiny_llm_kit.course.tree import reference_files
+from tiny_llm_kit.course.tree import REFERENCE, reference_files
 from tiny_llm_kit.engine.port import Port, installed_backends, resolve_serving
+from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.timeline.comparison import Comparison
 from tiny_llm_kit.trace.workload import among_decodes
 
@@ -99,6 +104,80 @@ def test_a_test_of_an_absent_device_is_listed_and_not_passed(grade):
     done = grade("@pytest.mark.device('hpu')\ndef test_a(): pass\n\ndef test_b(): pass\n")
     assert "1 passed, 1 deselected" in done.stdout
     assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
+
+
+SEARCH = "from hypothesis import given, strategies\n\n"
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "def test_a():\n    while True: pass\n",
+        "def test_a():\n    while True:\n        try: list(range(9))\n        except Exception: pass\n",
+        SEARCH + "@given(strategies.integers())\ndef test_a(i):\n    while True: pass\n",
+    ],
+)
+def test_an_endless_loop_ends_and_is_named(grade, loop):
+    """Also in a search, which would try a failing example again, and where the code under test catches errors."""
+    done = grade(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "test_a ran for 0.3 s: a loop does not end" in done.stdout, done.stdout
+
+
+def test_a_call_into_c_that_never_returns_ends_the_run(grade):
+    """Python handles no signal in it."""
+    loop = "import itertools\n\ndef test_a(): sum(itertools.repeat(0))\n"
+    done = grade(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
+    assert done.returncode == 1 and "in test_a" in done.stderr, done
+
+
+def test_every_loop_over_the_steps_of_a_scheduler_has_a_limit():
+    """`support.steps` has it; a wrong scheduler has work for ever."""
+    endless = re.compile(r"while .*(has_work_remaining|is_done|is_prefill_done|schedule_next|\.step\()")
+    found = [
+        f"{file.name}:{number}"
+        for file in (ROOT / "tests").rglob("*.py")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if endless.match(line.strip())
+    ]
+    assert not found, f"{found}: `for _ in steps_of(scheduler, requests):`"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('self.finish("length")', 'self.finish_reason = "length"', "end it through `finish`"),
+        ("            self.running.append(admitted)\n", "", "append each request that `admit` returns"),
+    ],
+)
+def test_work_that_never_ends_is_explained(old, new, message):
+    """Wrong ideas on Day 3.3 with which work remains for ever."""
+    file = "sequence.py" if "finish" in old else "hybrid_scheduler.py"
+    path = REFERENCE / "serving/batching" / file
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    with Overlay("tiny_llm_ref") as solution:
+        solution.put({path: text.replace(old, new)})
+        s = resolve_serving("tiny_llm_ref")
+        allocator = s.BlockAllocator(3, 4, watermark=0, enable_prefix_caching=False)
+        scheduler = s.HybridScheduler(
+            FakePackedModel(allocator, s.Sampled), allocator, max_num_batched_tokens=4, max_num_seqs=2
+        )
+        made = [
+            s.Sequence(
+                [97] * 8,
+                ByteTokenizer(),
+                request_id=i,
+                max_seq_len=12,
+                sampling=s.SamplingParams(max_tokens=2),
+            )
+            for i in range(3)
+        ]
+        for one in made:
+            scheduler.add(one)
+        with pytest.raises(pytest.fail.Exception, match=re.escape(message)):
+            for _ in steps_of(scheduler, made, 50):
+                scheduler.step()
 
 
 @pytest.mark.parametrize("actual", [[1.0, 2.1], [1.0, np.nan], [1.0, np.inf], [[1.0, 2.0]], [1.0]])

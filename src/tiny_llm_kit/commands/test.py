@@ -6,7 +6,10 @@ from ..course.address import Day
 from ..course.capabilities import learner_port, ports_of
 from ..course.grading.run import files_of, parse, parser, run, selected_days
 from ..course.learner import states
+from ..engine.arguments import whole_number
 from ..terminal import command, fail
+
+LIMIT = 60  # seconds per test, several times what the slowest one takes on two busy cores
 
 
 def started(backends: list[str]) -> list[Day]:
@@ -17,14 +20,17 @@ def started(backends: list[str]) -> list[Day]:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    options, rest = parse(parser("pdm run test", __doc__), argv)
+    made = parser("pdm run test", __doc__)
+    made.add_argument("--time-limit", type=whole_number(1), default=LIMIT, help="seconds per test")
+    options, rest = parse(made, argv)
     backends = ports_of(options.backend or learner_port())
     chosen = selected_days(options.week, options.day, options.task) or started(backends)
     if not chosen:
         fail(
             "nothing is filled in yet: start with `pdm run test --week 1 --day 1` and its chapter, `pdm run book`"
         )
-    sys.exit(run("tiny_llm", backends, files_of(chosen), options, rest, ("--record",)))
+    extra = ["--record", f"--time-limit={options.time_limit}"]
+    sys.exit(run("tiny_llm", backends, files_of(chosen), options, rest, extra))
 
 
 if __name__ == "__main__":

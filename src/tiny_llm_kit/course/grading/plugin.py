@@ -17,6 +17,7 @@ from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import tasks_of_part
+from .time_limit import TimeLimit
 
 # Without the last phase, which traces every line to explain a failure: it took minutes on a day of blank stubs.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
@@ -46,10 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--long", action="store_true", help="also tests of the machine, such as real training")
     group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
+    group.addoption("--time-limit", type=float, default=0, help="seconds per test; 0 is no limit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Grader(config), "tiny-llm-grader")
+    if config.option.time_limit:
+        config.pluginmanager.register(TimeLimit(config.option.time_limit), "tiny-llm-time-limit")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

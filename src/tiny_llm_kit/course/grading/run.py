@@ -66,7 +66,7 @@ def run(
     paths: list[Path],
     options: argparse.Namespace,
     pytest_arguments: list[str],
-    extra: tuple[str, ...] = (),
+    extra: Sequence[str] = (),
 ) -> int:
     """Run pytest on `paths` and return the exit code; no test selected is an error."""
     for backend in backends:
