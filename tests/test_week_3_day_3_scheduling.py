@@ -435,7 +435,7 @@ def running(s, *prompts, answers=8, **options):
     return engine
 
 
-@pytest.mark.task("3.3.3")
+@pytest.mark.task("3.3.3", after="3.3.5")
 def test_plan_decodes_serves_everyone_who_is_ready(s):
     """Each running request gets one token per step, from where it is, in the order of admission."""
     engine = running(s, "abc", "de", "fghij")
@@ -443,7 +443,7 @@ def test_plan_decodes_serves_everyone_who_is_ready(s):
     assert engine.plan() == [(0, 4, 1), (1, 3, 1), (2, 6, 1)], f"and the next one: {engine.plans[-1]}"
 
 
-@pytest.mark.task("3.3.3")
+@pytest.mark.task("3.3.3", after="3.3.5")
 def test_plan_decodes_come_before_chunks_in_the_budget(s):
     """A budget of 4 with 3 ready decodes leaves 1 token for a prompt of 6, however long that waits."""
     engine = running(s, "abc", "de", "fg", answers=6)
@@ -453,7 +453,7 @@ def test_plan_decodes_come_before_chunks_in_the_budget(s):
     assert plan == [(0, 3, 1), (1, 2, 1), (2, 2, 1), (3, 0, 1)], f"decodes first, and 1 token is left: {plan}"
 
 
-@pytest.mark.task("3.3.3")
+@pytest.mark.task("3.3.3", after="3.3.5")
 def test_plan_decodes_leaves_prompts_to_the_chunks(s):
     """A prompt of which one token is left is not ready to decode: it takes the budget after the decodes."""
     engine = Engine(s, max_num_batched_tokens=5, max_num_seqs=2)
@@ -466,7 +466,7 @@ def test_plan_decodes_leaves_prompts_to_the_chunks(s):
     assert parts == [("chunk", 1), ("chunk", 2)], f"both are chunks: {parts}"
 
 
-@pytest.mark.task("3.3.3")
+@pytest.mark.task("3.3.3", after="3.3.5")
 def test_plan_decodes_gives_each_a_block_for_its_token(s):
     """The token after a full block needs the next one; the plan reserves it, and nothing before it is needed."""
     engine = running(s, "abcd", answers=8)
@@ -479,7 +479,7 @@ def test_plan_decodes_gives_each_a_block_for_its_token(s):
     assert len(table.blocks) == 3, f"position 8 is in the third one: {table.blocks}"
 
 
-@pytest.mark.task("3.3.3")
+@pytest.mark.task("3.3.3", after="3.3.5")
 def test_plan_decodes_leaves_out_who_has_ended(s):
     """A request that was aborted between two steps has given its blocks back: it is in no plan any more."""
     engine = running(s, "abc", "de", "fg")
@@ -487,7 +487,7 @@ def test_plan_decodes_leaves_out_who_has_ended(s):
     assert engine.plan() == [(0, 3, 1), (2, 2, 1)], f"request 1 was aborted: {engine.plans[-1]}"
 
 
-@pytest.mark.task("3.3.3")
+@pytest.mark.task("3.3.3", after="3.3.5")
 def test_no_step_leaves_a_ready_decode_out(s):
     """Long prompts arrive one after the other: every step serves all that decode, so there is no stall at all."""
     engine = running(s, "abc", "de", answers=30)
@@ -586,7 +586,7 @@ def test_make_room_preempts_the_request_itself_if_it_is_the_youngest(s):
     assert (young.block_table.blocks, engine.allocator.num_free) == ([], 1), "its block is free"
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_preemption_takes_the_youngest(s):
     """The first request finds no block: the last admitted one gives its own back, and is in no plan meanwhile."""
     engine = shortage(s)
@@ -596,7 +596,7 @@ def test_preemption_takes_the_youngest(s):
     assert 2 not in [request for request, _, _ in plan], f"a preempted request is in no plan: {plan}"
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_preemption_takes_one_victim_per_shortage(s):
     """The block of request 2 is enough for request 0. If request 1 is short too, it is the youngest: it goes itself."""
     engine = shortage(s, num_blocks=4, prompts=("abcdefgh", "ijk", "qr"))
@@ -612,7 +612,7 @@ def test_preemption_takes_one_victim_per_shortage(s):
     assert roomy.kinds("preempt") == [], f"two blocks are free, and two are needed: {roomy.kinds('preempt')}"
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_preemption_does_not_touch_the_watermark_rule(s):
     """The watermark is kept from prompts that wait. A running request takes the last block, and nobody is preempted."""
     engine = Engine(s, num_blocks=6, watermark=0.3, max_num_batched_tokens=64)
@@ -623,7 +623,7 @@ def test_preemption_does_not_touch_the_watermark_rule(s):
     assert engine.kinds("preempt") == [], "running requests may use what was kept for them"
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_preempted_in_mid_decode_it_goes_on_where_it_was(s):
     """Known tokens are computed again, answer included; no token is sampled twice, and none is lost."""
     engine = shortage(s)
@@ -640,7 +640,7 @@ def test_preempted_in_mid_decode_it_goes_on_where_it_was(s):
     engine.check_answers()
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_preempted_in_mid_prefill_it_starts_again(s):
     """A decode takes the blocks of a prompt of which two chunks are computed: it is computed from its beginning."""
     engine = Engine(s, num_blocks=7, max_num_batched_tokens=5, max_num_seqs=2)
@@ -656,7 +656,7 @@ def test_preempted_in_mid_prefill_it_starts_again(s):
     engine.check_answers()
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_a_preempted_request_is_next_and_waits_for_its_blocks(s):
     """It goes before those that wait, and not before someone has left: else it would be preempted again at once."""
     engine = shortage(s)
@@ -670,7 +670,7 @@ def test_a_preempted_request_is_next_and_waits_for_its_blocks(s):
     engine.check_answers()
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 @pytest.mark.parametrize("free", [0, 1])
 def test_one_free_block_is_enough_to_go_on(s, free):
     """A pool that just holds the longest request, and others that want in: everybody is served to the end."""
@@ -681,7 +681,7 @@ def test_one_free_block_is_enough_to_go_on(s, free):
     engine.check_answers()
 
 
-@pytest.mark.task("3.3.4")
+@pytest.mark.task("3.3.4", after="3.3.5")
 def test_preemption_keeps_what_was_read(s):
     """Text and tokens of a preempted request stay: a reader has seen them."""
     engine = shortage(s)

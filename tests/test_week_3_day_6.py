@@ -260,7 +260,7 @@ def turn(loop, arrived=(), abandoned=()):
     }
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.3", after="3.6.4")
 def test_turn_adds_steps_and_tells_what_is_new(s):
     """One step per turn; each stream gets what its answers have gained in it."""
     engine = FakeEngine()
@@ -286,7 +286,7 @@ def test_turn_says_nothing_of_those_without_news(s):
     assert [stream for stream, _ in loop.turn([], [])] == [slow, quick], "now both have a letter"
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.3", after="3.6.4")
 def test_turn_aborts_before_the_step(s):
     """The block of an abandoned request is free when the step is planned: who waits for it runs in this step."""
     engine = FakeEngine(blocks=1)
@@ -299,7 +299,7 @@ def test_turn_aborts_before_the_step(s):
     )
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.3", after="3.6.4")
 def test_turn_aborts_every_answer_of_a_request(s):
     """Nobody reads the second answer either, nor that to the second prompt."""
     loop = opened(s, FakeEngine())
@@ -310,7 +310,7 @@ def test_turn_aborts_every_answer_of_a_request(s):
     assert found == expected, f"the reader of all has left: {found}"
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.3", after="3.6.4")
 def test_turn_takes_an_abort_and_an_arrival_of_the_same_request(s):
     """A reader may leave before its request has seen the engine: it ends, and never runs."""
     engine = FakeEngine()
@@ -320,7 +320,7 @@ def test_turn_takes_an_abort_and_an_arrival_of_the_same_request(s):
     assert engine.running == [], "nobody reads it, and it runs"
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.3", after="3.6.4")
 def test_turn_forgets_those_that_have_ended(s):
     """Neither the loop nor the engine keeps an ended request; nothing is collected when none has ended."""
     engine = FakeEngine()

@@ -21,7 +21,7 @@ def test_the_stubs_are_generated_and_leak_nothing():
 
 @pytest.mark.parametrize("day", days(), ids=str)
 def test_every_task_has_tests_and_every_marked_test_a_task(day):
-    marked = {parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"\)', text_of_tests(day))}
+    marked = {parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"', text_of_tests(day))}
     assert marked == {task for task in tasks() if task.of_day == day}
 
 

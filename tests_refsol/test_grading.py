@@ -106,6 +106,49 @@ def test_a_test_of_an_absent_device_is_listed_and_not_passed(grade):
     assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
 
 
+TWO_TASKS = """
+@pytest.mark.task("1.1.2")
+def test_second(): pass
+
+@pytest.mark.task("1.1.1", after="1.1.2")
+def test_first_with_the_second(): pass
+
+@pytest.mark.task("1.1.1")
+def test_first(): {0}
+
+@pytest.mark.task("1.1.1")
+def test_first_once_more(): pass
+
+@pytest.mark.task("1.1.3")
+def test_third(): {1}
+"""
+BLANK = "raise NotImplementedError('week 1 day 1 task 1: softmax')"
+BY_TASK = ("--by-task", "--stop-at-task", "-vv")
+
+
+def order_of(done: subprocess.CompletedProcess) -> list[str]:
+    return re.findall(r"::test_(\w+) ", done.stdout)
+
+
+def test_tests_run_in_the_order_of_the_tasks(grade):
+    """A test that also needs a later task comes after the tests of that one."""
+    expected = ["first", "first_once_more", "second", "first_with_the_second", "third"]
+    assert order_of(grade(TWO_TASKS.format("pass", "pass"), *BY_TASK)) == expected
+
+
+def test_a_run_stops_after_the_first_task_that_fails(grade):
+    done = grade(TWO_TASKS.format("assert False", "pass"), *BY_TASK)
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
+    assert "task 1.1.1 fails: later tests were not run; --all runs them too" in done.stdout
+    done = grade(TWO_TASKS.format("assert False", "pass"), "--by-task")
+    assert done.returncode == 1 and "1 failed, 4 passed" in done.stdout
+
+
+def test_a_blank_task_does_not_stop_a_run(grade):
+    done = grade(TWO_TASKS.format(BLANK, "assert False"), *BY_TASK)
+    assert re.search("1 failed, 3 passed,.* 1 blank", done.stdout) and "later tests" not in done.stdout
+
+
 SEARCH = "from hypothesis import given, strategies\n\n"
 
 
@@ -129,6 +172,11 @@ def test_a_call_into_c_that_never_returns_ends_the_run(grade):
     loop = "import itertools\n\ndef test_a(): sum(itertools.repeat(0))\n"
     done = grade(loop + "\ndef test_b(): pass\n", "--time-limit=0.3")
     assert done.returncode == 1 and "in test_a" in done.stderr, done
+
+
+def test_a_run_stops_after_a_test_that_took_too_long(grade):
+    done = grade(TWO_TASKS.format("exec('while True: pass')", "pass"), *BY_TASK, "--time-limit=0.3")
+    assert order_of(done)[:1] == ["first"] and "1 failed" in done.stdout and "passed" not in done.stdout
 
 
 def test_every_loop_over_the_steps_of_a_scheduler_has_a_limit():

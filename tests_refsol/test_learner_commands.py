@@ -140,6 +140,48 @@ def test_status_forgets_green_when_a_file_changes(clone):
     assert "green" not in first_day and "filled" in first_day
 
 
+def test_status_forgets_green_when_a_file_in_a_folder_of_the_policy_changes(clone):
+    """The policy's files are in folders of their own."""
+    clone.run("course", "skip", "--week", "2", "--day", "7", "--task", "1", "--backend", PORT)
+    clone.run("test", "--week", "2", "--day", "7", "--task", "1", "--backend", PORT)
+    assert state_of(clone, "2.7.1") == "serving green"
+    path = clone.learner / "serving" / "chunked_prefill" / "chunk.py"
+    path.write_text(path.read_text(encoding="utf-8") + "\n# a thought\n", encoding="utf-8")
+    assert state_of(clone, "2.7.1") == "serving filled"
+
+
+def break_task_2(clone):
+    clone.run("course", "skip", "--week", "1", "--day", "1", "--backend", PORT)
+    path = clone.learner / BASICS
+    text = path.read_text(encoding="utf-8")
+    wrong = text.replace("x @ w.T", "x @ w.T + 1.0")
+    assert wrong != text
+    path.write_text(wrong, encoding="utf-8")
+
+
+def test_tasks_after_the_first_that_fails_are_unknown(clone):
+    """A run of a day stops there; with --all it goes on, and what passes is green."""
+    break_task_2(clone)
+    day = ("test", "--week", "1", "--day", "1", "--backend", PORT)
+    done = clone.run(*day)
+    assert done.returncode == 1 and "task 1.1.2 fails: later tests were not run" in done.stdout
+    found = [state_of(clone, f"1.1.{number}") for number in (1, 2, 3, 4)]
+    assert found == [f"{PORT} {state}" for state in ("green", "filled", "unknown", "unknown")]
+    done = clone.run(*day, "--all")
+    assert done.returncode == 1 and "later tests" not in done.stdout
+    assert state_of(clone, "1.1.3") == f"{PORT} green"
+
+
+def test_a_task_with_a_test_that_was_not_run_is_unknown(clone):
+    """The others have passed, which is not all that its task asks for."""
+    break_task_2(clone)
+    tests = clone.root / "tests/test_week_1_day_1.py"
+    text = tests.read_text(encoding="utf-8")
+    tests.write_text(text.replace('task("1.1.1")', 'task("1.1.1", after="1.1.3")', 1), encoding="utf-8")
+    clone.run("test", "--week", "1", "--day", "1", "--backend", PORT)
+    assert state_of(clone, "1.1.1") == f"{PORT} unknown"
+
+
 def test_port_is_remembered_and_a_broken_setting_is_named(clone):
     clone.run("course", "port", "mlx")
     assert json.loads((clone.root / ".tiny-llm/settings.json").read_text(encoding="utf-8")) == {"port": "mlx"}

@@ -22,7 +22,7 @@ from ..terminal import fail
 console = Console(highlight=False, emoji=False)  # the codes of all emoji take a while to import
 Run = Callable[[argparse.Namespace], None]
 AddCommand = Callable[[str, Run, str], argparse.ArgumentParser]
-COLOURS = {"blank": "yellow", "filled": "cyan", "green": "green"}
+COLOURS = {"blank": "yellow", "filled": "cyan", "unknown": "magenta", "green": "green"}
 
 
 def parts(choice: str | None) -> list[str]:
@@ -131,7 +131,7 @@ def parser(description: str | None = __doc__) -> tuple[argparse.ArgumentParser, 
         sub.add_argument("--backend", choices=[*BACKENDS, "all"], help="instead of the port you work on")
         return sub
 
-    command("status", status, "day by day: blank, filled, green")
+    command("status", status, "day by day: blank, filled, unknown, green")
     command("port", port, "shows or sets the port you work on").add_argument(
         "port", nargs="?", choices=[*BACKENDS, "both"]
     )

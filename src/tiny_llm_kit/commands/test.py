@@ -21,6 +21,7 @@ def started(backends: list[str]) -> list[Day]:
 @command
 def main(argv: list[str] | None = None) -> None:
     made = parser("pdm run test", __doc__)
+    made.add_argument("--all", action="store_true", help="also the tests after the first task that fails")
     made.add_argument("--time-limit", type=whole_number(1), default=LIMIT, help="seconds per test")
     options, rest = parse(made, argv)
     backends = ports_of(options.backend or learner_port())
@@ -29,7 +30,8 @@ def main(argv: list[str] | None = None) -> None:
         fail(
             "nothing is filled in yet: start with `pdm run test --week 1 --day 1` and its chapter, `pdm run book`"
         )
-    extra = ["--record", f"--time-limit={options.time_limit}"]
+    extra = ["--record", "--by-task", f"--time-limit={options.time_limit}"]
+    extra += [] if options.all else ["--stop-at-task"]
     sys.exit(run("tiny_llm", backends, files_of(chosen), options, rest, extra))
 
 

@@ -9,7 +9,7 @@ from ..repo import ROOT
 from .address import Task
 from .cut import fill, is_blank
 from .exercises import Exercise, end_of, functions_of
-from .progress import is_green
+from .progress import is_green, is_unknown
 from .stubs import keep, read, stub_of, write
 from .tree import exercises_of_part, learner_file
 
@@ -18,7 +18,10 @@ RENEW = "add --whole-files to renew the whole file, of which a copy is kept"
 
 @dataclass(frozen=True)
 class State:
-    """One task in one part: "blank", "filled", or "green" when its tests passed on the files as they are."""
+    """One task in one part: "blank", "filled", or "green" when its tests passed on the files as they are.
+
+    A filled task is "unknown" when the last run of its day ended before its tests.
+    """
 
     task: Task
     part: str
@@ -43,7 +46,9 @@ def _status(part: str, task: Task, exercises: list[tuple[Path, Exercise]]) -> st
     texts = [(_text(file), exercise) for file, exercise in exercises]
     if any(is_blank(text, exercise) or not _has_function(text, exercise) for text, exercise in texts):
         return "blank"
-    return "green" if is_green(part, task) else "filled"
+    if is_green(part, task):
+        return "green"
+    return "unknown" if is_unknown(part, task) else "filled"
 
 
 def _text(reference: Path) -> str:

@@ -17,6 +17,8 @@ from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import tasks_of_part
+from .items import port_of, task_of
+from .order import StopAtFirstTask, in_order_of_tasks
 from .time_limit import TimeLimit
 
 # Without the last phase, which traces every line to explain a failure: it took minutes on a day of blank stubs.
@@ -47,11 +49,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--long", action="store_true", help="also tests of the machine, such as real training")
     group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
+    group.addoption("--by-task", action="store_true", help="in the order of the tasks")
+    group.addoption("--stop-at-task", action="store_true", help="end after the first task that fails")
     group.addoption("--time-limit", type=float, default=0, help="seconds per test; 0 is no limit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Grader(config), "tiny-llm-grader")
+    if config.option.stop_at_task:
+        config.pluginmanager.register(StopAtFirstTask(), "tiny-llm-stop")
     if config.option.time_limit:
         config.pluginmanager.register(TimeLimit(config.option.time_limit), "tiny-llm-time-limit")
 
@@ -84,17 +90,6 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.function.__name__.encode()))
 
 
-def task_of(item: pytest.Item) -> Task | None:
-    """The task that a test grades."""
-    mark = item.get_closest_marker("task")
-    return mark and parse_task(mark.args[0])
-
-
-def port_of(item: pytest.Item) -> str | None:
-    """The port that a test runs on; None for a test of the policy."""
-    return getattr(getattr(item, "callspec", None), "params", {}).get("b")
-
-
 def devices() -> set[str]:
     """Every device of every installed backend, for example {"cpu", "gpu"}."""
     return {
@@ -110,6 +105,7 @@ class Grader:
     def __init__(self, config: pytest.Config):
         self.config = config
         self.outcomes: dict[tuple[str, Task], bool] = {}
+        self.not_run: dict[str, tuple[str, str]] = {}  # what each test grades that has not run yet
         self.blanks: Counter[str] = Counter()
         self.skipped: list[str] = []
         self.untested: list[tuple[str, str]] = []
@@ -119,6 +115,11 @@ class Grader:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         self._keep_wanted(items)
         self._set_aside_what_needs_more(items)
+        if self.config.option.by_task:
+            items[:] = in_order_of_tasks(items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.not_run = {item.nodeid: grades for item in session.items if (grades := self._grades(item))}
 
     def _keep_wanted(self, items: list[pytest.Item]) -> None:
         wanted = {parse_task(text) for text in self.config.option.tasks}
@@ -163,6 +164,7 @@ class Grader:
         """Record a result from its report, which is all that other processes (pytest-xdist) send."""
         grades = getattr(report, "grades", None)  # a process that died sends only a plain report
         if grades and (report.failed or report.when == "call"):
+            self.not_run.pop(report.nodeid, None)
             key = grades[0], parse_task(grades[1])
             self.outcomes[key] = self.outcomes.get(key, True) and report.passed
         if report.skipped:
@@ -185,11 +187,17 @@ class Grader:
             output["untested"] = self.untested
         elif self.config.option.record:
             try:
-                record_results(self.outcomes)
+                record_results(*self._results())
             except OSError as error:  # a read-only checkout: the results count anyway
                 self.not_kept = error
         if self.skipped and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _results(self) -> tuple[dict[tuple[str, Task], bool], set[tuple[str, Task]]]:
+        """Whether each task has passed or failed, and the tasks with a test that the run ended before."""
+        left = {(port, parse_task(task)) for port, task in self.not_run.values()}
+        unknown = {key for key in left if self.outcomes.get(key, True)}
+        return {key: passed for key, passed in self.outcomes.items() if key not in unknown}, unknown
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         option = self.config.option

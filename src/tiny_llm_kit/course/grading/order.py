@@ -1,0 +1,55 @@
+"""The order of a learner's tests, task by task, and the end of the run after the first task that fails."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from ..address import Task
+from .items import place_of, port_of, task_of
+from .time_limit import TestTookTooLong
+
+
+def in_order_of_tasks(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests of each task: first those of one function, then those that also need others, then those on a port.
+
+    A test that also needs a later task, `task("3.3.3", after="3.3.5")`, comes after the tests of that one.
+    """
+    return sorted(items, key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, tuple[int, ...], bool, str]:
+    place = place_of(item)
+    return place is None, tuple(place or ()), place != task_of(item), port_of(item) or ""
+
+
+def _group(item: pytest.Item) -> tuple[Task | None, bool]:
+    """Tests at one place that need the same tasks."""
+    return place_of(item), place_of(item) == task_of(item)
+
+
+class StopAtFirstTask:
+    """A pytest plugin that ends the run after the first task with a failing test.
+
+    The other tests of that task alone still run, since they show what is wrong. A blank task does not count. After a
+    test that took too long nothing else runs: the next ones would take as long.
+    """
+
+    def __init__(self):
+        self.failed: pytest.Item | None = None
+        self.is_slow = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the grader, which marks blanks
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        if report.failed and not getattr(report, "blank", None) and task_of(item):
+            self.failed = self.failed or item
+        self.is_slow |= call.excinfo is not None and call.excinfo.type is TestTookTooLong
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):
+        result = yield
+        if self.failed and nextitem and (self.is_slow or _group(nextitem) != _group(self.failed)):
+            task = task_of(self.failed)
+            item.session.shouldfail = f"task {task} fails: later tests were not run; --all runs them too"
+        return result
