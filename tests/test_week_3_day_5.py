@@ -289,7 +289,7 @@ def test_orca_plans_the_decodes_before_the_prompts(s):
     assert max(sizes) == 1024, f"the budget of a step is 1,024 tokens: {max(sizes)}"
 
 
-@pytest.mark.task("3.5.4")
+@pytest.mark.task("3.5.3")
 @pytest.mark.parametrize("between", [1, 4])
 def test_paced_prefill_spaces_its_steps_of_chunks(s, between):
     """After a step of chunks come so many of decodes, and never both in one."""
@@ -299,14 +299,14 @@ def test_paced_prefill_spaces_its_steps_of_chunks(s, between):
     assert kinds[first:].startswith(("p" + "d" * between) * 4), f"{between} between: {kinds[first:]}"
 
 
-@pytest.mark.task("3.5.4")
+@pytest.mark.task("3.5.3")
 def test_paced_prefill_does_not_wait_when_nobody_decodes(s):
     """Without a request that is ready to decode a pause would be an idle device."""
     run = Steps(s, "paced", [(0, 2048, 3)], decodes_between=4).run()
     assert run.kinds() == "ppppdd", f"chunk after chunk, then the decodes: {run.kinds()}"
 
 
-@pytest.mark.task("3.5.4")
+@pytest.mark.task("3.5.3")
 def test_paced_prefill_begins_at_once_when_no_prompt_was_computed_lately(s):
     """The pause is between two steps of chunks; a prompt that arrives later finds none."""
     run = Steps(s, "paced", [(0, 16, 40), (0.25, 100, 1)], decodes_between=16).run()
@@ -338,14 +338,14 @@ def order(queue, requests):
     return [numbers[id(queue.schedule_next())] for _ in requests]
 
 
-@pytest.mark.task("3.5.5")
+@pytest.mark.task("3.5.4")
 def test_aged_queue_short_first(s):
     """Of prompts that arrive together the shorter goes first; of equals the first."""
     requests = [waiting(s, tokens) for tokens in (900, 100, 500, 100)]
     assert order(s.AgedQueue(0.001), requests) == [1, 3, 2, 0]
 
 
-@pytest.mark.task("3.5.5")
+@pytest.mark.task("3.5.4")
 @pytest.mark.parametrize(("ageing", "overtakers"), [(1.0, 8), (2.0, 4), (0.5, 17)])
 def test_aged_queue_bounds_how_many_go_before_a_long_prompt(s, ageing, overtakers):
     """Short prompts every 0.1 s go before a long one only if they arrive within its extra work / ageing."""
@@ -356,7 +356,7 @@ def test_aged_queue_bounds_how_many_go_before_a_long_prompt(s, ageing, overtaker
     assert found == overtakers, f"0.86 s more work, ageing {ageing}: {found} go before it, not {overtakers}"
 
 
-@pytest.mark.task("3.5.5")
+@pytest.mark.task("3.5.4")
 def test_aged_queue_orders_by_what_is_left(s):
     """A prompt that is nearly done counts as short: its rest decides, and so does a cached beginning."""
     queue = s.AgedQueue(0.001)
@@ -364,7 +364,7 @@ def test_aged_queue_orders_by_what_is_left(s):
     assert queue.key(begun) < queue.key(short), "40 tokens are left of the one, 50 of the other"
 
 
-@pytest.mark.task("3.5.5")
+@pytest.mark.task("3.5.4")
 def test_aged_queue_batch_counts_as_later(s):
     """A batch request goes after interactive ones, but only those of the next `batch_delay` seconds."""
     queue = s.AgedQueue(0.001, batch_delay=2.0)
@@ -379,7 +379,7 @@ def test_aged_queue_batch_counts_as_later(s):
     )
 
 
-@pytest.mark.task("3.5.5")
+@pytest.mark.task("3.5.4")
 def test_aged_queue_a_preempted_request_has_waited_already(s):
     """It goes before everybody who came after it, long as it is: its prompt was computed once."""
     queue = s.AgedQueue(0.001)
@@ -394,7 +394,7 @@ def slack_run(s, requests, target=0.062, **options):
     return Steps(s, "slack", requests, profile=profile(s), latency_target=target, **options)
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 def test_slack_is_that_of_the_most_urgent_request(s):
     """A request is due `latency_target` after its last token; only those that are ready to decode count."""
     scheduler = slack_run(s, []).simulation.scheduler
@@ -409,7 +409,7 @@ def test_slack_is_that_of_the_most_urgent_request(s):
     assert scheduler.slack() == pytest.approx(-0.038), "it is late already"
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 @pytest.mark.parametrize("budget", [512, 2048, 8192])
 @pytest.mark.parametrize("target", [0.035, 0.062, 0.12])
 def test_slack_chunks_follow_the_target_and_not_the_budget(s, budget, target):
@@ -423,14 +423,14 @@ def test_slack_chunks_follow_the_target_and_not_the_budget(s, budget, target):
     assert max(run.gaps(0)) <= target, f"{max(run.gaps(0)):.4f} s between two tokens, the target is {target}"
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 def test_slack_is_not_spent_when_nobody_waits(s):
     """While nobody decodes a prompt gets the whole budget: chunks would only make it slower."""
     run = slack_run(s, [(0, 4096, 2)], target=0.02, max_num_batched_tokens=2048).run()
     assert run.calls[:2] == [({0: 2048}, []), ({0: 2048}, [])], run.calls
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 def test_slack_always_leaves_a_tile_for_prompts(s):
     """Late decodes do not starve prompts: a step has at least a tile of them, more than the decodes' tokens."""
     run = slack_run(s, [*[(0, 16, 80)] * 40, (0.2, 640, 1)], 0.0205, max_num_seqs=41).run()
@@ -440,7 +440,7 @@ def test_slack_always_leaves_a_tile_for_prompts(s):
     assert len(tight.tokens[1]) == 1 and min(c[0][1] for c in tight.calls if 1 in c[0]) >= 63
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 def test_slack_in_steps_of_one_kind_counts_the_decodes_after_the_chunk(s):
     """A decode that waits for a chunk waits for its own step as well: both fit into the target."""
     run = slack_run(s, [(0, 16, 100), (0.05, 4096, 1)], 0.133, mixed_steps=False).run()
@@ -455,7 +455,7 @@ def test_slack_in_steps_of_one_kind_counts_the_decodes_after_the_chunk(s):
         assert max(run.gaps(0)) <= target, f"{max(run.gaps(0)):.4f} s, the target is {target}"
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 @pytest.mark.parametrize(
     ("mixed", "budget", "decodes", "target", "tokens"),
     [
@@ -480,7 +480,7 @@ def test_prompt_budget_counts_what_the_decodes_cost(s, mixed, budget, decodes, t
     )
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 @pytest.mark.parametrize("number", [1, 3, 4, 5, 19])
 def test_slack_passes_an_incident(s, number):
     """A public incident of a serving engine, as a small trace with the bound that was broken there."""
@@ -488,7 +488,7 @@ def test_slack_passes_an_incident(s, number):
     assert not broken, f"{incident(number).title}: {'; '.join(broken)}"
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 def test_long_prefill_threshold_and_max_partial_prefills_bound_who_is_in_progress(s):
     """Ever shorter prompts interrupt each other: only so many of those that count as long are in progress at a time."""
     requests = [(0.05 * i, size, 1) for i, size in enumerate((6000, 4800, 3700, 2700, 1800, 1000))]
@@ -513,7 +513,7 @@ def running(*kinds):
     ]
 
 
-@pytest.mark.task("3.5.7")
+@pytest.mark.task("3.5.4")
 def test_victims_are_batch_requests_the_youngest_first(s):
     """Never an interactive one, nobody above the limit, and those who gave way before come last."""
     scheduler = slack_run(s, [], max_preemptions=2).simulation.scheduler
@@ -529,14 +529,14 @@ def test_victims_are_batch_requests_the_youngest_first(s):
     assert scheduler.running[0].name == "old", "nobody is removed here"
 
 
-@pytest.mark.task("3.5.7")
+@pytest.mark.task("3.5.4", after="3.5.5")
 def test_an_interactive_request_takes_the_slot_of_a_batch_request(s):
     """Incident 13: it runs in the next step, one victim per request, and equals leave each other alone."""
     broken = failures(s, "slack", incident(13))
     assert not broken, "; ".join(broken)
 
 
-@pytest.mark.task("3.5.7")
+@pytest.mark.task("3.5.4", after="3.5.5")
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_batch_request_makes_way_only_so_often(s, most):
     """With endless interactive requests a batch one is preempted `max_preemptions` times, and then ends."""
@@ -548,7 +548,7 @@ def test_a_batch_request_makes_way_only_so_often(s, most):
     )
 
 
-@pytest.mark.task("3.5.7")
+@pytest.mark.task("3.5.4", after="3.5.5")
 def test_blocks_are_taken_from_batch_requests(s):
     """Without a free block an interactive request takes those of the batch request, and nobody else's."""
     requests = [(0, 320, 40), (0, 320, 80, "batch"), (0.3, 320, 10)]
@@ -576,7 +576,7 @@ def traces(draw):
     ]
 
 
-@pytest.mark.task("3.5.7")
+@pytest.mark.task("3.5.4", after="3.5.5")
 @settings(max_examples=25, deadline=None)
 @given(
     requests=traces(),
@@ -605,7 +605,7 @@ def test_bounds_hold_for_random_traces(s, requests, blocks, seqs, mixed):
             assert run.gap(sent.name) <= target + 1e-6, f"{sent}: {run.gap(sent.name):.1f} ms"
 
 
-@pytest.mark.task("3.5.6")
+@pytest.mark.task("3.5.5")
 @settings(max_examples=10, deadline=None)
 @given(tokens=st.integers(600, 6000), every=st.integers(20, 80), size=st.integers(50, 500))
 def test_a_long_prompt_has_a_bounded_wait(s, tokens, every, size):

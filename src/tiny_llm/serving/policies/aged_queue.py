@@ -37,9 +37,9 @@ class AgedQueue:
 
     def key(self, sequence: Sequence) -> float:
         """Seconds by which requests are ordered, the smallest first."""
-        # TASK 3.5.5: the work that is left, and how late it began to wait, weighted by the ageing. Only differences of
+        # TASK 3.5.4: the work that is left, and how late it began to wait, weighted by the ageing. Only differences of
         # keys count, so the time of now is not needed. A preempted request has waited for its turn before: no work.
-        raise NotImplementedError("week 3 day 5 task 5: AgedQueue.key")
+        raise NotImplementedError("week 3 day 5 task 4: AgedQueue.key")
 
     def add(self, request: Sequence) -> None:
         """Adds a request; among equals the first one goes first."""

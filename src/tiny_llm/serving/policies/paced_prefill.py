@@ -29,5 +29,5 @@ class PacedPrefill(HybridScheduler):
         self._decodes_left = 0  # steps of decodes until prompts may go again
 
     def plan_step(self, plan: list[Scheduled]) -> None:
-        # TASK 3.5.4: never both kinds in one step. When nobody is ready to decode, prompts need not wait.
-        raise NotImplementedError("week 3 day 5 task 4: PacedPrefill.plan_step")
+        # TASK 3.5.3: never both kinds in one step. When nobody is ready to decode, prompts need not wait.
+        raise NotImplementedError("week 3 day 5 task 3: PacedPrefill.plan_step")

@@ -69,8 +69,8 @@ class PreemptingScheduler(HybridScheduler):
             Batch requests that were preempted fewer than `max_preemptions` times: first those preempted least often,
             of those the youngest first.
         """
-        # TASK 3.5.7: `running` is in the order of admission. Sorting keeps the order of equals.
-        raise NotImplementedError("week 3 day 5 task 7: PreemptingScheduler.victims")
+        # TASK 3.5.4: `running` is in the order of admission. Sorting keeps the order of equals.
+        raise NotImplementedError("week 3 day 5 task 4: PreemptingScheduler.victims")
 
     def may_preempt(self, sequence: Sequence) -> bool:
         """Whether a request makes way for interactive ones. Given."""

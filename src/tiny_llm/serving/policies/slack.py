@@ -91,8 +91,8 @@ class SlackScheduler(PreemptingScheduler):
 
     def slack(self) -> float:
         """Seconds until the first running request that is ready to decode is due; infinite if none is ready."""
-        # TASK 3.5.6: each is due `latency_target` after its last token. The most urgent one decides.
-        raise NotImplementedError("week 3 day 5 task 6: SlackScheduler.slack")
+        # TASK 3.5.5: each is due `latency_target` after its last token. The most urgent one decides.
+        raise NotImplementedError("week 3 day 5 task 5: SlackScheduler.slack")
 
     def prompt_budget(self, plan: list[Scheduled]) -> int:
         """Tokens of prompts that the step may have: what fits into the slack, and at least a tile: no prompt starves.
@@ -102,10 +102,10 @@ class SlackScheduler(PreemptingScheduler):
         """
         most = len(plan) + super().prompt_budget(plan)  # tokens of the whole step
         ready = sum(one.is_decoding for one in self.running)
-        # TASK 3.5.6: the profile's budget for the slack, at most `most`; the decodes are part of it. If nobody is ready
+        # TASK 3.5.5: the profile's budget for the slack, at most `most`; the decodes are part of it. If nobody is ready
         # to decode, nobody waits: all of `most`. With steps of one kind `plan` is empty here, and the decodes need
         # their own time within the slack, after the chunk.
-        raise NotImplementedError("week 3 day 5 task 6: SlackScheduler.prompt_budget")
+        raise NotImplementedError("week 3 day 5 task 5: SlackScheduler.prompt_budget")
 
     def is_turn_of_prompts(self) -> bool:
         """In steps of one kind: whether the decodes can wait for one more step of chunks.

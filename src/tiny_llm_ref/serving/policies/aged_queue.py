@@ -37,7 +37,7 @@ class AgedQueue:
 
     def key(self, sequence: Sequence) -> float:
         """Seconds by which requests are ordered, the smallest first."""
-        # TASK 3.5.5: the work that is left, and how late it began to wait, weighted by the ageing. Only differences of
+        # TASK 3.5.4: the work that is left, and how late it began to wait, weighted by the ageing. Only differences of
         # keys count, so the time of now is not needed. A preempted request has waited for its turn before: no work.
         work = 0.0 if sequence.num_preemptions else self.seconds_per_token * sequence.num_uncomputed
         delay = self.batch_delay if sequence.priority == "batch" else 0.0

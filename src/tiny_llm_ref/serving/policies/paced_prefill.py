@@ -29,7 +29,7 @@ class PacedPrefill(HybridScheduler):
         self._decodes_left = 0  # steps of decodes until prompts may go again
 
     def plan_step(self, plan: list[Scheduled]) -> None:
-        # TASK 3.5.4: never both kinds in one step. When nobody is ready to decode, prompts need not wait.
+        # TASK 3.5.3: never both kinds in one step. When nobody is ready to decode, prompts need not wait.
         if self._decodes_left:
             self._decodes_left -= 1
             self.plan_decodes(plan)

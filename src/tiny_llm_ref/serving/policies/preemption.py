@@ -69,7 +69,7 @@ class PreemptingScheduler(HybridScheduler):
             Batch requests that were preempted fewer than `max_preemptions` times: first those preempted least often,
             of those the youngest first.
         """
-        # TASK 3.5.7: `running` is in the order of admission. Sorting keeps the order of equals.
+        # TASK 3.5.4: `running` is in the order of admission. Sorting keeps the order of equals.
         batch = [one for one in reversed(self.running) if self.may_preempt(one)]
         return sorted(batch, key=lambda one: one.num_preemptions)
 

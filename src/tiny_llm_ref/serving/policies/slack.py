@@ -91,7 +91,7 @@ class SlackScheduler(PreemptingScheduler):
 
     def slack(self) -> float:
         """Seconds until the first running request that is ready to decode is due; infinite if none is ready."""
-        # TASK 3.5.6: each is due `latency_target` after its last token. The most urgent one decides.
+        # TASK 3.5.5: each is due `latency_target` after its last token. The most urgent one decides.
         due = [one.token_time + self.latency_target for one in self.running if one.is_decoding]
         return min(due, default=math.inf) - self.now
 
@@ -103,7 +103,7 @@ class SlackScheduler(PreemptingScheduler):
         """
         most = len(plan) + super().prompt_budget(plan)  # tokens of the whole step
         ready = sum(one.is_decoding for one in self.running)
-        # TASK 3.5.6: the profile's budget for the slack, at most `most`; the decodes are part of it. If nobody is ready
+        # TASK 3.5.5: the profile's budget for the slack, at most `most`; the decodes are part of it. If nobody is ready
         # to decode, nobody waits: all of `most`. With steps of one kind `plan` is empty here, and the decodes need
         # their own time within the slack, after the chunk.
         if not ready:
