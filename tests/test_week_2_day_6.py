@@ -618,7 +618,7 @@ def test_abort_while_a_whole_prefill_runs(s, thread):
         f"while the call runs the request is not done, and its cache is there: {seen}"
     )
     assert (made.finish_reason, made.text, made.tokens) == ("abort", "", []), (
-        f"aborted while its prefill ran: {made.finish_reason!r}, {made.text!r}"
+        f"aborted while its prefill ran: {made.finish_reason!r}, {made.text!r}; take the token after the call's context"
     )
     assert not model.unreleased(), f"aborted while its prefill ran: {model.unreleased()} not released"
 
@@ -850,7 +850,9 @@ def test_abort_while_a_decode_step_runs(s, thread):
     batch.decode()
     assert seen == [False], "while the call runs it is not done"
     found = [(r.text, r.finish_reason) for r in requests]
-    assert found == [("ab", None), ("x", "abort")], f"aborted while the step ran: {found}"
+    assert found == [("ab", None), ("x", "abort")], (
+        f"aborted while the step ran: {found}; take the tokens after the call's context"
+    )
     assert [event[2] for event in events if event[0] == "token"] == [0], (
         f"no token of it is emitted: {events}"
     )

@@ -278,7 +278,10 @@ def test_chunked_prefill_takes_an_abort_during_its_call(s, chunk, thread):
     assert seen == [(False, "2 requests' caches")], (
         f"while the model writes to its cache the request is not done, and the cache is there: {seen}"
     )
-    assert (made.finish_reason, made.text) == ("abort", ""), f"{made.finish_reason!r}, {made.text!r}"
+    assert (made.finish_reason, made.text) == ("abort", ""), (
+        f"aborted during chunk {chunk}, it ended as {made.finish_reason!r} with the text {made.text!r}: take the token "
+        "after the call's context, `with model_call`, which applies the abort when it ends"
+    )
     assert len(model.calls) == chunk + 1, f"nothing runs after the abort: {model.trace}"
     assert not model.unreleased(), f"aborted in chunk {chunk}: {model.unreleased()} not released"
 

@@ -39,6 +39,9 @@ def test_segment_mask_of_a_chunk_and_two_decodes(b):
     found = b.numpy(made)
     expected = mask64([0, 1, 2, 2, 2], [7, 3, 4, 5, 6])
     assert found.shape == (5, 5), f"(T, T) is (5, 5), not {found.shape}"
+    assert not np.array_equal(found, expected.T), (
+        "the mask is transposed: a row is a query and a column is a key, so `segments[:, None]` are the queries"
+    )
     leaks = np.argwhere((found == 0) & (expected != 0)).tolist()
     assert not leaks, f"(query, key) that must not be seen: {leaks}; a row sees rows of its own request alone"
     assert_close(found, expected, atol=0, idea="0 for the own request up to the own position, -inf elsewhere")

@@ -325,9 +325,11 @@ def test_paced_prefill_goes_on_decoding_without_prompts(s):
 # ---- short first, with ageing
 
 
-def waiting(s, prompt, since=0.0, priority="interactive", preempted=0):
-    made = SimpleNamespace(num_uncomputed=prompt, waiting_since=since, priority=priority, is_done=False)
-    made.num_preemptions = preempted
+def waiting(s, left, since=0.0, priority="interactive", preempted=0, computed=0):
+    made = SimpleNamespace(num_uncomputed=left, waiting_since=since, priority=priority, is_done=False)
+    made.num_preemptions, made.num_computed, made.tokens = preempted, computed, []
+    made.num_prompt_tokens = left + computed
+    made.prompt_tokens = made.known_tokens = [1] * made.num_prompt_tokens
     return made
 
 
@@ -360,8 +362,10 @@ def test_aged_queue_bounds_how_many_go_before_a_long_prompt(s, ageing, overtaker
 def test_aged_queue_orders_by_what_is_left(s):
     """A prompt that is nearly done counts as short: its rest decides, and so does a cached beginning."""
     queue = s.AgedQueue(0.001)
-    begun, short = waiting(s, 40), waiting(s, 50)
-    assert queue.key(begun) < queue.key(short), "40 tokens are left of the one, 50 of the other"
+    begun, short = waiting(s, 40, computed=900), waiting(s, 50)
+    assert queue.key(begun) < queue.key(short), (
+        "40 of 940 tokens are left of the one, and all 50 of the other: the work is what is left, not the whole prompt"
+    )
 
 
 @pytest.mark.task("3.5.4")
