@@ -377,11 +377,22 @@ def test_block_hash_does_not_take_a_parent_for_tokens(s, width, order):
     parent, block = s.block_hash(None, [1, 2, 3, 4]), [5, 6, 7, 8]
     spelled = struct.unpack(f"{order}{32 // width}{'IQ'[width // 8]}", parent)
     try:
-        forged = s.block_hash(None, [*spelled, *block])
+        forged = [s.block_hash(None, text) for text in ([*spelled, *block], [*block, *spelled])]
     except (OverflowError, struct.error):
         return  # ids of this size are refused: that tells them apart as well
-    assert forged != s.block_hash(parent, block), (
+    assert s.block_hash(parent, block) not in forged, (
         "a first block must not look like one with a parent: give it a parent of its own"
+    )
+
+
+@pytest.mark.task("3.1.5")
+@pytest.mark.parametrize("index", [0, 3, 4, 15, 31])
+def test_block_hash_depends_on_every_byte_of_its_parent(s, index):
+    """Of a part of the digest two texts can be found that have it in common."""
+    parent = s.block_hash(None, [1, 2, 3, 4])
+    other = bytes(byte ^ (place == index) for place, byte in enumerate(parent))
+    assert s.block_hash(parent, [5]) != s.block_hash(other, [5]), (
+        f"byte {index} of the parent does not count: hash all 32 bytes"
     )
 
 
@@ -494,14 +505,47 @@ def test_two_requests_with_one_text_at_the_same_time(s):
     first, second = s.BlockTable(allocator), s.BlockTable(allocator)
     for table in (first, second):
         table.reserve(8)
+    blocks, own = [*first.blocks], [*second.blocks]
     for table in (first, second):
         table.register(TEXT[:8], 8)
-    blocks = [*first.blocks]
+    assert second.digests == first.digests and len(first.digests) == 2, (
+        f"the second has {len(second.digests)} digests: another request has registered the text, so its block stays in "
+        "the cache; remember the digest anyway, because it is the parent of the next block"
+    )
+    assert second.blocks == own, (
+        f"it had blocks {own} and has {second.blocks}: a request goes on with the blocks that it has computed"
+    )
+    found = [allocator.reference_counts[block] for block in blocks + own]
+    assert found == [1] * 4, f"references of the blocks of both: {found}; nothing is shared"
     second.release()
     assert allocator.num_free == 6 and not allocator.prefix_cache.idle, "a copy that cannot be found is blank"
     assert findable(s, allocator, TEXT[:8]) == blocks, "the first blocks with this text stay"
     first.release()
     assert allocator.num_free == 8 and len(allocator.prefix_cache.idle) == 2
+
+
+class Reads(list):
+    """Tokens that record which of them are read."""
+
+    read = ()
+
+    def __getitem__(self, index):
+        positions = range(len(self))[index]
+        self.read = (*self.read, *(positions if isinstance(index, slice) else [positions]))
+        return super().__getitem__(index)
+
+
+@pytest.mark.task("3.1.7")
+def test_register_does_not_hash_a_block_twice(s):
+    """It is called after every step: from the beginning each time, a long answer costs the square of its length."""
+    table, tokens = s.BlockTable(make(s)), Reads(TEXT)
+    table.reserve(20)
+    table.register(tokens, 12)
+    tokens.read = ()
+    table.register(tokens, 16)
+    assert not [position for position in tokens.read if position < 12], (
+        f"12 tokens had their digests, and positions {tokens.read} were read again: go on where it stopped"
+    )
 
 
 # Task 3.1.8: sharing a prefix.

@@ -1,5 +1,7 @@
 """Week 3 Day 2: paged attention, flat over the pages in use. Oracle: NumPy in float64, each request by itself."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
@@ -718,6 +720,37 @@ def test_prompt_gathers_once_for_all_tokens(b):
         f"{peak:,} bytes at the peak: the past is {once:,}, and a copy for each of {T} tokens {each:,}. Gather once, "
         "for all tokens"
     )
+
+
+@pytest.mark.task("3.2.6")
+def test_prompt_never_holds_all_scores(b):
+    """256 tokens over 64 pages of 32, and 8 heads: one table of scores would be several times the keys and values."""
+    T, N, page, H, D = 256, 64, 32, 8, 16
+    pages = b.array(np.ones((N, page, H, D)))
+    mask = b.PastMask.of(b.array(np.zeros((T, N * page))), N)
+    given = b.array(np.ones((T, H, D))), pages, pages, b.array(list(range(N))), mask
+    peak = b.peak_bytes(lambda: b.paged_prompt_statistics(*given)[0])
+    scores = T * N * page * H * 4
+    assert peak < 0.75 * scores, (
+        f"{peak:,} bytes at the peak, and all {T} · {N * page} scores of {H} heads are {scores:,}: "
+        "`attention_statistics` holds them at once; take the statistics in tiles"
+    )
+
+
+@pytest.mark.task("3.2.6")
+def test_prompt_takes_from_the_mask_what_was_made_once_per_step(b, rng):
+    """`slots`, and `seen` where the port has it, say here that no token sees anything, whatever the bias says."""
+    pages = b.array(rng.normal(size=(4, 4, 2, 8)))
+    query = b.array(rng.normal(size=(3, 4, 8)))
+    mask = b.PastMask.of(b.array(np.zeros((3, 8))), 2)
+    nothing = {"slots": b.array(np.full((2, 4), -np.inf)), "seen": b.array(np.zeros(3)) != 0}
+    for part in {field.name for field in fields(mask)} - {"bias"}:
+        given = replace(mask, **{part: nothing[part]})
+        o, _, _ = b.paged_prompt_statistics(query, pages, pages, b.array([1, 3]), given)
+        assert_close(
+            b.numpy(o), np.zeros((3, 4, 8)), atol=0,
+            idea=f"use `mask.{part}`: without it the whole bias is read again in each layer",
+        )  # fmt: skip
 
 
 @pytest.mark.task("3.2.6")

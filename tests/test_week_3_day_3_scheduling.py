@@ -710,6 +710,19 @@ def test_one_budget_for_all_prompts_of_a_step(s):
 
 
 @pytest.mark.task("3.3.5")
+@pytest.mark.parametrize("count", [2, 5, 12])
+def test_as_many_prompts_begin_as_the_budget_holds(s, count):
+    """Short prompts that all fit: every one begins in the first step, however many there are."""
+    engine = Engine(s, num_blocks=16, max_num_batched_tokens=24, max_num_seqs=12)
+    for letter in "abcdefghijkl"[:count]:
+        engine.add(letter * 2, max_tokens=2)
+    plan = engine.plan()
+    assert plan == [(number, 0, 2) for number in range(count)], (
+        f"{count} prompts of 2 tokens, a budget of 24 and 12 places: admit while tokens and places are left; {plan}"
+    )
+
+
+@pytest.mark.task("3.3.5")
 def test_decodes_and_chunks_share_the_budget(s):
     """A step with 2 decodes has 6 tokens of 8 for prompts, and one with 3 has 5."""
     engine = running(s, "a", "b", answers=9)

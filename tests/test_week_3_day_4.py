@@ -70,6 +70,7 @@ def test_bucketize_refuses_what_is_above_the_last_rung(s):
         ((20, 100, 4), (20, 35, 59, 100)),
         ((1, 8, 9), (1, 2, 3, 4, 5, 7, 8)),
         ((4, 64, 3, 10), (10, 20, 64)),
+        ((1, 101, 3), (1, 11, 101)),
         ((5, 5, 2), (5,)),
     ],
 )
@@ -182,6 +183,17 @@ def test_the_bucket_of_a_batch(s, requests, bucket):
     """Steps of decodes and steps with chunks have ladders of their own; each row counts as a page at least."""
     found = buckets_of(s).of(batch_with(s, requests, PAGE))
     assert found == s.Bucket(*bucket), f"(context, rows) {requests}: {s.Bucket(*bucket)}, not {found}"
+
+
+@pytest.mark.task("3.4.4")
+def test_one_token_in_the_middle_of_a_prompt_is_no_chunk(s):
+    """Nothing is sampled after it, and its request has one row: a step of decodes as far as shapes go."""
+    batch = batch_with(s, [(5, 1), (3, 1)], PAGE)
+    del batch.sample_rows[0], batch.sampling[0]
+    found = buckets_of(s).of(batch)
+    assert found == s.Bucket(2, 2, 0, 4), (
+        f"a step has chunks when it has more tokens than requests, whatever is sampled: {found}"
+    )
 
 
 @pytest.mark.task("3.4.4")
@@ -383,6 +395,9 @@ def test_a_padded_batch_has_the_lengths_of_its_bucket(s, requests):
     assert set(padded.slots[T:]) <= {50 * PAGE}, (
         f"padding is written into slot {50 * PAGE}: {padded.slots[T:]}"
     )
+    assert not any(padded.positions[T:]), (
+        f"padding is at position 0, which every model has: {padded.positions}"
+    )
     assert not set(padded.segments[T:]) & set(plain.segments), (
         f"segments {padded.segments}: padding is a request of its own, or the last request sees it"
     )
@@ -411,7 +426,13 @@ def test_windows_are_padded_like_the_rest(s):
     batch, buckets = batch_with(s, [(12, 1), (7, 1)], PAGE), buckets_of(s)
     bucket = buckets.of(batch)
     padded = batch.inputs(PAGE, 50, 3, bucket)
-    assert len(padded.window_decodes.blocks.block_list) == bucket.decode_pages, f"{padded.window_decodes}"
+    plain, found = batch.inputs(PAGE, 50, 3).window_decodes.blocks, padded.window_decodes.blocks
+    assert len(found.block_list) == bucket.decode_pages, f"{padded.window_decodes}"
+    pages = len(plain.block_list)
+    assert [part[:pages] for part in found] == list(map(list, plain)), (
+        f"in these layers requests read the pages of their window, {plain.block_list}, and not {found.block_list}"
+    )
+    assert not any(found.block_usage[pages:]), f"padding has no slot in use: {found.block_usage}"
     assert batch.inputs(PAGE, 50, bucket=bucket).window_decodes is None, "no window, no part"
     nobody = batch_with(s, [(0, 1)], PAGE)
     padded = nobody.inputs(PAGE, 50, 3, buckets.of(nobody))

@@ -188,6 +188,15 @@ def test_tokens_within_is_the_largest_tile_multiple(s, seconds, tile, most, toke
 
 
 @pytest.mark.task("3.5.2")
+def test_tokens_within_takes_a_step_exactly_at_the_limit(s):
+    """ "At most this long": half a second and a quarter per token, which are exact in binary."""
+    made = profile(s, (0.5, 0.25))
+    for seconds, tokens in ((1.5, 4), (1.25, 3), (0.75, 1)):
+        found = made.tokens_within(seconds, 0, 1, 8)
+        assert found == tokens, f"{tokens} tokens take exactly {seconds} s, which is in time: {found}"
+
+
+@pytest.mark.task("3.5.2")
 def test_tokens_within_counts_the_decodes(s):
     """Decodes are among the tokens, and reading their keys may take longer than all arithmetic."""
     made = profile(s, (0.010, 0.0001), (0.010, 0.002))
@@ -316,7 +325,17 @@ def test_paced_prefill_begins_at_once_when_no_prompt_was_computed_lately(s):
     )
 
 
-@pytest.mark.task("3.5.4")
+@pytest.mark.task("3.5.3")
+def test_paced_prefill_makes_those_that_arrive_wait_for_the_pause(s):
+    """A prompt that arrives in a pause does not end it: a stream of short prompts would leave no decodes between."""
+    requests = [(0, 16, 60), *[(0.02 + 0.01 * i, 16, 8) for i in range(6)]]
+    kinds = Steps(s, "paced", requests, decodes_between=4).run().kinds()
+    assert "m" not in kinds and "pp" not in kinds, f"a step has one kind, and a pause after chunks: {kinds}"
+    between = [len(run) for run in kinds.strip("d").split("p") if run]
+    assert between and min(between) >= 4, f"4 steps of decodes between two of chunks, not {between}: {kinds}"
+
+
+@pytest.mark.task("3.5.3")
 def test_paced_prefill_goes_on_decoding_without_prompts(s):
     """Decodes are not limited to their pause when no prompt waits."""
     assert Steps(s, "paced", [(0, 16, 12)], decodes_between=2).run().kinds() == "p" + "d" * 11
@@ -411,6 +430,10 @@ def test_slack_is_that_of_the_most_urgent_request(s):
     assert scheduler.slack() == pytest.approx(0.042), f"due at 1.562: {scheduler.slack()} s are left at 1.52"
     scheduler.now = 1.6
     assert scheduler.slack() == pytest.approx(-0.038), "it is late already"
+    scheduler.running = scheduler.running[1::-1]
+    assert scheduler.slack() == pytest.approx(-0.038), (
+        "the one that is due first, wherever it is in `running`"
+    )
 
 
 @pytest.mark.task("3.5.5")

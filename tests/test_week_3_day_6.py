@@ -113,6 +113,22 @@ def test_stream_merges_what_was_not_read(s):
 
 
 @pytest.mark.task("3.6.1")
+def test_stream_delivers_tokens_without_a_text(s):
+    """Half a character is a token and no text yet: its log-probability is delivered all the same."""
+
+    async def main(loop):
+        stream = stream_of(s)
+        stream.put([s.Piece(0, "", [1])])
+        first = await anext(stream)
+        stream.put([s.Piece(0, "", [2])])
+        stream.put([s.Piece(0, "é", [3], "stop")])
+        return [first, await anext(stream)]
+
+    found = [[(one.text, one.sampled) for one in pieces] for pieces in run_virtually(main)]
+    assert found == [[("", [1])], [("é", [2, 3])]], f"three tokens and one character: {found}"
+
+
+@pytest.mark.task("3.6.1")
 def test_stream_keeps_answers_apart(s):
     """Pieces of two answers are merged each for itself, and come in the order of the answers."""
 
@@ -277,7 +293,27 @@ def test_turn_adds_steps_and_tells_what_is_new(s):
     ], f"every answer is added once, and a turn is one step: {engine.calls}"  # fmt: skip
 
 
-@pytest.mark.task("3.6.3")
+@pytest.mark.task("3.6.3", after="3.6.4")
+def test_turn_adds_every_request_of_a_stream(s):
+    """A reader with two prompts has two requests in one stream, and both are served."""
+    engine = FakeEngine()
+    loop = opened(s, engine)
+    found = turn(loop, [loop.submit([FakeAnswer("ab"), FakeAnswer("xy")])])
+    assert found == {"ab": ("a", None), "xy": ("x", None)}, f"all requests of a stream are added: {found}"
+
+
+@pytest.mark.task("3.6.3", after="3.6.4")
+def test_turn_collects_when_one_answer_of_several_has_ended(s):
+    """The engine keeps the result of each answer, and need not wait for the others of its stream."""
+    engine = FakeEngine()
+    loop = opened(s, engine)
+    turn(loop, [loop.submit([FakeRequest("a", "xyz")])])
+    assert engine.calls.count("collect") == 1, f"one of two answers has ended: {engine.calls}"
+    turn(loop)
+    assert engine.calls.count("collect") == 1, f"none has ended in this turn: {engine.calls}"
+
+
+@pytest.mark.task("3.6.3", after="3.6.4")
 def test_turn_says_nothing_of_those_without_news(s):
     """A prompt in its prefill has produced nothing."""
     loop = opened(s, FakeEngine())

@@ -786,4 +786,22 @@ MUTANTS = [
         survives="a test in which more requests run than the share says",
         serving=("load >= self.peak_load", "load > self.peak_load"),
     ),
+    Mutant(
+        "2.7.2",
+        "takes the first token inside the call's context: a request that was aborted meanwhile has one more",
+        REQUEST,
+        survives="a test without an abort during the last chunk",
+        inside="Request.try_prefill",
+        serving=(
+            "        self.offset = chunk.stop\n"
+            "        if chunk.is_last:\n"
+            "            self.is_prefill_done = True\n"
+            "            assert token is not None  # `sample` has asked for one\n"
+            "            self.decode_done(token, update_offset=False)\n",
+            "            self.offset = chunk.stop\n"
+            "            if chunk.is_last:\n"
+            "                self.is_prefill_done = True\n"
+            "                self.decode_done(token, update_offset=False)\n",
+        ),
+    ),
 ]

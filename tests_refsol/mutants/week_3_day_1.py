@@ -474,4 +474,52 @@ MUTANTS = [
         "parent = block_hash(parent, tokens[start : start + size])",
         "parent = block_hash(None, tokens[start : start + size])",
     ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "the parent stands after the tokens, and a first block has none",
+        "a test that forges a parent before the tokens",
+        DIGEST,
+        'return hashlib.sha256(numbers + (parent or b"")).digest()',
+    ),
+    _cache(
+        "3.1.5",
+        "block_hash",
+        "hashes four bytes of the parent, which are enough to tell a few texts apart",
+        "a test with a few texts",
+        DIGEST,
+        "return hashlib.sha256((parent or ROOT)[:4] + numbers).digest()",
+    ),
+    _table(
+        "3.1.7",
+        "register",
+        "makes all digests again at every call",
+        "a test of the digests",
+        FULL,
+        "self.digests = []\n        for index in range(num_computed // size):",
+    ),
+    _table(
+        "3.1.7",
+        "register",
+        "swaps its own block for the one that is registered",
+        "a test that looks at the cache alone",
+        "            self.digests.append(digest)\n",
+        "            self.digests.append(digest)\n"
+        "            twin = self.allocator.prefix_cache.find(digest)\n"
+        "            if twin is not None and twin != self.blocks[index]:\n"
+        "                self.allocator.fork([twin])\n"
+        "                self.allocator.free([self.blocks[index]])\n"
+        "                self.blocks[index] = twin\n",
+    ),
+    _table(
+        "3.1.7",
+        "register",
+        "forgets the digest of a block that another request has registered",
+        "a test that looks at the cache alone",
+        "            self.allocator.prefix_cache.add(digest, self.blocks[index])\n"
+        "            self.digests.append(digest)\n",
+        "            if self.allocator.prefix_cache.find(digest) is None:\n"
+        "                self.allocator.prefix_cache.add(digest, self.blocks[index])\n"
+        "                self.digests.append(digest)\n",
+    ),
 ]

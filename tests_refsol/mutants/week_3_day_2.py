@@ -433,4 +433,37 @@ MUTANTS = [
             "gather_pages(pages, block_list, mask.slots).reshape(pages.shape[2], -1, pages.shape[3])[None]",
         ),
     ),
+    Mutant(
+        "3.2.6",
+        "holds all scores of a step at once",
+        FILE,
+        survives="a test of numbers, and one whose scores are smaller than the keys",
+        inside="paged_prompt_statistics",
+        mlx=(
+            "flash_attention_tiled(queries, keys, values, scale, mask.bias, return_statistics=True)",
+            "attention_statistics(queries, keys, values, scale, mask.bias)",
+        ),
+        torch=(
+            "    o, m, l = fused_statistics(query.transpose(0, 1)[None], keys, values, scale, mask.bias, mask.seen)\n",
+            "    from .flash_attention import attention_statistics\n\n"
+            "    o, m, l = attention_statistics(query.transpose(0, 1)[None], keys, values, scale, mask.bias)\n",
+        ),
+    ),
+    Mutant(
+        "3.2.6",
+        "reads the whole bias again in each layer for the hidden slots",
+        FILE,
+        survives="a test of numbers",
+        inside="paged_prompt_statistics",
+        mlx=("mask.slots", "mx.max(mask.bias, axis=0).reshape(mask.slots.shape)"),
+        torch=("mask.slots", "mask.bias.amax(dim=0).view(mask.slots.shape)"),
+    ),
+    Mutant(
+        "3.2.6",
+        "reads the whole bias again in each layer for the tokens that see nothing",
+        FILE,
+        survives="a test of numbers",
+        inside="paged_prompt_statistics",
+        torch=("mask.bias, mask.seen)", "mask.bias)"),
+    ),
 ]

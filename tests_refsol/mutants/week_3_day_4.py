@@ -286,4 +286,35 @@ MUTANTS = [
             "return above if missing > above else 0",
         ),
     ),
+    Mutant(
+        "3.4.2",
+        "rounds to one decimal before it rounds up",
+        SIZES,
+        survives="a test whose sizes are nearly whole",
+        serving=("math.ceil(round(value / step, 6))", "math.ceil(round(value / step, 1))"),
+    ),
+    Mutant(
+        "3.4.4",
+        "counts what is sampled instead of the requests",
+        BUCKETS,
+        survives="a test in which every request of one row is sampled",
+        serving=("> len(batch.context_lens)", "> len(batch.sample_rows)"),
+    ),
+    Mutant(
+        "3.4.8",
+        "the layers with a window read what the others read",
+        INPUTS,
+        survives="a test of lengths",
+        serving=("windowed if has_window else None", "decodes if has_window else None"),
+    ),
+    Mutant(
+        "3.4.8",
+        "the positions of padding go on, beyond the model's context",
+        INPUTS,
+        survives="a test of the real rows",
+        serving=(
+            "pad_to(self.positions, tokens, 0)",
+            "[*self.positions, *range(self.positions[-1] + 1, self.positions[-1] + 1 + tokens - len(self.positions))]",
+        ),
+    ),
 ]

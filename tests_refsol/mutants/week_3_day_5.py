@@ -384,4 +384,38 @@ MUTANTS = [
         survives="a test of one interactive request",
         serving=(VICTIMS, VICTIMS.replace("self.may_preempt(one)", 'one.priority == "batch"')),
     ),
+    Mutant(
+        "3.5.2",
+        "a step that takes exactly the target is too late",
+        PROFILE,
+        survives="a test of numbers that are not exact in binary",
+        serving=(WITHIN, WITHIN.replace("> seconds", ">= seconds")),
+    ),
+    Mutant(
+        "3.5.3",
+        "a prompt that arrives ends the pause",
+        PACED,
+        survives="a test with one long prompt",
+        serving=(
+            PACE,
+            PACE.replace("if self._decodes_left:", "if self._decodes_left and not len(self.waiting):"),
+        ),
+    ),
+    Mutant(
+        "3.5.4",
+        "the work of the whole prompt",
+        QUEUE,
+        survives="a test of prompts that have not begun",
+        serving=(WORK, WORK.replace("num_uncomputed", "num_prompt_tokens")),
+    ),
+    Mutant(
+        "3.5.5",
+        "the youngest request decides",
+        SLACK,
+        survives="a test in which the youngest is the most urgent",
+        serving=(
+            "return min(due, default=math.inf) - self.now",
+            "return (due[-1] if due else math.inf) - self.now",
+        ),
+    ),
 ]

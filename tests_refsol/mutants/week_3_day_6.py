@@ -451,4 +451,35 @@ MUTANTS = [
             '        self.state = "stopping"\n',
         ),
     ),
+    Mutant(
+        "3.6.1",
+        "drops a piece without text, and its token",
+        STREAM,
+        survives="a test whose tokens are letters",
+        serving=(
+            "        for piece in pieces:\n",
+            "        for piece in pieces:\n            if not piece.text and piece.finish_reason is None:\n"
+            "                continue\n",
+        ),
+    ),
+    Mutant(
+        "3.6.3",
+        "adds the first request of a stream",
+        LOOP,
+        survives="a test with one prompt per reader",
+        serving=(
+            "            for request in stream.requests:\n                self.engine.add(request)\n",
+            "            for request in stream.requests[:1]:\n                self.engine.add(request)\n",
+        ),
+    ),
+    Mutant(
+        "3.6.3",
+        "collects when a whole stream has ended",
+        LOOP,
+        survives="a test with one answer per stream",
+        serving=(
+            "if any(piece.finish_reason for _, pieces in news for piece in pieces):",
+            "if any(stream.has_ended for stream, _ in news):",
+        ),
+    ),
 ]
