@@ -1,4 +1,4 @@
-"""The book's mdBook preprocessor: signatures, numbers of hints, and formulas, in every chapter.
+"""The book's mdBook preprocessor: signatures, numbers of hints, commands of tasks, and formulas, in every chapter.
 
 Self-contained, because plain `mdbook build book` runs it with whatever `python3` the machine has. What cannot
 be rendered stays visible in the page as `<span class="book-error">`, and `pdm run book check` fails on it.
@@ -10,6 +10,7 @@ import sys
 import formulas
 import hints
 import signatures
+import task_commands
 
 
 def chapters(items):
@@ -24,7 +25,7 @@ def preprocess(book):
     """Rewrite the chapters of mdBook's JSON in place."""
     to_mathml = formulas.converter()
     for chapter in chapters(book["items"]):
-        text = hints.number(signatures.expand(chapter["content"]))
+        text = hints.number(task_commands.add(signatures.expand(chapter["content"])))
         chapter["content"] = formulas.render(text, to_mathml)
 
 

@@ -13,8 +13,9 @@ import pytest
 from book.tools import command_screens, day_screens, screen_files
 from book.tools.length import CEILING, check_length, words
 from book.tools.links import check_site
+from book.tools.minutes import check_minutes, parts_of
 from tiny_llm_kit.course.mdbook import find_mdbook
-from tiny_llm_kit.course.pages import pages_of, sittings_of
+from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
 from tiny_llm_kit.course.tree import PARTS, days, exercises_of_part
 from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
@@ -24,6 +25,7 @@ import formulas
 import hints
 import math_font
 import signatures
+import task_commands
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +142,27 @@ def test_hints_are_numbered_task_by_task():
         "Hint 2 of 2: a title",
         "Hint 1 of 1: a title",
     ]
+
+
+# ---- commands
+
+
+def test_the_command_of_a_task_comes_after_its_last_hint():
+    hint = '<details class="hint">\n<summary>Hint: a title</summary>\n\ntext\n\n</details>\n'
+    page = f"### Task 1.2.3: a name\n\ntext\n\n{hint}{hint}\nMore text.\n\n## Prove\n"
+    command = "```sh\npdm run test --week 1 --day 2 --task 3\n```\n"
+    assert task_commands.add(page).count(command) == 1
+    assert f"</details>\n\n{command}\nMore text." in task_commands.add(page)
+    assert task_commands.add("# No task\n\ntext\n") == "# No task\n\ntext\n"
+
+
+@pytest.mark.parametrize("day", days(), ids=str)
+def test_every_task_of_the_book_ends_with_its_command(day):
+    written = text_of(day)
+    text = task_commands.add(written)
+    for task in tasks_on(text):
+        command = f"pdm run test --week {task.week} --day {task.day} --task {task.number}\n"
+        assert text.count(command) == written.count(command) + 1, task
 
 
 # ---- signatures
@@ -439,6 +462,41 @@ def test_a_screen_is_the_same_whatever_a_terminal_is_set_to(monkeypatch):
     for name in command_screens.THEIRS:
         monkeypatch.setenv(name, "1")
     assert command_screens.output(command) == expected
+
+
+# ---- the minutes
+
+
+PAGE = """<p class="day-facts">{} minutes · you fill something</p>
+
+<p class="task-facts">20 minutes · <code>x.py</code></p>
+
+<p class="task-facts">15 minutes · <code>y.py</code></p>
+
+## Break
+
+1. one
+2. two
+
+## Questions
+
+1. none of Break
+"""
+
+
+def test_the_minutes_of_a_page_are_a_sum(tmp_path):
+    """Reading 900 words takes 6 minutes, which are about 5."""
+    text = PAGE.format(60) + "word " * 900
+    assert parts_of(text) == (35, 5, 20)
+    (tmp_path / "right.md").write_text(text, encoding="utf-8")
+    (tmp_path / "wrong.md").write_text(text.replace("60 minutes", "40 to 60 minutes"), encoding="utf-8")
+    (tmp_path / "no_tasks.md").write_text("text", encoding="utf-8")
+    [problem] = check_minutes(tmp_path)
+    assert problem.startswith("wrong.md: 35 minutes of tasks, 5 of reading, 20 of Prove, See and Break")
+
+
+def test_every_page_names_the_sum_of_its_minutes():
+    assert check_minutes(BOOK / "src") == []
 
 
 # ---- the book itself

@@ -13,6 +13,7 @@ from tiny_llm_kit.terminal import command
 
 from .length import check_length
 from .links import check_site
+from .minutes import check_minutes
 
 SITE = BOOK / "book"
 ROUNDS = 5  # of a measurement, whose medians count
@@ -47,14 +48,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         default="serve",
         choices=["serve", "build", "check", "capture", "measure"],
         help="serve it at http://localhost:3000 (default) · build it into book/book · check: build it, and look at "
-        "every link, every image and the length of every page · capture the screens in it again · measure what a "
-        "step costs on this machine, for the widget of Week 2 Day 7",
+        "every link and image, the length and the minutes of every page · capture the screens in it again · measure "
+        "what a step costs on this machine, for the widget of Week 2 Day 7",
     )
     return parser.parse_args(argv)
 
 
 def check() -> int:
-    problems = check_site(SITE) + check_length(BOOK / "src")
+    problems = check_site(SITE) + check_length(BOOK / "src") + check_minutes(BOOK / "src")
     for problem in problems:
         print(problem, file=sys.stderr)
     pages = len(list(SITE.rglob("*.html")))
