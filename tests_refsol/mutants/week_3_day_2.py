@@ -185,13 +185,10 @@ MUTANTS = [
         survives="a test of scores near each other",
         inside="merge_blocks",
         mlx=(
-            "mx.where(owners[:, :, None], m[:, None], -mx.inf)",
-            "mx.where(owners[:, :, None] | True, m[:, None], -mx.inf)",
+            "    one_hot =",
+            "    largest = mx.broadcast_to(mx.max(m, axis=0), largest.shape)\n    one_hot =",
         ),
-        torch=(
-            "torch.where(owners[:, :, None], m[:, None], -torch.inf)",
-            "torch.where(owners[:, :, None] | True, m[:, None], -torch.inf)",
-        ),
+        torch=("    one_hot =", "    largest = m.amax(dim=0).expand_as(largest)\n    one_hot ="),
     ),
     Mutant(
         "3.2.3",

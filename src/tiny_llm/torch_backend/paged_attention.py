@@ -5,6 +5,7 @@ requests of a decode step are computed at once: their pages are one flat list, a
 requests carries queries to pages and results back. Shapes depend on the number of pages alone, never on a length.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ import torch
 
 from ..serving.blocks.flat_blocks import flat_blocks
 from .flash_attention import Statistics, finish_attention, fused_statistics
+
+# torch calls it beta; a Gaudi has a kernel for it, and not for everything that could be used instead.
+warnings.filterwarnings("ignore", message=r"index_reduce\(\) is in beta")
 
 
 def block_mask(

@@ -5,6 +5,7 @@ requests of a decode step are computed at once: their pages are one flat list, a
 requests carries queries to pages and results back. Shapes depend on the number of pages alone, never on a length.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ import torch
 
 from ..serving.blocks.flat_blocks import flat_blocks
 from .flash_attention import Statistics, finish_attention, fused_statistics
+
+# torch calls it beta; a Gaudi has a kernel for it, and not for everything that could be used instead.
+warnings.filterwarnings("ignore", message=r"index_reduce\(\) is in beta")
 
 
 def block_mask(
@@ -65,7 +69,10 @@ def merge_blocks(blocks: Statistics, owners: torch.Tensor) -> Statistics:
     # TASK 3.2.3: the largest m among a request's pages; each page shrinks to it; the transposed matrix adds them up.
     # Where m is -inf shift by 0: -inf - (-inf) is NaN, and 0 · -inf in the product is NaN as well.
     o, m, l = blocks
-    largest = torch.where(owners[:, :, None], m[:, None], -torch.inf).amax(dim=0)
+    B = owners.shape[1]
+    # By the number of each page's request, B for padding: (N, B, H) numbers would take 128 MiB for large batches.
+    groups = torch.where(owners, torch.arange(B, device=owners.device), B).amin(dim=1)
+    largest = m.new_full((B + 1, m.shape[1]), -torch.inf).index_reduce(0, groups, m, "amax")[:B]
     one_hot = owners.to(m.dtype)
     shift = one_hot @ torch.where(largest == -torch.inf, 0, largest)
     shrink = torch.exp(m - shift)
