@@ -18,14 +18,31 @@ def stand_in(free: int, total: int) -> SimpleNamespace:
     return SimpleNamespace(device_memory=lambda device: (free, total))
 
 
-def on_a_device(utilization: float, free: int = 70 * GIB, peak: int = 5 * GIB) -> int:
-    return blocks_that_fit(stand_in(free, 80 * GIB), "cuda", 16 * MIB, 10, utilization, lambda: peak)
+def on_a_device(
+    utilization: float, free: int = 70 * GIB, peak: int = 5 * GIB, device: str = "cuda", **options
+) -> int:
+    return blocks_that_fit(
+        stand_in(free, 80 * GIB), device, 16 * MIB, 10, utilization, lambda: peak, **options
+    )
 
 
 @pytest.mark.parametrize(("utilization", "left"), [(0.9, 57), (0.5, 25), (1.0, 65)])
 def test_a_device_gives_its_share_less_what_is_used_and_what_a_step_needs(utilization, left):
     """80 GiB, 10 of them in use, a step of 5: the pad block comes out of the rest, and `most` does not count."""
     assert on_a_device(utilization) == left * 64 - 1
+
+
+@pytest.mark.parametrize(("utilization", "left"), [(0.9, 52.65), (1.0, 58.5)])
+def test_an_hpu_gives_its_share_of_what_the_profile_leaves_less_a_reserve_for_graphs(utilization, left):
+    """70 GiB free less 5 of a step, as vLLM's plug-in computes it; a tenth is for graphs, unless there are none."""
+    assert on_a_device(utilization, device="hpu", graph_share=0.1) == int(left * 64) - 1
+    assert on_a_device(utilization, device="hpu") == int(65 * utilization * 64) - 1
+
+
+def test_an_hpu_that_keeps_memory_after_the_profile_has_less_left():
+    left = iter([(70 * GIB, 80 * GIB), (50 * GIB, 80 * GIB)])
+    backend_module = SimpleNamespace(device_memory=lambda device: next(left))
+    assert blocks_that_fit(backend_module, "hpu", 16 * MIB, 10, 1.0, lambda: 5 * GIB) == 50 * 64 - 1
 
 
 @pytest.mark.parametrize("options", [{"free": 20 * GIB}, {"peak": 70 * GIB}])

@@ -9,6 +9,9 @@ from .packed_runner import PackedRunner
 from .port import Port
 from .step_timer import SIZES, StepTimer, fit_line
 
+# The default of VLLM_GRAPH_RESERVED_MEM in vLLM's Gaudi plug-in. Not measured by us.
+GRAPH_SHARE = 0.1
+
 
 def measured_num_blocks(
     port: Port, names: ServingPackage, network: Any, options: EngineOptions, limits: EngineLimits
@@ -43,6 +46,7 @@ def measured_num_blocks(
         options.max_num_seqs * -(-longest // size),  # all requests at their longest
         options.gpu_memory_utilization,
         peak_bytes,
+        0.0 if options.enforce_eager else GRAPH_SHARE,
     )
 
 

@@ -25,18 +25,21 @@ def blocks_that_fit(
     most: int,
     gpu_memory_utilization: float,
     peak_bytes: Callable[[], int],
+    graph_share: float = 0.0,
 ) -> int:
     """The number of blocks in the pool, without its pad block.
 
-    On a device that reports its memory: `gpu_memory_utilization` of all of it, minus what is in use (the weights) and
-    what the largest step needs. On a CPU: a quarter of the free RAM, and at most `most` blocks.
+    On CUDA and in MLX: `gpu_memory_utilization` of all memory, minus what is in use (the weights) and what the largest
+    step needs. On an HPU: that share of what these two leave, less a reserve for graphs, as in vLLM's plug-in (not run
+    on a Gaudi). On a CPU: a quarter of the free RAM, and at most `most` blocks.
 
     Args:
         backend_module: `backend_mlx` or `backend_torch`.
         block_bytes: bytes of one block in all layers.
         most: number of blocks that all requests together can ever use.
         gpu_memory_utilization: share of the memory, above 0 and at most 1.
-        peak_bytes: runs the largest step and returns the bytes that it needed; called only on such a device.
+        peak_bytes: runs the largest step and returns the bytes that it needed; not called on a CPU.
+        graph_share: of what an HPU has for blocks, the share that is left to its graphs.
 
     Raises:
         ValueError: not a single block fits.
@@ -46,7 +49,13 @@ def blocks_that_fit(
         available, fix = CPU_SHARE * free_ram(), "give num_blocks, or end other programs"
     else:
         free, total = memory
-        available = gpu_memory_utilization * total - (total - free) - peak_bytes()
+        peak = peak_bytes()
+        if device == "hpu":
+            # The device may keep more after the profile than its allocator counts.
+            left, _ = backend_module.device_memory(device) or memory
+            available = min(free - peak, left) * gpu_memory_utilization * (1 - graph_share)
+        else:
+            available = gpu_memory_utilization * total - (total - free) - peak
         most, fix = (
             2**62,
             "raise gpu_memory_utilization, lower max_num_batched_tokens, or take a smaller model",
