@@ -153,6 +153,13 @@ GAUDIS = {
     "works": (GAUDI, HPU, "ok", "1.24.1, no hl-smi; 8 x GAUDI2, eager mode; fused", ""),
     "lazy": (GAUDI, HPU | {"lazy": True}, "ok", "8 x GAUDI2, lazy mode; fused", ""),
     "a fused function is wrong": (GAUDI, HPU | {"errors": [["RoPE", 1.5]]}, "warn", "RoPE 1.5000", "report"),
+    "a fused function fails": (
+        GAUDI,
+        HPU | {"errors": [["RoPE", 0.0], ["uint4", "RuntimeError: no kernel"]]},
+        "warn",
+        "RoPE 0.0000, uint4 fails (RuntimeError: no kernel)",
+        "report",
+    ),
     "no card": (GAUDI, unavailable("finds no card"), "warn", "finds no card", "--runtime=habana"),
     "other torch": (
         GAUDI,

@@ -196,7 +196,12 @@ def test_a_gpu_has_one_graph_per_part_and_number_of_rows(torch_port, compiler, g
 
 def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, compiler, graphs):
     """Attention, masks and head are parts too. Dynamo traces the twins of the kernels here."""
-    model = torch_port.compile_model(model_of(torch_port), "hpu", 8)
+    fused = importlib.import_module("tiny_llm_ref.torch_backend.hpu_attention")
+    model = model_of(torch_port)
+    model.packed_mask = fused.fused_mask
+    for layer in model.layers:
+        layer.packed_attention = fused.attend_fused
+    model = torch_port.compile_model(model, "hpu", 8)
     runner = runner_of(torch_port, model, [])
     parts = len(graphs.PARTS["hpu"]) + len(graphs.MODEL_PARTS["hpu"])
     for chunk, context, expected in ((3, 13, parts), (3, 9, parts), (5, 13, 2 * parts)):

@@ -8,7 +8,7 @@ import pytest
 from tiny_llm_kit.course.grading.pages import random_pages
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_ref.serving import flat_blocks
+from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks
 
 PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8
 BATCHES = [[1, 1, 1], [17, 0, 5], [200, 31, 16], [15, 16, 17], [300, 100, 48]]
@@ -88,3 +88,33 @@ def test_what_is_gathered_grows_with_the_pages_in_use(port):
     recording = record(partial(decode, port, query, *arrays, *map(port.array, blocks)))
     assert len(blocks.block_list) == 55
     assert largest_array(recording) == 55 * PAGE * HKV * D
+
+
+def test_the_merge_of_pages_holds_nothing_for_every_page_and_request(port):
+    """512 pages, 64 requests and 16 heads would be 2 MiB of float32 a layer; what it needs is a quarter of that."""
+    N, B = 512, 64
+    o, m, l = (port.array(np.ones(shape)) for shape in ((N, 16, 1), (N, 16), (N, 16)))
+    owners = port.array(np.arange(N)[:, None] % B == np.arange(B))
+    assert port.peak_bytes(lambda: port.merge_blocks((o, m, l), owners)[0]) < 2**20
+
+
+def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
+    """Not in every layer: at 2,048 rows and 256 pages a conversion writes 128 MiB. By the twins, on a CPU."""
+    from tiny_llm_ref.torch_backend.hpu_attention import attend_fused, fused_mask
+
+    batch = PackedBatch(
+        [0] * 7,
+        [20, *range(33, 39)],
+        [0] * 7,
+        [0, 1, 7],
+        [20, 33],
+        [[1, 2], [5, 3, 4]],
+        [6],
+        [SamplingParams()],
+    )
+    mask = fused_mask(batch.inputs(PAGE, COUNT).map(port.array), PAGE)
+    shapes = [(7, H, D), (7, HKV, D), (7, HKV, D), *[(COUNT + 1, PAGE, HKV, D)] * 2]
+    recording = record(lambda: attend_fused(*(port.array(np.ones(s), "bfloat16") for s in shapes), mask))
+    assert mask.bias.shape == (7, 3 * PAGE + 7)
+    copies = [operation for operation in recording.signature if operation[0] == "aten::_to_copy"]
+    assert copies and not [copy for copy in copies if tuple(mask.bias.shape) in copy[1]]

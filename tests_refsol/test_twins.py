@@ -7,8 +7,8 @@ import pytest
 
 from tiny_llm_kit.course.tree import reference_files
 
-# hpu.py holds every call into Intel's plug-in, and a CPU's attention is cut for the kernels of each library.
-WITHOUT_TWIN = {"hpu.py", "cpu_attention.py"}
+# hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the kernels they have.
+WITHOUT_TWIN = {"hpu.py", "hpu_attention.py", "cpu_attention.py"}
 SPELLINGS = [
     (r"mx\.array", "Array"),
     (r"torch\.Tensor", "Array"),

@@ -9,8 +9,6 @@ from tiny_llm_kit.engine.port import Port
 b = Port("ref", "torch")
 import torch  # noqa: E402 (hpu.py precedes it)
 
-from tiny_llm_ref.serving import flat_blocks  # noqa: E402
-
 hpu = b.hpu
 
 report = {"device": b.device, "detection": vars(hpu.detect()), "available": hpu.available()}
@@ -47,18 +45,24 @@ if hpu.available():
 report["flash_calls"] = [arguments for _, arguments in record.calls]
 record.calls.clear()
 if hpu.available():
-    # Chunks of two requests with a past of 5 and of 0 tokens, in pages of 4: the second sees nothing.
-    pages, tokens = (
-        b.array(numbers[0].swapaxes(0, 1)[:, :4, None], "bfloat16").expand(5, 4, 2, 128),
-        query[0, :, :3],
-    )
-    lists = [b.array(part) for part in flat_blocks([[3, 1], []], [5, 0], 4, pad_block=4)]
-    past = b.past_mask(lists[0] * 0, lists[2], lists[4], 4, b.array([0, 0, 1]), b.array([5, 6, 0]))
-    mask = b.PastMask.of(past, len(lists[0]))
-    statistics = b.paged_prompt_statistics(tokens.transpose(0, 1), pages, pages, lists[0], mask)
-    report["statistics"] = [str(part.dtype) for part in statistics]
-    report["empty"] = [part[2].cpu().flatten().unique().tolist() for part in statistics]
-report["statistics_calls"] = [arguments for _, arguments in record.calls]
+    import packed_steps
+
+    from tiny_llm_ref.serving import make_buckets
+
+    # Of each step of several requests: errors against float64, and what the kernel was asked in the last one.
+    report["packed"] = {
+        name: {score: packed_steps.error(packed_steps.make_step(mix, score)) for score in packed_steps.SCORES}
+        for name, mix in packed_steps.MIXES.items()
+    }
+    report["packed_calls"] = record.calls[-1]
+    hybrid = packed_steps.make_step(packed_steps.MIXES["hybrid"], 20)
+    report["window"] = {window: packed_steps.error(hybrid, window=window) for window in (1, 30, 170)}
+    buckets = make_buckets("exponential", 64, 8, 256, packed_steps.PAGE)
+    report["padded"] = packed_steps.error(hybrid, bucket=buckets.of(hybrid.batch))
+    report["float32"] = packed_steps.error(hybrid, dtype="float32")
+    record.blocking.clear()
+    b.array([1, 2, 3])
+    report["blocking"] = list(record.blocking)
 record.calls.clear()
 if hpu.available() and hpu.detect().lazy:
     step = hpu.wrap_in_graph(lambda x, past: x * 2 if past is None else x + past, 2)

@@ -20,10 +20,36 @@ os.environ.setdefault("PT_HPU_WEIGHT_SHARING", "0")
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
-import torch
-import torch.nn.functional as F
+
+def keep_recipes() -> None:
+    """Lets the plug-in keep compiled graphs, its recipes, on disk: without it each start compiles every bucket again.
+
+    In the user's cache folder, one folder for each version of the plug-in, unless the user has named another one.
+    """
+    if find_spec("habana_frameworks") is None:
+        return
+    try:
+        release = version("habana-torch-plugin")
+    except PackageNotFoundError:
+        release = "unknown"
+    try:
+        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (named if named.is_absolute() else Path.home() / ".cache") / "tiny-llm" / f"gaudi-{release}"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or none that can be written: each start compiles again
+        return
+    # Folder, whether to empty it at the start, its size in MiB, whether it is on a network file system.
+    os.environ.setdefault("PT_HPU_RECIPE_CACHE_CONFIG", f"{folder},false,8192,false")
+
+
+keep_recipes()
+
+import torch  # noqa: E402 (after the environment)
+import torch.nn.functional as F  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -71,9 +97,9 @@ def mark_step() -> None:
 def compile_static(function: Callable) -> Callable:
     """The function compiled by Intel's compiler, once per set of shapes. Not for lazy mode.
 
-    Shapes that vary would make it keep symbols and compile again at run time.
+    Dynamo may keep symbols for sizes that vary, and then traces less; the vendor's compiler gets the numbers.
     """
-    return torch.compile(function, backend="hpu_backend", dynamic=False)
+    return torch.compile(function, backend="hpu_backend", options={"force_static_compile": True})
 
 
 class _AsModule(torch.nn.Module):
@@ -189,9 +215,9 @@ def fused_attention(
 def softmax_mode(dtype: torch.dtype) -> str:
     """The mode of the vendor's softmax: float32 for bf16 queries, whatever the model.
 
-    vLLM's plug-in asks for it for Qwen2 alone, whose biases make its scores too large for bf16; Qwen3 normalises
-    queries and keys. No model is known here, and the course's own softmax is float32 for every model, so the device's
-    attention keeps to the same contract. Only a card can show what the mode costs the other models.
+    vLLM's plug-in asks for it for Qwen2 and Qwen2.5-VL, whose biases make scores too large for bf16, and for "fast"
+    otherwise; Qwen3 normalises queries and keys. No model is known here, and the course's exponentials and sums are
+    float32 for every model. What the mode costs the other models is not known: nothing was run on a card.
     """
     return "fp32" if dtype == torch.bfloat16 else "None"
 
@@ -213,11 +239,11 @@ def fused_attention_twin(
 
 
 def has_statistics_kernel(query: torch.Tensor) -> bool:
-    """Whether `fused_statistics` takes these queries, (B, H, L, D).
+    """Whether `fused_statistics` takes these queries, (B, H, L, D): all on a CPU, and a decode's one on a Gaudi.
 
-    Not the single query of a decode on a Gaudi: vLLM's plug-in uses plain products there too, and no kernel.
+    Not the queries of a chunk on a Gaudi: `hpu_attention.py` says why. They are computed in tiles.
     """
-    return query.device.type == "cpu" or (query.device.type == "hpu" and query.shape[2] > 1)
+    return query.device.type == "cpu" or (query.device.type == "hpu" and query.shape[2] == 1)
 
 
 def fused_statistics(
@@ -228,7 +254,7 @@ def fused_statistics(
     bias: torch.Tensor,
     seen: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention without the final division, as Day 2.4's `attention_statistics`, in one kernel.
+    """Attention without the final division, as Day 2.4's `attention_statistics`, in as few operations as there are.
 
     For what `has_statistics_kernel` says yes to; `flash_attention.py` computes the rest.
 
@@ -250,16 +276,49 @@ def fused_statistics(
     bias = bias.expand(query.shape[0], 1, query.shape[2], key.shape[2])
     if query.device.type != "hpu":
         return fused_statistics_twin(query, key, value, scale, bias, seen)
-    scale = query.shape[3] ** -0.5 if scale is None else scale
-    # The raw operator needs the group of heads as an axis; the vendor's own FusedSDPA reshapes for it in the same way.
-    grouped = [x.unflatten(1, (key.shape[1], -1)) for x in (query, key, value)]
-    mask = bias.to(query.dtype).unsqueeze(1)
-    # By position: q, k, v, mask, dropout, scale, causal, training (without it, no maximum and no sum are returned),
-    # softmax mode ("fast" would give the sum in another unit), valid lengths, side of the padding.
-    options = (0.0, scale, False, True, softmax_mode(query.dtype), None, "right")
-    out, m, inverse, _ = torch.ops.hpu.sdpa_recomp_fwd(*grouped, mask, *options)
-    out, m, inverse = (x.flatten(1, 2).float() for x in (out, m, inverse))
-    return _statistics_of_seen(bias, seen, out / inverse, m.squeeze(-1), (1 / inverse).squeeze(-1))
+    return decode_statistics(query, key, value, query.shape[3] ** -0.5 if scale is None else scale, bias)
+
+
+def decode_statistics(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Statistics of one query per row by plain products, as in vLLM's plug-in; scores and sums are float32.
+
+    Args:
+        query: (B, H, 1, D).
+        key, value: (B, Hkv, S, D) in query's type.
+        scale: a number.
+        bias: (B, 1, 1, S).
+
+    Returns:
+        See `fused_statistics`.
+    """
+    B, H, L, D = query.shape
+    Hkv, S = key.shape[1:3]
+    scores = (
+        float32_product(query.reshape(B, Hkv, -1, D), key.transpose(-2, -1)).view(B, H, L, S) * scale + bias
+    )
+    m = scores.amax(dim=-1)
+    weights = torch.exp(scores - torch.where(m == -torch.inf, 0, m)[..., None])
+    o = float32_product(weights.to(value.dtype).view(B, Hkv, -1, S), value)
+    return o.view(B, H, L, D), m, weights.sum(dim=-1)
+
+
+def float32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b with float32 results, as the matrix engine sums: in bf16 a score of 41 may be off by 0.125.
+
+    Args:
+        a: (..., L, D).
+        b: (..., D, S), with the same axes in front.
+
+    Returns:
+        (..., L, S), float32.
+    """
+    if a.device.type != "hpu":
+        return a.float() @ b.float()
+    # torch refuses a wider `out` elsewhere; vLLM's plug-in asks for its float32 scores in the same way.
+    out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float32, device=a.device)
+    return torch.matmul(a, b, out=out)
 
 
 def fused_statistics_twin(
@@ -331,7 +390,8 @@ def convert_from_uint4(
     Returns:
         (I, O).
     """
-    if words.device.type != "hpu":
+    # Intel's page has the operator in lazy mode, and vLLM's plug-in calls it in compiled code: not one by one in eager.
+    if words.device.type != "hpu" or not (torch.compiler.is_compiling() or detect().lazy):
         return convert_from_uint4_twin(words, scales, zeros, dtype)
     return torch.ops.hpu.convert_from_uint4(words, scales, zeros, dtype)
 
@@ -415,8 +475,28 @@ class Uint4Matrix:
         return x @ convert_from_uint4(self.words, self.scales, self.zeros, torch.bfloat16).to(x.dtype)
 
 
-def self_check(device: str = "hpu") -> list[tuple[str, float]]:
-    """Compares each fused function on `device` with its twin on the CPU: (name, largest absolute difference)."""
+def self_check(device: str = "hpu") -> list[tuple[str, float | str]]:
+    """Compares each fused function on `device` with its twin on the CPU.
+
+    Returns:
+        (name, largest absolute difference) of each; where it fails on the device, its error in one line instead.
+    """
+    compiled = compile_static if device == "hpu" and not detect().lazy else None
+    found: list[tuple[str, float | str]] = []
+    for name, function, inputs in _self_check_cases():
+        on_device = compiled(function) if compiled and name == "uint4" else function
+        try:
+            there = on_device(*(tensor.to(device) for tensor in inputs)).cpu()
+            found.append((name, (there.float() - function(*inputs).float()).abs().max().item()))
+        except (
+            Exception
+        ) as error:  # whatever one operator of the vendor does not take: the others are still checked
+            found.append((name, f"{type(error).__name__}: {' '.join(str(error).split())}"))
+    return found
+
+
+def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
+    """(name, function, inputs) of each fused function; the inputs are on the CPU."""
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
     angles = torch.arange(5.0)[:, None] / 10 ** torch.linspace(0, 3, 64).repeat(2)
     query, key, value = normal(2, 4, 5, 128), normal(2, 2, 8, 128), normal(2, 2, 8, 128)
@@ -438,21 +518,15 @@ def self_check(device: str = "hpu") -> list[tuple[str, float]]:
 
     numbers, scales = torch.arange(64 * 128).reshape(128, 64).fmod(16).int(), normal(128, 2).abs()
     words, *table = uint4_parts(numbers, scales, torch.full((128, 2), 7, dtype=torch.int32))
-    cases = [
+    return [
         ("RMSNorm", rms_norm, [normal(2, 5, 128), normal(128)]),
         ("RoPE", apply_rope, [normal(2, 5, 4, 128), angles.cos(), angles.sin()]),
         ("attention", attend, [query, key, value]),
         ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
         ("causal attention with a past", attend, [query, key, value, past]),
-        ("attention statistics", statistics, [query, key, value, past]),
+        ("decode statistics", statistics, [query[:, :, :1], key, value, past[:1].float()]),
         ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
     ]
-
-    def difference(function: Callable, inputs: list[torch.Tensor]) -> float:
-        there = function(*(tensor.to(device) for tensor in inputs)).cpu()
-        return (there.float() - function(*inputs).float()).abs().max().item()
-
-    return [(name, difference(function, inputs)) for name, function, inputs in cases]
 
 
 detect()  # now, so that `torch.hpu` exists after this import

@@ -13,11 +13,12 @@ from .attention import scaled_dot_product_attention_grouped
 from .basics import linear
 from .cpu_attention import StepReads, attend_decodes, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
+from .hpu_attention import FusedMask, attend_fused, fused_mask
 from .packed_attention import PackedMask, packed_attention, packed_mask
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
-AnyMask = PackedMask | StepReads  # of a packed step; the second on a CPU
+AnyMask = PackedMask | StepReads | FusedMask  # of a packed step; the second on a CPU, the third on a Gaudi
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool
 
 
 def _packed_mask_device(inputs: PackedInputs, page_size: int, window: int | None = None) -> AnyMask:
-    """Day 3.3's masks; on a CPU, the slots that each request reads."""
-    make = step_reads if inputs.segments.device.type == "cpu" else packed_mask
-    return make(inputs, page_size, window)
+    """Day 3.3's masks; on a CPU, the slots that each request reads; on a Gaudi, one mask for its kernel."""
+    makers: dict[str, Callable[..., AnyMask]] = {"cpu": step_reads, "hpu": fused_mask}
+    return makers.get(inputs.segments.device.type, packed_mask)(inputs, page_size, window)
 
 
 def _packed_attention_device(
@@ -79,10 +80,12 @@ def _packed_attention_device(
     scale: float | None = None,
     decodes: Callable[..., torch.Tensor] = attend_decodes,
 ) -> torch.Tensor:
-    """Day 3.3's attention; on a CPU one kernel per chunk, and `decodes` for all decodes of similar length."""
+    """Day 3.3's attention; on a CPU a kernel per chunk, and `decodes` for decodes of similar length; one on a Gaudi."""
     arrays = query, key, value, key_pages, value_pages
     if isinstance(mask, StepReads):
         return attend_packed(*arrays, mask, scale, decodes)
+    if isinstance(mask, FusedMask):
+        return attend_fused(*arrays, mask, scale)
     return packed_attention(*arrays, mask, scale)
 
 

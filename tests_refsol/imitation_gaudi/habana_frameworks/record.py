@@ -3,6 +3,7 @@
 import os
 
 calls: list[list] = []
+blocking: list[str] = []  # calls of torch that copied from the host and waited for it
 
 
 def note(name: str, *arguments) -> None:

@@ -61,7 +61,9 @@ def to_array(values: ArrayLike, dtype: str | None = None, device: str = "cpu") -
     values = np.asarray(values)
     if values.dtype == np.float64:
         values = values.astype(np.float32)
-    return torch.tensor(values, dtype=None if dtype is None else DTYPES[dtype], device=device)
+    array = torch.tensor(values, dtype=None if dtype is None else DTYPES[dtype])
+    # The device copies it while Python goes on; the copy is in order with what is launched after it.
+    return array if device == "cpu" else array.to(device, non_blocking=True)
 
 
 def to_numpy(array: torch.Tensor) -> np.ndarray:

@@ -12,6 +12,29 @@ if hpu.is_available():
     HpuMode().__enter__()  # for the rest of the process
 
 
+_compile = torch.compile
+
+
+def compile_for_hpu(model=None, *, backend="inductor", **options):
+    """`torch.compile`; for "hpu_backend" the function itself, which finds `torch.compiler.is_compiling()` true."""
+    if backend != "hpu_backend":
+        return _compile(model, backend=backend, **options)
+    record.note("compile", options)
+    assert not is_lazy(), "lazy mode has no torch.compile"
+
+    def run(*args):
+        torch.compiler._is_compiling_flag = True
+        try:
+            return model(*args)
+        finally:
+            torch.compiler._is_compiling_flag = False
+
+    return run
+
+
+torch.compile = compile_for_hpu
+
+
 def mark_step(device_str: str = "", sync: bool = False) -> None:
     record.note("mark_step", device_str, sync)
     assert is_lazy(), "hpu.py has to call this in lazy mode only"

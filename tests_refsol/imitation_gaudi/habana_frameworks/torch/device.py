@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .. import record
+
 HPU = torch.device("hpu", 0)
 # These take tensors of two devices by their nature.
 COPIES = {"to", "copy_", "cpu", "__setitem__", "set_"}
@@ -36,6 +38,10 @@ class HpuMode(TorchFunctionMode):
             raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
         if any(on_hpu) and name not in COPIES:
             self._forbid_mixing(name, inputs)
+        if asked_for and asked_for.type == "hpu" and not any(on_hpu) and not kwargs.get("non_blocking"):
+            record.blocking.append(name)
+        if name == "matmul" and "out" in kwargs:
+            return _multiply_into(kwargs["out"], *args)
         result = function(*_mapped(_to_plain, args), **_mapped(_to_plain, kwargs))
         if name == "cpu" or (asked_for and asked_for.type != "hpu"):
             return result
@@ -46,6 +52,14 @@ class HpuMode(TorchFunctionMode):
     def _forbid_mixing(name: str, inputs: list[torch.Tensor]) -> None:
         if any(not isinstance(tensor, HpuTensor) and tensor.dim() for tensor in inputs):
             raise RuntimeError(f"{name}: expected all tensors on the same device, found hpu and cpu")
+
+
+def _multiply_into(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The device's product sums in float32 and rounds to the type of `out`, which may be wider than the factors'."""
+    a, b = _to_plain(a), _to_plain(b)
+    assert a.dtype == b.dtype and tuple(out.shape) == (*a.shape[:-1], b.shape[-1])
+    _to_plain(out).copy_(a.float() @ b.float())
+    return out
 
 
 def _leaves(parts: Iterable) -> Iterator:
