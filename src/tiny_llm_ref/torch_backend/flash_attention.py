@@ -37,7 +37,7 @@ def attention_statistics(
         (o, m, l), all float32: o (..., H, L, D), the sum of exp(score - m) · value; m (..., H, L), the largest score;
         l (..., H, L), the sum of exp(score - m). A query that sees no key has o = 0, m = -inf, l = 0.
     """
-    # TASK 2.4.1: float32 scores as on Day 1.3, their maximum, the weights exp(score - m), and the two sums.
+    # TASK 2.4.1: Day 1.3's scores, float32 after the product; their maximum, the weights exp(score - m), the two sums.
     # A query that sees no key has the maximum -inf, and -inf - (-inf) is NaN: shift its scores by 0 instead.
     *batch, H, L, D = query.shape
     Hkv, S = key.shape[-3:-1]

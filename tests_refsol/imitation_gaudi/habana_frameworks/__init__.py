@@ -7,8 +7,7 @@ demands that the plug-in's public source has. Its "hpu" tensors live on the CPU.
 with what; it proves nothing about a Gaudi's arithmetic, speed or graph compiler.
 
 The environment variable IMITATION_GAUDI may name, separated by commas: `no-card`, `other-torch` (the plug-in was
-built for another torch), `fork` (torch passes for Intel's own build, which lazy mode demands), `no-uint4` (its operator
-for 4 bits fails).
+built for another torch), `fork` (torch passes for Intel's own build, which lazy mode demands).
 """
 
 import os

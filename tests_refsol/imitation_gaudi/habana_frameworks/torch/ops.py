@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from .. import imitates, record
+from .. import record
 from .utils.internal import is_lazy
 
 
@@ -15,7 +15,6 @@ def convert_from_uint4(qweight, scales, zero_points, out_dtype):
     """
     record.note("convert_from_uint4", qweight, scales, zero_points, str(out_dtype))
     assert is_lazy() or torch.compiler.is_compiling(), "in lazy mode or compiled, not in plain eager"
-    assert not imitates("no-uint4"), "no kernel for\nconvert_from_uint4"
     K, N = qweight.shape[0], qweight.shape[1] * 8
     groups = scales.shape[0]
     assert qweight.dtype == torch.int32 and K % groups == 0 and tuple(scales.shape) == (groups, N)
