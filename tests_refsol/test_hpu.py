@@ -251,6 +251,13 @@ def test_a_step_is_one_call_over_past_and_own_keys_with_one_mask(settings):
     assert arguments == ["bfloat16 hpu [1, 4, 52, 128]", keys, keys, "bfloat16 hpu [1, 1, 52, 212]", *rest]
 
 
+@pytest.mark.parametrize("settings", [{}, LAZY], ids=["eager", "lazy"])
+def test_the_engine_gives_the_tokens_of_a_cpu(settings):
+    report = exercise(**settings)
+    assert report["tokens on hpu"] == report["tokens on cpu"]
+    assert [len(tokens) for tokens in report["tokens on hpu"]] == [6] * 4
+
+
 def test_arrays_for_the_device_are_copied_without_waiting():
     assert exercise()["blocking"] == []
 

@@ -60,6 +60,17 @@ if hpu.available():
     buckets = make_buckets("exponential", 64, 8, 256, packed_steps.PAGE)
     report["padded"] = packed_steps.error(hybrid, bucket=buckets.of(hybrid.batch))
     report["float32"] = packed_steps.error(hybrid, dtype="float32")
+    from tiny_llm_ref import LLM, SamplingParams
+
+    # The whole engine, with chunks and prefixes: whole steps as graphs in lazy mode. Beside it the same on the host.
+    eager = None if hpu.detect().lazy else True  # importing Dynamo would take longer than all the rest
+    sizes = {"num_blocks": 32, "block_size": 16, "max_num_seqs": 2, "max_num_batched_tokens": 16}
+    sizes["max_model_len"] = 64
+    prompts = [list(range(40, 75)), [7], list(range(40, 80)), [5, 6] * 9]
+    for device in ("hpu", "cpu"):
+        with LLM(backend="torch", device=device, dtype="float32", enforce_eager=eager, **sizes) as llm:
+            answers = llm.generate(prompts, SamplingParams(0.0, max_tokens=6), use_tqdm=False)
+            report[f"tokens on {device}"] = [answer.outputs[0].token_ids for answer in answers]
     record.blocking.clear()
     b.array([1, 2, 3])
     report["blocking"] = list(record.blocking)

@@ -211,7 +211,7 @@ def fused_statistics(
     if query.shape[2] == 1:
         return attention_statistics(query, key, value, scale, bias)
     o, m, l = flash_attention_tiled(query, key, value, scale, bias, return_statistics=True)
-    return o, m, l
+    return (o, m, l) if seen is None else hpu.statistics_of_seen(bias, seen, o, m, l)
 
 
 def fused_attention(

@@ -342,7 +342,7 @@ def fused_statistics_twin(
     out, logsumexp = attention_with_logsumexp(queries, key, value, scale, mask.to(query.dtype))
     logsumexp = logsumexp.reshape(B, H, L)
     out = out.reshape(B, H, L, D).float()
-    return _statistics_of_seen(bias, seen, out, logsumexp, torch.ones_like(logsumexp))
+    return statistics_of_seen(bias, seen, out, logsumexp, torch.ones_like(logsumexp))
 
 
 def attention_with_logsumexp(
@@ -368,7 +368,7 @@ def attention_with_logsumexp(
     return attend(query, key, value, attn_mask=bias, scale=scale)
 
 
-def _statistics_of_seen(
+def statistics_of_seen(
     bias: torch.Tensor, seen: torch.Tensor | None, o: torch.Tensor, m: torch.Tensor, l: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(o, m, l), but (0, -inf, 0) where a query sees no key: a kernel's result there is undefined, even NaN."""
