@@ -46,7 +46,7 @@ class Engine:
             prompt,
             ByteTokenizer(),
             request_id=len(self.sequences),
-            sampling=SamplingParams(**sampling),
+            sampling=SamplingParams(**{"max_tokens": None, **sampling}),
             max_seq_len=max_seq_len,
             priority=priority,
         )

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from support.fake_model import ByteTokenizer, FakeModel
-from tiny_llm_ref.serving import Request, SamplingParams
+from tiny_llm_ref.serving import Request, SamplingParams, StructuredOutputsParams
 from tiny_llm_ref.serving.requests.sampling import WEEK_3
 
 # Every parameter with a value that is not its default.
@@ -20,6 +20,16 @@ CHANGED = {
     "logprobs": 1,
     "ignore_eos": True,
     "sample_index": 1,
+    "stop_token_ids": (3,),
+    "min_tokens": 2,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "repetition_penalty": 1.1,
+    "logit_bias": {3: 1.5},
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,
+    "structured_outputs": StructuredOutputsParams(regex="a+"),
 }
 
 
@@ -28,7 +38,7 @@ CHANGED = {
     [
         *(("temperature", value) for value in (-1, 1e-9, float("inf"), float("nan"), "warm", None, True)),
         *(("top_p", value) for value in (0, -0.1, 1.1, float("nan"), "all")),
-        *(("top_k", value) for value in (-1, 2.5, True)),
+        *(("top_k", value) for value in (-2, 2.5, True)),
         *(("max_tokens", value) for value in (0, -3, 1.5)),
         *(("stop", value) for value in (["a", ""], [3], 3)),
         *(("seed", value) for value in (-1, 2**63, 0.5)),
@@ -36,6 +46,17 @@ CHANGED = {
         *(("logprobs", value) for value in (-1, 0.5, True)),
         *(("ignore_eos", value) for value in (1, "yes", None)),
         *(("sample_index", value) for value in (-1, None)),
+        *(("stop_token_ids", value) for value in (3, [-1], [1.5], ["a"], [True])),
+        *(("min_tokens", value) for value in (-1, 1.5, None, 17)),
+        *(("min_p", value) for value in (-0.1, 1.1, float("nan"), None)),
+        *(("presence_penalty", value) for value in (-2.1, 2.1, "a", None)),
+        *(("frequency_penalty", value) for value in (-2.1, 2.1, float("nan"))),
+        *(("repetition_penalty", value) for value in (0, -1, float("inf"), float("nan"), None)),
+        *(
+            ("logit_bias", value)
+            for value in ({3: 101}, {3: float("nan")}, {"3": 1}, {-1: 1}, [3], {3: None})
+        ),
+        *((name, 1) for name in ("include_stop_str_in_output", "skip_special_tokens", "structured_outputs")),
     ],
 )
 def test_what_is_out_of_range_is_one_line_with_its_name(name, value):
@@ -56,7 +77,25 @@ def test_stop_strings_become_a_tuple(stop, words):
 
 def test_every_parameter_is_in_this_table():
     assert list(CHANGED) == [each.name for each in fields(SamplingParams)]
-    assert [name for name in CHANGED if SamplingParams(**CHANGED).changed([name])] == list(CHANGED)
+    assert all(SamplingParams(**{name: CHANGED[name]}).changed([name]) for name in CHANGED)
+
+
+def test_defaults_that_vllm_has_too():
+    """No parameters are 16 tokens, `max_tokens=None` is the context, and -1 turns top-k off."""
+    assert SamplingParams().max_tokens == 16 and SamplingParams(max_tokens=None).max_tokens is None
+    assert SamplingParams(top_k=-1) == SamplingParams() and not SamplingParams().changes_logits
+
+
+@pytest.mark.parametrize("forms", [{}, {"json": "{}", "regex": "a"}, {"json_object": False}, {"regex": 3}])
+def test_structured_outputs_have_exactly_one_form(forms):
+    with pytest.raises(ValueError, match=r"^structured_outputs "):
+        StructuredOutputsParams(**forms)
+
+
+@pytest.mark.parametrize("other", [{"min_tokens": 1}, {"ignore_eos": True}])
+def test_structured_outputs_end_the_answer_themselves(other):
+    with pytest.raises(ValueError, match=f"^{next(iter(other))} is .*: structured_outputs decides"):
+        SamplingParams(structured_outputs=CHANGED["structured_outputs"], **other)
 
 
 def heard(**params) -> tuple:

@@ -28,6 +28,6 @@ class Tokenizer(Protocol):
         """The ids of a text."""
         ...
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """A detokenizer for one answer."""
         ...

@@ -28,6 +28,7 @@ __all__ = [
     "ServingModel",
     "ServingPackage",
     "StepProfile",
+    "StructuredOutputsParams",
 ]
 
 Array = Any  # of the port's library: the two array types have nothing in common that could be named
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         SamplingParams,
         ServingModel,
         StepProfile,
+        StructuredOutputsParams,
     )
     from tiny_llm_ref.serving import Sequence as AnswerSequence
 
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
             Scheduled,
             Sequence,
             SlackScheduler,
+            StructuredOutputsParams,
             Turns,
             WholePrompts,
         )

@@ -48,6 +48,7 @@ from .requests.events import Event, Part
 from .requests.request_queue import FifoQueue, RequestQueue
 from .requests.sampling import SamplingParams
 from .requests.stop_strings import StopStrings
+from .requests.structured_outputs import StructuredOutputsParams
 
 __all__ = [
     "POLICIES",
@@ -99,6 +100,7 @@ __all__ = [
     "StaticBatching",
     "StepProfile",
     "StopStrings",
+    "StructuredOutputsParams",
     "Turns",
     "WholePrompts",
     "batch_generate",

@@ -41,7 +41,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
     from ..engine.port import Port, resolve_serving
 
     # Checked at a temperature of 0 too, although nothing is drawn there.
-    resolve_serving(options.solution).SamplingParams(options.temperature, options.top_p, options.top_k)
+    names = resolve_serving(options.solution)
+    drawn = names.SamplingParams(options.temperature, options.top_p, options.top_k)
     check_engine_arguments(options)
     if options.loader == "week3":
         return open_engine(options)
@@ -55,7 +56,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         generate=getattr(port, ENGINES[options.loader].generate or ""),  # a terminal's loader has one
         model=network,
         tokenizer=tokenizer,
-        sampler=None if greedy else port.make_sampler(options.temperature, options.top_p, options.top_k),
+        sampler=None if greedy else port.make_sampler(drawn.temperature, drawn.top_p, drawn.top_k),
         context=network.config.max_position_embeddings,
         max_tokens=options.max_tokens,
     )

@@ -70,7 +70,13 @@ class EngineRequest:
             else None
         )
         return CompletionOutput(
-            index, sequence.text, list(sequence.tokens), sequence.finish_reason, logprobs, sequence.error
+            index,
+            sequence.text,
+            list(sequence.tokens),
+            sequence.finish_reason,
+            logprobs,
+            sequence.error,
+            sequence.stop_reason,
         )
 
     def _logprobs(self, sampled: Any) -> dict[int, Logprob]:

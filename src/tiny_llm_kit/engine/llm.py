@@ -5,7 +5,6 @@ package: `from tiny_llm_ref import LLM, SamplingParams`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -18,8 +17,6 @@ from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
 from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
-
-MAX_TOKENS = 16  # of an answer whose `max_tokens` is None, as in vLLM
 
 
 class LLM:
@@ -101,8 +98,8 @@ class LLM:
         Args:
             prompts: a text, token ids, `{"prompt": text}`, `{"prompt_token_ids": ids}`, or a list of these. A text is
                 encoded as it is.
-            sampling_params: `SamplingParams` of all prompts, or a list with one for each; greedy when None. Answers
-                without `max_tokens` have at most 16 tokens.
+            sampling_params: `SamplingParams` of all prompts, or a list with one for each; greedy, and at most 16
+                tokens, when None.
             use_tqdm: whether to draw a progress bar on a terminal.
 
         Returns:
@@ -194,8 +191,7 @@ class LLM:
             raise ValueError(
                 f"{len(listed)} sampling_params for {count} prompts: give one for all, or one each"
             )
-        listed = [names.SamplingParams() if each is None else each for each in listed]
-        return [each if each.max_tokens else replace(each, max_tokens=MAX_TOKENS) for each in listed]
+        return [names.SamplingParams() if each is None else each for each in listed]
 
     def _request(self, prompt: Any, params: Any) -> EngineRequest:
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt

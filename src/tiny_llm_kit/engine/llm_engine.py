@@ -159,6 +159,15 @@ class LLMEngine:
             raise RuntimeError("this LLM is closed: make a new one for more requests")
         return self._requests.request(prompt, ids, sampling, error, priority)
 
+    def compile_grammar(self, sampling: Any) -> None:
+        """Compiles the grammar of `sampling`, if it has one, for requests that follow. May run on any thread.
+
+        Raises:
+            ValueError: there is no such grammar.
+        """
+        if sampling.structured_outputs is not None:
+            self._requests.grammars.compiled(sampling.structured_outputs)
+
     def add(self, request: EngineRequest) -> None:
         """Adds a request that `request` has made to the queue."""
         request.metrics.arrival_time = self.clock()

@@ -31,6 +31,7 @@ class CompletionOutput:
         logprobs: for each token, by id: `SamplingParams.logprobs` of the most probable tokens and the one drawn; None
             if they were not asked for.
         error: with "error", one line that says why.
+        stop_reason: the stop string, or the id of `stop_token_ids`, that ended it; None otherwise.
     """
 
     index: int
@@ -39,6 +40,7 @@ class CompletionOutput:
     finish_reason: str
     logprobs: list[dict[int, Logprob]] | None = None
     error: str | None = None
+    stop_reason: int | str | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:

@@ -116,4 +116,5 @@ class PackedRunner:
                 batch.sample_rows, self.backend_module.to_numpy(logits)[: len(batch.sample_rows)].copy()
             )
         positions = [batch.positions[row] + 1 for row in batch.sample_rows]  # of the new tokens
-        return [self.sampled(*choice) for choice in self.sampler(logits, batch.sampling, positions)]
+        choices = self.sampler(logits, batch.sampling, positions, batch.requests)
+        return [self.sampled(*choice) for choice in choices]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..solution_types import StructuredOutputsParams
+from .backends.grammar import Grammars
 from .engine_request import EngineRequest
 
 
@@ -26,6 +28,7 @@ class RequestFactory:
     ):
         self.names, self.tokenizer, self.seed = names, tokenizer, seed
         self.vocab_size, self.max_model_len, self.pool_tokens = vocab_size, max_model_len, pool_tokens
+        self.grammars = Grammars(tokenizer, vocab_size)
         self._num_requests = self._num_sequences = 0
 
     def request(
@@ -40,6 +43,8 @@ class RequestFactory:
             own = replace(sampling, n=1, sample_index=sampling.sample_index + index)
             made.sequences.append(self._sequence(made.prompt_token_ids, own, priority))
         self._check(made.sequences)
+        if sampling.structured_outputs is not None:
+            self._constrain(made.sequences, sampling.structured_outputs)
         return made
 
     def _sequence(self, ids: list[int], sampling: Any, priority: str) -> Any:
@@ -55,6 +60,15 @@ class RequestFactory:
             sequence.max_seq_len = sequences[0].max_seq_len
             if sequences[0].error is not None:
                 sequence.fail(sequences[0].error)
+
+    def _constrain(self, sequences: Sequence[Any], wanted: StructuredOutputsParams) -> None:
+        """Gives each answer a grammar, or ends it with the reason why there is none."""
+        try:
+            for sequence in sequences:
+                sequence.grammar = self.grammars.grammar(wanted)
+        except ValueError as error:
+            for sequence in sequences:
+                sequence.fail(str(error))
 
 
 def request_seed(seed: int, number: int) -> int:

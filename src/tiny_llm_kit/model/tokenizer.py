@@ -86,9 +86,14 @@ class Tokenizer:
         stream = self.detokenizer()
         return "".join([*map(stream.add, ids), stream.finish()])
 
-    def detokenizer(self) -> StreamDetokenizer:
-        """A new decoder for one stream of tokens."""
-        return StreamDetokenizer(self.bytes_of, self._drops_space)
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> StreamDetokenizer:
+        """A new decoder for one stream of tokens; special tokens are left out, or are text too."""
+        bytes_of = self.bytes_of if skip_special_tokens else self._bytes_of_any
+        return StreamDetokenizer(bytes_of, self._drops_space)
+
+    def to_json(self) -> str:
+        """The text of `tokenizer.json`."""
+        return self._bpe.to_str()
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
@@ -107,8 +112,9 @@ class Tokenizer:
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes of a token, which may be a part of a character; none of a special token."""
-        if token_id in self._special_ids:
-            return b""
+        return b"" if token_id in self._special_ids else self._bytes_of_any(token_id)
+
+    def _bytes_of_any(self, token_id: int) -> bytes:
         token = self._bpe.id_to_token(token_id)
         # None: the embedding has a row for this id, but the tokenizer has no token.
         if token is None:

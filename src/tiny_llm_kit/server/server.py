@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import HTMLResponse, Response
 
-from ..engine.llm import LLM, MAX_TOKENS
+from ..engine.llm import LLM
 from ..engine.llm_engine import LLMEngine
 from .openai_api import schemas
 from .openai_api.errors import ApiError, ApiErrorBody, add_error_handlers, not_serving
@@ -175,7 +175,7 @@ def add_completions(app: FastAPI) -> None:
         """Continue a text, or several."""
         service = service_of(request)
         check_body(service, body)
-        params = sampling_params(service.names, body, body.max_tokens or MAX_TOKENS, body.logprobs)
+        params = sampling_params(service.names, body, body.max_tokens, body.logprobs)
         prompts = prompts_of(body.prompt)
         service.check_room(len(prompts) * params.n)
         ids = await prompt_ids(service, prompts)

@@ -21,7 +21,7 @@ class Sequence:
         prompt_tokens: ids of the prompt.
         tokenizer: `eos_token_ids` and `detokenizer()` as on Day 1.6.
         request_id: the request's number, for results and events.
-        sampling: how to draw, when to stop, and how many tokens at most; greedy when None.
+        sampling: how to draw, when to stop, and how many tokens at most; greedy, to the end of the context, when None.
         max_seq_len: tokens of prompt and answer together, at most; the scheduler lowers it to what the model reads.
         priority: "interactive" or "batch", for the queue.
 
@@ -40,7 +40,7 @@ class Sequence:
         priority: str = "interactive",
     ):
         check_priority(priority)
-        self.sampling = sampling or SamplingParams()
+        self.sampling = sampling or SamplingParams(max_tokens=None)
         self.request_id, self.max_seq_len, self.priority = request_id, max_seq_len, priority
         self.prompt_tokens = list(prompt_tokens)
         self.known_tokens = list(prompt_tokens)  # the prompt, then the answer: only ever appended to
@@ -54,8 +54,12 @@ class Sequence:
         self.sampled: list[Sampled] = []  # what the model said about each token of the answer
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.error: str | None = None  # one line, with the finish reason "error"
-        self.answer = AnswerText(tokenizer, self.sampling.stop)
-        self.eos_token_ids = frozenset() if self.sampling.ignore_eos else tokenizer.eos_token_ids
+        self.answer = AnswerText(tokenizer, self.sampling.stop, self.sampling)
+        ends = () if self.sampling.ignore_eos else tokenizer.eos_token_ids
+        self.eos_token_ids = frozenset(ends).union(self.sampling.stop_token_ids or ())
+        self.grammar: Any = None  # what its text has to follow, compiled
+        self._stop_token: int | None = None  # the one of `stop_token_ids` that ended it
+        self._model_ends = ends
         self._is_in_call = False  # a call of the model is running on it, or about to
         self._is_aborted = False  # it ends when that call does
 
@@ -79,6 +83,11 @@ class Sequence:
     @property
     def is_done(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """What ended it, if the request named it: a stop string, or one of `stop_token_ids`."""
+        return self._stop_token if self.answer.stop_string is None else self.answer.stop_string
 
     @property
     def max_new_tokens(self) -> int:
@@ -110,6 +119,14 @@ class Sequence:
         self.take(sampled.token)
         if len(self.tokens) > before:
             self.sampled.append(sampled)
+        elif self.finish_reason == "stop":
+            self._take_end(sampled.token)
+
+    def _take_end(self, token: int) -> None:
+        """Records which token has ended the request, and adds its text if that is wanted."""
+        self._stop_token = None if token in self._model_ends else token
+        if self.sampling.include_stop_str_in_output:
+            self.answer.add_end(token)
 
     def preempt(self) -> None:
         """Gives all blocks back. Prompt and answer so far are known: they are computed again when there is room."""
@@ -126,6 +143,7 @@ class Sequence:
         """
         self.max_seq_len = min(self.max_seq_len, max_model_len)
         error = prompt_error(self.prompt_tokens, vocab_size, self.max_seq_len, "max_model_len")
+        error = error or self.sampling.vocabulary_error(vocab_size)
         answer = self.max_new_tokens if self.sampling.max_tokens is not None else 1
         # The last token of an answer is never computed, and needs no room.
         if error is None and self.num_prompt_tokens + answer - 1 > pool_tokens:

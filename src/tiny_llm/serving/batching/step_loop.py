@@ -46,6 +46,7 @@ class StepLoop(ABC):
         self.waiting = self.make_admission(hooks)
         self.is_closed = False
         self._sequences: list[Sequence] = []  # all that were added and not yet collected
+        self._changing: list[Sequence] = []  # those that want their logits changed
 
     def make_admission(self, hooks: Hooks) -> Admission:
         """The requests that wait. A policy may have another order here. Given."""
@@ -103,6 +104,8 @@ class StepLoop(ABC):
             self.events.emit(Event("finish", now, sequence))
         else:
             self.waiting.add(sequence, parent)
+            if sequence.sampling.changes_logits:
+                self._changing.append(sequence)
         self.events.deliver()
 
     def has_work_remaining(self) -> bool:
@@ -126,7 +129,11 @@ class StepLoop(ABC):
 
     def _run(self, call: list[Scheduled]) -> None:
         try:
-            sampled = self.model.run(pack(call))
+            batch = pack(call)
+            if self._changing:  # else a step does not look at what it draws
+                self._changing = [sequence for sequence in self._changing if not sequence.is_done]
+                batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
+            sampled = self.model.run(batch)
         except BaseException as error:
             self.cancel(call, error)
             raise

@@ -1,6 +1,7 @@
 """A step in one row of tokens: what the scheduler gives to the model. Given."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..blocks.past_reads import PastReads, past_reads
 from ..requests.sampling import SamplingParams
@@ -21,6 +22,7 @@ class PackedBatch:
         block_tables: R tables, each with the request's blocks in the order of its text.
         sample_rows: (K,) rows whose next token is wanted.
         sampling: (K,) how to draw it.
+        requests: (K,) the `Sequence` of each sampled row, if one of them wants its logits changed; empty otherwise.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -31,6 +33,7 @@ class PackedBatch:
     block_tables: list[list[int]] = field(default_factory=list)
     sample_rows: list[int] = field(default_factory=list)
     sampling: list[SamplingParams] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
 
     @property
     def spans(self) -> list[tuple[int, int]]:

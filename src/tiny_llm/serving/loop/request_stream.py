@@ -20,6 +20,7 @@ class Piece:
         sampled: its new tokens, with their log-probabilities if the request asked for them.
         finish_reason: of the last piece, "stop", "length", "abort" or "error"; None before.
         error: with "error", one line that says why.
+        stop_reason: of the last piece, the stop string or stop token of the request that has ended it.
     """
 
     index: int
@@ -27,11 +28,12 @@ class Piece:
     sampled: list[Sampled] = field(default_factory=list)
     finish_reason: str | None = None
     error: str | None = None
+    stop_reason: int | str | None = None
 
     def followed_by(self, later: "Piece") -> "Piece":
         """This piece and the next one of the same answer as one piece."""
         text, sampled = self.text + later.text, self.sampled + later.sampled
-        return Piece(self.index, text, sampled, later.finish_reason, later.error)
+        return Piece(self.index, text, sampled, later.finish_reason, later.error, later.stop_reason)
 
 
 class OpenRequest(Protocol):
@@ -88,7 +90,8 @@ class RequestStream:
             if (len(text), count) == (characters, tokens) and reason is None:
                 continue
             sampled = sequence.sampled[tokens:count]
-            pieces.append(Piece(index, text[characters:], sampled, reason, sequence.error))
+            why = None if reason is None else sequence.stop_reason
+            pieces.append(Piece(index, text[characters:], sampled, reason, sequence.error, why))
             self._emitted[index] = len(text), count
             if reason is not None:
                 self._unfinished.discard(index)

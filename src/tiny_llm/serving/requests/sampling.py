@@ -1,22 +1,32 @@
 """Sampling parameters of a request, and limits of its answer. Given."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from .structured_outputs import StructuredOutputsParams
 
 # Only the engine of Week 3 supports these: `Request` raises ValueError for them.
-WEEK_3 = ("seed", "n", "sample_index", "logprobs", "ignore_eos")
+WEEK_3 = (
+    "seed", "n", "sample_index", "logprobs", "ignore_eos", "stop_token_ids", "min_tokens", "min_p", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "logit_bias", "include_stop_str_in_output", "skip_special_tokens",
+    "structured_outputs",
+)  # fmt: skip
+# Those that change logits before a token is chosen; `min_p` is a filter, like top-k and top-p.
+CHANGES_LOGITS = (
+    "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The sampling parameters of one request, and where its answer ends.
+    """The sampling parameters of one request, and where its answer ends; names and ranges are those of vLLM.
 
     Args:
         temperature: 0 takes the most probable token.
         top_p: draw only from the nucleus of this probability; None turns it off.
-        top_k: draw only from the `top_k` most probable tokens; None or 0 turns it off.
-        max_tokens: maximum number of new tokens; None means the limit of the context, and 16 for `LLM.generate`.
+        top_k: draw only from the `top_k` most probable tokens; None, 0 or -1 turns it off.
+        max_tokens: maximum number of new tokens; None means the limit of the context.
         stop: strings that end the text and are not part of it; one string, or several.
         seed: seed of the random draws; None lets the engine choose.
         n: number of answers to the same prompt.
@@ -24,6 +34,19 @@ class SamplingParams:
             drawn; None turns it off.
         ignore_eos: whether the answer continues after an end token.
         sample_index: number of the first of the `n` answers; each number draws independently.
+        stop_token_ids: ids that end the answer as an end token does, and are not part of it, also with `ignore_eos`.
+        min_tokens: number of new tokens before which nothing ends the answer: end tokens are not drawn, and stop
+            strings are not looked for.
+        min_p: draw only from tokens that have at least this share of the most probable one's probability; 0 turns it
+            off.
+        presence_penalty: subtracted from the logit of each token that the answer contains; from -2 to 2.
+        frequency_penalty: subtracted for each time that the answer contains the token; from -2 to 2.
+        repetition_penalty: divides positive logits of tokens in prompt or answer, and multiplies negative ones (Keskar
+            et al., 2019); above 1 discourages repetition, 1 turns it off.
+        logit_bias: added to logits, from -100 to 100, by token id.
+        include_stop_str_in_output: whether a stop string, or the text of a stop token, belongs to the text.
+        skip_special_tokens: whether special tokens are left out of the text.
+        structured_outputs: what the text has to follow; None for any text.
 
     Raises:
         ValueError: a value is out of range.
@@ -32,13 +55,23 @@ class SamplingParams:
     temperature: float = 0.0
     top_p: float | None = None
     top_k: int | None = None
-    max_tokens: int | None = None
+    max_tokens: int | None = 16
     stop: str | Sequence[str] | None = None
     seed: int | None = None
     n: int = 1
     logprobs: int | None = None
     ignore_eos: bool = False
     sample_index: int = 0
+    stop_token_ids: Sequence[int] | None = ()
+    min_tokens: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self):
         if not _is_number(self.temperature) or (
@@ -49,15 +82,59 @@ class SamplingParams:
             )
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"top_p is {self.top_p}: give a number above 0 and at most 1, or None for off")
-        self._check_whole("top_k", 0, "a whole number, 0 or None for off")
+        self._check_whole("top_k", -1, "a whole number; None, 0 or -1 for off")
         self._check_whole("max_tokens", 1, "at least 1 token, or None")
         self._check_whole("seed", 0, "a whole number from 0 to 2⁶³ - 1, or None", largest=2**63 - 1)
         self._check_whole("logprobs", 0, "a whole number, or None for off")
         self._check_whole("n", 1, "at least 1 answer", optional=False)
         self._check_whole("sample_index", 0, "a whole number", optional=False)
-        if not isinstance(self.ignore_eos, bool):
-            raise ValueError(f"ignore_eos is {self.ignore_eos!r}: give True or False")
-        object.__setattr__(self, "stop", _strings(self.stop))  # frozen, and comparable whatever was given
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: give True or False")
+        # Frozen, and comparable whatever was given.
+        object.__setattr__(self, "stop", _strings(self.stop))
+        object.__setattr__(self, "top_k", None if self.top_k == -1 else self.top_k)
+        self._check_logits()
+        self._check_end()
+
+    def _check_logits(self) -> None:
+        for name, smallest, largest in (
+            ("presence_penalty", -2, 2),
+            ("frequency_penalty", -2, 2),
+            ("min_p", 0, 1),
+        ):
+            if not (_is_number(value := getattr(self, name)) and smallest <= value <= largest):
+                raise ValueError(f"{name} is {value}: give a number from {smallest} to {largest}")
+        if not (_is_number(self.repetition_penalty) and 0 < self.repetition_penalty < math.inf):
+            raise ValueError(
+                f"repetition_penalty is {self.repetition_penalty}: give a number above 0; 1 is off"
+            )
+        if self.logit_bias is not None and not (
+            isinstance(self.logit_bias, Mapping)
+            and all(map(_is_id, self.logit_bias))
+            and all(_is_number(bias) and -100 <= bias <= 100 for bias in self.logit_bias.values())
+        ):
+            raise ValueError(f"logit_bias is {self.logit_bias!r}: give numbers from -100 to 100, by token id")
+
+    def _check_end(self) -> None:
+        ids = self.stop_token_ids
+        if ids is not None and not (isinstance(ids, Iterable) and all(map(_is_id, ids))):
+            raise ValueError(f"stop_token_ids is {ids!r}: give a list of token ids")
+        object.__setattr__(self, "stop_token_ids", tuple(ids or ()))
+        self._check_whole("min_tokens", 0, "a whole number", optional=False)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}: give at most max_tokens, {self.max_tokens}")
+        if self.structured_outputs is None:
+            return
+        if not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise ValueError(
+                f"structured_outputs is {self.structured_outputs!r}: give StructuredOutputsParams"
+            )
+        if self.min_tokens or self.ignore_eos:  # at the end of the form only an end token is left to draw
+            name = "min_tokens" if self.min_tokens else "ignore_eos"
+            raise ValueError(
+                f"{name} is {getattr(self, name)}: structured_outputs decides where the answer ends"
+            )
 
     def _check_whole(
         self, name: str, smallest: int, wanted: str, *, largest: float = math.inf, optional: bool = True
@@ -67,10 +144,26 @@ class SamplingParams:
         if not is_whole and not (optional and value is None):
             raise ValueError(f"{name} is {value!r}: give {wanted}")
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits are changed before a token of this request is chosen."""
+        return bool(self.changed(CHANGES_LOGITS))
+
+    def vocabulary_error(self, vocab_size: int) -> str | None:
+        """Why a model with so many token ids cannot serve it, in one line; None when it can."""
+        for name in ("stop_token_ids", "logit_bias"):
+            if strange := [token for token in getattr(self, name) or () if token >= vocab_size]:
+                return f"{name} has token id {strange[0]}: give ids from 0 to {vocab_size - 1}"
+        return None
+
     def changed(self, names: Sequence[str]) -> list[str]:
         """The names among `names` whose fields do not have their default values."""
         defaults = {each.name: each.default for each in fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_number(value: object) -> bool:

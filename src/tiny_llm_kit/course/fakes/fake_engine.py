@@ -14,6 +14,7 @@ class FakeAnswer:
         self.text, self.tokens, self.sampled = "", [], []
         self.finish_reason: str | None = None
         self.error: str | None = None
+        self.stop_reason: int | str | None = None
         self.engine: FakeEngine | None = None
 
     @property

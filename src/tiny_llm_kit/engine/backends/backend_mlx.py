@@ -72,6 +72,11 @@ def argmax(logits: mx.array) -> mx.array:
     return mx.argmax(logits, axis=-1)
 
 
+def largest(logits: mx.array) -> mx.array:
+    """(R, 1): the largest of each row."""
+    return mx.max(logits, axis=-1, keepdims=True)
+
+
 def as_float32(array: mx.array) -> mx.array:
     return array.astype(mx.float32)
 
@@ -118,7 +123,17 @@ def spread(values: mx.array, ids: mx.array, width: int) -> mx.array:
     return mx.put_along_axis(empty, ids, values, axis=-1)
 
 
-def where(condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
+def take(array: mx.array, ids: mx.array) -> mx.array:
+    """(R, C): the numbers of each row of `array` (R, V) at its `ids` (R, C)."""
+    return mx.take_along_axis(array, ids, axis=-1)
+
+
+def put(array: mx.array, ids: mx.array, values: mx.array) -> mx.array:
+    """A copy of `array` (R, V) with `values` (R, C) at `ids` (R, C); an id that comes twice has equal values."""
+    return mx.put_along_axis(array, ids, values, axis=-1)
+
+
+def where(condition: mx.array, a: mx.array | float, b: mx.array | float) -> mx.array:
     return mx.where(condition, a, b)
 
 

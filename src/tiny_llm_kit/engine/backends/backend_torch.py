@@ -85,6 +85,11 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return torch.argmax(logits, dim=-1)
 
 
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """(R, 1): the largest of each row."""
+    return torch.amax(logits, dim=-1, keepdim=True)
+
+
 def as_float32(array: torch.Tensor) -> torch.Tensor:
     return array.float()
 
@@ -130,7 +135,17 @@ def spread(values: torch.Tensor, ids: torch.Tensor, width: int) -> torch.Tensor:
     return values.new_full((values.shape[0], width), -torch.inf).scatter(-1, ids, values)
 
 
-def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def take(array: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """(R, C): the numbers of each row of `array` (R, V) at its `ids` (R, C)."""
+    return torch.gather(array, -1, ids)
+
+
+def put(array: torch.Tensor, ids: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A copy of `array` (R, V) with `values` (R, C) at `ids` (R, C); an id that comes twice has equal values."""
+    return array.scatter(-1, ids, values)
+
+
+def where(condition: torch.Tensor, a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
     return torch.where(condition, a, b)
 
 

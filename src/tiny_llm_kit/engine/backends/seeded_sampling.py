@@ -6,14 +6,15 @@ Philox (Salmon et al., 2011), on the host. So it does not depend on the other ro
 device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...solution_types import Array, SamplingParams
+from ...solution_types import AnswerSequence, Array, SamplingParams
 from ..backend import Backend
 from .candidate_filter import CandidateFilter
+from .logits_processors import LogitsProcessors
 
 Choice = tuple[
     int, float | None, dict[int, float] | None
@@ -58,21 +59,28 @@ class SeededSampler:
             device,
             candidates,
         )
+        self.processors = LogitsProcessors(backend_module, device)
 
     def __call__(
-        self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
+        self,
+        logits: Array,
+        sampling: Sequence[SamplingParams],
+        positions: Sequence[int],
+        requests: Sequence[AnswerSequence] = (),
     ) -> list[Choice]:
         """One choice per entry of `sampling`; rows of logits after those are padding.
 
-        At most one copy to the device, and one copy back.
+        At most one copy to the device, and one copy back, if no request changes its logits.
 
         Args:
             logits: (R, V), of any floating-point type.
             sampling: `SamplingParams` of each row; None is greedy, and a seed of None is 0.
             positions: of each new token.
+            requests: of each row, see `LogitsProcessors`; empty changes no logits. Log-probabilities stay the model's.
         """
         logits = self.backend_module.as_float32(logits)
-        ids = self.backend_module.argmax(self._perturbed(logits, sampling, positions))
+        changed = self.processors(logits, requests) if requests else logits
+        ids = self.backend_module.argmax(self._perturbed(changed, sampling, positions))
         counts = [None if params is None else params.logprobs for params in sampling]
         wanted = [count for count in counts if count is not None]
         if not wanted:
@@ -85,7 +93,7 @@ class SeededSampler:
     def _perturbed(
         self, logits: Array, sampling: Sequence[SamplingParams], positions: Sequence[int]
     ) -> Array:
-        """The logits whose largest is drawn: temperature, top-k, top-p, noise.
+        """The logits whose largest is drawn: temperature, min-p, top-k, top-p, noise.
 
         Greedy rows are unchanged.
         """
@@ -103,6 +111,8 @@ class SeededSampler:
             host[row, V + 1 :] = [filter_key(params) == key for key in keys]
         columns = self.backend_module.to_array(host, device=self.device)
         logits = logits / columns[:, V : V + 1]
+        if any(params.min_p for params in drawn.values()):
+            logits = self._keep_min_p(logits, drawn)
         for number, key in enumerate(keys, V + 1):
             if self.candidates is not None:
                 rows = [row for row, params in drawn.items() if filter_key(params) == key]
@@ -112,6 +122,15 @@ class SeededSampler:
                 mine = columns[:, number : number + 1] > 0
                 logits = self.backend_module.where(mine, self._filtered(logits, *key), logits)
         return logits + columns[:, :V]
+
+    def _keep_min_p(self, logits: Array, drawn: Mapping[int, SamplingParams]) -> Array:
+        """-inf for tokens with less than `min_p` of the most probable one's probability."""
+        shares = np.zeros((logits.shape[0], 1), np.float32)
+        shares[list(drawn), 0] = [params.min_p for params in drawn.values()]
+        with np.errstate(divide="ignore"):  # the logarithm of 0 keeps all
+            logs = self.backend_module.to_array(np.log(shares), device=self.device)
+        least = self.backend_module.largest(logits) + logs
+        return self.backend_module.where(logits < least, -np.inf, logits)
 
     def _filtered(self, logits: Array, top_k: int | None, top_p: float | None) -> Array:
         """The logits after all filters, each run over all rows, so that its shape stays the same."""

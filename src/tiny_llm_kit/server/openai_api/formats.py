@@ -84,6 +84,7 @@ class CompletionFormat(AnswerFormat):
             "text": piece.text,
             "logprobs": self._logprobs(piece) if self.with_logprobs else None,
             "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, list]:
@@ -119,8 +120,8 @@ class ChatFormat(AnswerFormat):
         self, index: int, name: str, content: dict[str, str], piece: Piece | None = None
     ) -> dict[str, Any]:
         logprobs = {"content": [*map(self._logprob, piece.sampled)]} if piece and self.with_logprobs else None
-        reason = piece and piece.finish_reason
-        return {"index": index, name: content, "logprobs": logprobs, "finish_reason": reason}
+        reasons = {name: piece and getattr(piece, name) for name in ("finish_reason", "stop_reason")}
+        return {"index": index, name: content, "logprobs": logprobs, **reasons}
 
     def _logprob(self, sampled: Sampled) -> dict[str, Any]:
         best = [self._entry(token, value) for token, value in (sampled.top_logprobs or {}).items()]

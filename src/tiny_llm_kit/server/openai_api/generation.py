@@ -7,13 +7,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...solution_types import Piece, RequestStream, SamplingParams, ServingPackage
+from ...solution_types import Piece, RequestStream, SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
 from .formats import AnswerFormat, ChunkEvents
 from .schemas import GenerationBody
 from .service import EngineService
 
+PASSED_ON = (  # to the solution, unless they were left out
+    "stop_token_ids", "min_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "include_stop_str_in_output", "skip_special_tokens",
+)  # fmt: skip
 SMALLEST_TEMPERATURE = 1e-6  # below it only the most probable token has a chance
 TIMED_OUT = "the request took longer than the server allows: ask for fewer tokens, or try again later"
 
@@ -27,6 +31,7 @@ def sampling_params(
         ApiError: a value is out of range.
     """
     temperature = 1.0 if body.temperature is None else body.temperature
+    given = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
     try:
         return names.SamplingParams(
             temperature=temperature if temperature >= SMALLEST_TEMPERATURE else 0.0,
@@ -38,9 +43,33 @@ def sampling_params(
             n=body.n or 1,
             logprobs=logprobs,
             ignore_eos=bool(body.ignore_eos),
+            logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
+            structured_outputs=structured_outputs(names, body),
+            **given,
         )
-    except ValueError as error:
-        raise ApiError(400, str(error)) from None
+    except ValueError as error:  # its first word is the field
+        raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from None
+
+
+def structured_outputs(names: ServingPackage, body: GenerationBody) -> StructuredOutputsParams | None:
+    """What the text has to follow, from either of the two fields that ask for it; None for any text.
+
+    Raises:
+        ApiError: both are given, or "json_schema" comes without a schema.
+        ValueError: vLLM's field has not exactly one form.
+    """
+    form, own = body.response_format, body.structured_outputs
+    if form is not None and form.type != "text" and own is not None:
+        raise ApiError(400, "give response_format or structured_outputs", param="structured_outputs")
+    if own is not None:
+        return names.StructuredOutputsParams(own.json_schema, own.regex, own.json_object)
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return names.StructuredOutputsParams(json_object=True)
+    if form.json_schema is None:
+        raise ApiError(400, "response_format needs json_schema with a schema", param="response_format")
+    return names.StructuredOutputsParams(form.json_schema.json_schema)
 
 
 def check_ready(service: EngineService) -> None:

@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 MOST_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
 MOST_FIELDS = 100  # of a body, known or not
+MOST_BIASES = 1024  # of logits, and of stop tokens
 MOST_PROMPTS = 10_000  # of a completion
 MOST_MESSAGES = MOST_PARTS = 10_000  # of a conversation, and of its messages together
 Text = Annotated[str, Field(min_length=1)]
@@ -15,14 +16,30 @@ TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 # fail_fast: of a list with a million wrong entries the first one is enough.
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-# Known but unsupported parameters may be sent with the value that changes nothing.
-Zero = Annotated[float, Field(ge=0, le=0)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 def too_many(things: str, count: int, most: int) -> PydanticCustomError:
     """The error for a body with more of some things than are ever looked at."""
     context = {"count": count, "things": things, "most": most}
     return PydanticCustomError("too_many", "{count} {things}: give at most {most}", context)
+
+
+def check_biases(biases: Any) -> Any:
+    """Refuse a huge `logit_bias` before each of its entries costs time.
+
+    Raises:
+        PydanticCustomError: it has too many entries.
+    """
+    if isinstance(biases, dict) and len(biases) > MOST_BIASES:
+        raise too_many("biases", len(biases), MOST_BIASES)
+    return biases
+
+
+Biases = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]],
+    BeforeValidator(check_biases),
+]
 
 
 class StrictBody(BaseModel):
@@ -49,6 +66,28 @@ class StreamOptions(StrictBody):
     )
 
 
+class StructuredOutputs(StrictBody):
+    """What the text has to follow, with vLLM's names: one of them."""
+
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
+    regex: str | None = Field(None, description="a regular expression for the whole text")
+    json_object: bool | None = Field(None, description="any JSON object")
+
+
+class NamedSchema(StrictBody):
+    name: str | None = Field(None, description="not used")
+    description: str | None = Field(None, description="not used")
+    strict: bool | None = Field(None, description="not used: the text always follows the schema")
+    json_schema: dict[str, Any] = Field(alias="schema", description="a JSON schema")
+
+
+class ResponseFormat(StrictBody):
+    """OpenAI's way to ask for structured outputs."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = Field(None, description='with the type "json_schema"')
+
+
 class GenerationBody(StrictBody):
     """Fields that both kinds of completions share."""
 
@@ -66,11 +105,21 @@ class GenerationBody(StrictBody):
     ignore_eos: bool | None = Field(None, description="go on after an end token")
     priority: Literal["interactive", "batch"] | None = Field(None, description="default: interactive")
     user: str | None = Field(None, description="accepted, not used")
-    frequency_penalty: Zero | None = Field(None, description="not supported: 0 or nothing")
-    presence_penalty: Zero | None = Field(None, description="not supported: 0 or nothing")
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = Field(
-        None, description="not supported: empty or nothing"
+    frequency_penalty: Penalty | None = Field(None, description="for each time that the answer has the token")
+    presence_penalty: Penalty | None = Field(None, description="for each token that the answer has")
+    repetition_penalty: float | None = Field(None, gt=0, description="of tokens in prompt and answer; 1: off")
+    logit_bias: Biases | None = Field(None, description="added to logits, by token id")
+    min_p: float | None = Field(None, ge=0, le=1, description="least share of the largest probability")
+    min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(
+        None, description="nothing ends the answer before"
     )
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_BIASES, fail_fast=True)] | None = Field(
+        None, description="end the answer, as end tokens do"
+    )
+    include_stop_str_in_output: bool | None = Field(None, description="the stop string belongs to the text")
+    skip_special_tokens: bool | None = Field(None, description="leave them out of the text; default: true")
+    response_format: ResponseFormat | None = Field(None, description="what the text has to follow")
+    structured_outputs: StructuredOutputs | None = Field(None, description="the same, with vLLM's names")
 
 
 def check_prompts(prompt: Any) -> Any:
@@ -94,7 +143,9 @@ class CompletionBody(GenerationBody):
         | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)],
         BeforeValidator(check_prompts),
     ]
-    max_tokens: Count | None = Field(None, description="tokens of an answer, at most; default: 16")
+    max_tokens: Count | None = Field(
+        16, description="tokens of an answer, at most; default: 16; null: the context"
+    )
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="most probable tokens to return")
 
 
@@ -218,6 +269,7 @@ class CompletionChoice(BaseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    stop_reason: int | str | None
 
 
 class CompletionAnswer(BaseModel):
@@ -255,6 +307,7 @@ class ChatChoice(BaseModel):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    stop_reason: int | str | None
 
 
 class ChatAnswer(BaseModel):

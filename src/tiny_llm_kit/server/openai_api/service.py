@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from ...engine.llm import LLM
 from ...engine.llm_engine import LLMEngine
 from ...engine.port import resolve_serving
 from ...model.tokenizer import LONG_TEXT
-from ...solution_types import RequestStream
+from ...solution_types import RequestStream, SamplingParams
 from .errors import ApiError, not_serving, overloaded
 from .return_times import ReturnTimes
 
@@ -167,6 +168,18 @@ class EngineService:
         seconds = self._return_times.refuse(answers, missing)
         return overloaded(f"too many requests are waiting: try again in {seconds} s", seconds)
 
+    @staticmethod
+    def _compile(engine: LLMEngine, params: SamplingParams) -> None:
+        """Compile the grammar of a request before the request is made.
+
+        Raises:
+            ApiError: 400, there is none.
+        """
+        try:
+            engine.compile_grammar(params)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="structured_outputs") from None
+
     async def submit(
         self, prompts: Sequence[Sequence[int]], params: Any, priority: str, fields: Sequence[str]
     ) -> RequestStream:
@@ -185,10 +198,12 @@ class EngineService:
             ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
         """
         engine, requests = self.engine, []
+        if params.structured_outputs is not None:  # a large schema takes as long as a long text
+            await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
         for field, ids in zip(fields, prompts, strict=True):
             requests.append(engine.request(None, ids, params, priority=priority))
             if (error := requests[-1].sequences[0].error) is not None:
-                raise ApiError(400, f"{field}: {error}", param=field.partition("[")[0])
+                raise named_error(error, field, params)
             await asyncio.sleep(0)  # others wait for one prompt, not for hundreds
         try:
             return self.loop.submit(requests)
@@ -196,3 +211,11 @@ class EngineService:
             raise not_serving(error.state) from None
         except self.names.QueueFull:  # others have come while the prompts were encoded
             raise self._refusal(len(prompts) * params.n) from None
+
+
+def named_error(error: str, field: str, params: SamplingParams) -> ApiError:
+    """400 for a request that can never be served: its sampling parameter is named, or else its prompt."""
+    name = error.partition(" ")[0]
+    if hasattr(params, name):
+        return ApiError(400, error, param=name)
+    return ApiError(400, f"{field}: {error}", param=field.partition("[")[0])

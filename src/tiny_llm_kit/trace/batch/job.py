@@ -101,7 +101,8 @@ def make_engine_job(
     engine: LLMEngine, prompts: Sequence[str], template: bool = True, sampling: SamplingParams | None = None
 ) -> BatchJob:
     """A batch on Week 3's engine, whose options limit how many requests run at a time."""
-    start, tokenizer, params = engine.clock(), engine.tokenizer, sampling or engine.names.SamplingParams()
+    start, tokenizer = engine.clock(), engine.tokenizer
+    params = sampling or engine.names.SamplingParams(max_tokens=None)
     texts = rendered_prompts(tokenizer, prompts, template)
     asked = [engine.request(text, tokenizer.encode(text), params) for text in texts]
     sequences = [sequence for request in asked for sequence in request.sequences]

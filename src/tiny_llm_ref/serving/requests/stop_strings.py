@@ -10,31 +10,43 @@ class StopStrings:
 
     Args:
         stop: the strings; without any, all text is passed on at once.
+        include: whether the string that ends the text is passed on too.
+        min_pieces: so many pieces are passed on before a string is looked for; it may begin in them.
+
+    Attributes:
+        found: the string that has ended the text; None before.
     """
 
-    def __init__(self, stop: Sequence[str] = ()):
+    def __init__(self, stop: Sequence[str] = (), *, include: bool = False, min_pieces: int = 0):
         self.stop = tuple(stop)
         if not all(isinstance(word, str) for word in self.stop):
             raise TypeError(f"stop strings are texts, not {self.stop}")
         if "" in self.stop:
             raise ValueError("a stop string is empty: every text would end before it begins")
-        self.found = False
+        self.include, self.min_pieces = include, min_pieces
+        self.found: str | None = None
         self._held = ""
 
     def add(self, piece: str) -> str:
         """Adds a piece, and returns the text that is safe to emit: nothing after a stop string was found."""
-        if self.found:
+        if self.found is not None:
             return ""
         if not self.stop:
             return piece
         text = self._held + piece
-        starts = [text.find(word) for word in self.stop if word in text]
-        if starts:
-            self.found, self._held = True, ""
-            return text[: min(starts)]
+        self.min_pieces -= 1
+        found = self._first(text) if self.min_pieces < 0 else None
+        if found is not None:
+            (start, self.found), self._held = found, ""
+            return text[: start + len(self.found) * self.include]
         held = max((self._overlap(text, word) for word in self.stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
+
+    def _first(self, text: str) -> tuple[int, str] | None:
+        """Where the first string begins, and which one it is; only those that end in the new piece count."""
+        earliest = [(text.find(word, max(0, len(self._held) - len(word) + 1)), word) for word in self.stop]
+        return min((each for each in earliest if each[0] >= 0), key=lambda each: each[0], default=None)
 
     @staticmethod
     def _overlap(text: str, word: str) -> int:

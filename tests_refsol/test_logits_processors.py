@@ -1,0 +1,365 @@
+"""Penalties, bias, bans, min-p and grammars: the formulas, the same in any way to run a request, over HTTP as well.
+
+Oracle: a loop over the vocabulary of one request, written from the formulas of vLLM's documentation.
+"""
+
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import openai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
+from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.server import create_app
+from tiny_llm_ref.serving import SamplingParams, StopStrings, StructuredOutputsParams
+
+BACKENDS = [Port("tiny_llm_ref", name, "cpu") for name in installed_backends()]
+VOCABULARY = 41
+EOS = {7, 9}
+
+
+def changed_by_formula(logits: np.ndarray, params: SamplingParams, prompt, tokens, ends) -> np.ndarray:
+    """One row after all changes, token by token."""
+    row = []
+    for token, logit in enumerate(logits.astype(np.float64)):
+        logit += (params.logit_bias or {}).get(token, 0.0)
+        if len(tokens) < params.min_tokens and token in ends:
+            logit = -math.inf
+        if token in prompt or token in tokens:
+            logit = logit / params.repetition_penalty if logit > 0 else logit * params.repetition_penalty
+        logit -= params.frequency_penalty * tokens.count(token)
+        logit -= params.presence_penalty * (token in tokens)
+        row.append(logit)
+    return np.array(row)
+
+
+ids = st.integers(0, VOCABULARY - 1)
+penalties = st.sampled_from([0.0, -2.0, 0.4, 2.0])
+parameters = st.builds(
+    SamplingParams,
+    max_tokens=st.none(),
+    min_tokens=st.integers(0, 6),
+    presence_penalty=penalties,
+    frequency_penalty=penalties,
+    repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
+    logit_bias=st.none() | st.dictionaries(ids, st.sampled_from([-100.0, -0.3, 0.0, 2.5, 100.0]), max_size=5),
+)
+requests = st.builds(
+    lambda sampling, prompt, tokens: SimpleNamespaceWithHash(
+        sampling=sampling, prompt_tokens=prompt, tokens=tokens, eos_token_ids=EOS, grammar=None
+    ),
+    parameters,
+    st.lists(ids, min_size=1, max_size=9),
+    st.lists(ids, max_size=9),
+)
+
+
+class SimpleNamespaceWithHash(SimpleNamespace):
+    """A request as the runner reads it."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("port", BACKENDS, ids=lambda port: port.name)
+@given(seed=st.integers(0, 10**6), rows=st.lists(requests, min_size=1, max_size=4), padding=st.integers(0, 2))
+@settings(max_examples=80, deadline=None)
+def test_rows_change_as_the_formulas_say_and_rows_of_padding_do_not(port, seed, rows, padding):
+    logits = np.random.default_rng(seed).normal(size=(len(rows) + padding, VOCABULARY)).astype(np.float32) * 3
+    actual = port.numpy(LogitsProcessors(port.backend_module)(port.array(logits), rows))
+    for row, request in enumerate(rows):
+        expected = changed_by_formula(
+            logits[row], request.sampling, request.prompt_tokens, request.tokens, EOS
+        )
+        np.testing.assert_allclose(actual[row], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(actual[len(rows) :], logits[len(rows) :])
+
+
+def test_shapes_are_those_of_the_bucket_and_a_power_of_two(b, rng):
+    """A graph compiler sees one program for each power of two, not one for each length of an answer."""
+    shapes = set()
+    counted = SimpleNamespace(**vars(b.backend_module))
+    counted.put = lambda array, ids, values: shapes.add(tuple(ids.shape)) or array
+    for length in range(1, 40):
+        params = SamplingParams(max_tokens=None, frequency_penalty=1.0)
+        request = SimpleNamespaceWithHash(sampling=params, tokens=list(range(length)), grammar=None)
+        LogitsProcessors(counted)(b.array(rng.normal(size=(8, VOCABULARY))), [request])
+    assert shapes == {(8, columns) for columns in (1, 2, 4, 8, 16, 32, 64)}
+
+
+@pytest.mark.parametrize("least", [0.0, 0.05, 0.5, 1.0])
+def test_min_p_keeps_tokens_with_that_share_of_the_largest_probability(b, rng, least):
+    logits = np.tile(rng.normal(size=30) * 2, (3000, 1))
+    params = SamplingParams(1.3, min_p=least)
+    sampler = SeededSampler(b.sampler, b.backend_module, b.device)
+    drawn = {token for token, *_ in sampler(b.array(logits), [params] * 3000, range(3000))}
+    shares = np.exp((logits[0] - logits[0].max()) / 1.3)
+    assert drawn <= {*np.flatnonzero(shares >= least)}
+    assert least == 0 or drawn >= {*np.flatnonzero(shares >= max(least, 0.05))}
+
+
+# ---- in the engine
+
+PROMPTS = ["What is a KV cache?", "Hello", "Who are you? Who are you?"]
+SMALL = {"block_size": 8, "num_blocks": 60, "max_model_len": 64, "max_num_batched_tokens": 24}
+DIGITS = StructuredOutputsParams(regex="(yes|no), [0-9]{3}")
+PARAMS = [
+    SamplingParams(max_tokens=10, repetition_penalty=2.5, ignore_eos=True),
+    SamplingParams(1.9, max_tokens=10, presence_penalty=1.5, frequency_penalty=0.5, seed=4, min_p=0.001),
+    SamplingParams(max_tokens=10, logit_bias={5: 20.0, 9: -100.0}, min_tokens=9),
+    SamplingParams(max_tokens=10, structured_outputs=DIGITS),
+    SamplingParams(max_tokens=10),
+]
+
+
+@pytest.fixture(scope="module", params=installed_backends())
+def loaded(request):
+    """The shipped model on one port: (port, network, tokenizer)."""
+    port = Port("tiny_llm_ref", request.param, "cpu", "float32")
+    return port, *load_network(port, "tiny-qwen3", "week3")
+
+
+@pytest.fixture
+def make(loaded):
+    return lambda **options: LLM.of(*loaded, **{**SMALL, "enforce_eager": True, **options})
+
+
+def answer(llm, prompt, **params):
+    [output] = llm.generate([prompt], SamplingParams(**params), use_tqdm=False)
+    return output.outputs[0]
+
+
+def key(output) -> tuple:
+    [one] = output.outputs
+    return one.text, one.finish_reason, one.stop_reason
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_batched_tokens": 5, "max_num_seqs": 3},
+        {"policy": "separate"},
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
+        {"num_blocks": 9, "max_num_seqs": 5},
+        {"max_num_seqs": 16},
+    ],
+    ids=["chunks", "separate", "whole", "preemption", "batch"],
+)
+def test_answers_are_the_same_in_any_way_to_run_them(make, options):
+    """Every parameter on every prompt. The second round hits the prefix cache, where the blocks last that long."""
+    alone = make(max_num_seqs=1, enable_prefix_caching=False)
+    template = alone.get_tokenizer().apply_chat_template
+    prompts = [template([{"role": "user", "content": text}]) for text in PROMPTS for _ in PARAMS]
+    params = PARAMS * len(PROMPTS)
+    expected = [key(o) for o in alone.generate(prompts, params, use_tqdm=False)]
+    assert all(len({text for text, *_ in expected[i::5]}) > 1 for i in range(5)), "prompts matter"
+    assert all(expected[i::5] != expected[4::5] for i in range(4)), "each parameter changes answers"
+    llm = make(**options)
+    for _ in range(2):
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        assert [key(o) for o in outputs] == expected
+    preemptions = sum(output.metrics.num_preemptions for output in outputs)
+    assert (preemptions > 0) == (options.get("num_blocks") == 9)
+    assert preemptions or any(output.num_cached_tokens for output in outputs)
+
+
+def test_each_token_of_the_engine_is_that_of_the_formulas(make):
+    llm = make()
+    rows: list[np.ndarray] = []
+    llm.engine.runner.on_logits = lambda _, logits: rows.append(logits[0])
+    for params in (PARAMS[0], PARAMS[2]):
+        rows.clear()
+        [output] = llm.generate([PROMPTS[2]], params, use_tqdm=False)
+        tokens, prompt = output.outputs[0].token_ids, output.prompt_token_ids
+        ends = set() if params.ignore_eos else llm.get_tokenizer().eos_token_ids
+        for count, token in enumerate(tokens):
+            expected = changed_by_formula(rows[count], params, set(prompt), tokens[:count], ends)
+            assert token == expected.argmax()
+        assert len(tokens) >= 9
+
+
+def test_where_an_answer_ends_and_why(make):
+    """`LLM` with the answer to one prompt as its own oracle: its tokens and its text."""
+    llm, prompt = make(), "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    free = answer(llm, prompt, max_tokens=None)
+    text, tokens = free.text, list(free.token_ids)
+    assert (free.finish_reason, free.stop_reason) == ("stop", None) and len(tokens) > 6
+    third = tokens[2]
+    first = tokens.index(third)
+    cut = answer(llm, prompt, stop_token_ids=[third])
+    assert (cut.finish_reason, cut.stop_reason, list(cut.token_ids)) == ("stop", third, tokens[:first])
+    decode = llm.get_tokenizer().decode
+    assert cut.text == decode(tokens[:first])
+    kept = answer(llm, prompt, stop_token_ids=[third], include_stop_str_in_output=True)
+    assert kept.text == decode(tokens[: first + 1]) and list(kept.token_ids) == tokens[:first]
+    word = text[4:7]
+    stopped = answer(llm, prompt, stop=[word, "never comes"])
+    assert (stopped.text, stopped.stop_reason) == (text[: text.index(word)], word)
+    stopped = answer(llm, prompt, stop=word, include_stop_str_in_output=True)
+    assert stopped.text == text[: text.index(word) + 3]
+    longer = answer(llm, prompt, max_tokens=40, min_tokens=len(tokens) + 3)
+    assert len(longer.token_ids) >= len(tokens) + 3 and list(longer.token_ids[: len(tokens)]) == tokens
+    past = answer(llm, prompt, stop=word, min_tokens=len(tokens), max_tokens=len(tokens))
+    assert (past.text, past.finish_reason) == (text, "length"), "no stop string before min_tokens"
+
+
+def test_special_tokens_are_text_if_that_is_wanted(make):
+    llm = make()
+    [end] = llm.get_tokenizer().encode("<|im_end|>")
+    bias = {"logit_bias": {end: 100}, "ignore_eos": True, "max_tokens": 2}
+    assert answer(llm, "Hello", **bias).text == ""
+    assert answer(llm, "Hello", skip_special_tokens=False, **bias).text == 2 * "<|im_end|>"
+
+
+def test_without_max_tokens_the_context_is_the_limit(make):
+    assert len(answer(make(), "Hello", ignore_eos=True).token_ids) == 16
+    endless = answer(make(), [5] * 10, ignore_eos=True, max_tokens=None)
+    assert (len(endless.token_ids), endless.finish_reason) == (64 - 10, "length")
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+@pytest.mark.parametrize(("least", "text"), [(0, "a"), (2, "abc"), (3, "abcabc"), (9, "abcabcabc")])
+def test_a_stop_string_counts_when_it_ends_after_min_pieces(cut, least, text):
+    """Pieces of three characters; "bc" and "ca" end in the first, second or third of them."""
+    stop = StopStrings(["bc"], min_pieces=least)
+    pieces = ["abc", "abc", "abc"]
+    found = "".join(stop.add(piece) for piece in pieces) + stop.finish()
+    assert found == {0: "a", 2: "abcabca", 3: "abcabcabc", 9: "abcabcabc"}[least]
+    letters = StopStrings(["bc"], include=True)
+    assert "".join(letters.add(letter) for letter in "abcabc"[:cut]) + letters.finish() == "abc"[:cut]
+
+
+# ---- structured outputs
+
+SCHEMAS = [
+    {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "y"]}},
+        "required": ["a", "b"],
+    },
+    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 3},
+    {"type": "object", "properties": {"c": {"type": "string", "maxLength": 4}}, "required": ["c"]},
+    {"anyOf": [{"const": None}, {"type": "array", "items": {"const": "d"}, "minItems": 1, "maxItems": 2}]},
+]
+CLOSED = [{"additionalProperties": False, **each} if "properties" in each else each for each in SCHEMAS]
+
+
+def is_valid(value, number: int) -> bool:
+    """By hand: no validator of JSON schemas is installed."""
+    if number == 0:
+        return value.keys() == {"a", "b"} and type(value["a"]) is bool and value["b"] in ("x", "y")
+    if number == 1:
+        return 2 <= len(value) <= 3 and all(type(each) is int and 0 <= each <= 9 for each in value)
+    if number == 2:
+        return value.keys() == {"c"} and isinstance(value["c"], str) and len(value["c"]) <= 4
+    return value in (None, ["d"], ["d", "d"])
+
+
+@pytest.mark.parametrize("number", range(len(CLOSED)))
+def test_every_answer_follows_its_schema(make, number):
+    """Greedy and at high temperatures, where the model alone would hardly ever write JSON."""
+    form = StructuredOutputsParams(json=CLOSED[number])
+    heats = [0.0, 1.0, 2.0, 5.0]
+    params = [SamplingParams(t, max_tokens=60, seed=7, structured_outputs=form, n=2) for t in heats]
+    outputs = make(max_model_len=128).generate(["Answer in JSON: "] * 4, params, use_tqdm=False)
+    for one in (one for output in outputs for one in output.outputs):
+        assert (one.finish_reason, one.error) == ("stop", None), one
+        assert is_valid(json.loads(one.text), number), one.text
+
+
+def test_an_answer_that_is_cut_off_says_length_and_is_a_beginning(make):
+    form = StructuredOutputsParams(regex="[0-9]{12}")
+    cut = answer(make(), "Hello", max_tokens=5, structured_outputs=form)
+    assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,11}", cut.text)
+
+
+@pytest.mark.parametrize(
+    "form", [{"json": '{"type": 7}'}, {"json": "{"}, {"regex": "("}, {"regex": "a" * 10**6}]
+)
+def test_a_form_without_a_grammar_is_the_error_of_its_request_alone(make, form):
+    bad = SamplingParams(structured_outputs=StructuredOutputsParams(**form))
+    failed, served = make().generate(["Hello", "Hello"], [bad, SamplingParams(max_tokens=2)], use_tqdm=False)
+    assert failed.error.startswith("structured_outputs has no grammar: ") and "\n" not in failed.error
+    assert served.error is None and served.outputs[0].text
+
+
+# ---- over HTTP, with the official client
+
+
+@pytest.fixture(scope="module")
+def client():
+    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+    made = port, *load_network(port, "tiny-qwen3", "week3")
+    options = {**SMALL, "max_model_len": 128, "enforce_eager": True}
+    LLM.of(*made, **options).generate(
+        [[5]], use_tqdm=False
+    )  # MLX's arrays belong to the thread that evaluates first
+    with BackgroundServer(create_app(lambda: LLM.of(*made, **options))) as server:
+        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def test_every_field_reaches_the_engine_over_http(client, make, loaded):
+    if loaded[0].name != installed_backends()[0]:
+        return  # the server runs one port
+    llm = make(max_model_len=128)
+    fields = [
+        {"presence_penalty": 1.5, "frequency_penalty": 1.0},
+        {"repetition_penalty": 1.8},
+        {"logit_bias": {"5": 5.5}},
+        {"min_tokens": 14, "stop_token_ids": [300, 301]},
+        {"stop": "a", "include_stop_str_in_output": True},
+        {"skip_special_tokens": False, "logit_bias": {"3227": 100}, "ignore_eos": True},
+        {"top_k": -1, "min_p": 0.3, "temperature": 1.5, "seed": 5},
+    ]
+    ours = {
+        "repetition_penalty",
+        "min_tokens",
+        "stop_token_ids",
+        "include_stop_str_in_output",
+        "min_p",
+        "ignore_eos",
+    }
+    ours |= {"top_k", "skip_special_tokens"}
+    for wanted in fields:
+        body = {name: value for name, value in wanted.items() if name not in ours}
+        body = {"model": "tiny-qwen3", "prompt": "Hello", "max_tokens": 14, "temperature": 0, **body}
+        extra = {name: value for name, value in wanted.items() if name in ours}
+        [choice] = client.completions.create(**body, extra_body=extra).choices
+        own = {**wanted, "logit_bias": {int(k): v for k, v in wanted.get("logit_bias", {}).items()} or None}
+        expected = answer(llm, "Hello", **{"max_tokens": 14, **own})
+        assert (choice.text, choice.stop_reason) == (expected.text, expected.stop_reason), wanted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_reason_and_a_schema_in_chats(client, stream):
+    asked = {"model": "tiny-qwen3", "messages": [{"role": "user", "content": "Hello"}], "stream": stream}
+    schema = {"name": "pair", "schema": CLOSED[0], "strict": True}
+    form = {"type": "json_schema", "json_schema": schema}
+
+    def ask(**options) -> tuple:
+        made = client.chat.completions.create(**asked, **options)
+        if not stream:
+            [choice] = made.choices
+            return choice.message.content, choice.finish_reason, choice.stop_reason
+        choices = [chunk.choices[0] for chunk in made]
+        text = "".join(choice.delta.content or "" for choice in choices)
+        return text, choices[-1].finish_reason, choices[-1].stop_reason
+
+    text, finish, reason = ask(response_format=form)
+    assert (finish, reason) == ("stop", None) and is_valid(json.loads(text), 0)
+    assert ask(response_format=form, max_tokens=2)[1] == "length"
+    text, finish, _ = ask(extra_body={"structured_outputs": {"regex": "(yes|no), [0-9]{3}"}})
+    assert finish == "stop" and re.fullmatch("(yes|no), [0-9]{3}", text)
+    assert ask(response_format={"type": "json_object"}, max_tokens=1)[0].startswith("{")
+    whole, finish, reason = ask(response_format={"type": "text"}, temperature=0)
+    assert (finish, reason) == ("stop", None)
+    assert ask(stop=whole[3:6], temperature=0)[1:] == ("stop", whole[3:6])
