@@ -349,4 +349,4 @@ def test_an_interrupted_run_ends_held_children(make):
 def test_a_prompt_that_never_fits_has_its_reason_in_every_answer(make):
     [output] = make().generate([[1] * 300], replace(WARM, n=3))
     assert [answer.finish_reason for answer in output.outputs] == ["error"] * 3
-    assert "max_seq_len" in output.error
+    assert "max_model_len" in output.error
