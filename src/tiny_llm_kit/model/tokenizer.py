@@ -62,14 +62,18 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Special tokens that a chat template wrote into the text become single ids."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Special tokens that a chat template wrote into the text become single ids.
+
+        Args:
+            add_special_tokens: whether the tokenizer may put its own before the text.
+        """
         # A lone surrogate (from bytes on a command line, or a client's JSON) is not text: U+FFFD, as in decoding.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         plain = self._encode(text, False)
         # A chat template has added begin-of-text already; a second one would be noise to the model.
         is_rendered = plain[: len(self._begin)] == self._begin
-        return plain if is_rendered else self._encode(text, True)
+        return plain if is_rendered or not add_special_tokens else self._encode(text, True)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         if len(text) < LONG_TEXT:
@@ -78,12 +82,12 @@ class Tokenizer:
         [encoding] = self._bpe.encode_batch([text], add_special_tokens=add_special_tokens)
         return encoding.ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; special tokens are left out."""
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids; special tokens are left out, or are text too."""
         if not self._has_pieces:
-            return self._bpe.decode(list(ids), skip_special_tokens=True)
+            return self._bpe.decode(list(ids), skip_special_tokens=skip_special_tokens)
         # If one byte is broken, the library replaces the whole run of bytes, valid characters included.
-        stream = self.detokenizer()
+        stream = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return "".join([*map(stream.add, ids), stream.finish()])
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> StreamDetokenizer:

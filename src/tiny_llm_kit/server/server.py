@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -26,7 +27,8 @@ from .openai_api.generation import Generation, check_body, check_ready, sampling
 from .openai_api.guard import Guard
 from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics
-from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of
+from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
+from .openai_api.request_ids import RequestIds
 from .openai_api.service import EngineService, ServerOptions
 from .openai_api.step_budget import StepBudget
 from .openai_api.stepped_route import SteppedRoute
@@ -87,6 +89,7 @@ def create_app(
         max_body_bytes=options.max_body_bytes,
         allowed_hosts=options.allowed_hosts,
     )
+    app.add_middleware(RequestIds, on_refusal=metrics.count_refusal)
     add_error_handlers(app)
     add_probes(app, metrics)
     add_models(app)
@@ -116,6 +119,12 @@ def service_of(request: Request) -> EngineService:
 def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
     """Add the probes for liveness and readiness, and the metrics."""
 
+    @app.get("/version", responses={401: WRONG})
+    async def version() -> schemas.Version:
+        return schemas.Version(version=metadata.version("tiny-llm"))
+
+    @app.get("/ping", responses={503: WRONG})
+    @app.post("/ping", include_in_schema=False)
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
         """200 unless the engine is dead."""
@@ -142,7 +151,7 @@ def add_models(app: FastAPI) -> None:
     def card(request: Request) -> schemas.ModelCard:
         service = service_of(request)
         name, limit = service.options.model_name, service.engine.max_model_len
-        return schemas.ModelCard(id=name, created=service.created, max_model_len=limit)
+        return schemas.ModelCard(id=name, root=name, created=service.created, max_model_len=limit)
 
     @app.get("/v1/models", responses={401: WRONG, 503: WRONG})
     async def models(request: Request) -> schemas.ModelList:
@@ -163,8 +172,12 @@ def add_models(app: FastAPI) -> None:
         if body.messages is not None:
             ids = await chat_ids(service, body.messages, body.add_generation_prompt)
         else:
-            [ids] = await prompt_ids(service, [body.prompt])
+            [ids] = await prompt_ids(service, [body.prompt], body.add_special_tokens is not False)
         return schemas.TokenizeAnswer(count=len(ids), max_model_len=limit, tokens=ids)
+
+    @app.post("/detokenize", responses={**ERRORS, 503: WRONG})
+    async def detokenize(request: Request, body: schemas.DetokenizeBody) -> schemas.DetokenizeAnswer:
+        return schemas.DetokenizeAnswer(prompt=await text_of(service_of(request), body.tokens))
 
 
 def add_completions(app: FastAPI) -> None:

@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .request_ids import HEADER
+
 LOG = logging.getLogger("tiny_llm.server")
 # Not sent to clients: an exception's text may name files of this machine.
 INTERNAL = "the server failed on this request; its log says why"
@@ -96,10 +98,14 @@ def of_validation(error: RequestValidationError) -> ApiError:
     field = next((str(part) for part in first["loc"] if part not in ("body", "path", "query")), None)
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is not valid JSON")
+    if first["type"] == "not_supported":
+        return ApiError(400, first["msg"], param=field or first["ctx"]["field"])
     if field is None and first["type"] == "too_many":
         return ApiError(400, first["msg"])
     if field is None:
         return ApiError(400, "send a JSON object, with the header Content-Type: application/json")
+    if first["type"] == "not_read":  # a message
+        return ApiError(400, f"{field}[{first['loc'][-1]}]: {first['msg']}", param=field)
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter {field}: leave it out", param=field)
     return ApiError(400, f"{field}: {first['msg']}", param=field)
@@ -126,8 +132,10 @@ def add_error_handlers(app: FastAPI) -> None:
             request.app.state.service.failure = error
             error = unavailable("the server is not complete", None)
         elif not isinstance(error, ApiError):
-            LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-            error = ApiError(500, INTERNAL, "server_error")
+            request_id = request.scope["request_id"]
+            LOG.error("%s %s failed (%s)", request.method, request.url.path, request_id, exc_info=error)
+            # The framework sends this answer itself, outside all middleware.
+            error = ApiError(500, INTERNAL, "server_error", headers={HEADER: request_id})
         return error.response()
 
     for kind in (ApiError, RequestValidationError, HTTPException, NotImplementedError, Exception):

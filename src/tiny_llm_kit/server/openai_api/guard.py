@@ -12,7 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
 
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics"})  # for probes, and a page that asks for the key
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/ping", "/ready", "/metrics"}
+)  # for probes, and a page that asks for the key
 BODY_SECONDS = 30.0
 
 

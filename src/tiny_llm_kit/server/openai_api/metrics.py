@@ -28,7 +28,11 @@ HISTOGRAMS = {
     "iteration_tokens_total": ("tokens that a step computed", STEP_TOKENS),
     "request_prompt_tokens": ("tokens of a prompt", TOKENS),
     "request_generation_tokens": ("tokens of an answer", TOKENS),
+    "request_params_max_tokens": ("max_tokens of a request that has it", TOKENS),
+    "request_prefill_kv_computed_tokens": ("tokens of a prompt that were not in the prefix cache", TOKENS),
+    "request_time_per_output_token_seconds": ("mean time between two tokens of an answer", BETWEEN),
 }
+CACHE_OPTIONS = ("block_size", "enable_prefix_caching", "gpu_memory_utilization")
 COUNTERS = {
     "prompt_tokens": "tokens of prompts",
     "generation_tokens": "tokens of answers",
@@ -86,6 +90,12 @@ class EngineMetrics:
             ["model_name", "finished_reason"],
             registry=self._registry,
         )
+        self._refusals = Counter(
+            "tiny_llm:refused_requests",
+            "requests that were answered with 4xx or 503",
+            ["model_name", "status"],
+            registry=self._registry,
+        )
         ProcessCollector(registry=self._registry)
 
     def _made(self, kind: type, name: str, about: str, **options: Any) -> Any:
@@ -109,6 +119,14 @@ class EngineMetrics:
         )
         for name, about, value in gauges:
             self._made(Gauge, name, about).set_function(value)
+        options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
+        cache = {"num_gpu_blocks": str(engine.allocator.num_blocks), **options}
+        name, about = "vllm:cache_config_info", "options of the KV cache, as labels"
+        Gauge(name, about, [*cache], registry=self._registry).labels(**cache).set(1)
+
+    def count_refusal(self, status: int) -> None:
+        """Count an answer with this status of HTTP."""
+        self._refusals.labels(self._label, str(status)).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format, of type `CONTENT_TYPE_LATEST`."""
@@ -155,6 +173,11 @@ class EngineMetrics:
         self._ends.labels(self._label, sequence.finish_reason).inc()
         self._observe("request_prompt_tokens", sequence.num_prompt_tokens)
         self._observe("request_generation_tokens", len(sequence.tokens))
+        self._observe("request_prefill_kv_computed_tokens", sequence.num_prompt_tokens - sequence.num_cached)
+        if sequence.sampling.max_tokens is not None:
+            self._observe("request_params_max_tokens", sequence.sampling.max_tokens)
+        if (tpot := times.tpot(len(sequence.tokens))) is not None:
+            self._observe("request_time_per_output_token_seconds", tpot)
         for name, start, end in times.spans():
             if start is not None and end is not None:
                 self._observe(name, end - start)

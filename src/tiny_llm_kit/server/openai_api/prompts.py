@@ -1,6 +1,7 @@
 """The prompts of a request as token ids. They are counted and measured before anything is encoded."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...model.files import CheckpointError
@@ -23,8 +24,13 @@ def names_of(field: str, count: int) -> list[str]:
     return [field] if count == 1 else [f"{field}[{index}]" for index in range(count)]
 
 
-async def prompt_ids(service: EngineService, prompts: list[Any]) -> list[list[int]]:
+async def prompt_ids(
+    service: EngineService, prompts: list[Any], add_special_tokens: bool = True
+) -> list[list[int]]:
     """Token ids of prompts that are texts; those that are ids already stay as they are.
+
+    Args:
+        add_special_tokens: whether a text may begin with the tokenizer's begin-of-text.
 
     Raises:
         ApiError: 400, a text cannot fit into the context.
@@ -34,6 +40,8 @@ async def prompt_ids(service: EngineService, prompts: list[Any]) -> list[list[in
     for name, text in zip(names_of("prompt", len(prompts)), prompts, strict=True):
         check_length(service, name, len(text))
     encode = service.engine.tokenizer.encode
+    if not add_special_tokens:
+        encode = partial(encode, add_special_tokens=False)
     return await service.with_texts(sum(map(len, prompts)), lambda: [*map(encode, prompts)])
 
 
@@ -56,6 +64,18 @@ async def chat_ids(
         return await service.with_texts(length + TURN * len(turns), encoded)
     except CheckpointError:
         raise ApiError(400, "the model has no chat template for these messages", param="messages") from None
+
+
+async def text_of(service: EngineService, tokens: Sequence[int]) -> str:
+    """The text of token ids, with their special tokens.
+
+    Raises:
+        ApiError: 400, the tokenizer does not have one of them.
+    """
+    tokenizer = service.engine.tokenizer
+    if (largest := max(tokens, default=0)) >= service.engine.runner.vocab_size:
+        raise ApiError(400, f"tokens: {largest} is not of this model", param="tokens")
+    return await service.with_texts(len(tokens), lambda: tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def check_length(service: EngineService, name: str, characters: int) -> None:

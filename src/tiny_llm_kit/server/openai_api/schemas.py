@@ -1,12 +1,16 @@
 """Bodies of requests and responses: OpenAI's parameters that this server has, vLLM's and our additions."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from . import known_fields
+
 MOST_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
+OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image_embeds")
 MOST_FIELDS = 100  # of a body, known or not
 MOST_BIASES = 1024  # of logits, and of stop tokens
 MOST_PROMPTS = 10_000  # of a completion
@@ -43,24 +47,29 @@ Biases = Annotated[
 
 
 class StrictBody(BaseModel):
-    """A JSON object: no unknown names, no text instead of a number, no NaN."""
+    """A JSON object: no unknown names, no text instead of a number, no NaN; of known fields, what changes nothing."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    known: ClassVar[Mapping[str, known_fields.Values]] = {}
+    prefix: ClassVar[str] = ""  # of a field's name in errors
 
     @model_validator(mode="before")
     @classmethod
     def check_size(cls, body: Any) -> Any:
-        """Refuse a huge body before each of its parts costs time.
+        """Refuse a huge body before each of its parts costs time; leave known fields out that change nothing.
 
         Raises:
-            PydanticCustomError: it has too many fields.
+            PydanticCustomError: it has too many fields, or a known field that is not supported.
         """
-        if isinstance(body, dict) and len(body) > MOST_FIELDS:
+        if not isinstance(body, dict):
+            return body
+        if len(body) > MOST_FIELDS:
             raise too_many("fields", len(body), MOST_FIELDS)
-        return body
+        return known_fields.without_known(body, cls.known, cls.model_fields, cls.prefix)
 
 
 class StreamOptions(StrictBody):
+    known, prefix = known_fields.STREAM, "stream_options."
     include_usage: bool | None = Field(
         None, description="one more chunk at the end, with the numbers of tokens"
     )
@@ -136,6 +145,7 @@ def check_prompts(prompt: Any) -> Any:
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
+    known = known_fields.GENERATION | known_fields.COMPLETION
     prompt: Annotated[
         str
         | TokenIds
@@ -157,12 +167,38 @@ class TextPart(BaseModel):
     text: str
 
 
+def why_not_read(message: dict[str, Any]) -> str | None:
+    """Why a message of OpenAI's API is not supported here, in one line; None for others."""
+    role, content = message.get("role"), message.get("content")
+    if role in ("tool", "function"):
+        return f"the role {role} is not supported: no tools are called here"
+    if content is None:
+        return f"content is {'null' if 'content' in message else 'missing'}: give a text"
+    parts = (
+        [part.get("type") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    )
+    other = next((kind for kind in parts if kind in OTHER_PARTS), None)
+    return other and f"a part of type {other} is not supported: give texts"
+
+
 class Message(BaseModel):
     """A turn of a conversation. Further fields, as clients send them back with an answer, are not used."""
 
     model_config = ConfigDict(strict=True)
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_known(cls, message: Any) -> Any:
+        """Refuse what OpenAI's API has and this server does not, with the reason.
+
+        Raises:
+            PydanticCustomError: of such a message.
+        """
+        if isinstance(message, dict) and (why := why_not_read(message)):
+            raise PydanticCustomError("not_read", "{why}", {"why": why})
+        return message
 
     def rendered(self) -> dict[str, str]:
         """The message for chat templates: "developer" is OpenAI's newer name for "system"."""
@@ -196,6 +232,7 @@ Messages = Annotated[
 class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
+    known = known_fields.GENERATION | known_fields.CHAT
     messages: Messages
     max_completion_tokens: Count | None = Field(
         None, description="tokens of an answer, at most; default: the context"
@@ -208,9 +245,11 @@ class ChatBody(GenerationBody):
 class TokenizeBody(StrictBody):
     """`POST /tokenize`: a text, or a conversation."""
 
+    known = known_fields.TOKENIZE
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
+    add_special_tokens: bool | None = Field(None, description="of a text: begin-of-text too; default: true")
     add_generation_prompt: bool = Field(
         True, description="of a conversation: end where the assistant's turn begins"
     )
@@ -220,6 +259,21 @@ class TokenizeAnswer(BaseModel):
     count: int
     max_model_len: int
     tokens: list[int]
+
+
+class DetokenizeBody(StrictBody):
+    """`POST /detokenize`: token ids, whose text has their special tokens too."""
+
+    model: str | None = None
+    tokens: list[TokenId] = Field(fail_fast=True)
+
+
+class DetokenizeAnswer(BaseModel):
+    prompt: str
+
+
+class Version(BaseModel):
+    version: str
 
 
 class BudgetBody(StrictBody):
@@ -236,6 +290,7 @@ class ModelCard(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "tiny-llm"
+    root: str  # whose tokenizer `vllm bench serve` takes
     max_model_len: int
 
 

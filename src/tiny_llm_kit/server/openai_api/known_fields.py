@@ -1,0 +1,123 @@
+"""Fields of OpenAI's and vLLM's requests that this server does not have, with the values that change nothing.
+
+Clients spell defaults out. Such a field is accepted; any other value of it is refused as not supported, and a name that
+neither API has as unknown. null stands for the default everywhere.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+Values = tuple[Any, ...]
+ANYTHING: Values = (...,)  # of a field that changes no answer, whatever it is
+
+GENERATION: dict[str, Values] = {
+    # for whoever runs the server
+    "metadata": ANYTHING,
+    "safety_identifier": ANYTHING,
+    "prompt_cache_key": ANYTHING,
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "priority": (0,),
+    "vllm_xargs": ({},),
+    "kv_transfer_params": (),
+    "cache_salt": (),
+    # how tokens are chosen
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_p": (0,),
+    "use_beam_search": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    # where the answer ends, and what belongs to it
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "logprob_token_ids": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+}
+COMPLETION: dict[str, Values] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "add_special_tokens": (True,),
+}
+TEMPLATE: dict[str, Values] = {
+    "tools": ([],),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+}
+CHAT: dict[str, Values] = {
+    **TEMPLATE,
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (False, True),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": ("none",),
+    "include_reasoning": (True,),
+    "verbosity": ("medium",),
+    "echo": (False,),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
+    "documents": ([],),
+}
+STREAM: dict[str, Values] = {"continuous_usage_stats": (False,), "include_obfuscation": (False,)}
+TOKENIZE: dict[str, Values] = {**TEMPLATE, "return_token_strs": (False,)}
+
+
+def changes_nothing(value: Any, values: Values) -> bool:
+    """Whether a field with this value can be left out: null, one of the values, or any if it is `ANYTHING`."""
+    if value is None or values is ANYTHING:
+        return True
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
+def without_known(
+    body: Mapping[str, Any], known: Mapping[str, Values], supported: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+    """The body without the known fields that change nothing.
+
+    Args:
+        known: a table from above.
+        supported: fields of the schema; it judges their other values.
+        prefix: of names in errors, for an object inside the body.
+
+    Raises:
+        PydanticCustomError: a known field has another value, and the schema has no such field.
+    """
+    kept = {}
+    for name, value in body.items():
+        if name not in known:
+            kept[name] = value
+        elif not changes_nothing(value, known[name]):
+            if name not in supported:
+                raise not_supported(prefix + name, known[name])
+            kept[name] = value
+    return kept
+
+
+def not_supported(field: str, values: Values) -> PydanticCustomError:
+    """The error for a known field with a value that would change the answer."""
+    instead = "".join(f", or send {json.dumps(value)}" for value in values[:1])
+    context = {"field": field, "instead": instead}
+    return PydanticCustomError("not_supported", "not supported: {field}: leave it out{instead}", context)

@@ -1,0 +1,273 @@
+"""What clients of vLLM and OpenAI send to the server: benchmark payloads, fields that change nothing, probes."""
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api.known_fields import ANYTHING, CHAT, COMPLETION, GENERATION
+from tiny_llm_kit.server.server import ServerOptions, create_app
+
+ENGINE = {"max_model_len": 128, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
+HELLO = [{"role": "user", "content": "Hello"}]
+PATHS = {"prompt": "/v1/completions", "messages": "/v1/chat/completions"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BackgroundServer]:
+    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+    app = create_app(
+        lambda: LLM.of(port, *load_network(port, "tiny-qwen3", "week3"), **ENGINE),
+        ServerOptions(api_key="secret"),
+    )
+    with BackgroundServer(app) as started:
+        yield started
+
+
+def send(server, method, path, body=None, **headers) -> tuple[int, http.client.HTTPMessage, str]:
+    """A request as it is written here: status, headers and text of the answer."""
+    connection = server.connection()
+    fields = {"Content-Type": "application/json", "Authorization": "Bearer secret", **headers}
+    connection.request(method, path, None if body is None else json.dumps(body), fields)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers, text
+
+
+def ask(server, **body) -> tuple[int, dict]:
+    """A completion or an answer to a conversation, as the body has a prompt or messages."""
+    [path] = [path for field, path in PATHS.items() if field in body]
+    status, _, text = send(server, "POST", path, {"max_tokens": 2, "temperature": 0, **body})
+    return status, json.loads(text)
+
+
+# ---- `vllm bench serve`
+
+# The fields of vllm/benchmarks/lib/endpoint_request_func.py, and those that options of sampling add to them.
+STREAMED = {"model": "tiny-qwen3", "stream": True, "stream_options": {"include_usage": True}}
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+BENCHMARK = {
+    "completions": {"prompt": "Hello", "repetition_penalty": 1.0, "max_tokens": 6, "logprobs": None},
+    "chat": {"messages": PARTS, "max_completion_tokens": 6},
+}
+ADDED = {"temperature": 0.0, "min_p": 0.0, "top_k": -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+
+
+@pytest.mark.parametrize("kind", BENCHMARK)
+@pytest.mark.parametrize("added", [{}, ADDED], ids=["plain", "sampling"])
+def test_the_payloads_of_vllms_benchmark_are_answered(server, kind, added):
+    body = {**BENCHMARK[kind], **STREAMED, "ignore_eos": True, **added}
+    [path] = [path for field, path in PATHS.items() if field in body]
+    status, headers, text = send(server, "POST", path, body, **{"x-request-id": "bench-1f-0"})
+    assert status == 200, text
+    assert headers["X-Request-Id"] == "bench-1f-0"
+    *events, done = text.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert any(chunk["choices"] for chunk in chunks) and not chunks[-1]["choices"]
+    assert chunks[-1]["usage"]["completion_tokens"] == 6 and chunks[-1]["usage"]["prompt_tokens"] > 0
+
+
+def test_what_vllms_benchmark_asks_before_it_begins(server):
+    """The name of the model and of its tokenizer; and whether client and server cut texts the same way."""
+    [model] = json.loads(send(server, "GET", "/v1/models")[2])["data"]
+    assert model["id"] == model["root"] == "tiny-qwen3"
+    name, text = {"model": "tiny-qwen3"}, "Chunked prefill, é and 日本"
+    body = {**name, "prompt": text, "add_special_tokens": False}
+    tokens = json.loads(send(server, "POST", "/tokenize", body)[2])["tokens"]
+    assert json.loads(send(server, "POST", "/detokenize", {**name, "tokens": tokens})[2]) == {"prompt": text}
+
+
+# ---- known fields
+
+
+def last_values(table) -> dict:
+    """Of each field of a table the last value that changes nothing."""
+    return {
+        name: {"any": 1} if values is ANYTHING else values[-1] if values else None
+        for name, values in table.items()
+    }
+
+
+@pytest.mark.parametrize("shape", ["prompt", "messages"])
+def test_known_fields_are_accepted_where_they_change_nothing(server, shape):
+    """Every row of the tables at its last value and as null: together, in one request."""
+    table = GENERATION | (COMPLETION if shape == "prompt" else CHAT)
+    asked = {"prompt": "Hello"} if shape == "prompt" else {"messages": HELLO}
+    status, plain = ask(server, **asked)
+    assert status == 200
+    for fields in (last_values(table), dict.fromkeys(table)):
+        status, found = ask(server, **fields, **asked)
+        assert status == 200, found
+        assert found["usage"] == plain["usage"]
+        assert found["choices"] == plain["choices"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"best_of": 1}, {"echo": False}, {"suffix": ""}, {"metadata": {"a": "b"}}, {"store": False},
+        {"service_tier": "auto"}, {"repetition_penalty": 1}, {"min_p": 0}, {"response_format": {"type": "text"}},
+        {"priority": 0}, {"stream": True, "stream_options": {"continuous_usage_stats": False}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_completion_with_a_field_that_changes_nothing(server, fields):
+    path, body = PATHS["prompt"], {"prompt": "Hello", "max_tokens": 1, **fields}
+    status, _, text = send(server, "POST", path, body)
+    assert status == 200, text
+
+
+def test_tools_may_be_named_if_there_are_none(server):
+    none = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
+    assert ask(server, messages=HELLO, **none)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"prompt": "a", "best_of": 2}, "best_of", "not supported: best_of: leave it out, or send 1"),
+        ({"prompt": "a", "best_of": True}, "best_of", "not supported: best_of"),
+        ({"prompt": "a", "echo": True}, "echo", "not supported: echo: leave it out, or send false"),
+        ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", "not supported: prompt_logprobs: leave it out"),
+        ({"prompt": "a", "priority": 1}, "priority", "'interactive' or 'batch'"),
+        ({"prompt": "a", "tools": []}, "tools", "unknown parameter tools: leave it out"),
+        ({"prompt": "a", "best_off": 1}, "best_off", "unknown parameter best_off: leave it out"),
+        ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not supported: tools"),
+        ({"messages": HELLO, "modalities": ["audio"]}, "modalities", 'leave it out, or send ["text"]'),
+        (
+            {"messages": HELLO, "stream": True, "stream_options": {"continuous_usage_stats": True}},
+            "stream_options", "not supported: stream_options.continuous_usage_stats",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_values_of_known_fields_are_not_supported(server, fields, param, says):
+    status, found = ask(server, **fields)
+    assert status == 400 and says in found["error"]["message"], found
+    assert found["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "tool", "content": "5", "tool_call_id": "x"}, "the role tool is not supported"),
+        ({"role": "function", "content": "5"}, "the role function is not supported"),
+        ({"role": "user", "content": None}, "content is null: give a text"),
+        ({"role": "assistant", "content": None, "tool_calls": []}, "content is null: give a text"),
+        ({"role": "user"}, "content is missing: give a text"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
+            "a part of type image_url is not supported: give texts",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_messages_that_are_not_read_are_refused_in_one_clear_line(server, message, says):
+    status, found = ask(server, messages=[*HELLO, message])
+    assert status == 400 and found["error"]["param"] == "messages"
+    assert found["error"]["message"].startswith(f"messages[1]: {says}"), found
+
+
+def test_the_official_client_may_spell_its_defaults_out(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as client:
+        made = client.chat.completions.create(
+            model="tiny-qwen3", messages=HELLO, max_completion_tokens=2, store=False, metadata={"run": "1"},
+            service_tier="auto", response_format={"type": "text"}, tools=[], modalities=["text"],
+            parallel_tool_calls=True, logprobs=False, presence_penalty=0, user="me",
+        )  # fmt: skip
+        assert made.usage.completion_tokens == 2
+        assert made._request_id
+
+
+# ---- probes, ids of requests, metrics
+
+
+def test_probes_that_load_balancers_know(server):
+    status, _, text = send(server, "GET", "/version")
+    assert status == 200 and re.fullmatch(r"\d+\.\d+\S*", json.loads(text)["version"])
+    assert [send(server, method, "/ping", Authorization="")[0] for method in ("GET", "POST")] == [200, 200]
+
+
+def test_ids_that_have_no_text_are_refused(server):
+    for tokens in ([10**6], [-1], ["a"]):
+        status, _, text = send(server, "POST", "/detokenize", {"tokens": tokens})
+        assert status == 400 and json.loads(text)["error"]["param"] == "tokens"
+    assert json.loads(send(server, "POST", "/detokenize", {"tokens": []})[2]) == {"prompt": ""}
+
+
+def test_a_rendered_conversation_comes_back_from_its_ids(server):
+    """With its special tokens, which answers leave out."""
+    tokens = json.loads(send(server, "POST", "/tokenize", {"messages": HELLO})[2])["tokens"]
+    prompt = json.loads(send(server, "POST", "/detokenize", {"tokens": tokens})[2])["prompt"]
+    assert prompt.startswith("<|im_start|>") and "Hello<|im_end|>" in prompt
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/ready", {}, 200),
+        ("/v1/completions", {}, 400),
+        ("/none", {}, 404),
+        ("/v1/models", {"Authorization": ""}, 401),
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "returned"),
+    [("my-id", "my-id"), (None, "[0-9a-f]{32}"), ("x" * 200, "[0-9a-f]{32}"), ("a\tb", "[0-9a-f]{32}")],
+)
+def test_every_answer_has_the_id_of_its_request(server, path, headers, status, given, returned):
+    added = headers | ({"X-Request-Id": given} if given else {})
+    method, body = ("POST", {"prompt": 1}) if path == "/v1/completions" else ("GET", None)
+    got, found, _ = send(server, method, path, body, **added)
+    assert got == status
+    assert re.fullmatch(returned, found["X-Request-Id"]) and len(found.get_all("X-Request-Id")) == 1
+
+
+def metrics(server) -> dict[str, float]:
+    text = send(server, "GET", "/metrics")[2]
+    return {name: float(value) for name, value in re.findall(r"^((?:vllm|tiny_llm):\S+) (\S+)$", text, re.M)}
+
+
+def test_refusals_are_counted_by_status(server):
+    before = metrics(server)
+    send(server, "POST", "/v1/completions", {"prompt": 1})
+    send(server, "GET", "/v1/models", Authorization="Bearer wrong")
+    send(server, "GET", "/v1/models", Authorization="Bearer wrong")
+    after = metrics(server)
+    label = lambda status: f'tiny_llm:refused_requests_total{{model_name="tiny-qwen3",status="{status}"}}'  # noqa: E731
+    grown = {status: after[label(status)] - before.get(label(status), 0) for status in (400, 401)}
+    assert grown == {400: 1, 401: 2}
+
+
+def test_metrics_of_whole_requests_have_vllms_names(server):
+    """A prompt of two blocks, twice: the second time its first block is cached."""
+    before = metrics(server)
+    prompt = (
+        "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+    )
+    usage = [ask(server, prompt=prompt, max_tokens=5, ignore_eos=True)[1]["usage"] for _ in range(2)]
+    cached = usage[1]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 0
+    after = metrics(server)
+
+    def grown(name: str) -> float:
+        labelled = f'vllm:{name}{{model_name="tiny-qwen3"}}'
+        return after[labelled] - before.get(labelled, 0)
+
+    assert (grown("request_params_max_tokens_count"), grown("request_params_max_tokens_sum")) == (2, 10)
+    assert grown("request_prefill_kv_computed_tokens_sum") == 2 * usage[0]["prompt_tokens"] - cached
+    assert grown("request_time_per_output_token_seconds_count") == 2
+    gaps = grown("inter_token_latency_seconds_sum")
+    assert grown("request_time_per_output_token_seconds_sum") == pytest.approx(gaps / 4)
+    [config] = [name for name in after if name.startswith("vllm:cache_config_info")]
+    assert after[config] == 1 and 'block_size="16"' in config and 'num_gpu_blocks="64"' in config
+    assert 'enable_prefix_caching="True"' in config
