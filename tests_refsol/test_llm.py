@@ -23,6 +23,7 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.step_timer import StepTimer
+from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, without_vllms
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_ref import SamplingParams
@@ -104,6 +105,85 @@ def test_a_script_for_vllm_runs_with_another_import_and_another_model(monkeypatc
     ]
     assert all(0 < len(output.outputs[0].token_ids) <= 16 for output in names["outputs"])
     assert names["llm"].engine.port.name == backend
+
+
+# Like the examples of vLLM's offline inference: their calls and arguments, on our model.
+BASIC = """
+from vllm import LLM, SamplingParams
+
+asked = ["What is chunked prefill?", "Hello", "The KV cache"]
+llm = LLM(model="facebook/opt-125m", tensor_parallel_size=1, trust_remote_code=True, tokenizer="facebook/opt-125m",
+          swap_space=4, dtype="float32", seed=0, max_model_len=64, gpu_memory_utilization=0.4, **SMALL)
+outputs = llm.generate(asked, SamplingParams(temperature=0.8, top_p=0.95, max_tokens=4))
+assert [output.prompt for output in outputs] == asked and all(output.outputs[0].token_ids for output in outputs)
+"""
+CHAT = """
+from vllm import LLM, RequestOutput
+
+turns = [
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hello! What would you like to know?"},
+    {"role": "user", "content": "What is RoPE?"},
+]
+llm = LLM(model="facebook/opt-125m", tokenizer_mode="auto", disable_log_stats=True, **SMALL)
+params = llm.get_default_sampling_params()
+[one] = llm.chat(turns, params, use_tqdm=False)
+outputs = llm.chat([turns] * 3, sampling_params=params, use_tqdm=True)
+assert isinstance(one, RequestOutput) and one.finished and "Be brief." in one.prompt
+assert {output.outputs[0].text for output in outputs} == {one.outputs[0].text}
+"""
+PREFIX_CACHING = """
+from vllm import LLM, SamplingParams, TokensPrompt
+
+shared = "The scheduler decides in every step which prompts and which decodes run together. "
+asked = [shared + question for question in ("Why?", "How?", "What for?")]
+greedy = SamplingParams(temperature=0.0)
+regular = LLM(model="facebook/opt-125m", enable_prefix_caching=False, gpu_memory_utilization=0.4, **SMALL)
+expected = [output.outputs[0].text for output in regular.generate(asked, greedy)]
+del regular
+llm = LLM(model="facebook/opt-125m", enable_prefix_caching=True, gpu_memory_utilization=0.4, **SMALL)
+llm.generate(asked[0], greedy)
+outputs = llm.generate(asked, greedy)
+assert [output.outputs[0].text for output in outputs] == expected
+assert all(output.num_cached_tokens for output in outputs)
+ids = llm.get_tokenizer().encode(asked[1])
+[output] = llm.generate(TokensPrompt(prompt_token_ids=ids), greedy)
+assert output.outputs[0].text == expected[1]
+"""
+
+
+@pytest.mark.parametrize("script", [BASIC, CHAT, PREFIX_CACHING], ids=["basic", "chat", "prefix_caching"])
+@pytest.mark.filterwarnings("ignore:LLM. no effect here")
+def test_the_calls_of_vllms_examples(script, monkeypatch, capsys):
+    monkeypatch.setenv("TINY_LLM_BACKEND", installed_backends()[-1])
+    script = script.replace("from vllm", "from tiny_llm_ref").replace("facebook/opt-125m", "tiny-qwen3")
+    exec(script, {"SMALL": {"num_blocks": 60, "block_size": 8, "device": "cpu"}})
+
+
+@pytest.mark.filterwarnings("error")
+def test_arguments_of_vllm_that_change_nothing_are_named_once():
+    given = {"trust_remote_code": True, "swap_space": 4, "tokenizer": "m", "seed": None, "block_size": 8}
+    with pytest.warns(UserWarning, match="^LLM: no effect here: swap_space, tokenizer, trust_remote_code$"):
+        assert without_vllms("m", given) == {"block_size": 8}
+    assert without_vllms("m", {"num_gpu_blocks_override": 5, "seed": 3}) == {"num_blocks": 5, "seed": 3}
+    for name, (values, _) in ARGUMENTS.items():
+        with pytest.warns(UserWarning, match=name):
+            assert without_vllms("m", {name: values[-1] if values else None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2: this engine runs on one device; .* give 1"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is 'fp8': the KV cache has the type of the model; leave it out"),
+        ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
+        ({"speculative_config": {"model": "x"}}, "speculative_config is .*: there is no draft model; leave it out$"),
+        ({"enable_lora": True}, "enable_lora is True: there are no adapters"),
+    ],
+)  # fmt: skip
+def test_other_arguments_of_vllm_are_refused_by_name(options, says):
+    with pytest.raises(ValueError, match=says):
+        tiny_llm_ref.LLM("tiny-qwen3", **options)
 
 
 def test_every_form_of_a_prompt_gives_the_same_answer(make):
@@ -609,8 +689,8 @@ def test_the_list_of_shapes_follows_the_options(make, options, limits):
 
 
 def test_there_is_no_other_option():
-    with pytest.raises(TypeError, match="swap_space"):
-        tiny_llm_ref.LLM("tiny-qwen3", swap_space=4)
+    with pytest.raises(TypeError, match="swap_spice"):
+        tiny_llm_ref.LLM("tiny-qwen3", swap_spice=4)
 
 
 @pytest.mark.parametrize("backend", installed_backends())
@@ -671,6 +751,9 @@ def test_each_package_exports_the_engine_bound_to_itself(package):
     assert package.LLM is package.LLM and issubclass(package.LLM, LLM)
     assert (package.LLM.solution, package.LLM.__name__) == (package.__name__, "LLM")
     assert package.SamplingParams.__module__.split(".")[0] == package.__name__
+    assert package.RequestOutput.__name__ == "RequestOutput"
+    assert package.TokensPrompt(prompt_token_ids=[1]) == {"prompt_token_ids": [1]}
+    assert package.TextPrompt(prompt="a") == {"prompt": "a"}
     with pytest.raises(AttributeError, match="no attribute 'LLMs'"):
         package.LLMs  # noqa: B018
 

@@ -2,7 +2,7 @@
 
 
 def __getattr__(name: str):
-    """`LLM` of this solution and its `SamplingParams`, imported at their first use: a port needs neither."""
+    """`LLM` of this solution, and what it takes and returns, imported at their first use: a port needs none of them."""
     if name == "LLM":
         from tiny_llm_kit.course.capabilities import llm_class
 
@@ -11,4 +11,12 @@ def __getattr__(name: str):
         from .serving import SamplingParams
 
         return SamplingParams
+    if name == "RequestOutput":
+        from tiny_llm_kit.engine.outputs import RequestOutput
+
+        return RequestOutput
+    if name in ("TextPrompt", "TokensPrompt"):
+        from tiny_llm_kit.engine import inputs
+
+        return getattr(inputs, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

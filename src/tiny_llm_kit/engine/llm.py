@@ -17,6 +17,7 @@ from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
 from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
+from .vllm_arguments import without_vllms
 
 
 class LLM:
@@ -35,12 +36,14 @@ class LLM:
             do.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
-        options: of the engine, see `EngineOptions`.
+        options: of the engine, see `EngineOptions`. Arguments of vLLM's that change nothing here are taken too, with a
+            warning that names them; see `vllm_arguments`.
 
     Raises:
         CheckpointError: the model's files are unusable, or not here.
         TypeError: there is no such option.
-        ValueError: a value is out of range, there is no such device, or no KV block fits.
+        ValueError: a value is out of range, there is no such device, or no KV block fits; or an argument of vLLM's
+            would change something that this engine does not have.
     """
 
     solution = "tiny_llm_ref"
@@ -58,6 +61,7 @@ class LLM:
     ):
         backend = self.choose_backend(backend_of_environment(backend))
         # Checked before anything is loaded.
+        options = without_vllms(model, options)
         checked = EngineOptions(**{**self.engine_options(backend), **options})
         check_quantization("quantization", quantization)
         check_quantization("head_quantization", head_quantization)
@@ -159,6 +163,10 @@ class LLM:
         if answer.error is not None:
             raise ValueError(answer.error)
         return answer.text
+
+    def get_default_sampling_params(self) -> Any:
+        """The sampling parameters of a call that gives none: greedy."""
+        return self.engine.names.SamplingParams()
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer."""
