@@ -1,6 +1,7 @@
 """Workloads of the throughput benchmark: random prompts of realistic lengths, or prompts from a file."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,12 +32,16 @@ class DatasetSize:
     input_len: int  # tokens of a prompt; of "sharegpt-like" the mean
     output_len: int  # tokens of an answer, likewise
     vocab_size: int  # token ids are below it
+    prefix_len: int = 0  # of "random": tokens before `input_len`, the same in every prompt
+    range_ratio: float = 0.0  # of "random": lengths are uniform within this share of theirs, up and down
 
 
 def random_prompts(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
-    """Requests whose prompts and answers all have the same length; nothing is shared."""
+    """Requests whose prompts and answers all have the same length, and share nothing, unless `size` asks for it."""
+    prefix = _ids(rng, size.prefix_len, size)
     for _ in range(size.num_prompts):
-        yield _spec(_ids(rng, size.input_len, size), size.output_len)
+        tokens, answer = (_near(rng, mean, size.range_ratio) for mean in (size.input_len, size.output_len))
+        yield _spec(prefix + _ids(rng, tokens, size), answer)
 
 
 def sharegpt_like(size: DatasetSize, rng: np.random.Generator) -> Iterator[RequestSpec]:
@@ -138,6 +143,15 @@ def _conversations(file: Path) -> list[tuple[str, str]]:
 
 def _ids(rng: np.random.Generator, count: int, size: DatasetSize) -> list[int]:
     return rng.integers(0, size.vocab_size, count).tolist()
+
+
+def _near(rng: np.random.Generator, mean: int, ratio: float) -> int:
+    """A length within this share of the mean, at least 1; the mean itself for 0, without a draw."""
+    if ratio == 0:
+        return mean
+    return max(
+        1, int(rng.integers(math.floor(mean * (1 - ratio)), math.ceil(mean * (1 + ratio)), endpoint=True))
+    )
 
 
 def _lengths(rng: np.random.Generator, mean: int, count: int) -> list[int]:

@@ -27,8 +27,8 @@ def policies() -> list[str]:
 class EnginePlan:
     """Options of the load and of our engine."""
 
-    input_len: int = count(128, "tokens of a prompt")
-    output_len: int = count(32, "tokens of an answer")
+    input_len: int = count(128, "tokens of a prompt", also=("--random-input-len",))
+    output_len: int = count(32, "tokens of an answer", also=("--random-output-len",))
     seed: int = option(0, "of prompts and arrivals", type=whole_number(0))
     max_num_batched_tokens: int | None = count(None, "tokens of a step of our engine")
     max_num_seqs: int = count(16, "requests that run at a time")

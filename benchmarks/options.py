@@ -16,13 +16,16 @@ Plan = TypeVar("Plan", bound="DataclassInstance")
 
 
 def option(default: Any, help: str = "", **argument: Any) -> Any:
-    """A field of a plan that is also an option of its command; `argument` is what argparse takes."""
+    """A field of a plan that is also an option of its command.
+
+    `argument` is what argparse takes, and `also`, further names of the option.
+    """
     return field(default=default, metadata={"help": help, **argument})
 
 
-def count(default: int | None, help: str = "") -> Any:
-    """An option that is a number of at least 1."""
-    return option(default, help, type=whole_number(1), metavar="N")
+def count(default: int | None, help: str = "", least: int = 1, **argument: Any) -> Any:
+    """An option that is a number of at least 1, or of at least `least`."""
+    return option(default, help, type=whole_number(least), metavar="N", **argument)
 
 
 def counts(default: tuple[int, ...], help: str) -> Any:
@@ -41,7 +44,12 @@ def switch(default: bool | None, help: str) -> Any:
 
 
 def bench_parser(
-    kind: str, description: str | None, plan: type, *parents: argparse.ArgumentParser, has_model: bool = True
+    kind: str,
+    description: str | None,
+    plan: type,
+    *parents: argparse.ArgumentParser,
+    has_model: bool = True,
+    backend_option: str = "--backend",
 ) -> argparse.ArgumentParser:
     """The options of `pdm run bench-KIND`: those of `parents`, of all benchmarks, and the fields of `plan`."""
     top = argparse.ArgumentParser(
@@ -50,11 +58,13 @@ def bench_parser(
     add = top.add_argument
     add("--solution", default="ref", choices=sorted(SOLUTIONS))
     if has_model:
-        add("--backend", default="auto", choices=["auto", *BACKENDS])
+        add(backend_option, dest="backend", default="auto", choices=["auto", *BACKENDS])
         add("--device", default="auto", choices=DEVICES)
     for each in fields(plan):
         if each.metadata:
-            add(f"--{each.name.replace('_', '-')}", default=each.default, **each.metadata)
+            argument = dict(each.metadata)
+            names = f"--{each.name.replace('_', '-')}", *argument.pop("also", ())
+            add(*names, dest=each.name, default=each.default, **argument)
     add("--json", type=output_argument, metavar="FILE", help="also write every figure there")
     add("--save", type=result_argument, metavar="NAME", help="keep the result, sealed, in benchmark_results/")
     return top

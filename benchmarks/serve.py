@@ -5,15 +5,19 @@ Several servers get the same loads in turns; `--capacity` searches the highest r
 
 import argparse
 import asyncio
+import json
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tiny_llm_kit.engine.arguments import DTYPES, positive_number
 from tiny_llm_kit.model.tokenizer import load_tokenizer
-from tiny_llm_kit.terminal import command
+from tiny_llm_kit.repo import BACKENDS
+from tiny_llm_kit.terminal import command, write_file
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns, turned
 
@@ -24,11 +28,14 @@ from .options import bench_parser, count, flag, option, plain, plan_of, switch
 from .report import OURS
 from .serving.capacity import capacity
 from .serving.client import ENDPOINTS, Client, served_model
-from .serving.load import Load, Texts, figures, goodput_of, send
+from .serving.load import PERCENTILES, Load, Texts, figures, goodput_of, send
 from .serving.processes import Place, Server, our_server, running, transformers_server
+from .serving.result_file import check_one_run, file_name, flat
+from .serving.vllm_options import headers_of, json_object, metric_names, pair, percentiles, share
 
 WARM_UP = 8  # requests, at most, that are sent before anything counts
-NEVER_KEPT = ("api_key", "base_url")  # of a plan in a result
+NEVER_KEPT = ("api_key", "base_url", "header")  # of a plan in a result
+APIS = {"openai": ENDPOINTS[0], "vllm": ENDPOINTS[0], "openai-chat": ENDPOINTS[1]}  # vLLM's names of clients
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,12 @@ class ServingPlan(EnginePlan):
     tokenizer: str = option("tiny-qwen3", "whose words prompts are made of", metavar="MODEL")
     api_key: str | None = option(None, "default: the variable OPENAI_API_KEY")
     endpoint: str = option(ENDPOINTS[0], choices=ENDPOINTS)
+    header: tuple[tuple[str, str], ...] = option(
+        (), "headers of every request", type=pair, nargs="*", metavar="NAME=VALUE"
+    )
+    extra_body: Mapping[str, Any] | None = option(
+        None, "further fields of every request", type=json_object, metavar="JSON"
+    )
     ignore_eos: bool = switch(True, "answers of exactly --output-len tokens")
     request_rate: tuple[float, ...] = option(
         (4.0,), "requests per second; inf sends all at once", type=float, nargs="+"
@@ -47,8 +60,24 @@ class ServingPlan(EnginePlan):
     burstiness: float = option(1.0, "1: Poisson arrivals; below 1: bursts", type=float)
     max_concurrency: int | None = count(None, "open requests, at most")
     num_prompts: int = count(64, "requests of a run")
+    num_warmups: int | None = count(None, "requests before anything counts; default: 8, or fewer", least=0)
     dataset: str = option(
-        "random", f"{', '.join(name for name in DATASETS if name not in BY_STEPS)}, or a file", metavar="NAME"
+        "random",
+        f"{', '.join(name for name in DATASETS if name not in BY_STEPS)}, or a file",
+        metavar="NAME",
+        also=("--dataset-name",),
+    )
+    random_prefix_len: int = count(
+        0, "tokens that all random prompts begin with, before --input-len", least=0
+    )
+    random_range_ratio: float = option(
+        0.0, "random lengths are uniform within this share, up and down", type=share, metavar="R"
+    )
+    percentile_metrics: tuple[str, ...] | None = option(
+        None, "latencies to print: ttft,tpot,itl,e2el", type=metric_names, metavar="NAMES"
+    )
+    metric_percentiles: tuple[float, ...] | None = option(
+        None, "percentiles to print, as in 50,99", type=percentiles, metavar="P"
     )
     goodput: tuple[str, ...] = option(
         (), "most milliseconds of ttft, tbt (every gap), tpot or e2el", nargs="+", metavar="NAME:MS"
@@ -68,6 +97,8 @@ class ServingPlan(EnginePlan):
             raise ValueError(
                 f"--dataset {self.dataset}: its prompts arrive among our engine's steps; use bench-throughput"
             )
+        if self.dataset != "random" and (self.random_prefix_len or self.random_range_ratio):
+            raise ValueError("--random-prefix-len and --random-range-ratio are for --dataset random")
         if self.base_url and self.compare:
             raise ValueError("--compare starts servers of its own: leave --base-url out")
         if self.has_random_weights and (self.base_url or "transformers" in self.compare):
@@ -111,14 +142,17 @@ def measure(plan: ServingPlan, place: Place, report: RunProgress) -> dict[str, A
 
 def clients(plan: ServingPlan, place: Place, stack: ExitStack) -> dict[str, Client]:
     """A client for each server; those that have to be started end with `stack`."""
+    headers = headers_of(plan.header)
     if plan.base_url:
         extra = {"ignore_eos": True} if plan.ignore_eos else {}
-        model = served_model(plan.model, plan.base_url, plan.api_key)
-        return {"server": Client(plan.base_url, model, plan.api_key, plan.endpoint, extra)}
+        model = served_model(plan.model, plan.base_url, plan.api_key, headers)
+        extra |= plan.extra_body or {}
+        return {"server": Client(plan.base_url, model, plan.api_key, plan.endpoint, extra, headers)}
     found = {}
     for name, each in servers(plan, place).items():
-        extra = each.extra_body if plan.ignore_eos else {}
-        found[name] = Client(stack.enter_context(running(each)), each.model, None, plan.endpoint, extra)
+        extra = {**(each.extra_body if plan.ignore_eos else {}), **(plan.extra_body or {})}
+        url = stack.enter_context(running(each))
+        found[name] = Client(url, each.model, None, plan.endpoint, extra, headers)
     return found
 
 
@@ -152,7 +186,8 @@ class Bench:
         """Make a new load."""
         plan = self.plan
         size = (num_prompts or plan.num_prompts, plan.input_len, plan.output_len)
-        made = self.texts.load(plan.dataset, size, rate, plan.burstiness, plan.seed + self.loads)
+        shape = {"prefix_len": plan.random_prefix_len, "range_ratio": plan.random_range_ratio}
+        made = self.texts.load(plan.dataset, size, rate, plan.burstiness, plan.seed + self.loads, **shape)
         self.loads += 1
         return made
 
@@ -160,7 +195,8 @@ class Bench:
         """Send a load to one server: its figures."""
         self.report(f"{name} at {rate:g} requests/s")
         seen = asyncio.run(send(self.cast[name], load, self.plan.max_concurrency))
-        return {"rate": rate, **figures(seen, self.targets)}
+        wanted = sorted({*PERCENTILES, *(self.plan.metric_percentiles or ())})
+        return {"rate": rate, **figures(seen, self.targets, wanted)}
 
     def warm_up(self) -> None:
         """Send a few requests to each server.
@@ -168,7 +204,12 @@ class Bench:
         Raises:
             ValueError: a server answers none.
         """
-        load = self.load(float("inf"), min(WARM_UP, self.plan.num_prompts))
+        requests = self.plan.num_warmups
+        if requests is None:
+            requests = min(WARM_UP, self.plan.num_prompts)
+        if not requests:
+            return
+        load = self.load(float("inf"), requests)
         for name in self.cast:
             found = self.run(name, load, float("inf"))
             if not found["completed"]:
@@ -203,14 +244,50 @@ def place_of(plan: ServingPlan, options: argparse.Namespace) -> Place:
     return Place(options.solution, port.name, port.device)
 
 
+def parser() -> argparse.ArgumentParser:
+    """The options: those of the plan, and how vLLM's `bench serve` names the API and the file of a result."""
+    top = bench_parser("serve", __doc__, ServingPlan, backend_option="--engine-backend")
+    add = top.add_argument
+    add(
+        "--backend",
+        dest="api",
+        default="openai",
+        choices=[*APIS, *BACKENDS],
+        help="an API, as in vLLM; or our port",
+    )
+    add("--save-result", action="store_true", help="write the figures of one run, with vLLM's names")
+    add("--result-dir", type=Path, metavar="DIR", help="write them there")
+    add("--result-filename", metavar="FILE", help="write them into this file")
+    return top
+
+
+def parsed(argv: list[str] | None) -> argparse.Namespace:
+    """The options that were typed; `--backend` may be our port, as in the other benchmarks."""
+    options = parser().parse_args(argv)
+    if options.api in BACKENDS:
+        options.backend, options.api = options.api, "openai"
+    if options.api == "openai-chat":
+        options.endpoint = APIS[options.api]
+    options.api_key = options.api_key or os.environ.get("OPENAI_API_KEY")
+    return options
+
+
 @command
 def main(argv: list[str] | None = None) -> None:
-    options = bench_parser("serve", __doc__, ServingPlan).parse_args(argv)
-    key = options.api_key or os.environ.get("OPENAI_API_KEY")
+    options = parsed(argv)
+    is_kept = options.save_result or options.result_dir or options.result_filename
 
     def run(report: RunProgress) -> dict[str, Any]:
-        plan = plan_of(ServingPlan, options, api_key=key)
-        return measure(plan, place_of(plan, options), report)
+        plan = plan_of(ServingPlan, options)
+        if is_kept:
+            check_one_run(plan)
+        result = measure(plan, place_of(plan, options), report)
+        if is_kept:
+            found = flat(result, options.api)
+            file = (options.result_dir or Path()) / (options.result_filename or file_name(found))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_file(file, json.dumps(found) + "\n")
+        return result
 
     carry_out("serve", options, argv, run)
 

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from rich.console import Console
 
 from benchmarks import report as common
 from benchmarks import serve as command
@@ -28,6 +29,7 @@ from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.arguments import engine_options
 from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.tokenizer import load_tokenizer
+from tiny_llm_kit.trace import provenance
 
 PIECE = 0.002  # seconds per piece of the stand-in server
 
@@ -38,6 +40,8 @@ class StandIn:
     def __init__(self):
         self.bodies: list[dict] = []
         self.keys: list[str | None] = []
+        self.headers: list[dict] = []
+        self.paths: list[str] = []
         self.open = self.most_open = 0
         self.models: list[str] | None = ["stand-in"]  # None: nobody says
         self.app = FastAPI()
@@ -50,6 +54,8 @@ class StandIn:
             return JSONResponse({"error": {"message": "a key is needed"}}, status_code=401)
         if self.models == ["starting"]:
             return JSONResponse({"error": {"message": "the server is starting"}}, status_code=503)
+        if self.models == ["no JSON"]:  # mlx-lm's server, where nothing was ever downloaded
+            return Response("", media_type="application/json")
         if self.models is None:
             return JSONResponse({"detail": "Not Found"}, status_code=404)
         return {"object": "list", "data": [{"id": each, "object": "model"} for each in self.models]}
@@ -58,6 +64,8 @@ class StandIn:
         body = await request.json()
         self.bodies.append(body)
         self.keys.append(request.headers.get("authorization"))
+        self.headers.append(dict(request.headers))
+        self.paths.append(request.url.path)
         if body["model"] == "full":
             return JSONResponse({"error": {"message": "the queue is full"}}, status_code=429)
         return StreamingResponse(
@@ -224,6 +232,78 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
     assert "100%" in said and "capacity" in said
 
 
+def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):
+    line = (
+        f"--backend openai-chat --endpoint /v1/chat/completions --base-url {stand_in.url} --dataset-name random "
+        "--random-input-len 9 --random-output-len 3 --random-range-ratio 0.5 --random-prefix-len 4 --num-prompts 5 "
+        "--num-warmups 0 --request-rate inf --burstiness 1.0 --max-concurrency 2 --ignore-eos --seed 1 "
+        "--header x-run=7 x-note=a=b --percentile-metrics ttft,itl,e2el --metric-percentiles 25,99.5 "
+        f"--save-result --result-dir {tmp_path}/new --result-filename one.json --extra-body"
+    )
+    command.main([*line.split(), '{"min_p": 0.1}'])
+    said = capsys.readouterr().out
+    assert len(stand_in.bodies) == 5 and stand_in.most_open <= 2
+    assert set(stand_in.paths) == {"/v1/chat/completions"}
+    assert all(body["min_p"] == 0.1 and body["ignore_eos"] is True for body in stand_in.bodies)
+    assert all((each["x-run"], each["x-note"]) == ("7", "a=b") for each in stand_in.headers)
+    assert len({body["messages"][0]["content"][:10] for body in stand_in.bodies}) == 1, "the prefix"
+    words = said.split()  # headings are broken into lines
+    assert [words.count(each) for each in ("TTFT", "ITL", "E2EL", "p25", "p99.5")] == [2, 2, 2, 3, 3]
+    assert "TPOT" not in said
+    found = json.loads((tmp_path / "new/one.json").read_text(encoding="utf-8"))
+    assert (found["backend"], found["num_prompts"], found["completed"], found["model_id"]) == (
+        "openai-chat",
+        5,
+        5,
+        None,
+    )
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        least, middle, most = (found[f"{statistic}_{name}_ms"] for statistic in ("p25", "median", "p99.5"))
+        assert 0 < least <= middle <= most and least <= found[f"mean_{name}_ms"] <= most
+        assert found[f"std_{name}_ms"] >= 0
+    assert found["total_token_throughput"] == pytest.approx(
+        (found["total_input_tokens"] + found["total_output_tokens"]) / found["duration"]
+    )
+
+
+def test_a_kept_result_has_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "RESULTS", tmp_path)
+    line = "--rounds 2 --api-key secret --header a=secret b=secret --save x --seed 3 --api-key=secret --header=a=secret"
+    result = {}
+    provenance.keep(Console(), result, "one", line.split())
+    assert result["options"] == "--rounds 2 --seed 3"
+
+
+@pytest.mark.parametrize(
+    ("line", "api", "backend"),
+    [
+        ("", "openai", "auto"),
+        ("--backend vllm --engine-backend torch", "vllm", "torch"),
+        ("--backend mlx", "openai", "mlx"),  # as in the other benchmarks
+    ],
+)
+def test_backend_names_an_api_and_engine_backend_our_port(line, api, backend):
+    options = command.parsed(line.split())
+    assert (options.api, options.backend, options.endpoint) == (api, backend, "/v1/completions")
+
+
+def test_a_file_without_a_name_is_called_by_its_run(stand_in, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = f"--base-url {stand_in.url} --model stand-in --num-prompts 2 --output-len 2 --request-rate inf --save-result"
+    command.main(line.split())
+    [file] = tmp_path.iterdir()
+    assert file.name.startswith("openai-infqps-stand-in-") and file.suffix == ".json"
+
+
+def test_lengths_of_random_prompts_lie_around_those_that_were_asked_for():
+    tokenizer = load_tokenizer("tiny-qwen3")
+    load = Texts(tokenizer).load("random", (200, 40, 10), 8.0, 1.0, seed=4, prefix_len=6, range_ratio=0.5)
+    lengths = [len(tokenizer.encode(text)) for text in load.prompts]
+    assert (min(lengths), max(lengths)) == (6 + 20, 6 + 60)
+    assert (min(load.answers), max(load.answers)) == (5, 15)
+    assert len({tuple(tokenizer.encode(text)[:6]) for text in load.prompts}) == 1
+
+
 @pytest.mark.parametrize(
     ("wanted", "listed", "name"),
     [
@@ -233,6 +313,7 @@ def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, caps
         ("Qwen/Qwen3-0.6B", ["Qwen/Qwen3-0.6B", "Qwen3-0.6B"], "Qwen/Qwen3-0.6B"),
         ("any", [], "any"),
         ("any", None, "any"),
+        ("any", ["no JSON"], "any"),
     ],
 )
 def test_requests_carry_the_name_that_the_server_has(stand_in, wanted, listed, name):
@@ -308,6 +389,13 @@ def test_failures_are_shown_with_their_reason(stand_in, capsys):
         ("--attainment 1.5 --goodput ttft:3", "--attainment"),
         ("--goodput fast:3", "NAME:MILLISECONDS"),
         ("--base-url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1/v1"),
+        ("--percentile-metrics ttft,x", "choose from ttft,tpot,itl,e2el"),
+        ("--metric-percentiles 50,101", "numbers from 0 to 100"),
+        ("--header x", "NAME=VALUE"),
+        ("--extra-body [1]", "give a JSON object"),
+        ("--random-range-ratio 1", "from 0 to below 1"),
+        ("--random-prefix-len 3 --dataset shared-prefix", "for --dataset random"),
+        ("--save-result --request-rate 1 2", "one rate"),
         ("--layers 2", "--layers needs random weights"),
         ("--dataset decode-heavy", "arrive among our engine's steps; use bench-throughput"),
         ("--config tiny-qwen3 --compare transformers", "random weights are our server's alone"),

@@ -54,6 +54,7 @@ class Client:
     api_key: str | None = None  # None for a server that wants none
     endpoint: str = ENDPOINTS[0]  # one of `ENDPOINTS`
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # further fields of every request
+    headers: Mapping[str, str] = field(default_factory=dict)  # further headers of every request
     clock: Callable[[], float] = time.perf_counter  # seconds
 
     def connect(self) -> Any:
@@ -64,6 +65,7 @@ class Client:
             base_url=api_url(self.base_url),
             api_key=self.api_key or "none",
             max_retries=0,
+            default_headers=dict(self.headers),
             http_client=DefaultAsyncHttpxClient(trust_env=not is_loopback(self.base_url)),
         )
 
@@ -112,7 +114,9 @@ class Client:
             seen.prompt_tokens, seen.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
 
 
-def served_model(wanted: str | None, base_url: str, api_key: str | None) -> str:
+def served_model(
+    wanted: str | None, base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None
+) -> str:
     """The server's name of the model that was asked for.
 
     Args:
@@ -121,7 +125,7 @@ def served_model(wanted: str | None, base_url: str, api_key: str | None) -> str:
     Raises:
         ValueError: the server lists models, and not this one or several; or none was asked for, and it lists none.
     """
-    names = listed_models(base_url, api_key)
+    names = listed_models(base_url, api_key, headers)
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None:
@@ -133,8 +137,8 @@ def served_model(wanted: str | None, base_url: str, api_key: str | None) -> str:
     raise ValueError(f"--model {wanted}: the server has {', '.join(names)}")
 
 
-def listed_models(base_url: str, api_key: str | None) -> list[str]:
-    """The names of a server's models; empty where it does not say.
+def listed_models(base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> list[str]:
+    """The names of a server's models; empty where it does not say, or not in JSON.
 
     Raises:
         ValueError: it cannot be reached, is not ready, or refuses the key.
@@ -150,9 +154,15 @@ def listed_models(base_url: str, api_key: str | None) -> list[str]:
 
     url, direct = api_url(base_url), DefaultHttpxClient(trust_env=not is_loopback(base_url))
     try:
-        with OpenAI(base_url=url, api_key=api_key or "none", max_retries=0, http_client=direct) as client:
+        with OpenAI(
+            base_url=url,
+            api_key=api_key or "none",
+            max_retries=0,
+            default_headers=headers,
+            http_client=direct,
+        ) as client:
             return [model.id for model in client.models.list().data]
-    except NotFoundError:
+    except (NotFoundError, json.JSONDecodeError):
         return []
     except APIConnectionError:
         raise ValueError(f"--base-url {base_url}: no server answers at {url}; is it running?") from None

@@ -52,16 +52,19 @@ class Texts:
         is_word = text.startswith(" ") and text[1:].isascii() and text[1:].isalpha()
         return text if is_word and self.tokenizer.encode(text) == [number] else None
 
-    def load(self, name: str, size: tuple[int, int, int], rate: float, burstiness: float, seed: int) -> Load:
+    def load(
+        self, name: str, size: tuple[int, int, int], rate: float, burstiness: float, seed: int, **shape: Any
+    ) -> Load:
         """Make the prompts of a data set or a file, with their times.
 
         Args:
             size: number of prompts, tokens of a prompt, tokens of an answer.
+            shape: further fields of `DatasetSize`.
             rate, burstiness: see `arrival_times`.
             seed: of prompts and times.
         """
         is_random = name in DATASETS
-        sizes = DatasetSize(*size, len(self.words))
+        sizes = DatasetSize(*size, len(self.words), **shape)
         work = dataset(name, sizes, seed, 1, None if is_random else self.tokenizer)
         specs = work.requests
         prompts = [
@@ -89,12 +92,17 @@ async def send(client: Client, load: Load, max_concurrency: int | None = None) -
         return list(await asyncio.gather(*(one(*job) for job in jobs)))
 
 
-def figures(seen: Sequence[ServedRequest], goodput: Mapping[str, float] | None = None) -> dict[str, Any]:
+def figures(
+    seen: Sequence[ServedRequest],
+    goodput: Mapping[str, float] | None = None,
+    percentiles: Sequence[float] = PERCENTILES,
+) -> dict[str, Any]:
     """Latencies in milliseconds and rates per second, as vLLM's `bench serve` names them.
 
     Args:
         seen: one result per request.
         goodput: the largest milliseconds of each of `TARGETS` that is demanded.
+        percentiles: of each latency.
     """
     done = [request for request in seen if request.error is None]
     start, end = (
@@ -116,7 +124,9 @@ def figures(seen: Sequence[ServedRequest], goodput: Mapping[str, float] | None =
     samples = {name: [request.figure(name) for request in done] for name in ("ttft", "tpot", "e2el")}
     samples["tbt"] = [gap for request in done for gap in request.gaps]
     for name, values in samples.items():
-        found |= {f"{name}_p{p}_ms": 1000 * percentile(values, p) if values else None for p in PERCENTILES}
+        found |= {f"{name}_p{p:g}_ms": 1000 * percentile(values, p) if values else None for p in percentiles}
+        for statistic, of in (("mean", np.mean), ("std", np.std)):
+            found[f"{name}_{statistic}_ms"] = 1000 * float(of(values)) if values else None
     found["longest_gap_ms"] = 1000 * max(samples["tbt"]) if samples["tbt"] else None
     if goodput:
         good = sum(meets(request, goodput) for request in done)

@@ -20,6 +20,7 @@ COLUMNS = (
     ("p99", "tbt_p99_ms", 0),
     ("gap", "longest_gap_ms", 0),
 )
+METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "tbt", "e2el": "e2el"}  # vLLM's names, and ours
 LATE = 10.0  # milliseconds: a client that sends later than this measures itself
 
 
@@ -41,6 +42,15 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         console.print(line, soft_wrap=True)
 
 
+def columns(plan: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """The figures of a table: heading, key and digits; plans of older results cannot choose."""
+    metrics, percentiles = plan.get("percentile_metrics"), plan.get("metric_percentiles")
+    if not metrics and not percentiles:
+        return [*COLUMNS]
+    chosen = [(name, p) for name in metrics or ("ttft", "tpot", "itl") for p in percentiles or (99,)]
+    return [COLUMNS[0], *((f"{name.upper()} p{p:g}", f"{METRICS[name]}_p{p:g}_ms", 1) for name, p in chosen)]
+
+
 def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[str, Any]]]]:
     """The runs of each server at each rate, in the order in which rates were asked for."""
     return [
@@ -52,9 +62,10 @@ def by_rate(result: Mapping[str, Any]) -> list[tuple[str, float, list[Mapping[st
 
 def latencies(result: Mapping[str, Any]) -> Table:
     """A table of medians of the rounds; latencies in milliseconds."""
-    shown = figures_table("server, ms", "rate", *(heading for heading, _, _ in COLUMNS))
+    chosen = columns(result["plan"])
+    shown = figures_table("server, ms", "rate", *(heading for heading, _, _ in chosen))
     for name, rate, runs in by_rate(result):
-        cells = [median(runs, key, digits) for _, key, digits in COLUMNS]
+        cells = [median(runs, key, digits) for _, key, digits in chosen]
         shown.add_row(name, f"{rate:g}", *cells, style="bold" if name == OURS else "")
     return shown
 

@@ -18,6 +18,7 @@ from ..engine.arguments import output_argument
 from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
+NOT_KEPT = r" ?--(save|api-key)[ =]\S+| ?--header([ =](?!--)\S+)*"  # of the options of a command
 PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "mlx-lm", "numpy")
 
 
@@ -91,9 +92,9 @@ def _digest(result: dict) -> str:
 
 
 def keep(console: Console, result: dict, name: str, argv: list[str] | None) -> None:
-    """Save a result with the options of its command, as a reader would type them, and say where."""
+    """Save a result with the options of its command, as a reader would type them without secrets, and say where."""
     typed = " ".join(sys.argv[1:] if argv is None else argv)
-    result["options"] = re.sub(r" ?--save[ =]\S+", "", typed).strip()
+    result["options"] = re.sub(NOT_KEPT, "", typed).strip()
     console.print(f"kept: {save(result, name, RESULTS).name}")
 
 
