@@ -127,7 +127,7 @@ turns = [
 ]
 llm = LLM(model="facebook/opt-125m", tokenizer_mode="auto", disable_log_stats=True, **SMALL)
 params = llm.get_default_sampling_params()
-[one] = llm.chat(turns, params, use_tqdm=False)
+[one] = llm.chat(turns, params, use_tqdm=False, chat_template=None, continue_final_message=False, lora_request=None)
 outputs = llm.chat([turns] * 3, sampling_params=params, use_tqdm=True)
 assert isinstance(one, RequestOutput) and one.finished and "Be brief." in one.prompt
 assert {output.outputs[0].text for output in outputs} == {one.outputs[0].text}
@@ -184,6 +184,16 @@ def test_arguments_of_vllm_that_change_nothing_are_named_once():
 def test_other_arguments_of_vllm_are_refused_by_name(options, says):
     with pytest.raises(ValueError, match=says):
         tiny_llm_ref.LLM("tiny-qwen3", **options)
+
+
+def test_further_arguments_of_a_call(make):
+    llm = make()
+    with pytest.raises(ValueError, match="lora_request is 'a': there are no adapters; leave it out"):
+        llm.generate(["a"], SIX, lora_request="a")
+    with pytest.raises(ValueError, match="chat_template is 'x': the model's own"):
+        llm.chat([{"role": "user", "content": "a"}], SIX, chat_template="x")
+    with pytest.raises(TypeError, match="there is no argument lora_requests"):
+        llm.generate(["a"], SIX, lora_requests=None)
 
 
 def test_every_form_of_a_prompt_gives_the_same_answer(make):

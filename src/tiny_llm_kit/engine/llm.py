@@ -17,7 +17,7 @@ from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
 from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
-from .vllm_arguments import without_vllms
+from .vllm_arguments import check_call, without_vllms
 
 
 class LLM:
@@ -93,7 +93,7 @@ class LLM:
         return {}
 
     def generate(
-        self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True
+        self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True, **vllms: Any
     ) -> list[RequestOutput]:
         """Answer prompts, as many at a time as the engine runs.
 
@@ -105,15 +105,18 @@ class LLM:
             sampling_params: `SamplingParams` of all prompts, or a list with one for each; greedy, and at most 16
                 tokens, when None.
             use_tqdm: whether to draw a progress bar on a terminal.
+            vllms: further arguments of vLLM's method, with values that change nothing: see `CALL_ARGUMENTS`.
 
         Returns:
             One result per prompt, in their order.
 
         Raises:
-            ValueError: the numbers of prompts and parameters differ.
+            ValueError: the numbers of prompts and parameters differ, or an argument of vLLM's is not supported.
+            TypeError: there is no such argument.
             KeyboardInterrupt: Ctrl-C, after every request of this call has ended and its blocks are free.
             Whatever the model raises, likewise.
         """
+        check_call(vllms)
         listed = as_list(prompts)
         requests = [
             self._request(prompt, params)
@@ -130,12 +133,13 @@ class LLM:
         use_tqdm: bool = True,
         *,
         add_generation_prompt: bool = True,
+        **vllms: Any,
     ) -> list[RequestOutput]:
         """Answer conversations, rendered by the model's chat template.
 
         Args:
             messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations.
-            sampling_params, use_tqdm: see `generate`.
+            sampling_params, use_tqdm, vllms: see `generate`.
             add_generation_prompt: whether the prompt ends where the assistant's turn begins.
 
         Raises:
@@ -144,7 +148,7 @@ class LLM:
         one = not messages or isinstance(messages[0], Mapping)
         render = self.engine.tokenizer.apply_chat_template
         prompts = [render(each, add_generation_prompt) for each in ([messages] if one else messages)]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, **vllms)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:
         """Answer one prompt and yield the text piece by piece.

@@ -57,6 +57,18 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "compilation_config": ((), "enforce_eager=False compiles"),
     "kv_transfer_config": ((), ONE_DEVICE),
 }
+OWN_TEMPLATE = "the model's own chat template is used"
+# Likewise of its methods `generate` and `chat`.
+CALL_ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "lora_request": ((), "there are no adapters"),
+    "prompt_adapter_request": ((), "there are no adapters"),
+    "tools": (([],), "no tools are called"),
+    "chat_template": ((), OWN_TEMPLATE),
+    "chat_template_content_format": (("auto", "string"), OWN_TEMPLATE),
+    "chat_template_kwargs": (({},), OWN_TEMPLATE),
+    "continue_final_message": ((False,), OWN_TEMPLATE),
+    "mm_processor_kwargs": (({},), TEXT_ONLY),
+}
 RENAMED = {"num_gpu_blocks_override": "num_blocks"}
 
 
@@ -81,6 +93,19 @@ def without_vllms(model: str | PathLike[str], options: Mapping[str, Any]) -> dic
     if ignored:
         warnings.warn(f"LLM: no effect here: {', '.join(sorted(ignored))}", stacklevel=3)
     return kept
+
+
+def check_call(given: Mapping[str, Any]) -> None:
+    """Check further arguments of `generate` and `chat`.
+
+    Raises:
+        TypeError: vLLM has no such argument either.
+        ValueError: its value would change something.
+    """
+    for name, value in given.items():
+        if name not in CALL_ARGUMENTS:
+            raise TypeError(f"there is no argument {name}")
+        check_argument(name, value, *CALL_ARGUMENTS[name])
 
 
 def check_argument(name: str, value: Any, values: tuple[Any, ...], reason: str) -> None:
