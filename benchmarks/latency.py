@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.arguments import DTYPES
-from tiny_llm_kit.engine.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.engine import kv_budget
-from tiny_llm_kit.engine.kv_budget import blocks_that_fit, kv_bytes_per_token
 from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.profiling import kv_budget
+from tiny_llm_kit.engine.profiling.kv_budget import blocks_that_fit, kv_bytes_per_token
 from tiny_llm_kit.trace.shapes import QWEN3_06B
 
 GIB = 2**30

@@ -22,7 +22,7 @@ from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
-from tiny_llm_kit.engine.step_timer import StepTimer
+from tiny_llm_kit.engine.profiling.step_timer import StepTimer
 from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, without_vllms
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.serve import EndlessTokenizer

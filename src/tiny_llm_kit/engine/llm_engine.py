@@ -7,10 +7,10 @@ from typing import Any
 
 from ..terminal import interrupts_kept
 from .engine_options import EngineLimits, EngineOptions
-from .engine_profiling import measured_num_blocks, measured_profile
 from .engine_request import EngineRequest
 from .parallel_sampling import ParallelSampling
 from .port import Port, resolve_serving
+from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .request_factory import RequestFactory
 from .step_shapes import StepShapes
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ...engine.engine_profiling import profiling_batch
-from ...engine.kv_budget import kv_bytes_per_token
 from ...engine.loading import load_checkpoint
 from ...engine.padding_waste import PaddingWaste
 from ...engine.port import Port
+from ...engine.profiling.engine_profiling import profiling_batch
+from ...engine.profiling.kv_budget import kv_bytes_per_token
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import Buckets, Event, PackedBatch, Sampled, ServingPackage
 from ...trace.serve import EndlessTokenizer

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...engine.loading import load_network
 from ...engine.port import Port
-from ...engine.step_timer import StepTimer, fit_line
+from ...engine.profiling.step_timer import StepTimer, fit_line
 from ...solution_types import ServingPackage
 from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
 from ...trace.incidents.table import incident_table

@@ -7,8 +7,8 @@ from statistics import median
 
 import numpy as np
 
-from ..solution_types import PackedBatch, ServingPackage
-from .packed_runner import PackedRunner
+from ...solution_types import PackedBatch, ServingPackage
+from ..packed_runner import PackedRunner
 
 ROUNDS = 3  # measured runs, after one that warms up
 SIZES = (16, 64, 256, 512, 1024, 2048)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ..solution_types import Array, PackedBatch, ServingPackage, StepProfile
-from .engine_options import EngineLimits, EngineOptions
+from ...solution_types import Array, PackedBatch, ServingPackage, StepProfile
+from ..engine_options import EngineLimits, EngineOptions
+from ..packed_runner import PackedRunner
+from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
-from .packed_runner import PackedRunner
-from .port import Port
 from .step_timer import SIZES, StepTimer, fit_line
 
 # The default of VLLM_GRAPH_RESERVED_MEM in vLLM's Gaudi plug-in. Not measured by us.

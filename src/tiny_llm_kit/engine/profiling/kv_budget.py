@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ..model.config import ModelConfig
-from .backend import Backend
+from ...model.config import ModelConfig
+from ..backend import Backend
 
 # On a CPU the pool shares RAM with the weights, the activations and other programs: it takes a quarter of the free RAM.
 CPU_SHARE = 0.25
