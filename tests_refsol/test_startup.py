@@ -50,7 +50,8 @@ def test_a_start_takes_less_than_half_a_second(command):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("OMP_WAIT_POLICY", "PASSIVE"), ("OPENBLAS_THREAD_TIMEOUT", "4")]
+    ("name", "value"),
+    [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "1000"), ("OPENBLAS_THREAD_TIMEOUT", "4")],
 )
 def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, name, value):
     """Two commands at once took 20 times as long as one while their threads spun."""
