@@ -18,11 +18,11 @@ from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm_engine import LLMEngine
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, resolve_serving
+from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, random_network, shape
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer, Serving, serve
-from tiny_llm_kit.trace.shapes import SHAPES, RandomCheckpoint, random_network, shape
 from tiny_llm_kit.trace.trace import WHOLE
 from tiny_llm_kit.trace.workload import LONG, SHORT, RequestSpec, Workload, decode_heavy, mixed
 

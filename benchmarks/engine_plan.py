@@ -6,7 +6,7 @@ from typing import Any
 from tiny_llm_kit.engine.arguments import whole_number
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.port import resolve_serving
-from tiny_llm_kit.trace.shapes import SHAPES, check_layers
+from tiny_llm_kit.engine.weights.random_weights import SHAPES, check_layers
 
 from .options import count, flag, option, switch
 
@@ -15,6 +15,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
     "separate": {"policy": "separate"},
     "uncached": {"enable_prefix_caching": False},
+    "single": {"tensor_parallel_size": 1},
 }
 
 
@@ -40,6 +41,7 @@ class EnginePlan:
     )
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
+    tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")
     config: str | None = option(
         None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
     )

@@ -12,7 +12,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from tiny_llm_kit.trace.shapes import RandomCheckpoint
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
 
 from .gguf_file import matrix_types, write_gguf

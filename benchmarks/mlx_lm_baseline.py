@@ -11,8 +11,8 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from tiny_llm_kit.engine.backends import backend_mlx as backend_module
 from tiny_llm_kit.engine.backends import blas
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
 from tiny_llm_kit.model.config import ModelConfig
-from tiny_llm_kit.trace.shapes import RandomCheckpoint
 from tiny_llm_kit.trace.workload import Workload
 
 from .baselines import hub_shape

@@ -8,7 +8,7 @@ import argparse
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,15 @@ from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank, network_options
 from tiny_llm_kit.engine.arguments import DTYPES, model_argument
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.parallel.job import Job
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, random_network
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance
 from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.shapes import RandomCheckpoint, random_network
 from tiny_llm_kit.trace.workload import Workload
 
 from . import chunked_prefill
@@ -72,12 +73,18 @@ class ThroughputPlan(EnginePlan):
 
 @dataclass
 class OurGenerator:
-    """Our engine, run as `LLM.generate` runs it."""
+    """Our engine, run as `LLM.generate` runs it.
+
+    Args:
+        threads: of this process.
+    """
 
     llm: LLM
+    threads: int
 
     def generate(self, workload: Workload) -> dict[str, Any]:
         """Answer all requests: latencies and counts."""
+        self.llm.engine.port.backend_module.set_threads(self.threads)
         return figures_of_run(self.llm.engine, workload)
 
 
@@ -91,8 +98,9 @@ def measure(
     """
     before = provenance(port.device)
     port.backend_module.set_threads(plan.threads)
-    network, tokenizer, checkpoint = model_of(plan, port, loading)
-    longest, vocabulary = network.config.max_position_embeddings, network.config.vocab_size
+    job = job_of(plan, port, loading)
+    tokenizer: Any = EndlessTokenizer() if plan.has_random_weights else load_tokenizer(plan.model)
+    longest, vocabulary = job.config.max_position_embeddings, job.config.vocab_size
     check_context(plan.input_len + plan.output_len, longest)
     size = DatasetSize(plan.num_prompts, plan.input_len, plan.output_len, vocabulary)
     workloads = [
@@ -101,13 +109,15 @@ def measure(
     ]
     room = max(each.max_seq_len for each in workloads)
     check_context(room - 1, longest)
-    cast = engines(plan, port, network, checkpoint, room)
+    options = plan.engine_options() | {"max_model_len": min(room, longest)}
+    cast = engines(plan, port, replace(job, engine_options=options), room)
 
     def run(name: str, number: int) -> dict[str, Any]:
         report(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))
         return timed(cast[name], workloads[number])
 
     runs = in_turns({name: partial(run, name) for name in cast}, range(len(workloads)))
+    cast[OURS].llm.engine.ranks.close()
     return {
         "kind": "throughput",
         "backend": port.name,
@@ -134,31 +144,48 @@ def timed(engine: Generates, workload: Workload) -> dict[str, Any]:
     }
 
 
-def model_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """The network, its tokenizer, and the checkpoint if its weights are random."""
+def job_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> Job:
+    """What each rank of our engine loads."""
+    solution = port.solution.__name__.partition(".")[0]
+    where = solution, port.name, port.device, port.float_dtype, plan.model, plan.quantization
+    head = {"head_quantization": plan.head_quantization}
     if plan.has_random_weights:
-        network, checkpoint = random_network(
-            port, plan.model, plan.config, plan.layers, plan.quantization, plan.head_quantization
+        return Job(*where, random_weights={"config": plan.config, "layers": plan.layers, **head})
+    return Job(*where, load_options={**loading, **head})
+
+
+def model_of(port: Port, job: Job) -> tuple[Any, RandomCheckpoint | None]:
+    """The whole network in this process, and its checkpoint if the weights are random."""
+    if job.random_weights:
+        return random_network(port, job.model, quantization=job.quantization, **job.random_weights)
+    return job.network(port, None)[0], None
+
+
+def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, Any]:
+    """Our engine first, then what it is compared with, on the same weights; `room` is that of the longest request.
+
+    Raises:
+        ValueError: a variant of our engine would have several ranks too.
+    """
+    size, options = plan.tensor_parallel_size, job.engine_options
+    divided = [name for name in plan.compare if name in VARIANTS and name != "single"]
+    if size > 1 and divided:
+        raise ValueError(
+            f"--compare {divided[0]}: with several ranks, compare with single, or with a baseline"
         )
-        return network, EndlessTokenizer(), checkpoint
-    network, tokenizer = load_network(
-        port, plan.model, "week3", plan.quantization, head_quantization=plan.head_quantization, **loading
-    )
-    return network, tokenizer, None
-
-
-def engines(
-    plan: ThroughputPlan, port: Port, network: Any, checkpoint: RandomCheckpoint | None, room: int
-) -> dict[str, Any]:
-    """Our engine first, then what it is compared with, on the same weights; `room` is that of the longest request."""
-    options = plan.engine_options() | {"max_model_len": min(room, network.config.max_position_embeddings)}
-    ours = LLM.of(port, network, EndlessTokenizer(), **options)
-    network = ours.engine.network  # whose weights are packed already, if it was compiled
-    found: dict[str, Any] = {OURS: OurGenerator(ours)}
+    found: dict[str, Any] = {}
+    if size > 1:
+        found[OURS] = OurGenerator(LLM.of_job(job, EndlessTokenizer()), max(1, plan.threads // size))
+    if size > 1 and not plan.compare:
+        return found
+    network, checkpoint = model_of(port, job)
+    if size == 1:
+        found[OURS] = OurGenerator(LLM.of(port, network, EndlessTokenizer(), **options), plan.threads)
+        network = found[OURS].llm.engine.network  # whose weights are packed already, if it was compiled
     for name in plan.compare:
         if name in VARIANTS:
-            llm = LLM.of(port, network, EndlessTokenizer(), **(options | VARIANTS[name]))
-            found[f"{OURS} {name}"] = OurGenerator(llm)
+            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]})
+            found[f"{OURS} {name}"] = OurGenerator(llm, plan.threads)
         else:
             found |= module_of(name, port).generators(
                 name, checkpoint, plan.max_num_seqs, room, plan.threads, plan.quantization

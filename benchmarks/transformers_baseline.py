@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM, StaticCache
 from transformers.generation import ContinuousBatchingConfig
 
-from tiny_llm_kit.trace.shapes import RandomCheckpoint
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint
 from tiny_llm_kit.trace.workload import RequestSpec, Workload
 
 from .baselines import hub_shape

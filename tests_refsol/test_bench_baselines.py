@@ -111,7 +111,7 @@ def mlx_lm(monkeypatch):
 @pytest.mark.port("mlx")
 def test_mlx_lm_is_asked_for_the_same_prompts_and_answers_on_the_same_weights(mlx_lm):
     from benchmarks.mlx_lm_baseline import MlxLmBatch, own_mlx_lm
-    from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
+    from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 
     port = Port("tiny_llm_ref", "mlx", "cpu", "float32")
     checkpoint = RandomCheckpoint(shape("tiny-qwen3", 1), port.backend_module, "float32", "cpu")

@@ -15,8 +15,8 @@ from benchmarks.latency_report import Roof, points, roof, work
 from book.tools import roofline_screen, screens
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace import provenance, samples
-from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 
 TINY = LatencyPlan(config="tiny-qwen3", layers=1, dtype="float32", threads=(1,), rounds=2, output_len=2)
 BASELINES = {"torch": ("transformers",)}

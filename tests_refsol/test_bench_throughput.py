@@ -18,10 +18,10 @@ from benchmarks.throughput_report import graphs
 from book.tools import screens
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.weights.random_weights import random_network
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.shapes import random_network
 from tiny_llm_kit.trace.trace import Lane, Trace
 from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 
@@ -134,7 +134,7 @@ def test_a_run_keeps_the_engines_own_listeners():
     llm = LLM.of(port, network, EndlessTokenizer(), max_num_seqs=2, block_size=8, max_model_len=32)
     heard = []
     llm.engine.listeners.append(heard.append)
-    generator = OurGenerator(llm)
+    generator = OurGenerator(llm, 1)
     figures = generator.generate(Workload("", "", (RequestSpec(SHORT, 3, 2), RequestSpec(SHORT, 3, 2))))
     assert llm.engine.listeners == [heard.append]
     assert [event.kind for event in heard].count("finish") == 2 and figures["calls"] == 2

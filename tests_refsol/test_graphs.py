@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from support.replay_emulator import RecordedGraph
 from tiny_llm_kit.engine.compilation import decodes_of_padding, rows_of_padding
 from tiny_llm_kit.engine.port import Port, installed_backends
-from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
 

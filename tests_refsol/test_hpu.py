@@ -24,7 +24,12 @@ from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
 IMITATION = ROOT / "tests_refsol" / "imitation_gaudi"
 CACHE = Path(tempfile.gettempdir()) / "imitation-of-a-cache"
 RECIPES = f"{CACHE}/tiny-llm/gaudi-0+imitation,false,8192,false"
-OURS = {"PT_HPU_LAZY_MODE": "0", "PT_HPU_AUTOLOAD": "0", "PT_HPU_WEIGHT_SHARING": "0"}
+OURS = {
+    "PT_HPU_LAZY_MODE": "0",
+    "PT_HPU_AUTOLOAD": "0",
+    "PT_HPU_WEIGHT_SHARING": "0",
+    "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",
+}
 OURS["PT_HPU_RECIPE_CACHE_CONFIG"] = RECIPES
 LAZY = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork"}
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import baselines, throughput
 from benchmarks.baselines import BASELINES, module_of
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec, Workload
 
 VOCABULARY = 50

@@ -174,7 +174,7 @@ def test_arguments_of_vllm_that_change_nothing_are_named_once():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2: this engine runs on one device; .* give 1"),
+        ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is 'fp8': the KV cache has the type of the model; leave it out"),
         ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
         ({"speculative_config": {"model": "x"}}, "speculative_config is .*: there is no draft model; leave it out$"),
@@ -502,6 +502,7 @@ EFFECTS = {
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
+    "tensor_parallel_size": (2, None),  # in test_ranks.py
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
@@ -510,7 +511,7 @@ def test_every_option_is_in_this_table():
     assert list(EFFECTS) == [each.name for each in fields(EngineOptions)]
 
 
-@pytest.mark.parametrize("name", [name for name in EFFECTS if name != "gpu_memory_utilization"])
+@pytest.mark.parametrize("name", sorted(EFFECTS.keys() - {"gpu_memory_utilization", "tensor_parallel_size"}))
 def test_every_option_has_an_effect(make, quick_compiler, name):
     value, probe = EFFECTS[name]
     others = {

@@ -8,8 +8,8 @@ import torch
 
 from support.replay_emulator import RecordedGraph, ReplayEmulator
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace.serve import EndlessTokenizer
-from tiny_llm_kit.trace.shapes import RandomCheckpoint, shape
 from tiny_llm_ref.serving import BlockAllocator, HybridScheduler, SamplingParams, Sequence, make_buckets
 
 BUDGET, ROWS, LONGEST, PAGE = 16, 4, 64, 8

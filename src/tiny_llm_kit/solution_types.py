@@ -27,6 +27,7 @@ __all__ = [
     "SamplingParams",
     "ServingModel",
     "ServingPackage",
+    "Shard",
     "StepProfile",
     "StructuredOutputsParams",
 ]
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         Sampled,
         SamplingParams,
         ServingModel,
+        Shard,
         StepProfile,
         StructuredOutputsParams,
     )
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
             Batch,
             BlockAllocator,
             BlockTable,
+            Bucket,
             ChunkedPrefillMetrics,
             ChunkedPrefillScheduler,
             EngineLoop,
@@ -91,13 +94,16 @@ if TYPE_CHECKING:
         )
 
         batch_generate = staticmethod(serving.batch_generate)
+        check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
         flat_blocks = staticmethod(serving.flat_blocks)
+        kv_heads_of = staticmethod(serving.kv_heads_of)
         make_buckets = staticmethod(serving.make_buckets)
         make_scheduler = staticmethod(serving.make_scheduler)
         pack = staticmethod(serving.pack)
         profile_steps = staticmethod(serving.profile_steps)
         sweep_chunk_sizes = staticmethod(serving.sweep_chunk_sizes)
         select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)
+        shard_of = staticmethod(serving.shard_of)
 
 else:
     globals().update(dict.fromkeys(__all__, object))

@@ -17,6 +17,10 @@ from typing import Any, NoReturn
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 
+class FatalError(RuntimeError):
+    """An error that ends a command, and whose text is the one line to print."""
+
+
 def command(main: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command's `main`: a system error ends it with one line and an exit code.
 
@@ -35,6 +39,8 @@ def command(main: Callable[..., Any]) -> Callable[..., Any]:
                 sys.stdout.flush()  # here, where a failure is still handled
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+        except FatalError as error:
+            fail(error, 1)
         except BrokenPipeError:
             _give_up_output()
             sys.exit(1)

@@ -31,6 +31,14 @@ from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
 from .loop.request_stream import Piece, RequestStream
 from .model import BatchCache, KvCache, PackedModel, Sampled, ServingModel
+from .parallel.shards import (
+    Shard,
+    check_tensor_parallel,
+    even_part,
+    kv_heads_of,
+    shard_of,
+    vocabulary_of,
+)
 from .policies import POLICIES, make_scheduler
 from .policies.aged_queue import AgedQueue
 from .policies.chunks_only import ChunksOnly
@@ -96,6 +104,7 @@ __all__ = [
     "Scheduled",
     "Sequence",
     "ServingModel",
+    "Shard",
     "SlackScheduler",
     "StaticBatching",
     "StepProfile",
@@ -107,8 +116,11 @@ __all__ = [
     "batch_generate_with_chunked_prefill",
     "block_hash",
     "bucketize",
+    "check_tensor_parallel",
+    "even_part",
     "exponential_ladder",
     "flat_blocks",
+    "kv_heads_of",
     "linear_ladder",
     "make_buckets",
     "make_scheduler",
@@ -122,6 +134,8 @@ __all__ = [
     "profile_steps",
     "room_for_prompts",
     "select_optimal_chunk_size",
+    "shard_of",
     "sweep_chunk_sizes",
     "tokens_to_delay",
+    "vocabulary_of",
 ]

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from ..biased_weights import BiasedWeights
+from ..groups import RowParallelWeights
 from . import hpu
 from .cpu_attention import attend_decodes_in_place
 from .kernels import choose_kernels, pack_weight
@@ -163,6 +164,8 @@ def _packed(w: Any) -> Any:
     """A weight in the layout of the CPU's products; quantised weights have theirs already."""
     if isinstance(w, BiasedWeights):
         return BiasedWeights(_packed(w.weight), w.bias)
+    if isinstance(w, RowParallelWeights):
+        return RowParallelWeights(_packed(w.weight), w.group)
     return pack_weight(w) if isinstance(w, torch.Tensor) else w
 
 

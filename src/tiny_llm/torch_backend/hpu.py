@@ -11,11 +11,13 @@ from vLLM's Gaudi plug-in, and tested on CPUs against an imitation; not run on a
 # Set first, since the plug-in reads these when torch is imported. LAZY_MODE 0 is eager: torch.compile builds graphs.
 # AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and catches the error.
 # WEIGHT_SHARING 0: lazy mode would wrap every parameter in another class; vLLM's plug-in avoids it as well.
+# LAZY_COLLECTIVES: sums over several cards can be part of an HPU graph.
 import os
 
 os.environ.setdefault("PT_HPU_LAZY_MODE", "0")
 os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
 os.environ.setdefault("PT_HPU_WEIGHT_SHARING", "0")
+os.environ.setdefault("PT_HPU_ENABLE_LAZY_COLLECTIVES", "true")
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,6 +94,12 @@ def mark_step() -> None:
         import habana_frameworks.torch.core as htcore
 
         htcore.mark_step()
+
+
+def load_collectives(device: str) -> None:
+    """Registers HCCL with torch.distributed. It reads this process's rank from the environment, which must be set."""
+    if device == "hpu":
+        import habana_frameworks.torch.distributed.hccl  # noqa: F401
 
 
 def compile_static(function: Callable) -> Callable:

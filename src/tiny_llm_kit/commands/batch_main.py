@@ -8,9 +8,9 @@ from rich.console import Console
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, open_llm, unused_days
 from ..engine.arguments import (
-    add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
+    add_week3_arguments,
     check_engine_arguments,
     output_argument,
     stop_argument,
@@ -77,7 +77,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="which week's engine; auto: that of week 2",
     )
     add_model_arguments(top, solution="ref")
-    add_eager_argument(top)
+    add_week3_arguments(top)
     add_sampling_arguments(top)
     options = top.parse_args(argv)
     options.backend = choose_backend(options.solution, options.backend)
@@ -102,6 +102,7 @@ def job_of(options: argparse.Namespace) -> BatchJob:
                 max_num_seqs=min(options.slots, len(prompts)),
                 max_model_len=options.max_seq_len,
                 enforce_eager=options.enforce_eager,
+                tensor_parallel_size=options.tensor_parallel_size,
                 seed=options.seed,
             )
             return make_engine_job(llm.engine, prompts, **limits)

@@ -16,9 +16,9 @@ from ..course.capabilities import (
     unused_days,
 )
 from ..engine.arguments import (
-    add_eager_argument,
     add_model_arguments,
     add_sampling_arguments,
+    add_week3_arguments,
     check_engine_arguments,
     text_argument,
 )
@@ -64,7 +64,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
 def open_engine(options: argparse.Namespace) -> TerminalSession:
     """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    llm = open_llm(options, max_num_seqs=1, enforce_eager=options.enforce_eager, seed=options.seed)
+    engine = {"enforce_eager": options.enforce_eager, "tensor_parallel_size": options.tensor_parallel_size}
+    llm = open_llm(options, max_num_seqs=1, seed=options.seed, **engine)
 
     def generate(
         llm: Any, tokenizer: "Tokenizer", ids: list[int], params: Any, *, max_tokens: int, on_text: Any
@@ -108,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["auto", *LOADERS],
         help="which week's engine; auto: that of week 2 once its first day is filled in, else that of week 1",
     )
-    add_eager_argument(top)
+    add_week3_arguments(top)
     add_sampling_arguments(top)
     return top
 

@@ -14,10 +14,11 @@ from typing import Any
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, open_llm
 from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
-from ..engine.port import SOLUTIONS, Port
-from ..model.tokenizer import load_tokenizer
-from ..terminal import command, fail
-from ..trace.shapes import SHAPES, BlankAnswers, check_layers, random_network
+from ..engine.parallel.job import Job
+from ..engine.parallel.start import follow_if_launched
+from ..engine.port import SOLUTIONS
+from ..engine.weights.random_weights import SHAPES, check_layers
+from ..terminal import FatalError, command, fail
 
 API_KEY = "TINY_LLM_API_KEY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -110,10 +111,10 @@ def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
     """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread."""
     if check_layers(options.config, bool(options.random_weights), options.layers):
         cls = llm_class(SOLUTIONS[options.solution])
-        port = Port(cls.solution, options.backend, options.device, options.dtype)
-        network, _ = random_network(port, options.model, options.config, options.layers, options.quantize)
-        tokenizer = BlankAnswers(load_tokenizer(options.model))
-        return cls.of(port, network, tokenizer, **{**cls.engine_options(options.backend), **engine})
+        where = cls.solution, options.backend, options.device, options.dtype, options.model, options.quantize
+        given = {**cls.engine_options(options.backend), **engine}
+        shape = {"config": options.config, "layers": options.layers}
+        return cls.of_job(Job(*where, engine_options=given, random_weights=shape))
     return open_llm(options, **engine)
 
 
@@ -199,6 +200,7 @@ def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | N
 @command
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
+    follow_if_launched(options.solution, options.backend)
     with ends_at_a_blank(needs=Day(3, 6)), listen(options.host, options.port) as listener:
         url = url_of(options.host, listener.getsockname()[1])
         try:
@@ -209,7 +211,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"loading {options.model}; then {url} takes requests", flush=True)
         server.run(sockets=[listener])
         failure = server.service.failure
-        if isinstance(failure, NotImplementedError):
+        if isinstance(failure, (NotImplementedError, FatalError)):
             raise failure
         if failure is not None:
             fail(failure if server.service.is_known(failure) else f"the engine is dead: {failure}")

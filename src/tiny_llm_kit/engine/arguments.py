@@ -97,12 +97,19 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     )
 
 
-def add_eager_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--enforce-eager`, an option of Week 3's engine alone."""
+def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--enforce-eager` and `--tensor-parallel-size`, options of Week 3's engine alone."""
     parser.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
         help="run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)",
+    )
+    parser.add_argument(
+        "--tensor-parallel-size",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1",
     )
 
 
@@ -110,6 +117,8 @@ def check_engine_arguments(options: argparse.Namespace) -> None:
     """Raise ValueError if an engine that does not have these options is asked for."""
     if options.enforce_eager is not None and options.loader != "week3":
         raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
+    if options.tensor_parallel_size > 1 and options.loader != "week3":
+        raise ValueError("--tensor-parallel-size is an option of Week 3's engine: add --loader week3")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         devices = staticmethod(backend_torch.devices)
         evaluate = staticmethod(backend_torch.evaluate)
         extremes = staticmethod(backend_torch.extremes)
+        from_stored = staticmethod(backend_torch.from_stored)
         inference = staticmethod(backend_torch.inference)
         keep_compiled = staticmethod(backend_torch.keep_compiled)
         largest = staticmethod(backend_torch.largest)

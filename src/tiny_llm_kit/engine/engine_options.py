@@ -5,6 +5,9 @@ from typing import Any
 
 from ..model.config import ModelConfig
 
+COUNTS = (
+    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks", "tensor_parallel_size",
+)  # fmt: skip
 CHUNKED_BUDGET = 512  # tokens of a step by default
 
 
@@ -33,6 +36,8 @@ class EngineOptions:
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
             nothing, unless something is compiled for fixed shapes: then it is "exponential".
         seed: of the requests that have none.
+        tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
+            each. On a CPU the processes share the cores.
 
     Raises:
         ValueError: a value is out of range.
@@ -52,9 +57,10 @@ class EngineOptions:
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
     seed: int = 0
+    tensor_parallel_size: int = 1
 
     def __post_init__(self):
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks"):
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and not (type(value) is int and value >= 1):
                 raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")

@@ -5,6 +5,7 @@ package: `from tiny_llm_ref import LLM, SamplingParams`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
@@ -12,9 +13,10 @@ from ..model.quantization import QUANTIZATIONS
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest
 from .llm_engine import LLMEngine
-from .loading import load_network
 from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
+from .parallel.job import Job
+from .parallel.start import ranks_of
 from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
 from .vllm_arguments import check_call, without_vllms
@@ -41,6 +43,7 @@ class LLM:
 
     Raises:
         CheckpointError: the model's files are unusable, or not here.
+        RankError: with several ranks, one cannot start.
         TypeError: there is no such option.
         ValueError: a value is out of range, there is no such device, or no KV block fits; or an argument of vLLM's
             would change something that this engine does not have.
@@ -65,10 +68,23 @@ class LLM:
         checked = EngineOptions(**{**self.engine_options(backend), **options})
         check_quantization("quantization", quantization)
         check_quantization("head_quantization", head_quantization)
-        port = Port(self.solution, backend, device, dtype)
-        given = {**self.load_options(port.name), "head_quantization": head_quantization}
-        network, tokenizer = load_network(port, model, "week3", quantization, **given)
-        self.engine = LLMEngine(port, network, tokenizer, checked)
+        given = {**self.load_options(backend), "head_quantization": head_quantization}
+        where = self.solution, backend, device, dtype
+        self.engine = open_engine(Job(*where, str(model), quantization, given, asdict(checked)))
+
+    @classmethod
+    def of_job(cls, job: Job, tokenizer: Any = None) -> "LLM":
+        """The `LLM` of a job, for example with random weights.
+
+        Args:
+            tokenizer: instead of the model's.
+
+        Raises:
+            As `LLM`.
+        """
+        made = cls.__new__(cls)
+        made.engine = open_engine(job, tokenizer)
+        return made
 
     @classmethod
     def of(cls, port: Port, network: Any, tokenizer: Any, **options: Any) -> "LLM":
@@ -234,6 +250,28 @@ class _TextStream:
         if tokens > self._tokens or len(text) > self._characters:
             self._on_text(text[self._characters :])
             self._tokens, self._characters = tokens, len(text)
+
+
+def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
+    """The engine of a job, with the other ranks that it asks for.
+
+    Args:
+        tokenizer: instead of the model's.
+
+    Raises:
+        RankError: a rank cannot start.
+        As `LLM`.
+    """
+    port, size = job.port(), job.options.tensor_parallel_size
+    if size > 1:
+        port.serving.check_tensor_parallel(job.config, size)  # before any process is started
+    ranks = ranks_of(port, job)
+    try:
+        network, own = job.network(port, ranks.group)
+        return LLMEngine(port, network, tokenizer or own, job.options, ranks=ranks)
+    except BaseException:
+        ranks.close()
+        raise
 
 
 def check_quantization(name: str, value: str | None) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from ..terminal import interrupts_kept
 from .engine_options import EngineLimits, EngineOptions
 from .engine_request import EngineRequest
+from .parallel.ranks import Alone, Ranks
 from .parallel_sampling import ParallelSampling
-from .port import Port, resolve_serving
+from .port import Port
 from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .request_factory import RequestFactory
 from .step_shapes import StepShapes
@@ -24,8 +25,10 @@ class LLMEngine:
         tokenizer: of the model.
         options: see `EngineOptions`.
         clock: seconds, for events and metrics.
+        ranks: the others that hold a part of the model; None if there are none. The engine ends them.
 
     Raises:
+        RankError: a rank is gone.
         ValueError: the options contradict each other or the model, or no KV block fits.
     """
 
@@ -36,18 +39,22 @@ class LLMEngine:
         tokenizer: Any,
         options: EngineOptions,
         clock: Callable[[], float] = time.perf_counter,
+        ranks: Alone | Ranks | None = None,
     ):
         self.port, self.tokenizer, self.options, self.clock = port, tokenizer, options, clock
-        self.names = resolve_serving(port.solution.__name__.split(".")[0])
+        self.names = port.serving
         self.limits = limits = EngineLimits.of(options, self.names, network.config)
         self.max_model_len, self.max_num_batched_tokens = limits.max_model_len, limits.max_num_batched_tokens
         self.is_closed = False
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
-        num_blocks = measured_num_blocks(port, self.names, network, options, limits)
+        self.ranks = ranks or Alone()
+        num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()
-        self.runner = self.shapes.new_runner(network)
+        if self.ranks.size > 1:
+            self.ranks.make_pools(num_blocks)
+        self.runner = self.shapes.new_runner(network, self.ranks)
         self.network = self.runner.model  # compiled, if anything is
         if self.is_compiled:
             self.warm_up()
@@ -231,5 +238,6 @@ class LLMEngine:
             return
         self.is_closed = True
         self._parallel.close()
+        self.ranks.close()
         self.scheduler.close()
         del self.runner, self.network, self.scheduler, self.allocator, self._parallel, self._requests

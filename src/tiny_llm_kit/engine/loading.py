@@ -3,32 +3,30 @@
 Loading takes plain arguments. `course/capabilities.py` decides what a learner's code can do so far.
 """
 
-import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import SafetensorError
-
 from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
-from ..model.files import CheckpointError, shown
+from ..model.files import CheckpointError
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
 from ..model.quantized_head import QuantizedHead
-from ..model.quantized_tensors import check_quantized_parts, parts
-from ..model.safetensors_folder import TensorInfo, read_headers, refused
+from ..model.quantized_tensors import check_quantized_parts
+from ..model.safetensors_folder import TensorInfo, read_headers
 from ..model.tokenizer import Tokenizer, load_tokenizer
-from ..solution_types import Array
 from .backend import Backend
 from .model_runner import ModelRunner
+from .parallel.rank_part import RankPart
 from .port import Port
+from .weights.parts_of_files import PartsOfFiles
+from .weights.stored_weights import bytes_of, read_weights, whole_files
 
-LARGEST_FLOAT16 = 65504
 # Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
 QUANTIZED_ON_HPU = (
     "quantised weights on an HPU: outside of a compiled graph every product first writes its whole matrix in bf16, "
@@ -118,6 +116,7 @@ def load_network(
     keep_quantized: bool = True,
     attention: str = "device",
     head_quantization: str | None = None,
+    group: Any = None,
 ) -> tuple[Any, Tokenizer]:
     """Load a week's model with its weights on the port's device, and its tokenizer.
 
@@ -126,6 +125,7 @@ def load_network(
         keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
         head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
+        group: the ranks that compute the model together, for the engine of Week 3; this process alone when None.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.
@@ -139,10 +139,13 @@ def load_network(
     keeps = week.has_caches and (quantize or keep_quantized)
     quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize or "")) if keeps else None
     tokenizer = load_tokenizer(model)
-    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer)
+    part = None if group is None else RankPart(port.serving, group.rank, group.size)
+    weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
     if head_quantization:
         weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
     options = {"attention": attention} if week.has_caches and attention != "simple" else {}
+    if group is not None:
+        return port.Qwen3ModelTensorParallel(weights, **options, group=group), tokenizer
     return getattr(port, week.model)(weights, **options), tokenizer
 
 
@@ -152,6 +155,7 @@ def load_checkpoint(
     device: str = "auto",
     dtype: str = "auto",
     quantizer: WeightQuantizer | None = None,
+    part: RankPart | None = None,
 ) -> Checkpoint:
     """Read a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
 
@@ -161,11 +165,12 @@ def load_checkpoint(
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
         quantizer: keeps quantised weights quantised, and may quantise plain ones; None dequantises.
+        part: what this rank reads and holds; the whole model when None.
 
     Raises:
         CheckpointError: the folder is unusable, or the weights have other bits than `quantizer` asks for; every header
             is checked before the first weight is read.
-        ValueError: this machine does not have the device, or `dtype` is unknown.
+        ValueError: this machine does not have the device, `dtype` is unknown, or the model cannot be divided.
     """
     backend_module = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
     device = backend_module.pick_device(device)
@@ -176,13 +181,19 @@ def load_checkpoint(
     config = read_config(folder)
     headers = read_headers(folder)
     names = _weight_names(headers, config)
+    parts = None
+    if part is not None:
+        parts = PartsOfFiles(backend_module, headers, config, part)
+        headers, config = parts.headers, part.config(config)
     _check_bits(folder, config, quantizer)
     if device == "hpu" and quantizer and (quantizer.bits or config.quantization):
         print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
-    weights = _read_weights(backend_module, headers, names, config, device, dtype, quantizer)
-    return Checkpoint(config, weights, folder, {name: headers[name].file.name for name in names})
+    stored = parts or whole_files(backend_module, headers)
+    weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
+    files = {name: headers[name].file.name for name in names}
+    return Checkpoint(config, weights, folder, files, parts.bytes_read if parts else bytes_of(headers, names))
 
 
 def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
@@ -215,97 +226,3 @@ def _warn_of_plain_matrices(quantizer: WeightQuantizer, shapes: Mapping[str, tup
     if len(fitting) < len(matrices):
         stay = len(matrices) - len(fitting)
         print(f"{why}: {stay} of the layers' {len(matrices)} matrices stay as they are", file=sys.stderr)
-
-
-def _read_weights(
-    backend_module: Backend,
-    headers: Mapping[str, TensorInfo],
-    names: list[str],
-    config: ModelConfig,
-    device: str,
-    dtype: str,
-    quantizer: WeightQuantizer | None,
-) -> dict[str, Any]:
-    """Read one weight after the other, so that only one is in memory in its stored and in its final form."""
-    stored = {}
-    for file in {info.file: None for info in headers.values()}:
-        stored.update(_open(backend_module, file))
-    weights = {}
-
-    def taken(name: str) -> Array:
-        return _checked(backend_module, stored.pop(name), headers[name], name, dtype)
-
-    for name in _with_progress(names) if quantizer and quantizer.bits else names:
-        if headers[name].dtype == "U32":
-            words, *numbers = parts(name)
-            triple = [stored.pop(words), *map(taken, numbers)]
-            weights[name] = _quantized_weight(backend_module, name, triple, config, device, dtype, quantizer)
-        elif quantizer and quantizer.applies_to(name, headers[name].shape):
-            weights[name] = quantizer.quantize(name, backend_module.place(taken(name), dtype, "cpu"), config)
-        else:
-            weights[name] = backend_module.place(taken(name), dtype, device)
-    return weights
-
-
-def _checked(backend_module: Backend, array: Array, info: TensorInfo, name: str, dtype: str) -> Array:
-    """The stored array, after a check that its numbers are finite and fit the type.
-
-    Raises:
-        CheckpointError: NaN or infinity, which would spread to every answer; or too large for float16.
-    """
-    low, high = backend_module.extremes(array) if math.prod(info.shape) else (0.0, 0.0)
-    if not math.isfinite(low) or not math.isfinite(high):
-        raise CheckpointError(
-            f"{info.file}: tensor {shown(name)} holds NaN or infinity; download the model again"
-        )
-    if dtype == "float16" and max(-low, high) > LARGEST_FLOAT16:
-        raise CheckpointError(
-            f"{info.file}: tensor {shown(name)} holds {max(-low, high):g}, and float16 ends at 65504: choose bfloat16 "
-            "or float32"
-        )
-    return array
-
-
-def _quantized_weight(
-    backend_module: Backend,
-    name: str,
-    triple: list,
-    config: ModelConfig,
-    device: str,
-    dtype: str,
-    quantizer: WeightQuantizer | None,
-) -> Any:
-    """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
-    if quantizer:
-        words, scales, biases = triple
-        kept = (
-            backend_module.place(words, None, "cpu"),
-            backend_module.place(scales, dtype, "cpu"),
-            backend_module.place(biases, dtype, "cpu"),
-        )
-        return quantizer.keep(name, kept, config)
-    quantization = config.quantization
-    assert quantization is not None  # `check_quantized_parts` has accepted the names of these parts
-    words, scales, biases = triple
-    array = backend_module.dequantize(
-        words, scales, biases, quantization.group_size, quantization.bits, device
-    )
-    return backend_module.place(array, dtype, device)
-
-
-def _with_progress(names: list[str]) -> Iterable[str]:
-    """The names, with a progress bar on a terminal: quantising takes longer than reading."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    return track(names, "quantising weights", console=console, transient=True, disable=quiet)
-
-
-def _open(backend_module: Backend, file: Path) -> dict[str, Any]:
-    try:
-        return backend_module.open_safetensors(file)
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        # MLX's reader may reject what safetensors accepts.
-        raise refused(file, error) from None

@@ -6,6 +6,7 @@ from typing import Any
 from ..solution_types import Array, Bucket, Buckets, PackedBatch, Sampled
 from .backend import Backend
 from .padding_waste import PaddingWaste
+from .parallel.ranks import Alone, Ranks
 
 
 class PackedRunner:
@@ -24,6 +25,7 @@ class PackedRunner:
         buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
         capture: turns a forward, which is a function of arrays alone, into one that is captured and replayed; see the
             solution's `capture_step`.
+        ranks: the other ranks of the model, which compute every batch too; None if there are none.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class PackedRunner:
         on_logits: Callable | None = None,
         buckets: Buckets | None = None,
         capture: Callable[[Callable], Callable] = lambda forward: forward,
+        ranks: Alone | Ranks | None = None,
     ):
         self.model, self.backend_module, self.device = model, backend_module, device
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -48,7 +51,7 @@ class PackedRunner:
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
         self.pools = pools = model.create_kv_pools(num_blocks, block_size)
         self._forward = capture(lambda *arrays: model(inputs_of(arrays), pools))
-        self.buckets = buckets
+        self.buckets, self.ranks = buckets, ranks or Alone()
         self.waste = PaddingWaste()
 
     @property
@@ -94,17 +97,44 @@ class PackedRunner:
             self._compute(batch, None)
             on_progress(done, len(batches))
 
-    def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
-        window = self.model.config.sliding_window
+    def follow(self, batch: PackedBatch, bucket: Bucket | None) -> None:
+        """Compute a batch that rank 0 has announced; rank 0 draws the tokens."""
         with self.backend_module.inference():
-            inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
-            logits = self._forward(*inputs.flatten())
+            self._finish_with_ranks(self._logits(batch, bucket))
+
+    def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
+        with self.backend_module.inference():
+            logits = self._logits_with_ranks(batch, bucket)
             chosen = [] if logits is None else self._choose(batch, logits)
             for pool in self.pools:
                 pool.materialize()
             if logits is None:  # nothing was read, so synchronise before the caller takes the time
                 self.backend_module.synchronize(self.device)
         return chosen
+
+    def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
+        window = self.model.config.sliding_window
+        inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
+        return self._forward(*inputs.flatten())
+
+    def _logits_with_ranks(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
+        """The logits, which all ranks compute together.
+
+        Raises:
+            RankError: a rank is gone, or this one has raised something while others wait for it.
+        """
+        if self.ranks.size == 1:
+            return self._logits(batch, bucket)
+        with self.ranks.step(batch, bucket):
+            return self._finish_with_ranks(self._logits(batch, bucket))
+
+    def _finish_with_ranks(self, logits: Array | None) -> Array | None:
+        """Make all collective calls now, in the order in which the other ranks make them."""
+        if logits is not None:
+            self.backend_module.evaluate(logits)
+        for pool in self.pools:
+            pool.materialize()
+        return logits
 
     def _array(self, values: list) -> Array:
         return self.backend_module.to_array(values, device=self.device)

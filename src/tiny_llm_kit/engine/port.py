@@ -155,6 +155,11 @@ class Port:
     def __repr__(self) -> str:
         return f"Port({self.solution.__name__}, {self.device})"
 
+    @property
+    def serving(self) -> ServingPackage:
+        """The policy of the same solution."""
+        return resolve_serving(self.solution.__name__.partition(".")[0])
+
     def array(self, values: np.ndarray | Sequence, dtype: str | None = None) -> Array:
         """A NumPy array or a list as this backend's array on this port's device."""
         return self.backend_module.to_array(values, dtype, self.device)
@@ -182,9 +187,8 @@ class Port:
         """See `runners.packed_runner`."""
         from .runners import packed_runner
 
-        serving = resolve_serving(self.solution.__name__.partition(".")[0])
         where = self.solution, self.backend_module, self.device
-        return packed_runner(*where, serving, model, num_blocks, block_size, **options)
+        return packed_runner(*where, self.serving, model, num_blocks, block_size, **options)
 
     def seed(self, number: int) -> None:
         self.backend_module.seed(number)

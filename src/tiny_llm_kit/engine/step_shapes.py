@@ -6,6 +6,7 @@ from ..solution_types import Buckets, PackedBatch, ServingPackage
 from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_options import EngineLimits, EngineOptions
 from .packed_runner import PackedRunner
+from .parallel.ranks import Alone, Ranks
 from .port import Port
 from .progress_bar import warm_up_bar
 
@@ -43,8 +44,13 @@ class StepShapes:
         known = limits_of_steps(options.policy, limits.has_chunks, self.num_blocks) if own else {}
         return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
 
-    def new_runner(self, network: Any) -> PackedRunner:
-        """A runner of the network; with its parts compiled, the first run of each shape compiles them."""
+    def new_runner(self, network: Any, ranks: Alone | Ranks | None = None) -> PackedRunner:
+        """A runner of the network; with its parts compiled, the first run of each shape compiles them.
+
+        Args:
+            network: `Qwen3ModelWeek3`, or a rank's part of it.
+            ranks: the others, which this rank's runner announces its batches to.
+        """
         capture = {}
         if self.is_compiled:
             keep_compiled(self.port)
@@ -52,7 +58,7 @@ class StepShapes:
             network = self.port.compile_model(network, *where)
             capture = {"capture": lambda forward: self.port.capture_step(forward, *where)}
         runner = self.port.packed_runner(
-            network, self.num_blocks, self.options.block_size, buckets=self.buckets, **capture
+            network, self.num_blocks, self.options.block_size, buckets=self.buckets, ranks=ranks, **capture
         )
         runner.max_model_len = self.limits.max_model_len
         return runner

@@ -6,7 +6,6 @@ from os import PathLike
 from typing import Any
 
 ANYTHING = (...,)
-ONE_DEVICE = "this engine runs on one device"
 NO_HUB = "models come from a folder or from the hub's cache"
 TEXT_ONLY = "this engine reads texts"
 # For each argument the values that change nothing here (None never does), and the reason.
@@ -15,7 +14,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "tokenizer_mode": (ANYTHING, "there is one kind of tokenizer"),
     "swap_space": (ANYTHING, "preempted requests are computed again"),
     "disable_log_stats": (ANYTHING, "nothing is logged"),
-    "disable_custom_all_reduce": (ANYTHING, ONE_DEVICE),
+    "disable_custom_all_reduce": (ANYTHING, "sums over the ranks are those of the array library"),
     "max_seq_len_to_capture": (ANYTHING, "bucketing_strategy decides what is compiled"),
     "use_v2_block_manager": (ANYTHING, "there is one block manager"),
     "served_model_name": (ANYTHING, "it is a name for the server"),
@@ -27,11 +26,10 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "runner": (("auto", "generate"), "this engine generates"),
     "convert": (("auto", "none"), "this engine generates"),
     "generation_config": (("auto", "vllm"), "defaults are those of SamplingParams"),
-    "tensor_parallel_size": ((1,), ONE_DEVICE),
-    "pipeline_parallel_size": ((1,), ONE_DEVICE),
-    "data_parallel_size": ((1,), ONE_DEVICE),
-    "enable_expert_parallel": ((False,), ONE_DEVICE),
-    "distributed_executor_backend": (("uni",), ONE_DEVICE),
+    "pipeline_parallel_size": ((1,), "layers are not divided among devices"),
+    "data_parallel_size": ((1,), "an engine is one copy of the model"),
+    "enable_expert_parallel": ((False,), "there are no experts"),
+    "distributed_executor_backend": (("uni", "mp"), "ranks are processes on this machine"),
     "kv_cache_dtype": (("auto",), "the KV cache has the type of the model"),
     "cpu_offload_gb": ((0,), "weights stay on the device"),
     "max_num_partial_prefills": ((1,), "the policy decides how many prompts are computed in chunks"),
@@ -55,7 +53,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "logits_processors": (([],), "logits are not changed by callers"),
     "speculative_config": ((), "there is no draft model"),
     "compilation_config": ((), "enforce_eager=False compiles"),
-    "kv_transfer_config": ((), ONE_DEVICE),
+    "kv_transfer_config": ((), "an engine keeps its own keys and values"),
 }
 OWN_TEMPLATE = "the model's own chat template is used"
 # Likewise of its methods `generate` and `chat`.

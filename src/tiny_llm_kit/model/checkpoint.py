@@ -19,12 +19,14 @@ class Checkpoint:
             checkpoint, also `QuantizedWeights` of the solution. A test may pass a dict.
         folder: folder of the weights, for error messages.
         files: name -> file name in `folder`, for error messages.
+        bytes_read: of the files, by this process.
     """
 
     config: ModelConfig
     weights: Mapping[str, Any]
     folder: Path | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    bytes_read: int = 0
 
     def weight(self, name: str, *shape: int) -> Any:
         """The array called `name`, which must have this shape.

@@ -114,7 +114,7 @@ class Qwen3ModelWeek2:
     def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
         self.config = config = checkpoint.config
         kernels = choose_kernels(attention)
-        E, V = config.hidden_size, config.vocab_size
+        E, V = config.hidden_size, self.vocab_rows
         self.num_hidden_layers = config.num_hidden_layers
         self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
         self.rope = rope_of(config, kernels)
@@ -125,6 +125,11 @@ class Qwen3ModelWeek2:
         self.layers = behind_windows(layers, config.windows)
         self.norm = kernels.norm(E, checkpoint.weight("model.norm.weight", E), config.rms_norm_eps)
         self.w_lm_head = None if config.tie_word_embeddings else checkpoint.weight("lm_head.weight", V, E)
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding and of the head that this model holds: all, unless ranks share them (Day 3.7)."""
+        return self.config.vocab_size
 
     def create_kv_cache(self, max_seq_len: int | None = None) -> list[TinyKvFullCache]:
         """An empty cache for each layer, for at most `max_seq_len` tokens; the model's whole context when None."""

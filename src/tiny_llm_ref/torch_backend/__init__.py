@@ -45,6 +45,7 @@ from .paged_attention import (
     past_mask,
 )
 from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
+from .process_group import Meeting, ProcessGroup, join_launched, launched
 from .projection import project
 from .quantize import (
     dequantize_weights,
@@ -61,6 +62,7 @@ from .quantized_weights import (
     quantized_matmul,
     quantized_matmul_device,
 )
+from .qwen3_tensor_parallel import Qwen3ModelTensorParallel
 from .qwen3_week1 import (
     Qwen3MLP,
     Qwen3ModelWeek1,
@@ -72,19 +74,23 @@ from .qwen3_week3 import PackedStep, Qwen3LayerWeek3, Qwen3ModelWeek3
 from .rms_norm import RMSNorm
 from .rope import RoPE
 from .sampler import make_sampler
+from .tensor_parallel import VocabParallelEmbedding, gather_logits, sum_over_ranks
 
 __all__ = [
     "BatchingKvCache",
     "Embedding",
+    "Meeting",
     "PackedMask",
     "PackedStep",
     "PastMask",
     "PastPages",
+    "ProcessGroup",
     "QuantizedEmbedding",
     "QuantizedWeights",
     "Qwen3LayerWeek2",
     "Qwen3LayerWeek3",
     "Qwen3MLP",
+    "Qwen3ModelTensorParallel",
     "Qwen3ModelWeek1",
     "Qwen3ModelWeek2",
     "Qwen3ModelWeek3",
@@ -98,6 +104,7 @@ __all__ = [
     "TinyKvFullCache",
     "TinyKvPagedCache",
     "TinyKvPagedPool",
+    "VocabParallelEmbedding",
     "attention_statistics",
     "block_mask",
     "cannot_compile",
@@ -113,7 +120,10 @@ __all__ = [
     "flash_attention_device",
     "flash_attention_tiled",
     "fused_attention",
+    "gather_logits",
     "gather_pages",
+    "join_launched",
+    "launched",
     "length_mask",
     "linear",
     "make_sampler",
@@ -144,5 +154,6 @@ __all__ = [
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "sum_over_ranks",
     "words_to_numbers",
 ]

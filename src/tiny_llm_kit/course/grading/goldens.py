@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.parallel.rank_part import RankPart, index_of
 from ...engine.port import Port
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
@@ -99,6 +100,15 @@ def random_checkpoint(b: Port, case: SmallModel, dtype: str = "float32") -> Chec
     return Checkpoint(case.config, weights)
 
 
+def rank_checkpoint(b: Port, case: SmallModel, part: RankPart) -> Checkpoint:
+    """One rank's part of the case's weights, in float32 on the port `b`."""
+    weights = {
+        name: b.array(weight[index_of(part.shard(name, weight.shape, case.config), weight.shape)])
+        for name, weight in random_weights(case).items()
+    }
+    return Checkpoint(part.config(case.config), weights)
+
+
 def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     E, F, V, D = config.hidden_size, config.intermediate_size, config.vocab_size, config.head_dim
     q_rows, kv_rows = config.num_attention_heads * D, config.num_key_value_heads * D
@@ -118,6 +128,8 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
             ("mlp.down_proj", (E, F)),
         ):
             yield f"model.layers.{layer}.{name}.weight", shape
+            if name in config.biases:
+                yield f"model.layers.{layer}.{name}.bias", shape[:1]
     yield "model.norm.weight", (E,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (V, E)

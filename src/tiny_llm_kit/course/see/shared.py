@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine.port import Port, resolve_serving
 from ...model.tokenizer import Tokenizer
 from ...solution_types import AnswerSequence, ServingPackage
 from ...trace.prompts import rendered
@@ -12,11 +11,6 @@ from ...trace.simulation.simulated_model import SimulatedModel
 from ...trace.simulation.step_cost import StepCost
 from ...trace.trace import Trace
 from ...trace.workload import Workload
-
-
-def serving_of(b: Port) -> ServingPackage:
-    """The policy of the port's solution."""
-    return resolve_serving(b.solution.__name__.partition(".")[0])
 
 
 def chats(

@@ -7,11 +7,11 @@ from rich.console import Console
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
+from ...engine.weights.random_weights import QWEN3_06B
 from ...model.checkpoint import Checkpoint
 from ...model.config import ModelConfig
 from ...model.tokenizer import load_tokenizer
 from ...trace.prompts import rendered
-from ...trace.shapes import QWEN3_06B
 
 SHIPPED = "tiny-qwen3"
 QUESTION = "What is chunked prefill?"

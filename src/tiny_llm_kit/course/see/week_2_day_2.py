@@ -7,8 +7,8 @@ from rich.console import Console
 
 from ...engine.loading import load_checkpoint
 from ...engine.port import Port
+from ...engine.weights.random_weights import QWEN3_06B
 from ...model.config import ModelConfig
-from ...trace.shapes import QWEN3_06B
 from .week_1_day_5 import SHIPPED, parameters
 
 MATRIX = "model.layers.0.mlp.down_proj.weight"

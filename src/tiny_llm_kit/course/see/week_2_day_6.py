@@ -17,7 +17,6 @@ from ...solution_types import ServingPackage
 from ...trace.prompts import rendered
 from ...trace.serve import CountedModel
 from ...trace.tables import figures_table
-from .shared import serving_of
 
 MODEL = "tiny-qwen3"
 SLOTS, MAX_SEQ_LEN = 3, 64
@@ -47,7 +46,7 @@ class Served:
 
 def show(b: Port, console: Console) -> None:
     """Serve the questions twice and draw the slots over the steps of the model."""
-    s = serving_of(b)
+    s = b.serving
     tokenizer = load_tokenizer(MODEL)
     runner = b.runner(b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype)))
     runs = [_run(s, runner, tokenizer, *way) for way in (("continuous", _continuous), ("static", _static))]

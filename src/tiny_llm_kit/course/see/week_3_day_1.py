@@ -13,7 +13,6 @@ from ...engine.port import Port
 from ...model.tokenizer import load_tokenizer
 from ...solution_types import BlockTable
 from ...trace.samples import medians
-from .shared import serving_of
 
 MODEL = "tiny-qwen3"
 SIZE, BLOCKS = 8, 24
@@ -51,7 +50,7 @@ class Pool:
     """Chats that share the blocks of one pool, with the learner's allocator and tables."""
 
     def __init__(self, b: Port, model, num_blocks: int, block_size: int, caching: bool = True):
-        self.b, self.s, self.model = b, serving_of(b), model
+        self.b, self.s, self.model = b, b.serving, model
         self.allocator = self.s.BlockAllocator(num_blocks, block_size, enable_prefix_caching=caching)
         self.pools = model.create_kv_pools(num_blocks, block_size)
         self.last_owner: dict[int, str] = {}

@@ -9,7 +9,6 @@ from rich.console import Console
 from ...engine.port import Port
 from ..grading.pages import Pages, decode64, random_pages
 from .kv_in_few_bits import GROUP, MODEL, keep_in_few_bits
-from .shared import serving_of
 
 DRAWN, DRAWN_PAGE, DRAWN_BLOCKS, COUNT = (5, 9, 4), 4, 10, 8
 NAMES, FREE, PAD = "ABC", "·", "-"
@@ -43,7 +42,7 @@ class Lists:
 
 def show(b: Port, console: Console) -> None:
     """Draw a pool and its flat list, count and measure what is gathered, then poison all unused slots."""
-    serving = serving_of(b)
+    serving = b.serving
     pages = random_pages(np.random.default_rng(1), DRAWN, DRAWN_PAGE, num_blocks=DRAWN_BLOCKS)
     blocks = _flat(serving, pages, COUNT)
     console.print(f"A pool of {DRAWN_BLOCKS} pages of {DRAWN_PAGE} slots. A holds 5 tokens, B 9, C 4.\n")

@@ -20,7 +20,7 @@ from ...trace.serve import EndlessTokenizer
 from ...trace.tables import figures_table
 from ...trace.text import shortened
 from ..fakes.fake_packed_model import FakePackedModel
-from .shared import chats, serving_of
+from .shared import chats
 
 MODEL = "tiny-qwen3"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue")
@@ -64,7 +64,7 @@ def letter(sequence: AnswerSequence) -> str:
 
 def show(b: Port, console: Console) -> None:
     """Draw the strips of a small run, count what other policies do with it, then serve the shipped model."""
-    s = serving_of(b)
+    s = b.serving
     runs = {name: _run(s, **options) for name, options in POLICIES.items()}
     console.print(f"budget {BUDGET} tokens per step; {BLOCKS} blocks of {BLOCK} tokens")
     console.print("A  a token of A's prompt, or one that is computed again      a  A decodes\n")

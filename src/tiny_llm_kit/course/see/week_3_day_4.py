@@ -22,7 +22,7 @@ from ...trace.serve import EndlessTokenizer
 from ...trace.simulation.simulated_model import SimulatedPackedModel
 from ...trace.simulation.step_cost import StepWork
 from ...trace.tables import figures_table
-from .shared import chats, serving_of
+from .shared import chats
 
 MODEL = "tiny-qwen3"
 BUDGET, SEQS, PAGE, LEN = 512, 16, 128, 2048
@@ -51,7 +51,7 @@ MEASURED = (
 
 def show(b: Port, console: Console) -> None:
     """Count shapes, serve a load in four ways, and let the shipped model answer in padded steps."""
-    s = serving_of(b)
+    s = b.serving
     _count_shapes(s, console)
     _compare(s, console)
     _serve(b, s, console)
@@ -59,7 +59,7 @@ def show(b: Port, console: Console) -> None:
 
 def show_torch(b: Port, console: Console) -> None:
     """Show the largest step's memory, what it leaves for keys and values, and how often that is too little."""
-    s = serving_of(b)
+    s = b.serving
     network = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
     block = PAGE * kv_bytes_per_token(network.config, b.float_dtype)
     rows: dict[str, list[str]] = {

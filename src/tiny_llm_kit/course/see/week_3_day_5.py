@@ -16,7 +16,6 @@ from ...solution_types import ServingPackage
 from ...trace.incidents import IncidentCase, IncidentRun, Sent, group
 from ...trace.incidents.table import incident_table
 from ...trace.simulation.step_cost import INCIDENTS, AdditiveCost, StepCost, StepWork
-from .shared import serving_of
 
 MODEL = "tiny-qwen3"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -62,7 +61,7 @@ def show(b: Port, console: Console) -> None:
 
     The measured steps are those of the reference engine: the day needs no array code of the learner's.
     """
-    s = serving_of(b)
+    s = b.serving
     _profile(s, b, console)
     _policies(s, console)
     _mixing(s, console)

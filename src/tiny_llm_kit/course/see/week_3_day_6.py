@@ -21,7 +21,6 @@ from ...server.server import ServerOptions, create_app
 from ...solution_types import RequestStream, ServingPackage
 from ..fakes.fake_engine import FakeAnswer, FakeEngine
 from ..grading.virtual_time import OneSecondExecutor, VirtualTimeLoop, run_virtually
-from .shared import serving_of
 
 MODEL, QUESTION = "tiny-qwen3", "What is a KV cache?"
 ROWS, PLACES = 3, 4  # answers that run, and that are open
@@ -44,7 +43,7 @@ MEASURED = (r"tokens_total +\d+",)  # how many tokens there were when the client
 
 def show(b: Port, console: Console) -> None:
     """Draw five readers of one loop, then a stream, a refusal and the metrics of a real server."""
-    s = serving_of(b)
+    s = b.serving
     _readers(s, console)
     _server(b, console)
 

@@ -244,6 +244,12 @@ def open_safetensors(file: Path) -> dict[str, mx.array]:
     return cast(dict[str, mx.array], mx.load(str(file)))
 
 
+def from_stored(numbers: np.ndarray, dtype: str) -> mx.array:
+    """Numbers of a file as an array; "BF16" comes as its bits in 16-bit integers."""
+    array = mx.array(numbers)
+    return array.view(mx.bfloat16) if dtype == "BF16" else array
+
+
 def place(array: mx.array, dtype: str | None, device: str) -> mx.array:
     """The array in type `dtype`, or in its own, evaluated now so that the stored one is freed before the next."""
     array = array if dtype is None else array.astype(DTYPES[dtype])

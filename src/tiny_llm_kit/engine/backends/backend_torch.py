@@ -267,6 +267,12 @@ def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
         return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
 
 
+def from_stored(numbers: np.ndarray, dtype: str) -> torch.Tensor:
+    """Numbers of a file as an array on the CPU, without a copy; "BF16" comes as its bits in 16-bit integers."""
+    array = torch.from_numpy(numbers)
+    return array.view(torch.bfloat16) if dtype == "BF16" else array
+
+
 def place(array: torch.Tensor, dtype: str | None, device: str) -> torch.Tensor:
     """The array in type `dtype`, or in its own, on `device`; if nothing changes, it stays in the mapped file."""
     return array.to(device=device, dtype=None if dtype is None else DTYPES[dtype])

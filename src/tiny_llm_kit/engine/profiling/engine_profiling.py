@@ -5,6 +5,7 @@ from typing import Any
 from ...solution_types import Array, PackedBatch, ServingPackage, StepProfile
 from ..engine_options import EngineLimits, EngineOptions
 from ..packed_runner import PackedRunner
+from ..parallel.ranks import Alone, Ranks
 from ..port import Port
 from .kv_budget import blocks_that_fit, check_pool, kv_bytes_per_token
 from .step_timer import SIZES, StepTimer, fit_line
@@ -14,7 +15,12 @@ GRAPH_SHARE = 0.1
 
 
 def measured_num_blocks(
-    port: Port, names: ServingPackage, network: Any, options: EngineOptions, limits: EngineLimits
+    port: Port,
+    names: ServingPackage,
+    network: Any,
+    options: EngineOptions,
+    limits: EngineLimits,
+    ranks: Alone | Ranks,
 ) -> int:
     """The KV blocks that the options ask for, or that fit beside the weights and the largest step.
 
@@ -25,12 +31,16 @@ def measured_num_blocks(
     """
     size, longest = options.block_size, limits.max_model_len
     block_bytes = size * kv_bytes_per_token(network.config, port.float_dtype)
+    if port.device == "cpu":
+        block_bytes *= ranks.size  # all pools are in the RAM of this machine
     if options.num_blocks is not None:
         check_pool(port.backend_module, port.device, options.num_blocks, block_bytes)
         return options.num_blocks
 
     def peak_bytes() -> int:
-        runner = port.packed_runner(network, 1, size)
+        if ranks.size > 1:
+            ranks.make_pools(1, is_profiled=True)
+        runner = port.packed_runner(network, 1, size, ranks=ranks)
         batch = profiling_batch(names, limits.max_num_batched_tokens, options.max_num_seqs, longest, size)
 
         def run() -> Array:

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from ...terminal import FatalError
 from .connections import ConnectionLimits, LimitedConnection, OncePerMinute
 from .service import EngineService
 
@@ -106,11 +107,11 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Report once that the engine is ready, and end a server that can never be ready.
 
-        Such a server could not open its engine, or met a blank task. An engine that dies later only fails
-        its health check.
+        Such a server could not open its engine, met a blank task, or has lost a rank. An engine that dies later for
+        another reason only fails its health check.
         """
-        failure = self.service.failure
-        if failure is not None and (not self.service.has_opened or isinstance(failure, NotImplementedError)):
+        failure, final = self.service.failure, (NotImplementedError, FatalError)
+        if failure is not None and (not self.service.has_opened or isinstance(failure, final)):
             return True
         if not self._was_ready and self.service.loop.state == "ready":
             self._was_ready = True

@@ -14,6 +14,7 @@ from ...engine.llm_engine import LLMEngine
 from ...engine.port import resolve_serving
 from ...model.tokenizer import LONG_TEXT
 from ...solution_types import RequestStream, SamplingParams
+from ...terminal import FatalError
 from .errors import ApiError, not_serving, overloaded
 from .return_times import ReturnTimes
 
@@ -84,14 +85,21 @@ class EngineService:
         self.failure: BaseException | None = None  # what has killed the engine, or kept it from opening
         self.created = int(time.time())
         self._stopping: asyncio.Task | None = None
+        self._serving: asyncio.Task
+        self._event_loop: asyncio.AbstractEventLoop
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._return_times = ReturnTimes()
 
     async def run(self) -> None:
         """Opens the engine and serves. Returns after `stop`, or when the engine is dead: then `failure` says why."""
+        self._event_loop = asyncio.get_running_loop()
         try:
             await self.loop.open(self._open)
-            await self.loop.serve()
+            self._serving = asyncio.create_task(self.loop.serve())
+            await self._serving
+        except asyncio.CancelledError:
+            if self.failure is None:  # else a rank is gone
+                raise
         except Exception as error:
             self.failure = error
             if not self.is_known(error):
@@ -99,17 +107,25 @@ class EngineService:
 
     def is_known(self, error: Exception) -> bool:
         """Whether one line says it all: of a blank task, or of options with which no engine can be opened."""
-        return isinstance(error, NotImplementedError) or (
+        return isinstance(error, (NotImplementedError, FatalError)) or (
             not self.has_opened and isinstance(error, (ImportError, ValueError))
         )
 
     def _open(self) -> LLMEngine:
         self.llm = self._open_llm()
         self.llm.engine.listeners.extend([self._return_times, *self._listeners(self.llm.engine)])
+        self.llm.engine.ranks.on_failure = partial(self._event_loop.call_soon_threadsafe, self._die)
         self.loop.max_open = self.llm.engine.options.max_num_seqs + self.options.max_queue
         return self.llm.engine
 
+    def _die(self, line: str) -> None:
+        """A rank is gone, whether or not a step is running: every request ends, and so does the server."""
+        self.failure = FatalError(line)
+        self._serving.cancel(line)
+
     def _log_failure(self, error: Exception) -> None:
+        if isinstance(error, FatalError):
+            return  # the server ends with its line
         LOG.error("a step failed; its requests have ended with an error", exc_info=error)
 
     async def stop(self) -> None:

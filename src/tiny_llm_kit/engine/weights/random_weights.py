@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..engine.backend import Backend
-from ..model.config import ModelConfig, read_config
-from ..model.detokenizer import StreamDetokenizer
-from ..model.hub import model_folder
-from ..model.quantization import QUANTIZATIONS, WeightQuantizer
-from ..model.quantized_head import QuantizedHead
-from ..repo import MODELS
+from ...model.config import ModelConfig, read_config
+from ...model.detokenizer import StreamDetokenizer
+from ...model.hub import model_folder
+from ...model.quantization import QUANTIZATIONS, WeightQuantizer
+from ...model.quantized_head import QuantizedHead
+from ...repo import MODELS
+from ..backend import Backend
+from ..parallel.rank_part import RankPart
 
 # As its config.json on the hub says.
 QWEN3_06B = ModelConfig(
@@ -95,6 +96,7 @@ def random_network(
     layers: int | None,
     quantization: str | None,
     head_quantization: str | None = None,
+    group: Any = None,
 ) -> tuple[Any, RandomCheckpoint]:
     """Week 3's network with random weights, and where they come from.
 
@@ -104,15 +106,20 @@ def random_network(
         config: one of `SHAPES`.
         layers: fewer than the shape has; None is all.
         quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
+        group: the ranks that compute the network together; None is this process alone.
     """
     chosen = shape(config, layers) if config else read_config(model_folder(model))
     chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
+    if group is not None:
+        chosen = RankPart(port.serving, group.rank, group.size).config(chosen)
     checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
     weights: Any = checkpoint
     if quantization:
         weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[quantization]))
     if head_quantization:
         weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
+    if group is not None:
+        return port.Qwen3ModelTensorParallel(weights, attention="device", group=group), checkpoint
     return port.Qwen3ModelWeek3(weights, attention="device"), checkpoint
 
 

@@ -1,0 +1,69 @@
+"""Tensor parallelism: layers whose weights are divided among ranks (Megatron-LM, Shoeybi et al., 2019)."""
+
+import mlx.core as mx
+
+from ..groups import Group
+from .embedding import Embedding, QuantizedEmbedding
+
+
+def sum_over_ranks(partial: mx.array, group: Group, bias: mx.array | None = None) -> mx.array:
+    """A row-parallel layer's output, from the product of this rank's columns.
+
+    Args:
+        partial: (..., O), this rank's part of the sum over all inputs.
+        group: the ranks with the other parts.
+        bias: (O,) or None; every rank has it.
+
+    Returns:
+        (..., O), the same on every rank.
+    """
+    out = group.all_reduce(partial)
+    return out if bias is None else out + bias
+
+
+class VocabParallelEmbedding:
+    """An embedding table whose rows are divided among ranks.
+
+    Args:
+        embedding: of this rank's token ids.
+        ids: these ids, from `vocabulary_of`.
+        group: the ranks with the other rows.
+    """
+
+    def __init__(self, embedding: Embedding | QuantizedEmbedding, ids: range, group: Group):
+        self.embedding, self.ids, self.group = embedding, ids, group
+
+    @property
+    def weight(self):
+        """This rank's rows."""
+        return self.embedding.weight
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        """
+        Args:
+            ids: (...) token ids, the same on every rank.
+
+        Returns:
+            (..., E), the same on every rank.
+        """
+        local = ids - self.ids.start
+        mine = (local >= 0) & (local < len(self.ids))
+        rows = self.embedding(mx.where(mine, local, 0))
+        return self.group.all_reduce(mx.where(mine[..., None], rows, 0))
+
+
+def gather_logits(logits: mx.array, vocab_size: int, group: Group) -> mx.array:
+    """Every token's logit, from those that the ranks have computed.
+
+    Args:
+        logits: (..., n), of this rank's token ids.
+        vocab_size: V.
+        group: the ranks with the others, from `vocabulary_of`; the last ones may have fewer than V / size.
+
+    Returns:
+        (..., V), the same on every rank.
+    """
+    share = -(-vocab_size // group.size)
+    padded = mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, share - logits.shape[-1])])
+    parts = group.all_gather(padded)  # (size, ..., share)
+    return mx.flatten(mx.moveaxis(parts, 0, -2), -2)[..., :vocab_size]

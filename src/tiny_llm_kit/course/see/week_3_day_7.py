@@ -1,0 +1,152 @@
+"""The screen of Day 3.7: who holds which part of a layer, and what the sums between two ranks cost here."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from ...engine.llm import LLM
+from ...engine.parallel.link_speed import seconds_per_sum
+from ...engine.parallel.rank_part import RankPart
+from ...engine.port import Port
+from ...engine.profiling.kv_budget import BYTES
+from ...engine.profiling.step_timer import StepTimer
+from ...model.config import ModelConfig, read_config
+from ...model.hub import model_folder
+from ...solution_types import ServingPackage
+from ...trace.tables import figures_table
+
+MODEL = "tiny-qwen3"
+OPTIONS: dict[str, Any] = {
+    "num_blocks": 64,
+    "block_size": 64,
+    "max_num_batched_tokens": 512,
+    "enforce_eager": True,
+}
+# Tokens of a step, and how many of them are decodes.
+STEPS = {"1 decode": (1, 1), "16 decodes": (16, 16), "a chunk of 256": (256, 0), "a chunk of 512": (512, 0)}
+CONTEXT = 128  # tokens that each decode reads
+SUMS = 20  # in a row, when one is measured
+ROUNDS = 3  # of every measurement, in turns
+# Bytes per second in one direction out of a card, to the other cards of its box, as the vendors publish it.
+LINKS = {"Gaudi 2, 21 × 100 Gb/s": 21 * 12.5e9, "Gaudi 3, 21 × 200 Gb/s": 21 * 25e9}
+# A model of the Gaudi guide's list, and its cards: hidden size, layers.
+LARGE = ("Llama 3.1 70B", 8192, 80, 8)
+MEASURED = (r"(?<=\S) +[\d.,]+(?= )", r"[\d.]+ (?:GB/s|ms|µs)")
+
+
+def show(b: Port, console: Console) -> None:
+    """A table of shards, then steps of one process beside those of two ranks."""
+    _shards(b.serving, console)
+    _steps(b, console)
+    _links(console)
+
+
+def _shards(s: ServingPackage, console: Console) -> None:
+    """Who holds what of a layer of the shipped model."""
+    config = read_config(model_folder(MODEL))
+    shown = figures_table("rows × columns", "whole", "rank 0 of 2", "rank 1 of 2", "rank 3 of 4")
+    places = [RankPart(s, 0, 2), RankPart(s, 1, 2), RankPart(s, 3, 4)]
+    for name, shape in shapes_of(config).items():
+        shown.add_row(
+            name.split(".")[-2], _extent(*shape), *(_held(part, name, shape, config) for part in places)
+        )
+    console.print(f"\nA layer of {MODEL}, the embedding and the head\n")
+    console.print(shown)
+
+
+def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
+    """The matrices of a layer, one of each kind, and the table."""
+    E, F, D = config.hidden_size, config.intermediate_size, config.head_dim
+    queries, keys = config.num_attention_heads * D, config.num_key_value_heads * D
+    return {
+        "self_attn.q_proj.weight": (queries, E),
+        "self_attn.k_proj.weight": (keys, E),
+        "self_attn.o_proj.weight": (E, queries),
+        "mlp.gate_proj.weight": (F, E),
+        "mlp.down_proj.weight": (E, F),
+        "model.embed_tokens.weight": (config.vocab_size, E),
+        "model.input_layernorm.weight": (E,),
+    }
+
+
+def _held(part: RankPart, name: str, shape: tuple[int, ...], config: ModelConfig) -> str:
+    shard = part.shard(name, shape, config)
+    return _extent(
+        *(
+            size if axis is None else axis
+            for size, axis in zip(shape, (shard.rows, shard.columns), strict=False)
+        )
+    )
+
+
+def _extent(*axes: int | range) -> str:
+    return " × ".join(
+        f"{axis.start}–{axis.stop - 1}" if isinstance(axis, range) else str(axis) for axis in axes
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Median seconds: of a step by one process on one core and on all, by two ranks, and of a sum between these."""
+
+    one_core: float
+    all_cores: float
+    two_ranks: float
+    one_sum: float
+
+
+def measure(b: Port, one: LLM, two: LLM, tokens: int, decodes: int) -> Measured:
+    """Time a step in turns, with `decodes` decodes and a chunk for the rest of the tokens."""
+    width, cores, rounds = one.engine.network.config.hidden_size, os.cpu_count() or 1, []
+    for _ in range(ROUNDS):
+        steps = []
+        for llm, threads in ((one, 1), (one, cores), (two, max(1, cores // 2))):
+            b.backend_module.set_threads(threads)
+            timer = StepTimer(b.serving, llm.engine.runner, OPTIONS["block_size"], CONTEXT)
+            steps.append(timer.seconds(tokens, decodes))
+        rounds.append((*steps, seconds_per_sum(b, two.engine.ranks, tokens, width, SUMS)))
+    return Measured(*map(median, zip(*rounds, strict=True)))
+
+
+def _steps(b: Port, console: Console) -> None:
+    """Step times of one process and of two ranks, and the time of the sums in them."""
+    columns = "bytes a sum", "ms a sum", "sums", "ms of sums", "1 core", "all cores", "2 ranks"
+    shown, fastest = figures_table("a step of", *columns), 0.0
+    two, one = (
+        LLM(MODEL, backend=b.name, device=b.device, tensor_parallel_size=n, **OPTIONS) for n in (2, 1)
+    )
+    with one, two:
+        config = one.engine.network.config
+        sums = 1 + 2 * config.num_hidden_layers
+        for name, (tokens, decodes) in STEPS.items():
+            found = measure(b, one, two, tokens, decodes)
+            size = tokens * config.hidden_size * BYTES[b.float_dtype]
+            fastest = max(fastest, size / found.one_sum)
+            times = sums * found.one_sum, found.one_core, found.all_cores, found.two_ranks
+            row = [f"{size:,}", f"{1000 * found.one_sum:.2f}", str(sums), *(f"{1000 * t:.1f}" for t in times)]
+            shown.add_row(name, *row)
+    console.print("\nSteps in milliseconds: by one process, and by two ranks that share the cores\n")
+    console.print(shown)
+    console.print(f"\nThe fastest sum moves {fastest / 1e9:.2f} GB/s over the loopback of this machine.")
+
+
+def _links(console: Console) -> None:
+    """What the sums of a large model would take between cards, by the bandwidth that is published for their links."""
+    name, width, layers, cards = LARGE
+    shown = figures_table(f"{name} on {cards} cards, bf16", "bytes a sum", *LINKS)
+    for tokens in (1, 32, 2048):
+        size = 2 * tokens * width
+        moved = 2 * (cards - 1) / cards * size * (1 + 2 * layers)
+        shown.add_row(
+            f"a step of {tokens:,}",
+            f"{size:,}",
+            *(f"{1000 * moved / speed:.2f} ms" for speed in LINKS.values()),
+        )
+    console.print(
+        "\nAll sums of a step at the speed of a link alone, computed: every sum also has a latency\n"
+    )
+    console.print(shown)

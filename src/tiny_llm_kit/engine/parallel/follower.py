@@ -1,0 +1,107 @@
+"""A rank that plans nothing: it loads its part of the model, and runs each batch that rank 0 announces.
+
+The engine starts it as `python -m tiny_llm_kit.engine.parallel.follower`. Under torchrun or mlx.launch every process
+but that of rank 0 becomes one.
+"""
+
+import json
+import os
+import threading
+from contextlib import suppress
+from typing import Any
+
+from ..engine_options import EngineLimits
+from ..packed_runner import PackedRunner
+from ..port import Port
+from ..step_shapes import StepShapes
+from .channel import Channel
+from .job import Job
+from .link_speed import run_sums
+from .meeting_point import CONTACT, Contact
+from .ranks import one_line, share_threads
+from .step_message import step_of
+
+BEAT_SECONDS = 1.0
+
+
+class Follower:
+    """Computes what rank 0 announces, until rank 0 closes the channel.
+
+    Args:
+        channel: to rank 0.
+        group: of the ranks, if this process is in it already.
+    """
+
+    def __init__(self, channel: Channel, group: Any = None):
+        self.channel, self.group = channel, group
+        self.runner: PackedRunner
+
+    def run(self) -> None:
+        """Loads this rank's part of the model, and follows.
+
+        Raises:
+            EOFError: rank 0 is gone, or has closed the channel.
+            Whatever loading or a step has raised.
+        """
+        self.job = Job(**self.channel.receive())
+        threading.Thread(target=self._beat, daemon=True).start()
+        self.port = self.job.port()
+        self.channel.send({"state": "ready to join"})
+        if self.group is None:
+            self.group = self.port.join_launched(self.port.device)
+        share_threads(self.port, self.group.size)
+        self.network, _ = self.job.network(self.port, self.group)
+        while True:
+            self._take(self.channel.receive())
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "pool" in message:
+            self.runner = runner_of(self.port, self.network, self.job, **message["pool"])
+        elif "sums" in message:
+            run_sums(self.port, self.group, **message["sums"])
+        else:
+            self.runner.follow(*step_of(self.port.serving, message))
+
+    def _beat(self) -> None:
+        """Sends heartbeats, beside whatever else this process does."""
+        never = threading.Event()
+        try:
+            while not never.wait(BEAT_SECONDS):
+                self.channel.send({"state": "alive"})
+        except OSError:
+            os._exit(0)  # rank 0 is gone, and this process may wait for it in a collective call
+
+
+def runner_of(port: Port, network: Any, job: Job, num_blocks: int, is_profiled: bool) -> PackedRunner:
+    """A runner with the shapes and pools of rank 0's, compiled if that is."""
+    options = job.options
+    if is_profiled:
+        return port.packed_runner(network, num_blocks, options.block_size)
+    limits = EngineLimits.of(options, port.serving, network.config)
+    return StepShapes(port, port.serving, options, limits, num_blocks).new_runner(network)
+
+
+def follow(channel: Channel, group: Any = None) -> int:
+    """Follows rank 0 to the end. What goes wrong is sent to rank 0, which reports it.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        Follower(channel, group).run()
+    except EOFError:
+        return 0
+    except BaseException as error:
+        with suppress(OSError):  # rank 0 may be gone
+            channel.send({"error": one_line(error)})
+        return 1
+    return 0
+
+
+def main() -> None:
+    channel = Contact(**json.loads(os.environ.pop(CONTACT))).connect()
+    os._exit(follow(channel))  # at once: libraries would wait for ranks that are gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What all ranks have to know before they compute anything: the model, the options, the solution's code."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ...model.config import ModelConfig, read_config
+from ...model.hub import model_folder
+from ...model.tokenizer import load_tokenizer
+from ..engine_options import EngineOptions
+from ..loading import load_network
+from ..port import Port
+from ..weights.random_weights import BlankAnswers, random_network, shape
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of an `LLM`, of JSON's types.
+
+    Args:
+        solution, backend, device, dtype: of the port.
+        model: a shipped name, a folder or a hub id.
+        quantization: see `LLM`.
+        load_options: further options of `load_network`.
+        engine_options: the fields of `EngineOptions`.
+        random_weights: if not empty, weights are random, and these are the further arguments of `random_network`.
+    """
+
+    solution: str
+    backend: str
+    device: str
+    dtype: str
+    model: str
+    quantization: str | None
+    load_options: Mapping[str, Any] = field(default_factory=dict)
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    random_weights: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> EngineOptions:
+        return EngineOptions(**self.engine_options)
+
+    def port(self) -> Port:
+        """The port that runs it.
+
+        Raises:
+            ValueError: this machine does not have the device.
+        """
+        return Port(self.solution, self.backend, self.device, self.dtype)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The whole model's configuration.
+
+        Raises:
+            CheckpointError: its file is unusable, or not here.
+        """
+        name = self.random_weights.get("config")
+        chosen = shape(name) if name else read_config(model_folder(self.model))
+        return replace(
+            chosen, num_hidden_layers=self.random_weights.get("layers") or chosen.num_hidden_layers
+        )
+
+    def network(self, port: Port, group: Any) -> tuple[Any, Any]:
+        """This rank's part of the model, and the tokenizer; the whole model without a group.
+
+        Raises:
+            As `load_network`.
+        """
+        if self.random_weights:
+            network, _ = random_network(
+                port, self.model, quantization=self.quantization, **self.random_weights, group=group
+            )
+            return network, BlankAnswers(load_tokenizer(self.model))
+        return load_network(port, self.model, "week3", self.quantization, **self.load_options, group=group)
+
+    def message(self) -> dict[str, Any]:
+        """All of it as an object of JSON."""
+        return asdict(self)

@@ -1,0 +1,208 @@
+"""The other ranks of an engine, as rank 0 sees them: it announces every step, and notices when one is gone."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from ...solution_types import Bucket, PackedBatch
+from .channel import Channel
+from .meeting_point import RankError
+from .step_message import step_message
+
+PATIENCE_SECONDS = 10.0  # without a heartbeat
+END_SECONDS = 5.0  # for a process to end by itself
+NEWS_SECONDS = 1.0  # for a rank's end to become known after a collective call has failed
+STUCK_SECONDS = 5.0  # for a collective call to fail after a rank's end is known
+
+
+class Alone:
+    """No other ranks: this process has the model to itself."""
+
+    group: Any = None
+    size = 1
+    failure: str | None = None
+    on_failure: Callable[[str], object]
+
+    def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None: ...
+
+    def step(self, batch: PackedBatch, bucket: Bucket | None) -> AbstractContextManager:
+        return nullcontext()
+
+    def close(self) -> None: ...
+
+
+class Ranks:
+    """The other ranks of a model, of which this process is rank 0.
+
+    Args:
+        channels: to them, by rank.
+        processes: those that this process has started, by rank. torchrun or mlx.launch ends the others.
+
+    Attributes:
+        group: all ranks, see `Group`; there when they have joined.
+        failure: why a rank is gone, in one line; None while all are there.
+        on_failure: called with that line, on a thread of its own.
+    """
+
+    def __init__(self, channels: Mapping[int, Channel], processes: Mapping[int, subprocess.Popen]):
+        self.channels, self.processes = dict(channels), dict(processes)
+        self.group: Any = None
+        self.failure: str | None = None
+        self.on_failure: Callable[[str], object] = lambda line: None
+        self._is_closing, self._failing = False, threading.Lock()
+        self._has_failed, self._is_computing = threading.Event(), False
+        self._can_join = {rank: threading.Event() for rank in self.channels}
+        for rank in self.channels:
+            threading.Thread(target=self._watch, args=(rank,), daemon=True).start()
+
+    @property
+    def size(self) -> int:
+        """Number of ranks, this one included."""
+        return 1 + len(self.channels)
+
+    def check(self) -> None:
+        """Does nothing while all ranks are there.
+
+        Raises:
+            RankError: one is gone.
+        """
+        if self.failure is not None:
+            raise RankError(self.failure)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message to every other rank.
+
+        Raises:
+            RankError: one is gone.
+        """
+        self.check()
+        for rank, channel in self.channels.items():
+            try:
+                channel.send(message)
+            except OSError as error:
+                self._fail(f"rank {rank} takes no steps: {one_line(error)}")
+        self.check()
+
+    def wait_until_ready(self) -> None:
+        """Returns when the others are about to join the group.
+
+        Raises:
+            RankError: one is gone.
+        """
+        for event in self._can_join.values():
+            event.wait()
+        self.check()
+
+    def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None:
+        """Every other rank makes KV pools of so many blocks, and a runner for them.
+
+        Args:
+            is_profiled: whether only memory is measured: then nothing is compiled.
+        """
+        self.send({"pool": {"num_blocks": num_blocks, "is_profiled": is_profiled}})
+
+    @contextmanager
+    def step(self, batch: PackedBatch, bucket: Bucket | None) -> Iterator[None]:
+        """Every other rank begins to compute a batch, and the body computes it here.
+
+        If the body raises, the ranks are no longer at the same call, and all others end.
+
+        Raises:
+            RankError: another rank is gone, or the body has raised.
+        """
+        self.send(step_message(batch, bucket))
+        self._is_computing = True
+        try:
+            yield
+        except Exception as error:
+            self._has_failed.wait(NEWS_SECONDS)  # the connection may be lost before it is known why
+            self._fail(f"rank 0: {one_line(error)}")
+            raise RankError(self.failure) from error
+        finally:
+            self._is_computing = False
+
+    def close(self) -> None:
+        """Ends the other ranks, and returns when they have ended. Closing twice does nothing."""
+        with self._failing:
+            self._is_closing = True
+        for channel in self.channels.values():
+            channel.close()
+        group, self.group = self.group, None
+        if group is not None:
+            group.leave()
+        end = time.monotonic() + END_SECONDS
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    # What the watching threads do.
+
+    def _watch(self, rank: int) -> None:
+        """Receives what a rank sends, until it is gone."""
+        try:
+            while True:
+                message = self.channels[rank].receive()
+                if "error" in message:
+                    return self._fail(f"rank {rank}: {message['error']}")
+                if message["state"] == "ready to join":
+                    self._can_join[rank].set()
+        except TimeoutError:
+            self._fail(f"rank {rank} gave no heartbeat for {PATIENCE_SECONDS:g} s")
+        except (EOFError, OSError):
+            self._fail(f"rank {rank} has ended{self._how_it_ended(rank)}")
+
+    def _how_it_ended(self, rank: int) -> str:
+        process = self.processes.get(rank)
+        if process is None:
+            return ""
+        try:
+            code = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return ""
+        return f" by signal {-code}" if code < 0 else f" with exit code {code}"
+
+    def _fail(self, line: str) -> None:
+        """Keeps the first failure, and ends all other ranks: they may wait for the one that is gone."""
+        with self._failing:
+            if self._is_closing or self.failure is not None:
+                return
+            self.failure = line
+        for process in self.processes.values():
+            process.kill()
+        for channel in self.channels.values():
+            channel.close()
+        self._has_failed.set()
+        stuck = threading.Timer(STUCK_SECONDS, self._end_if_stuck)
+        stuck.daemon = True
+        stuck.start()
+        for event in self._can_join.values():
+            event.set()
+        self.on_failure(line)
+
+    def _end_if_stuck(self) -> None:
+        """Ends this process if a step still waits for the rank that is gone: no exception reaches a collective call.
+
+        MLX's ring notices most lost peers, and not all.
+        """
+        if self._is_computing:
+            print(self.failure, file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def share_threads(port: Any, size: int) -> None:
+    """Gives each rank on this machine its share of the CPU's cores, unless OMP_NUM_THREADS says how many."""
+    if port.device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        port.backend_module.set_threads(max(1, (os.cpu_count() or 1) // size))

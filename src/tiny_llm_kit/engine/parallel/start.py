@@ -1,0 +1,97 @@
+"""Makes this process rank 0 of several: starts the others, or joins those that torchrun or mlx.launch has started."""
+
+import os
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from ..port import Port
+from .follower import follow
+from .job import Job
+from .meeting_point import Contact, MeetingPoint, start_process
+from .ranks import PATIENCE_SECONDS, Alone, Ranks, share_threads
+
+# One of these is in the environment of a process that torchrun or mlx.launch has started.
+LAUNCHED_BY = {"RANK", "MLX_RANK"}
+
+
+def ranks_of(port: Port, job: Job) -> Alone | Ranks:
+    """The other ranks that the job's options ask for, which have joined this process.
+
+    Under torchrun or mlx.launch this returns in rank 0 alone: the other processes follow it, and end with it.
+
+    Raises:
+        RankError: a rank cannot start.
+        ValueError: another number of ranks was started.
+        RuntimeError: this process is in a group of ranks already.
+    """
+    size = job.options.tensor_parallel_size
+    place = port.launched()
+    if place is not None and place.size != size:
+        raise ValueError(
+            f"{place.size} ranks were started, and tensor_parallel_size is {size}: give the same number twice"
+        )
+    if place is not None:
+        ranks = launched_ranks(port)
+        ranks.send(job.message())
+        return ranks
+    return Alone() if size == 1 else started_ranks(port, job, size)
+
+
+def follow_if_launched(solution: str, backend: str) -> None:
+    """Makes a process that torchrun or mlx.launch has started follow rank 0, before it opens an address or a file.
+
+    Returns in rank 0, and in a process that was started alone.
+    """
+    if not LAUNCHED_BY.intersection(os.environ):
+        return  # found without a port: `--help` imports no array library
+    port = Port(solution, backend)
+    place = port.launched()
+    if place is not None and place.rank > 0:
+        launched_ranks(port)
+
+
+def started_ranks(port: Port, job: Job, size: int) -> Ranks:
+    """Starts the other ranks on this machine."""
+    with ExitStack() as undo, ExitStack() as at_the_end:
+        meeting, point = port.Meeting(size), MeetingPoint()
+        at_the_end.callback(meeting.close)
+        at_the_end.callback(point.close)
+        processes = {}
+        for rank in range(1, size):
+            places = meeting.environment(rank) | point.environment(rank)
+            processes[rank] = start_process({**os.environ, **places})
+            undo.callback(processes[rank].kill)
+        ranks = Ranks(point.accept(size, processes, PATIENCE_SECONDS), processes)
+        undo.callback(ranks.close)
+        ranks.send(job.message())
+        ranks.wait_until_ready()
+        ranks.group = meeting.join(port.device)
+        share_threads(port, size)
+        undo.pop_all()  # nothing has failed
+    return ranks
+
+
+def launched_ranks(port: Port) -> Ranks:
+    """Joins the ranks that were started beside this process. In another rank than 0 this never returns."""
+    group, point = port.join_launched(port.device), None
+    if group.rank == 0:
+        point = MeetingPoint(port.launched().host)
+    contact = shared_contact(port, group, point)
+    if point is None:
+        sys.exit(follow(contact.connect(), group))
+    ranks = Ranks(point.accept(group.size, {}, PATIENCE_SECONDS), {})
+    point.close()
+    ranks.group = group
+    share_threads(port, group.size)
+    return ranks
+
+
+def shared_contact(port: Port, group: Any, point: MeetingPoint | None) -> Contact:
+    """Rank 0's contact on every rank, by a sum to which the others add nothing."""
+    own = [0] * 17
+    if point is not None:
+        contact = point.contact(0)
+        own = [contact.port, *bytes.fromhex(contact.key)]
+    numbers = [int(each) for each in port.numpy(group.all_reduce(port.array(own, "float32")))]
+    return Contact(group.rank, port.launched().host, numbers[0], bytes(numbers[1:]).hex())

@@ -1,0 +1,1 @@
+"""Where the weights of a model come from: whole files, parts of files, or random numbers."""

@@ -1,0 +1,4 @@
+"""One model on several devices: which rank holds which part of it, in plain integers (Day 3.7).
+
+A rank is one of the processes that compute a model together, each on its own device. `shards` divides the matrices.
+"""

@@ -1,0 +1,192 @@
+"""Ranks as real processes: one pair for each port, which all tests here share; the last one kills it."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from queue import Queue
+from types import SimpleNamespace
+
+import pytest
+
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.parallel import ranks as ranks_module
+from tiny_llm_kit.engine.parallel.channel import Channel
+from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint, RankError
+from tiny_llm_kit.engine.parallel.ranks import Ranks
+from tiny_llm_kit.engine.parallel.step_message import step_of
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_ref import SamplingParams, serving
+
+SHIPPED = MODELS / "tiny-qwen3"
+CHATS = [
+    [{"role": "user", "content": text}]
+    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
+]
+TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
+BUCKETS = TIGHT | {"bucketing_strategy": "exponential"}
+
+
+@pytest.fixture(scope="module", params=installed_backends())
+def pair(request):
+    """An `LLM` of two ranks."""
+    with LLM(SHIPPED, backend=request.param, device="cpu", tensor_parallel_size=2, **BUCKETS) as llm:
+        yield llm
+
+
+def test_two_processes_give_the_answers_of_one(pair):
+    """Chunks, prefixes, preemptions, seeds, buckets: the other rank gets each step, and its bucket, as integers."""
+    port = pair.engine.port
+    params = [
+        SamplingParams(max_tokens=24, logprobs=2),
+        SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
+        SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
+    ]
+    one = LLM.of(port, *load_network(port, SHIPPED, "week3"), **BUCKETS)
+    for _ in range(2):  # the second time with cached prefixes
+        expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, pair))
+        assert [o.outputs[0].text for o in found] == [o.outputs[0].text for o in expected]
+
+
+def test_the_other_rank_is_a_process_on_this_machine_alone(pair):
+    [process] = pair.engine.ranks.processes.values()
+    assert process.poll() is None
+    assert pair.engine.ranks.group.size == 2
+    assert os.getsid(process.pid) != os.getsid(0), "Ctrl-C would reach it"
+
+
+def test_a_rank_that_is_killed_ends_the_engine_with_one_line(pair):
+    [process] = pair.engine.ranks.processes.values()
+    lines: Queue[str] = Queue()
+    pair.engine.ranks.on_failure = lines.put
+    process.kill()
+    assert lines.get(timeout=10) == "rank 1 has ended by signal 9"
+    with pytest.raises(RankError, match=r"^rank 1 has ended by signal 9$"):
+        pair.generate(["What is"], use_tqdm=False)
+    assert process.poll() == -signal.SIGKILL
+    assert pair.engine.allocator.num_free == pair.engine.allocator.num_blocks
+    pair.close()
+
+
+# Without processes: what rank 0 makes of what it hears.
+
+
+@pytest.fixture
+def other():
+    """`Ranks` with one other rank, and that rank's end of the channel."""
+    ends = tcp_pair()
+    process = SimpleNamespace(kill=lambda: None, wait=lambda seconds=None: 3)
+    ranks = Ranks({1: Channel(ends[0], patience=0.3)}, {1: process})
+    yield ranks, Channel(ends[1])
+    ranks.close()
+
+
+def tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        first = socket.create_connection(listener.getsockname())
+        return first, listener.accept()[0]
+
+
+def failure_of(ranks) -> str | None:
+    end = time.monotonic() + 5
+    while ranks.failure is None and time.monotonic() < end:
+        time.sleep(0.01)
+    return ranks.failure
+
+
+def test_a_rank_without_heartbeat_is_given_up(other):
+    ranks, channel = other
+    for _ in range(4):
+        channel.send({"state": "alive"})
+        time.sleep(0.15)
+        ranks.check()
+    assert failure_of(ranks) == "rank 1 gave no heartbeat for 10 s"
+    with pytest.raises(RankError, match="no heartbeat"):
+        ranks.send({})
+
+
+def test_what_a_rank_reports_is_the_reason(other):
+    ranks, channel = other
+    channel.send({"error": "no such file"})
+    channel.close()
+    assert failure_of(ranks) == "rank 1: no such file"
+
+
+def test_a_process_that_ends_is_named_with_its_exit_code(other):
+    ranks, channel = other
+    channel.close()
+    assert failure_of(ranks) == "rank 1 has ended with exit code 3"
+
+
+BATCH = serving.PackedBatch([7], [0], [0], [0, 1], [0], [[0]], [0])
+
+
+def test_a_step_that_fails_on_rank_0_ends_the_others(other, monkeypatch):
+    ranks, channel = other
+    monkeypatch.setattr(ranks_module, "NEWS_SECONDS", 0.01)
+    with pytest.raises(RankError, match=r"^rank 0: too large$"), ranks.step(BATCH, None):
+        raise ValueError("too\n large")
+    batch, bucket = step_of(serving, channel.receive())
+    assert (batch.token_ids, batch.sample_rows, bucket) == ([7], [0], None)
+    with pytest.raises(EOFError):
+        channel.receive()
+
+
+def test_a_step_that_waits_for_ever_ends_the_process(other, monkeypatch, capfd):
+    ranks, channel = other
+    ended = threading.Event()
+    monkeypatch.setattr(ranks_module, "STUCK_SECONDS", 0.01)
+    monkeypatch.setattr(ranks_module.os, "_exit", lambda code: ended.set())
+    with ranks.step(BATCH, serving.Bucket(4, 2)):
+        channel.send({"error": "gone"})
+        assert ended.wait(5)
+    assert capfd.readouterr().err == "rank 1: gone\n"
+
+
+def test_closing_is_no_failure(other):
+    ranks, channel = other
+    ranks.close()
+    with pytest.raises(EOFError):
+        channel.receive()
+    assert ranks.failure is None
+
+
+def test_who_does_not_know_the_key_is_no_rank():
+    point = MeetingPoint()
+    ours = point.contact(1)
+    strangers = [Contact(1, ours.host, ours.port, "wrong").connect()]
+    with socket.create_connection((ours.host, ours.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        channel = ours.connect()
+        channels = point.accept(2, {}, patience=1)
+    channels[1].send({"state": "here"})
+    assert channel.receive() == {"state": "here"}
+    point.close()
+    assert strangers
+
+
+def test_a_process_that_cannot_start_is_named():
+    point = MeetingPoint()
+    with pytest.raises(RankError, match=r"^rank 1 cannot start: it has ended with exit code 7$"):
+        point.accept(2, {1: SimpleNamespace(poll=lambda: 7)}, patience=1)
+    point.close()
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_a_process_that_was_started_alone_has_no_place(backend):
+    port = Port("tiny_llm_ref", backend, "cpu")
+    assert port.launched({}) is None
+
+
+def test_torchrun_and_mlx_launch_name_a_place(tmp_path):
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text('[["10.0.0.1:5000"], ["10.0.0.2:5000"]]', encoding="utf-8")
+    torchrun = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    places = {"torch": (torchrun, 4), "mlx": ({"MLX_RANK": "1", "MLX_HOSTFILE": str(hosts)}, 2)}
+    for backend in installed_backends():
+        environment, size = places[backend]
+        place = Port("tiny_llm_ref", backend, "cpu").launched(environment)
+        assert (place.rank, place.size, place.host) == (1, size, "10.0.0.1")

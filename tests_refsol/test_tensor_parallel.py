@@ -1,0 +1,266 @@
+"""Tensor parallelism: several ranks answer as one process does. Here ranks take turns in one thread.
+
+As real processes they are in `test_ranks.py`.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.close import assert_close
+from support.packed import PackedServing
+from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, rank_checkpoint, small_model
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_checkpoint, load_network
+from tiny_llm_kit.engine.parallel.rank_part import RankPart
+from tiny_llm_kit.engine.weights.random_weights import random_network
+from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.repo import MODELS
+from tiny_llm_ref import SamplingParams, serving
+
+SHIPPED = MODELS / "tiny-qwen3"
+QWEN = small_model(
+    37, num_attention_heads=4, num_key_value_heads=2, head_dim=6, intermediate_size=32, vocab_size=61,
+    max_position_embeddings=400,
+)  # fmt: skip
+
+
+def parallel(b, s, size, case=QWEN, attention="simple"):
+    """The group of `size` ranks, and their models."""
+    group = LockstepGroup(size, b.backend_module)
+    checkpoints = [rank_checkpoint(b, case, RankPart(s, rank, size)) for rank in range(size)]
+    models = [
+        b.Qwen3ModelTensorParallel(checkpoint, attention, group=rank)
+        for checkpoint, rank in zip(checkpoints, group.ranks, strict=True)
+    ]
+    return group, models
+
+
+def served_by_ranks(b, s, group, models):
+    """`PackedServing` whose steps run on all ranks."""
+    made = PackedServing(b, s, models[0])
+    made.runner = LockstepRunner(
+        group, [made.runner, *(b.packed_runner(model, 40, 4) for model in models[1:])]
+    )
+    return made
+
+
+def two_steps(server, prompts):
+    """Chunks, a whole prompt and decodes; returns the logits of all sampled rows."""
+    made = [server.sequence(text, i) for i, text in enumerate(prompts)]
+    server.run([(made[0], 0, 9), (made[2], 0, 8), (made[3], 0, 5)])
+    server.run([(made[0], 9, 5), (made[1], 0, 5), (made[2], 8, 1), (made[3], 5, 1)])
+    return server.logits
+
+
+@pytest.mark.parametrize(
+    ("size", "change"),
+    [
+        (2, {}),
+        (4, {}),  # more ranks than heads of keys and values
+        (2, {"tie_word_embeddings": False}),
+        (4, {"tie_word_embeddings": False, "vocab_size": 57}),  # the last rank has 12 ids, the others 15
+        (2, {"attention_bias": True}),  # a bias after the sum
+        (2, {"sliding_window": 3, "layer_types": ("full_attention", "sliding_attention")}),
+    ],
+)
+def test_ranks_compute_the_logits_of_one_process(b, s, rng, size, change):
+    case = replace(QWEN, config=replace(QWEN.config, **change))
+    prompts = [rng.integers(0, 57, size=length).tolist() for length in (14, 5, 9, 6)]
+    expected = two_steps(PackedServing(b, s, b.Qwen3ModelWeek3(random_checkpoint(b, case))), prompts)
+    found = two_steps(served_by_ranks(b, s, *parallel(b, s, size, case)), prompts)
+    for request, rows in expected.items():
+        for position, row in rows.items():
+            assert_close(found[request][position], row, atol=1e-4, idea=f"request {request} at {position}")
+
+
+def test_a_layer_has_two_sums_and_a_step_one_more_and_a_gather(b, s, rng):
+    """Two for each layer, one for the embedding, and the logits at the end: nothing else is exchanged."""
+    group, models = parallel(b, s, 2)
+    server = served_by_ranks(b, s, group, models)
+    server.run([(server.sequence(rng.integers(0, 61, size=5).tolist()), 0, 5)])
+    assert [call.split()[0] for call in group.calls] == ["all_reduce"] * 5 + ["all_gather"]
+    assert all("[1, 5, 20]" in call for call in group.calls[:5])
+
+
+@pytest.fixture(scope="module")
+def whole(b):
+    """The shipped model on one port, and its tokenizer."""
+    return load_network(b, SHIPPED, "week3")
+
+
+def llm_of_ranks(b, size, **options):
+    """An `LLM` whose steps run on all ranks."""
+    group = LockstepGroup(size, b.backend_module)
+    loaded = [load_network(b, SHIPPED, "week3", group=rank) for rank in group.ranks]
+    llm = LLM.of(b, *loaded[0], **options)
+    others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
+    llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
+    llm.engine.reset_prefix_cache()
+    return llm
+
+
+CHATS = [
+    [{"role": "user", "content": text}]
+    for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
+]
+TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("buckets", [None, "linear"])
+def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, size, buckets):
+    """Chunks of 16 tokens, shared prefixes, preemptions, seeds and log-probabilities."""
+    options = TIGHT | {"bucketing_strategy": buckets}
+    params = [
+        SamplingParams(max_tokens=24, logprobs=2),
+        SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
+        SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
+    ]
+    one, many = LLM.of(b, *whole, **options), llm_of_ranks(b, size, **options)
+    for _ in range(2):  # the second time with cached prefixes
+        expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, many))
+        assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]
+        assert_close(probabilities(found[0]), probabilities(expected[0]), atol=1e-4, idea="log-probabilities")
+    assert sum(output.metrics.num_preemptions for output in found) > 0, "nothing was preempted"
+    assert many.engine.allocator.num_free == many.engine.allocator.num_blocks
+
+
+def probabilities(output):
+    return np.array([sorted(entry.logprob for entry in each.values()) for each in output.outputs[0].logprobs])
+
+
+def test_ranks_that_make_different_calls_are_named(b):
+    group = LockstepGroup(2, b.backend_module)
+    x = b.array(np.ones((2, 3), np.float32))
+    first, second = group.ranks
+    with pytest.raises(LockstepError, match=r"rank 0 waits in all_reduce .*; rank 1 waits in all_gather"):
+        group.run([lambda: first.all_reduce(x), lambda: second.all_gather(x)])
+    with pytest.raises(LockstepError, match=r"rank 0 waits in all_reduce .*; rank 1 has ended"):
+        group.run([lambda: first.all_reduce(x), lambda: 1])
+    with pytest.raises(LockstepError, match="rank 0 waits in receive from rank 1; rank 1 has ended"):
+        group.run([lambda: first.receive((2, 3), x, 1), lambda: 1])
+
+
+def test_send_and_receive(b):
+    group = LockstepGroup(2, b.backend_module)
+    x = b.array(np.arange(6, dtype=np.float32))
+    first, second = group.ranks
+    _, received = group.run([lambda: first.send(x, 1), lambda: second.receive((6,), x, 0)])
+    assert b.numpy(received).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+# Which part a rank holds.
+
+
+@given(st.integers(1, 64), st.integers(0, 4), st.integers(0, 4))
+def test_heads_of_keys_follow_their_query_heads(per_group, kv_bits, rank_bits):
+    """Whatever is divided or held twice: every query head is on the rank of the key head that it reads."""
+    num_kv_heads, size = 2**kv_bits, 2**rank_bits
+    num_heads = num_kv_heads * per_group
+    if num_heads % size:
+        return
+    seen = []
+    for rank in range(size):
+        queries = serving.even_part(num_heads, rank, size)
+        keys = serving.kv_heads_of(num_kv_heads, rank, size)
+        assert {head // per_group for head in queries} == set(keys)
+        seen.extend(keys)
+    assert set(seen) == set(range(num_kv_heads))
+
+
+@given(st.integers(1, 300), st.integers(1, 16))
+def test_the_vocabulary_is_covered_once(vocab_size, size):
+    parts = [serving.vocabulary_of(vocab_size, rank, size) for rank in range(size)]
+    assert [token for part in parts for token in part] == list(range(vocab_size))
+    assert max(map(len, parts)) == -(-vocab_size // size)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "hidden", "size", "choices"),
+    [
+        (4, 2, 32, 3, "1, 2 or 4"),
+        (6, 4, 32, 3, "1 or 2"),
+        (8, 8, 36, 8, "1, 2 or 4"),
+        (3, 1, 7, 3, "choose 1$"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_names_the_numbers_that_can(heads, kv_heads, hidden, size, choices):
+    config = SimpleNamespace(
+        num_attention_heads=heads, num_key_value_heads=kv_heads, intermediate_size=hidden
+    )
+    with pytest.raises(ValueError, match=rf"tensor_parallel_size is {size}: .*{choices}"):
+        serving.check_tensor_parallel(config, size)
+
+
+# What a rank reads.
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_rank_reads_only_its_part_of_the_files(b, s, size):
+    """Matrices once between all ranks, norms on each; with 4 ranks the two heads of keys and values twice."""
+    total = norms = kv = 0
+    for name, array in load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16").weights.items():
+        total += array.nbytes
+        norms += array.nbytes if array.ndim == 1 else 0
+        kv += array.nbytes if "k_proj" in name or "v_proj" in name else 0
+    read = [
+        load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16", part=RankPart(s, rank, size)).bytes_read
+        for rank in range(size)
+    ]
+    assert sum(read) == total + (size - 1) * norms + (size // 2 - 1) * kv
+    assert max(read) <= total / size + norms + kv
+
+
+def test_one_process_reads_every_byte_once(b):
+    checkpoint = load_checkpoint(SHIPPED, b.name, "cpu", "bfloat16")
+    assert checkpoint.bytes_read == sum(array.nbytes for array in checkpoint.weights.values())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_parts_are_parts_of_the_quantised_matrix(b, s, rng, bits):
+    """Rows, and columns along groups: products of the ranks add up to those of the whole matrix."""
+
+    def weights(part=None):
+        return load_checkpoint(SHIPPED, b.name, "cpu", "float32", WeightQuantizer(b, bits), part).weights
+
+    whole, parts = weights(), [weights(RankPart(s, rank, 2)) for rank in range(2)]
+    layer = "model.layers.1."
+    x = rng.standard_normal((3, 512)).astype(np.float32)
+    for name, is_row_parallel in (("self_attn.q_proj", False), ("mlp.down_proj", True)):
+        name = f"{layer}{name}.weight"
+        O, I = whole[name].shape
+        expected = b.numpy(b.quantized_linear(b.array(x[:, :I]), whole[name]))
+        halves = [x[:, : I // 2], x[:, I // 2 : I]] if is_row_parallel else [x[:, :I]] * 2
+        found = [
+            b.numpy(b.quantized_linear(b.array(np.ascontiguousarray(half)), part[name]))
+            for half, part in zip(halves, parts, strict=True)
+        ]
+        joined = sum(found) if is_row_parallel else np.concatenate(found, -1)
+        assert joined.shape == (3, O)
+        assert_close(joined, expected, atol=0.03, idea=name)
+
+
+def test_groups_of_stored_words_are_not_cut(b, s):
+    from tiny_llm_kit.engine.weights.parts_of_files import quantized_shards
+    from tiny_llm_kit.model.config import Quantization
+
+    config = replace(QWEN.config, quantization=Quantization(group_size=64, bits=4))
+    name = "model.layers.0.mlp.down_proj.weight"
+    found = quantized_shards(name, (20, 16), config, RankPart(s, 1, 2))  # 128 columns
+    assert found[name].columns == range(8, 16)
+    assert found[name.replace("weight", "scales")].columns == range(1, 2)
+    with pytest.raises(ValueError, match="groups of 64 columns, and a rank would get 32"):
+        quantized_shards(name, (20, 8), config, RankPart(s, 1, 2))
+
+
+def test_random_weights_have_the_shapes_of_a_rank(b, s):
+    group = LockstepGroup(2, b.backend_module)
+    network, _ = random_network(b, "tiny-qwen3", None, 1, None, group=group.ranks[1])
+    assert network.config.num_attention_heads == 2
+    assert network.vocab_rows == 1760
