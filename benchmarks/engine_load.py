@@ -83,10 +83,18 @@ class Counts:
 
     def run(self, batch: Any) -> list[Any]:
         """See `PackedModel.run`. Blocks are counted here: after the call, those that have ended have none."""
+        self._count()
+        return self._engine.runner.run(batch)
+
+    def submit(self, batch: Any) -> None:
+        """See `PipelinedModel.submit`."""
+        self._count()
+        cast(Any, self._engine.runner).submit(batch)
+
+    def _count(self) -> None:
         allocator = self._engine.allocator
         self.calls += 1
         self.peak_blocks = max(self.peak_blocks, allocator.num_blocks - allocator.num_free)
-        return self._engine.runner.run(batch)
 
     def figures(self) -> dict[str, Any]:
         """The counts since the start."""

@@ -15,7 +15,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
     "separate": {"policy": "separate"},
     "uncached": {"enable_prefix_caching": False},
-    "single": {"tensor_parallel_size": 1},
+    "single": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
 }
 
 
@@ -42,6 +42,7 @@ class EnginePlan:
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")
+    pipeline_parallel_size: int = count(1, "devices that hold some of the layers each (Day 3.7)")
     config: str | None = option(
         None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
     )

@@ -167,7 +167,7 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, 
     Raises:
         ValueError: a variant of our engine would have several ranks too.
     """
-    size, options = plan.tensor_parallel_size, job.engine_options
+    size, options = job.options.num_ranks, job.engine_options
     divided = [name for name in plan.compare if name in VARIANTS and name != "single"]
     if size > 1 and divided:
         raise ValueError(

@@ -172,7 +172,7 @@ def test_the_kinds_of_bubbles():
 
 
 def test_a_micro_batch_that_waited_for_requests_follows_no_bubble():
-    found = pipeline.Pipeline(PLAIN)
+    found = pipeline.SimulatedPipeline(PLAIN)
     found.send(*prompts(4), 0.0)
     found.send(*prompts(4), 100.0, is_late=True)
     assert not any(found.bubbles.values()) and found.end == 104

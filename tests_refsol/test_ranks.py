@@ -1,8 +1,11 @@
 """Ranks as real processes: one pair for each port, which all tests here share; the last one kills it."""
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from queue import Queue
@@ -71,6 +74,47 @@ def test_a_rank_that_is_killed_ends_the_engine_with_one_line(pair):
     pair.close()
 
 
+STAGES = """
+import json, sys
+from tiny_llm_kit.engine.parallel.stage_spans import take_spans
+from tiny_llm_ref import LLM, SamplingParams
+model, backend, chats, options, params = json.loads(sys.argv[1])
+params = [SamplingParams(**each) for each in params]
+with LLM(model, backend=backend, device="cpu", pipeline_parallel_size=2, **options) as llm:
+    found = [llm.chat(chats, params, use_tqdm=False) for _ in range(2)]
+    spans = take_spans(llm.engine.ranks)
+print(json.dumps([[[o.outputs[0].text for o in outputs] for outputs in found], spans]))
+"""
+
+
+@pytest.mark.parametrize("backend", installed_backends())
+def test_two_stages_give_the_answers_of_one_process(backend):
+    """Chunks, prefixes, preemptions of requests in flight, seeds, buckets. In a process of its own: MLX makes one group
+    of ranks per process, and this one may have had it.
+    """
+    port = Port("tiny_llm_ref", backend, "cpu")
+    params = [
+        {"max_tokens": 24, "temperature": heat, "seed": seed} for heat, seed in ((0, 1), (0.8, 5), (1.2, 6))
+    ]
+    one = LLM.of(port, *load_network(port, SHIPPED, "week3"), **BUCKETS)
+    expected = [
+        [output.outputs[0].text for output in one.chat(CHATS, [SamplingParams(**p) for p in params], False)]
+        for _ in range(2)
+    ]
+    given = json.dumps([str(SHIPPED), backend, CHATS, BUCKETS, params])
+    done = subprocess.run([sys.executable, "-c", STAGES, given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, (first, last) = json.loads(done.stdout.splitlines()[-1])
+    assert found == expected
+    assert len(first) == len(last) > 40, "each stage has computed every micro-batch"
+    begins = [sent[0] < received[0] for sent, received in zip(first, last, strict=True)]
+    assert all(begins), "the first stage begins before the last one"
+    overlaps = sum(
+        one[0] < other[1] and other[0] < one[1] for one, other in zip(first[1:], last, strict=False)
+    )
+    assert overlaps > 10, "the first stage computes the next micro-batch while the last one computes this one"
+
+
 # Without processes: what rank 0 makes of what it hears.
 
 
@@ -127,7 +171,8 @@ BATCH = serving.PackedBatch([7], [0], [0], [0, 1], [0], [[0]], [0])
 def test_a_step_that_fails_on_rank_0_ends_the_others(other, monkeypatch):
     ranks, channel = other
     monkeypatch.setattr(ranks_module, "NEWS_SECONDS", 0.01)
-    with pytest.raises(RankError, match=r"^rank 0: too large$"), ranks.step(BATCH, None):
+    with pytest.raises(RankError, match=r"^rank 0: too large$"), ranks.computing():
+        ranks.announce(BATCH, None)
         raise ValueError("too\n large")
     batch, bucket = step_of(serving, channel.receive())
     assert (batch.token_ids, batch.sample_rows, bucket) == ([7], [0], None)
@@ -140,7 +185,8 @@ def test_a_step_that_waits_for_ever_ends_the_process(other, monkeypatch, capfd):
     ended = threading.Event()
     monkeypatch.setattr(ranks_module, "STUCK_SECONDS", 0.01)
     monkeypatch.setattr(ranks_module.os, "_exit", lambda code: ended.set())
-    with ranks.step(BATCH, serving.Bucket(4, 2)):
+    ranks.announce(BATCH, serving.Bucket(4, 2))
+    with ranks.computing():
         channel.send({"error": "gone"})
         assert ended.wait(5)
     assert capfd.readouterr().err == "rank 1: gone\n"

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
             SamplingParams,
             Scheduled,
             Sequence,
+            Shard,
             SlackScheduler,
             StructuredOutputsParams,
             Turns,
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
         sweep_chunk_sizes = staticmethod(serving.sweep_chunk_sizes)
         select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)
         shard_of = staticmethod(serving.shard_of)
+        stage_layers = staticmethod(serving.stage_layers)
 
 else:
     globals().update(dict.fromkeys(__all__, object))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -98,21 +99,31 @@ class Qwen3ModelWeek2:
     """
 
     layer_class = Qwen3LayerWeek2
+    is_first = is_last = True  # of the stages that share the layers (Day 3.7)
 
     def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
         self.config = config = checkpoint.config
         kernels = choose_kernels(attention)
         E, V = config.hidden_size, self.vocab_rows
         self.num_hidden_layers = config.num_hidden_layers
-        self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
+        tied = config.tie_word_embeddings
+        self.embedding: Any = None
+        if self.is_first or (self.is_last and tied):
+            self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
         self.rope = rope_of(config, kernels)
         layers = [
             self.layer_class(config, layer_weights(checkpoint, index), self.rope, kernels)
-            for index in range(config.num_hidden_layers)
+            for index in self.layer_range
         ]
-        self.layers = behind_windows(layers, config.windows)
+        self.layers = behind_windows(layers, [config.windows[index] for index in self.layer_range])
         self.norm = kernels.norm(E, checkpoint.weight("model.norm.weight", E), config.rms_norm_eps)
-        self.w_lm_head = None if config.tie_word_embeddings else checkpoint.weight("lm_head.weight", V, E)
+        has_head = self.is_last and not tied
+        self.w_lm_head = checkpoint.weight("lm_head.weight", V, E) if has_head else None
+
+    @property
+    def layer_range(self) -> range:
+        """The layers that this model holds: all, unless stages share them (Day 3.7)."""
+        return range(self.config.num_hidden_layers)
 
     @property
     def vocab_rows(self) -> int:
@@ -131,7 +142,7 @@ class Qwen3ModelWeek2:
 
     def create_kv_pools(self, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
         """A pool per layer of `num_blocks` blocks of keys and values, shared by all requests (Day 3.1)."""
-        config, weight = self.config, self.embedding.weight
+        config, weight = self.config, self.norm.weight
         sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
         return [TinyKvPagedPool(*sizes, weight.dtype) for _ in self.layers]
 

@@ -45,6 +45,7 @@ from .paged_attention import (
     past_mask,
 )
 from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
+from .pipeline_stage import PipelineStage
 from .process_group import Meeting, ProcessGroup, join_launched, launched
 from .projection import project
 from .quantize import (
@@ -84,6 +85,7 @@ __all__ = [
     "PackedStep",
     "PastMask",
     "PastPages",
+    "PipelineStage",
     "ProcessGroup",
     "QuantizedEmbedding",
     "QuantizedWeights",

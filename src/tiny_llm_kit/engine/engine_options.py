@@ -7,6 +7,7 @@ from ..model.config import ModelConfig
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks", "tensor_parallel_size",
+    "pipeline_parallel_size",
 )  # fmt: skip
 CHUNKED_BUDGET = 512  # tokens of a step by default
 
@@ -38,6 +39,8 @@ class EngineOptions:
         seed: of the requests that have none.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.
+        pipeline_parallel_size: devices that each hold some of the layers, one process each, and compute different steps
+            at the same time. For the policy "hybrid".
 
     Raises:
         ValueError: a value is out of range.
@@ -58,12 +61,22 @@ class EngineOptions:
     bucketing_strategy: str | None = None
     seed: int = 0
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self):
         for name in COUNTS:
             value = getattr(self, name)
             if value is not None and not (type(value) is int and value >= 1):
                 raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
+        if self.tensor_parallel_size > 1 and self.pipeline_parallel_size > 1:
+            raise ValueError(
+                "tensor_parallel_size and pipeline_parallel_size are both above 1: choose one of them, for all ranks "
+                "form one group"
+            )
+        if self.has_stages and self.policy != "hybrid":
+            raise ValueError(
+                f'pipeline_parallel_size is for policy="hybrid", and the policy is {self.policy!r}'
+            )
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
         if self.latency_target is not None and self.policy != "slack":
@@ -74,6 +87,16 @@ class EngineOptions:
             )
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
             raise ValueError(f"seed is {self.seed!r}: give a whole number from 0 to 2⁶³ - 1")
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that compute the model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether ranks share the layers, and not every matrix."""
+        return self.pipeline_parallel_size > 1
 
 
 @dataclass(frozen=True)

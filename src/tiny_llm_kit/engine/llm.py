@@ -262,13 +262,14 @@ def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
         RankError: a rank cannot start.
         As `LLM`.
     """
-    port, size = job.port(), job.options.tensor_parallel_size
-    if size > 1:
-        port.serving.check_tensor_parallel(job.config, size)  # before any process is started
+    port, options = job.port(), job.options
+    if options.num_ranks > 1:  # checked before any process is started
+        port.serving.check_tensor_parallel(job.config, options.tensor_parallel_size)
+        port.serving.stage_layers(job.config.num_hidden_layers, options.pipeline_parallel_size, 0)
     ranks = ranks_of(port, job)
     try:
         network, own = job.network(port, ranks.group)
-        return LLMEngine(port, network, tokenizer or own, job.options, ranks=ranks)
+        return LLMEngine(port, network, tokenizer or own, options, ranks=ranks)
     except BaseException:
         ranks.close()
         raise

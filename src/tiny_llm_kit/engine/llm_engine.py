@@ -52,8 +52,7 @@ class LLMEngine:
         num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()
-        if self.ranks.size > 1:
-            self.ranks.make_pools(num_blocks)
+        self.ranks.make_pools(num_blocks)
         self.runner = self.shapes.new_runner(network, self.ranks)
         self.network = self.runner.model  # compiled, if anything is
         if self.is_compiled:

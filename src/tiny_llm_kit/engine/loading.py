@@ -22,7 +22,9 @@ from ..model.safetensors_folder import TensorInfo, read_headers
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .backend import Backend
 from .model_runner import ModelRunner
+from .parallel.division import model_of_ranks, part_of
 from .parallel.rank_part import RankPart
+from .parallel.stage_part import StagePart
 from .port import Port
 from .weights.parts_of_files import PartsOfFiles
 from .weights.stored_weights import bytes_of, read_weights, whole_files
@@ -117,6 +119,7 @@ def load_network(
     attention: str = "device",
     head_quantization: str | None = None,
     group: Any = None,
+    stages: bool = False,
 ) -> tuple[Any, Tokenizer]:
     """Load a week's model with its weights on the port's device, and its tokenizer.
 
@@ -126,6 +129,7 @@ def load_network(
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
         head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
         group: the ranks that compute the model together, for the engine of Week 3; this process alone when None.
+        stages: whether these share the layers, and not every matrix.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.
@@ -139,13 +143,13 @@ def load_network(
     keeps = week.has_caches and (quantize or keep_quantized)
     quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize or "")) if keeps else None
     tokenizer = load_tokenizer(model)
-    part = None if group is None else RankPart(port.serving, group.rank, group.size)
+    part = part_of(port, group, stages)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
     if head_quantization:
         weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
     options = {"attention": attention} if week.has_caches and attention != "simple" else {}
     if group is not None:
-        return port.Qwen3ModelTensorParallel(weights, **options, group=group), tokenizer
+        return model_of_ranks(port, stages)(weights, **options, group=group), tokenizer
     return getattr(port, week.model)(weights, **options), tokenizer
 
 
@@ -155,7 +159,7 @@ def load_checkpoint(
     device: str = "auto",
     dtype: str = "auto",
     quantizer: WeightQuantizer | None = None,
-    part: RankPart | None = None,
+    part: RankPart | StagePart | None = None,
 ) -> Checkpoint:
     """Read a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
 
@@ -183,6 +187,7 @@ def load_checkpoint(
     names = _weight_names(headers, config)
     parts = None
     if part is not None:
+        names = [name for name in names if part.holds(name, config)]
         parts = PartsOfFiles(backend_module, headers, config, part)
         headers, config = parts.headers, part.config(config)
     _check_bits(folder, config, quantizer)

@@ -113,9 +113,11 @@ class PackedRunner:
         return chosen
 
     def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
+        return self._forward(*self._inputs(batch, bucket))
+
+    def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> list[Array]:
         window = self.model.config.sliding_window
-        inputs = batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array)
-        return self._forward(*inputs.flatten())
+        return batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array).flatten()
 
     def _logits_with_ranks(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
         """The logits, which all ranks compute together.
@@ -125,7 +127,8 @@ class PackedRunner:
         """
         if self.ranks.size == 1:
             return self._logits(batch, bucket)
-        with self.ranks.step(batch, bucket):
+        self.ranks.announce(batch, bucket)
+        with self.ranks.computing():
             return self._finish_with_ranks(self._logits(batch, bucket))
 
     def _finish_with_ranks(self, logits: Array | None) -> Array | None:

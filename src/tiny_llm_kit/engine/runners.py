@@ -10,6 +10,7 @@ from .backends.candidate_filter import CandidateFilter
 from .backends.seeded_sampling import SeededSampler
 from .model_runner import ModelRunner
 from .packed_runner import PackedRunner
+from .parallel.pipelined_runner import PipelinedRunner
 
 if TYPE_CHECKING:
     from ..solution_types import ServingPackage
@@ -59,6 +60,6 @@ def packed_runner(
         "inputs_of": serving.PackedInputs.of,
         **options,
     }
-    return PackedRunner(
-        model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options
-    )
+    ranks = options.get("ranks")
+    kind = PipelinedRunner if ranks is not None and ranks.has_stages else PackedRunner
+    return kind(model, backend_module, device, num_blocks=num_blocks, block_size=block_size, **options)

@@ -26,7 +26,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "runner": (("auto", "generate"), "this engine generates"),
     "convert": (("auto", "none"), "this engine generates"),
     "generation_config": (("auto", "vllm"), "defaults are those of SamplingParams"),
-    "pipeline_parallel_size": ((1,), "layers are not divided among devices"),
     "data_parallel_size": ((1,), "an engine is one copy of the model"),
     "enable_expert_parallel": ((False,), "there are no experts"),
     "distributed_executor_backend": (("uni", "mp"), "ranks are processes on this machine"),

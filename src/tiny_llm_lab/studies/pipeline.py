@@ -1,88 +1,39 @@
-"""Pipeline bubbles: how long a stage waits because consecutive micro-batches take unequal time.
+"""Pipeline bubbles of three schedulers, in virtual time.
 
-A micro-batch passes all stages; each takes its share of a step. There are as many micro-batches as stages,
-each with separate requests. A stage that has ended a micro-batch waits until the next one arrives from the stage
-before it: that is a bubble, named after the two micro-batches between which it lies.
+There are as many micro-batches as stages, each with separate requests.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
 from tiny_llm_kit.solution_types import Sampled
+from tiny_llm_kit.trace.pipeline.simulated_pipeline import (
+    KINDS,
+    STAGES,
+    SimulatedPipeline,
+    kind_of,
+    pass_in_turns,
+)
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedPackedModel
 from tiny_llm_kit.trace.simulation.simulator import Simulation
-from tiny_llm_kit.trace.simulation.step_cost import StepCost, StepWork
+from tiny_llm_kit.trace.simulation.step_cost import StepWork
 
 from ..traffic import TRACES, traffic
 from .hardware import BLOCK, HARDWARE
 from .served import StudyPlan, options_of, runs_of
 from .study import Study
 
-STAGES, TRACE = 2, "openchat"
+TRACE = "openchat"
 ROUNDS = 50  # of a pair of micro-batches
-# The paper's names. Two prompts of different lengths; a prompt and decodes alone; decodes that read different amounts.
-KINDS = ("PB1", "PB2", "PB3")
 SCHEDULERS = ("vLLM", "Orca", "Sarathi-Serve")
 COLUMNS = ("scheduler", "bubbles, %", *(f"{kind}, %" for kind in KINDS), "tokens/s")
-
-
-def kind_of(before: StepWork, after: StepWork) -> str:
-    """The kind of bubble between two micro-batches, one of the paper's three."""
-    prompts = bool(before.chunk_tokens), bool(after.chunk_tokens)
-    return "PB1" if all(prompts) else "PB2" if any(prompts) else "PB3"
-
-
-class Pipeline:
-    """Stages through which micro-batches pass in order; each takes the same share of a step's cost."""
-
-    def __init__(self, cost: StepCost, stages: int = STAGES):
-        self.cost, self.stages = cost, stages
-        self.bubbles: Counter[str] = Counter()  # seconds by kind, summed over the stages
-        self.busy = 0.0  # seconds in which they computed
-        self.tokens = 0
-        self._ends = [0.0] * stages  # when each stage has ended what it was sent
-        self._last: StepWork | None = None
-
-    def send(self, work: StepWork, ready: float, is_late: bool = False) -> float:
-        """Send a micro-batch through the pipeline; return when the last stage has ended it.
-
-        Args:
-            work: what it computes.
-            ready: seconds; the first stage does not begin before.
-            is_late: whether it waited for requests: then no bubble is counted before it.
-        """
-        share, end = self.cost.seconds(work) / self.stages, ready
-        for stage, free in enumerate(self._ends):
-            start = max(end, free)
-            if self._last is not None and not is_late:
-                # A Counter adds up any numbers, and its type knows whole ones alone.
-                self.bubbles[kind_of(self._last, work)] += start - free  # pyright: ignore[reportArgumentType]
-            self.busy += share
-            self._ends[stage] = end = start + share
-        self._last = work
-        self.tokens += work.chunk_tokens + work.decodes
-        return end
-
-    @property
-    def end(self) -> float:
-        """When the last stage has finished everything."""
-        return self._ends[-1]
-
-
-def pass_in_turns(cost: StepCost, works: Iterable[StepWork], stages: int = STAGES) -> Pipeline:
-    """Run micro-batches in turns, as many at a time as there are stages, without waiting for requests."""
-    pipeline, ends = Pipeline(cost, stages), [0.0] * stages
-    for number, work in enumerate(works):
-        ends[number % stages] = pipeline.send(work, ends[number % stages])
-    return pipeline
 
 
 class PipelinedModel(SimulatedPackedModel):
     """A simulated model whose steps are micro-batches in a shared pipeline."""
 
-    def __init__(self, pipeline: Pipeline, sampled: Callable[[int], Sampled], max_model_len: int):
+    def __init__(self, pipeline: SimulatedPipeline, sampled: Callable[[int], Sampled], max_model_len: int):
         super().__init__(sampled, pipeline.cost, max_model_len)
         self._pipeline, self._end = pipeline, 0.0
 
@@ -93,10 +44,10 @@ class PipelinedModel(SimulatedPackedModel):
         return self._end
 
 
-def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
+def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> SimulatedPipeline:
     """Serve requests that are all there at the start, a group per stage, until the first group is served."""
     hardware, most = HARDWARE[plan.hardware], TRACES[TRACE].most
-    pipeline, blocks = Pipeline(hardware.cost), hardware.num_blocks // STAGES
+    pipeline, blocks = SimulatedPipeline(hardware.cost), hardware.num_blocks // STAGES
     models = [PipelinedModel(pipeline, plan.names.Sampled, most) for _ in range(STAGES)]
     options = options_of(scheduler, TRACE)
     groups = [
@@ -110,7 +61,7 @@ def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> Pipeline:
     return pipeline
 
 
-def shares(pipeline: Pipeline) -> list[float]:
+def shares(pipeline: SimulatedPipeline) -> list[float]:
     """Bubbles in per cent of the stages' time: all of them, and each kind."""
     total = pipeline.busy + pipeline.bubbles.total()
     return [

@@ -30,7 +30,8 @@ from .chunked_prefill.sweep import sweep_chunk_sizes
 from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
 from .loop.request_stream import Piece, RequestStream
-from .model import BatchCache, KvCache, PackedModel, Sampled, ServingModel
+from .model import BatchCache, KvCache, PackedModel, PipelinedModel, Sampled, ServingModel
+from .parallel.pipelined_scheduler import PipelinedScheduler
 from .parallel.shards import (
     Shard,
     check_tensor_parallel,
@@ -39,6 +40,7 @@ from .parallel.shards import (
     shard_of,
     vocabulary_of,
 )
+from .parallel.stages import stage_layers
 from .policies import POLICIES, make_scheduler
 from .policies.aged_queue import AgedQueue
 from .policies.chunks_only import ChunksOnly
@@ -91,6 +93,8 @@ __all__ = [
     "Part",
     "PastReads",
     "Piece",
+    "PipelinedModel",
+    "PipelinedScheduler",
     "PrefillFirst",
     "PrefixCache",
     "PriorityScheduler",
@@ -135,6 +139,7 @@ __all__ = [
     "room_for_prompts",
     "select_optimal_chunk_size",
     "shard_of",
+    "stage_layers",
     "sweep_chunk_sizes",
     "tokens_to_delay",
     "vocabulary_of",

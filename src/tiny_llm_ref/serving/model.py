@@ -110,6 +110,30 @@ class Sampled:
     top_logprobs: dict[int, float] | None = None
 
 
+class PipelinedModel(Protocol):
+    """A `PackedModel` in stages: a batch is submitted, and its tokens are collected later, in the same order."""
+
+    num_hidden_layers: int
+    max_model_len: int
+    vocab_size: int
+    num_stages: int  # batches that can be computed at the same time
+
+    def run(self, batch: PackedBatch) -> list[Sampled]:
+        """See `PackedModel.run`. Only while no batch is submitted."""
+        ...
+
+    def submit(self, batch: PackedBatch) -> None:
+        """Sends a batch to the stages, and does not wait."""
+        ...
+
+    def collect(self) -> list[Sampled]:
+        """Waits for the oldest batch; returns one for each of its `sample_rows`.
+
+        If it raises, all batches that were submitted are lost.
+        """
+        ...
+
+
 class PackedModel(Protocol):
     """What the scheduler of Week 3 runs: one call for all of a step. A `PackedRunner` is one, or a test's fake."""
 

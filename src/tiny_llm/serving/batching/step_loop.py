@@ -6,6 +6,7 @@ from typing import Any
 
 from ..blocks.block_allocator import BlockAllocator
 from ..blocks.block_table import BlockTable
+from ..buckets.packed_batch import PackedBatch
 from ..chunked_prefill.completion import Completion
 from ..model import PackedModel, Sampled
 from ..requests.event_queue import EventQueue
@@ -129,15 +130,19 @@ class StepLoop(ABC):
 
     def _run(self, call: list[Scheduled]) -> None:
         try:
-            batch = pack(call)
-            if self._changing:  # else a step does not look at what it draws
-                self._changing = [sequence for sequence in self._changing if not sequence.is_done]
-                batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
-            sampled = self.model.run(batch)
+            sampled = self.model.run(self.packed(call))
         except BaseException as error:
             self.cancel(call, error)
             raise
         self.commit(call, sampled)
+
+    def packed(self, call: list[Scheduled]) -> PackedBatch:
+        """A call of the model as a batch."""
+        batch = pack(call)
+        if self._changing:  # else a step does not look at what it draws
+            self._changing = [sequence for sequence in self._changing if not sequence.is_done]
+            batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
+        return batch
 
     def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
         """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""

@@ -10,6 +10,7 @@ from typing import Any
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
 from ..model import PackedModel
+from ..parallel.pipelined_scheduler import PipelinedScheduler
 from .chunks_only import ChunksOnly
 from .decode_first import DecodeFirst
 from .orca import Orca
@@ -38,11 +39,16 @@ def make_scheduler(
 
     Args:
         name: a key of `POLICIES`; or "hybrid" or "separate", which are `HybridScheduler` with and without mixed steps.
-        model, allocator, options: as the policy's class takes them.
+        model, allocator, options: as the policy's class takes them. A model in several stages needs "hybrid".
 
     Raises:
         ValueError: there is no such policy, or an option is out of range.
     """
+    stages: Any = model
+    if getattr(model, "num_stages", 1) > 1:
+        if name != "hybrid":
+            raise ValueError(f'policy is {name!r}: with pipeline_parallel_size above 1 give "hybrid"')
+        return PipelinedScheduler(stages, allocator, **options)
     if name in ("hybrid", "separate"):
         return HybridScheduler(model, allocator, mixed_steps=name == "hybrid", **options)
     if name not in POLICIES:

@@ -154,13 +154,13 @@ class LockstepRunner:
         self.group, self.runners = group, runners
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
-        """The first rank's tokens.
+        """The first rank's tokens; stages of a pipeline but the last draw none.
 
         Raises:
             AssertionError: another rank has chosen other tokens.
         """
         chosen = self.group.run([partial(runner.run, batch) for runner in self.runners])
-        tokens = [[each.token for each in one] for one in chosen]
+        tokens = [[each.token for each in one] for one in chosen if one]
         assert all(each == tokens[0] for each in tokens), f"the ranks chose different tokens: {tokens}"
         return chosen[0]
 

@@ -1,8 +1,7 @@
-"""The screen of Day 3.7: who holds which part of a layer, and what the sums between two ranks cost here."""
+"""The screen of Day 3.7: who holds which part of a layer, what the sums between two ranks cost, and two stages."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,8 @@ from ...model.config import ModelConfig, read_config
 from ...model.hub import model_folder
 from ...solution_types import ServingPackage
 from ...trace.tables import figures_table
+from .own_process import in_own_process
+from .two_stages import show_stages
 
 MODEL = "tiny-qwen3"
 OPTIONS: dict[str, Any] = {
@@ -35,7 +36,13 @@ ROUNDS = 3  # of every measurement, in turns
 LINKS = {"Gaudi 2, 21 × 100 Gb/s": 21 * 12.5e9, "Gaudi 3, 21 × 200 Gb/s": 21 * 25e9}
 # A model of the Gaudi guide's list, and its cards: hidden size, layers.
 LARGE = ("Llama 3.1 70B", 8192, 80, 8)
-MEASURED = (r"(?<=\S) +[\d.,]+(?= )", r"[\d.]+ (?:GB/s|ms|µs)")
+SHOWN_ON = "torch"
+MEASURED = (
+    r"(?<=  )[\d.,]+(?=\s|$)",  # the tables' figures, and those of the last column
+    r"[\d.]+(?= GB/s)",
+    r"\d+ (?:%|ms)",
+    r"(?<=stage \d  ).*",
+)
 
 
 def show(b: Port, console: Console) -> None:
@@ -43,6 +50,7 @@ def show(b: Port, console: Console) -> None:
     _shards(b.serving, console)
     _steps(b, console)
     _links(console)
+    console.print("\n`pdm run see 3.7 --sitting 2` shows two stages of a pipeline.")
 
 
 def _shards(s: ServingPackage, console: Console) -> None:
@@ -89,46 +97,39 @@ def _extent(*axes: int | range) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Median seconds: of a step by one process on one core and on all, by two ranks, and of a sum between these."""
-
-    one_core: float
-    all_cores: float
-    two_ranks: float
-    one_sum: float
-
-
-def measure(b: Port, one: LLM, two: LLM, tokens: int, decodes: int) -> Measured:
-    """Time a step in turns, with `decodes` decodes and a chunk for the rest of the tokens."""
-    width, cores, rounds = one.engine.network.config.hidden_size, os.cpu_count() or 1, []
-    for _ in range(ROUNDS):
-        steps = []
-        for llm, threads in ((one, 1), (one, cores), (two, max(1, cores // 2))):
-            b.backend_module.set_threads(threads)
-            timer = StepTimer(b.serving, llm.engine.runner, OPTIONS["block_size"], CONTEXT)
-            steps.append(timer.seconds(tokens, decodes))
-        rounds.append((*steps, seconds_per_sum(b, two.engine.ranks, tokens, width, SUMS)))
-    return Measured(*map(median, zip(*rounds, strict=True)))
-
-
-def _steps(b: Port, console: Console) -> None:
-    """Step times of one process and of two ranks, and the time of the sums in them."""
-    columns = "bytes a sum", "ms a sum", "sums", "ms of sums", "1 core", "all cores", "2 ranks"
-    shown, fastest = figures_table("a step of", *columns), 0.0
+def measure_steps(b: Port) -> list[list[float]]:
+    """For each of `STEPS` the median seconds: by one process on one core and on all, by two ranks, and of a sum."""
     two, one = (
         LLM(MODEL, backend=b.name, device=b.device, tensor_parallel_size=n, **OPTIONS) for n in (2, 1)
     )
     with one, two:
-        config = one.engine.network.config
-        sums = 1 + 2 * config.num_hidden_layers
-        for name, (tokens, decodes) in STEPS.items():
-            found = measure(b, one, two, tokens, decodes)
-            size = tokens * config.hidden_size * BYTES[b.float_dtype]
-            fastest = max(fastest, size / found.one_sum)
-            times = sums * found.one_sum, found.one_core, found.all_cores, found.two_ranks
-            row = [f"{size:,}", f"{1000 * found.one_sum:.2f}", str(sums), *(f"{1000 * t:.1f}" for t in times)]
-            shown.add_row(name, *row)
+        return [medians(b, one, two, *step) for step in STEPS.values()]
+
+
+def medians(b: Port, one: LLM, two: LLM, tokens: int, decodes: int) -> list[float]:
+    """Time a step in turns, with `decodes` decodes and a chunk for the rest of the tokens."""
+    width, cores, rounds = one.engine.network.config.hidden_size, os.cpu_count() or 1, []
+    for _ in range(ROUNDS):
+        seconds = []
+        for llm, threads in ((one, 1), (one, cores), (two, max(1, cores // 2))):
+            b.backend_module.set_threads(threads)
+            timer = StepTimer(b.serving, llm.engine.runner, OPTIONS["block_size"], CONTEXT)
+            seconds.append(timer.seconds(tokens, decodes))
+        rounds.append((*seconds, seconds_per_sum(b, two.engine.ranks, tokens, width, SUMS)))
+    return [median(each) for each in zip(*rounds, strict=True)]
+
+
+def _steps(b: Port, console: Console) -> None:
+    """Step times of one process and of two ranks, and the time of the sums in them."""
+    config, fastest = read_config(model_folder(MODEL)), 0.0
+    columns = "bytes a sum", "ms a sum", "sums", "ms of sums", "1 core", "all cores", "2 ranks"
+    shown, sums = figures_table("a step of", *columns), 1 + 2 * config.num_hidden_layers
+    for (name, (tokens, _)), found in zip(STEPS.items(), in_own_process(measure_steps, b), strict=True):
+        *steps, one_sum = found
+        size = tokens * config.hidden_size * BYTES[b.float_dtype]
+        fastest = max(fastest, size / one_sum)
+        row = [f"{size:,}", f"{1000 * one_sum:.2f}", str(sums), f"{1000 * sums * one_sum:.1f}"]
+        shown.add_row(name, *row, *(f"{1000 * seconds:.1f}" for seconds in steps))
     console.print("\nSteps in milliseconds: by one process, and by two ranks that share the cores\n")
     console.print(shown)
     console.print(f"\nThe fastest sum moves {fastest / 1e9:.2f} GB/s over the loopback of this machine.")
@@ -150,3 +151,6 @@ def _links(console: Console) -> None:
         "\nAll sums of a step at the speed of a link alone, computed: every sum also has a latency\n"
     )
     console.print(shown)
+
+
+SITTINGS = (show, show_stages)

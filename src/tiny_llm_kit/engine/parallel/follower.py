@@ -7,7 +7,7 @@ but that of rank 0 becomes one.
 import json
 import os
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from ..engine_options import EngineLimits
@@ -20,6 +20,7 @@ from .link_speed import run_sums
 from .meeting_point import CONTACT, Contact
 from .ranks import one_line, share_threads
 from .step_message import step_of
+from .timed_group import timed
 
 BEAT_SECONDS = 1.0
 
@@ -49,6 +50,7 @@ class Follower:
         self.channel.send({"state": "ready to join"})
         if self.group is None:
             self.group = self.port.join_launched(self.port.device)
+        self.group = timed(self.port, self.group, self.job.options.has_stages)
         share_threads(self.port, self.group.size)
         self.network, _ = self.job.network(self.port, self.group)
         while True:
@@ -59,8 +61,11 @@ class Follower:
             self.runner = runner_of(self.port, self.network, self.job, **message["pool"])
         elif "sums" in message:
             run_sums(self.port, self.group, **message["sums"])
+        elif "spans" in message:
+            self.channel.send({"reply": self.group.take_spans()})
         else:
-            self.runner.follow(*step_of(self.port.serving, message))
+            with self.group.computing() if self.job.options.has_stages else nullcontext():
+                self.runner.follow(*step_of(self.port.serving, message))
 
     def _beat(self) -> None:
         """Sends heartbeats, beside whatever else this process does."""

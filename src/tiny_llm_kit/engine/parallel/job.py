@@ -67,12 +67,12 @@ class Job:
         Raises:
             As `load_network`.
         """
+        ranks = {"group": group, "stages": self.options.has_stages}
         if self.random_weights:
-            network, _ = random_network(
-                port, self.model, quantization=self.quantization, **self.random_weights, group=group
-            )
+            given = {**self.random_weights, **ranks}
+            network, _ = random_network(port, self.model, quantization=self.quantization, **given)
             return network, BlankAnswers(load_tokenizer(self.model))
-        return load_network(port, self.model, "week3", self.quantization, **self.load_options, group=group)
+        return load_network(port, self.model, "week3", self.quantization, **self.load_options, **ranks)
 
     def message(self) -> dict[str, Any]:
         """All of it as an object of JSON."""

@@ -36,6 +36,10 @@ class RankPart:
             intermediate_size=whole.intermediate_size // self.size,
         )
 
+    def holds(self, name: str, whole: ModelConfig) -> bool:
+        """Whether this rank holds some of a weight: it does of every one."""
+        return True
+
     def shard(self, name: str, shape: Sequence[int], whole: ModelConfig) -> Shard:
         """Which rows or columns of a weight this rank holds; `shape` is the weight's own."""
         return self.names.shard_of(name, shape, self.rank, self.size, whole.num_key_value_heads)

@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from queue import Empty, Queue
 from typing import Any
 
 from ...solution_types import Bucket, PackedBatch
@@ -25,12 +26,15 @@ class Alone:
 
     group: Any = None
     size = 1
+    has_stages = False
     failure: str | None = None
     on_failure: Callable[[str], object]
 
     def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None: ...
 
-    def step(self, batch: PackedBatch, bucket: Bucket | None) -> AbstractContextManager:
+    def announce(self, batch: PackedBatch, bucket: Bucket | None) -> None: ...
+
+    def computing(self) -> AbstractContextManager:
         return nullcontext()
 
     def close(self) -> None: ...
@@ -42,6 +46,7 @@ class Ranks:
     Args:
         channels: to them, by rank.
         processes: those that this process has started, by rank. torchrun or mlx.launch ends the others.
+        has_stages: whether the ranks share the layers, and not every matrix.
 
     Attributes:
         group: all ranks, see `Group`; there when they have joined.
@@ -49,13 +54,19 @@ class Ranks:
         on_failure: called with that line, on a thread of its own.
     """
 
-    def __init__(self, channels: Mapping[int, Channel], processes: Mapping[int, subprocess.Popen]):
-        self.channels, self.processes = dict(channels), dict(processes)
+    def __init__(
+        self,
+        channels: Mapping[int, Channel],
+        processes: Mapping[int, subprocess.Popen],
+        has_stages: bool = False,
+    ):
+        self.channels, self.processes, self.has_stages = dict(channels), dict(processes), has_stages
         self.group: Any = None
         self.failure: str | None = None
         self.on_failure: Callable[[str], object] = lambda line: None
         self._is_closing, self._failing = False, threading.Lock()
         self._has_failed, self._is_computing = threading.Event(), False
+        self._replies: Queue[tuple[int, dict[str, Any]]] = Queue()
         self._can_join = {rank: threading.Event() for rank in self.channels}
         for rank in self.channels:
             threading.Thread(target=self._watch, args=(rank,), daemon=True).start()
@@ -98,6 +109,21 @@ class Ranks:
             event.wait()
         self.check()
 
+    def ask(self, message: Mapping[str, Any]) -> dict[int, Any]:
+        """Sends a message to every other rank; returns their replies by rank.
+
+        Raises:
+            RankError: one is gone.
+        """
+        self.send(message)
+        found: dict[int, Any] = {}
+        while len(found) < len(self.channels):
+            with suppress(Empty):
+                rank, reply = self._replies.get(timeout=NEWS_SECONDS)
+                found[rank] = reply["reply"]
+            self.check()
+        return found
+
     def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None:
         """Every other rank makes KV pools of so many blocks, and a runner for them.
 
@@ -106,18 +132,26 @@ class Ranks:
         """
         self.send({"pool": {"num_blocks": num_blocks, "is_profiled": is_profiled}})
 
-    @contextmanager
-    def step(self, batch: PackedBatch, bucket: Bucket | None) -> Iterator[None]:
-        """Every other rank begins to compute a batch, and the body computes it here.
+    def announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
+        """Every other rank begins to compute a batch, or will when it has computed those before.
 
-        If the body raises, the ranks are no longer at the same call, and all others end.
+        Raises:
+            RankError: one is gone.
+        """
+        self.send(step_message(batch, bucket))
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The body computes a batch that was announced.
+
+        If it raises, the ranks are no longer at the same call, and all others end.
 
         Raises:
             RankError: another rank is gone, or the body has raised.
         """
-        self.send(step_message(batch, bucket))
         self._is_computing = True
         try:
+            self.check()
             yield
         except Exception as error:
             self._has_failed.wait(NEWS_SECONDS)  # the connection may be lost before it is known why
@@ -152,7 +186,9 @@ class Ranks:
                 message = self.channels[rank].receive()
                 if "error" in message:
                     return self._fail(f"rank {rank}: {message['error']}")
-                if message["state"] == "ready to join":
+                if "reply" in message:
+                    self._replies.put((rank, message))
+                elif message["state"] == "ready to join":
                     self._can_join[rank].set()
         except TimeoutError:
             self._fail(f"rank {rank} gave no heartbeat for {PATIENCE_SECONDS:g} s")

@@ -10,6 +10,7 @@ from .follower import follow
 from .job import Job
 from .meeting_point import Contact, MeetingPoint, start_process
 from .ranks import PATIENCE_SECONDS, Alone, Ranks, share_threads
+from .timed_group import timed
 
 # One of these is in the environment of a process that torchrun or mlx.launch has started.
 LAUNCHED_BY = {"RANK", "MLX_RANK"}
@@ -25,14 +26,17 @@ def ranks_of(port: Port, job: Job) -> Alone | Ranks:
         ValueError: another number of ranks was started.
         RuntimeError: this process is in a group of ranks already.
     """
-    size = job.options.tensor_parallel_size
+    size = job.options.num_ranks
     place = port.launched()
     if place is not None and place.size != size:
         raise ValueError(
-            f"{place.size} ranks were started, and tensor_parallel_size is {size}: give the same number twice"
+            f"{place.size} ranks were started, and the engine is for {size}: give as many by tensor_parallel_size or "
+            "pipeline_parallel_size"
         )
     if place is not None:
         ranks = launched_ranks(port)
+        ranks.has_stages = job.options.has_stages
+        ranks.group = timed(port, ranks.group, ranks.has_stages)
         ranks.send(job.message())
         return ranks
     return Alone() if size == 1 else started_ranks(port, job, size)
@@ -62,11 +66,12 @@ def started_ranks(port: Port, job: Job, size: int) -> Ranks:
             places = meeting.environment(rank) | point.environment(rank)
             processes[rank] = start_process({**os.environ, **places})
             undo.callback(processes[rank].kill)
-        ranks = Ranks(point.accept(size, processes, PATIENCE_SECONDS), processes)
+        channels = point.accept(size, processes, PATIENCE_SECONDS)
+        ranks = Ranks(channels, processes, job.options.has_stages)
         undo.callback(ranks.close)
         ranks.send(job.message())
         ranks.wait_until_ready()
-        ranks.group = meeting.join(port.device)
+        ranks.group = timed(port, meeting.join(port.device), ranks.has_stages)
         share_threads(port, size)
         undo.pop_all()  # nothing has failed
     return ranks

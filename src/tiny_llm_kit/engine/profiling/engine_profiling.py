@@ -30,7 +30,7 @@ def measured_num_blocks(
         ValueError: not a single block fits, or not as many as are asked for.
     """
     size, longest = options.block_size, limits.max_model_len
-    block_bytes = size * kv_bytes_per_token(network.config, port.float_dtype)
+    block_bytes = size * kv_bytes_per_token(network.config, port.float_dtype, len(network.layers))
     if port.device == "cpu":
         block_bytes *= ranks.size  # all pools are in the RAM of this machine
     if options.num_blocks is not None:

@@ -13,9 +13,15 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
-    """Bytes of keys and values per token, in all layers."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * BYTES[dtype]
+def kv_bytes_per_token(config: ModelConfig, dtype: str, num_layers: int | None = None) -> int:
+    """Bytes of keys and values per token, in all layers or in so many."""
+    return (
+        2
+        * (num_layers or config.num_hidden_layers)
+        * config.num_key_value_heads
+        * config.head_dim
+        * BYTES[dtype]
+    )
 
 
 def blocks_that_fit(

@@ -14,6 +14,7 @@ from ...model.safetensors_folder import TensorInfo
 from ...solution_types import Array, Shard
 from ..backend import Backend
 from ..parallel.rank_part import RankPart, index_of
+from ..parallel.stage_part import StagePart
 
 # BF16 has no type in NumPy: its bits pass through as integers.
 NUMPY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U32": np.uint32}
@@ -41,7 +42,7 @@ class PartsOfFiles:
         backend_module: Backend,
         headers: Mapping[str, TensorInfo],
         config: ModelConfig,
-        part: RankPart,
+        part: RankPart | StagePart,
     ):
         self.backend_module, self._whole, self.bytes_read = backend_module, headers, 0
         part.config(config)  # checks that the model can be divided
@@ -74,7 +75,9 @@ class PartsOfFiles:
         return self._files[file]
 
 
-def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: RankPart) -> dict[str, Shard]:
+def shards_of(
+    headers: Mapping[str, TensorInfo], config: ModelConfig, part: RankPart | StagePart
+) -> dict[str, Shard]:
     """Each tensor's shard; those of a quantised weight's three tensors belong to the same numbers.
 
     Raises:
@@ -87,7 +90,7 @@ def shards_of(headers: Mapping[str, TensorInfo], config: ModelConfig, part: Rank
 
 
 def quantized_shards(
-    name: str, shape: tuple[int, ...], config: ModelConfig, part: RankPart
+    name: str, shape: tuple[int, ...], config: ModelConfig, part: RankPart | StagePart
 ) -> dict[str, Shard]:
     """The shards of words, scales and biases of a quantised weight, by name; `shape` is that of its words."""
     quantization = config.quantization

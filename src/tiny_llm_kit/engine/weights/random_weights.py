@@ -10,7 +10,7 @@ from ...model.quantization import QUANTIZATIONS, WeightQuantizer
 from ...model.quantized_head import QuantizedHead
 from ...repo import MODELS
 from ..backend import Backend
-from ..parallel.rank_part import RankPart
+from ..parallel.division import model_of_ranks, part_of
 
 # As its config.json on the hub says.
 QWEN3_06B = ModelConfig(
@@ -97,6 +97,7 @@ def random_network(
     quantization: str | None,
     head_quantization: str | None = None,
     group: Any = None,
+    stages: bool = False,
 ) -> tuple[Any, RandomCheckpoint]:
     """Week 3's network with random weights, and where they come from.
 
@@ -107,11 +108,12 @@ def random_network(
         layers: fewer than the shape has; None is all.
         quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
         group: the ranks that compute the network together; None is this process alone.
+        stages: whether these share the layers, and not every matrix.
     """
     chosen = shape(config, layers) if config else read_config(model_folder(model))
     chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
-    if group is not None:
-        chosen = RankPart(port.serving, group.rank, group.size).config(chosen)
+    part = part_of(port, group, stages)
+    chosen = chosen if part is None else part.config(chosen)
     checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
     weights: Any = checkpoint
     if quantization:
@@ -119,7 +121,7 @@ def random_network(
     if head_quantization:
         weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
     if group is not None:
-        return port.Qwen3ModelTensorParallel(weights, attention="device", group=group), checkpoint
+        return model_of_ranks(port, stages)(weights, attention="device", group=group), checkpoint
     return port.Qwen3ModelWeek3(weights, attention="device"), checkpoint
 
 

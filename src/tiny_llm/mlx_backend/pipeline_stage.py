@@ -1,0 +1,61 @@
+"""A stage of a pipeline: some consecutive layers of Qwen3, between two other stages (Week 3). Given."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from ..groups import Group
+from ..layer_weights import Checkpoint
+from ..serving.buckets.packed_inputs import PackedInputs
+from ..serving.parallel.stages import stage_layers
+from .paged_kv_cache import TinyKvPagedPool
+from .qwen3_week3 import Qwen3ModelWeek3
+
+
+class PipelineStage(Qwen3ModelWeek3):
+    """The layers of one stage. The first stage also has the embedding, and the last one the head.
+
+    Rank 0 is the last stage, because it draws the tokens; rank r is stage r - 1. So activations go from every rank to
+    the next one, and from the last rank to rank 0.
+
+    Args:
+        checkpoint: the weights of this stage's layers, of the embedding and of the head, as far as it has them.
+        attention: see `Qwen3ModelWeek3`.
+        group: all stages.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, attention: str = "simple", *, group: Group):
+        self.group, self.stage = group, (group.rank - 1) % group.size
+        self.is_first, self.is_last = self.stage == 0, self.stage == group.size - 1
+        super().__init__(checkpoint, attention)
+
+    @property
+    def layer_range(self) -> range:
+        """The layers of this stage, by their index in the model."""
+        return stage_layers(self.config.num_hidden_layers, self.group.size, self.stage)
+
+    def __call__(self, inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]) -> mx.array | None:
+        """Computes this stage's part of T rows.
+
+        Args:
+            inputs: the same on every stage.
+            pools: one for each layer of this stage, from `create_kv_pools`.
+
+        Returns:
+            On the last stage the logits, see `Qwen3ModelWeek3`; None on all others, which send (1, T, E) to the next.
+        """
+        step = self.begin(inputs, pools[0].page_size)
+        x = self.receive(inputs)
+        for layer, pool in zip(self.layers, pools, strict=True):
+            x = layer(x, step, pool)
+        if not self.is_last:
+            self.group.send(x, (self.group.rank + 1) % self.group.size)
+            return None
+        return None if inputs.sample_rows is None else self.finish(x, inputs.sample_rows)
+
+    def receive(self, inputs: PackedInputs) -> mx.array:
+        """(1, T, E), the residual stream before this stage's layers: from the embedding, or from the stage before."""
+        if self.is_first:
+            return self.embedding(inputs.token_ids[None])
+        shape = (1, inputs.token_ids.shape[0], self.config.hidden_size)
+        return self.group.receive(shape, self.norm.weight, (self.group.rank - 1) % self.group.size)

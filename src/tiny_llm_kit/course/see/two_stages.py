@@ -1,0 +1,142 @@
+"""The second half of Day 3.7's screen: two stages serve a load in three ways, and their chart."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...engine.llm import LLM
+from ...engine.parallel.stage_spans import take_spans
+from ...engine.port import Port
+from ...solution_types import Event
+from ...trace.pipeline.gantt import legend, show_gantt
+from ...trace.pipeline.pipeline_run import PipelineRun
+from ...trace.pipeline.simulated_pipeline import KINDS
+from ...trace.serve import EndlessTokenizer
+from ...trace.simulation.cost_fit import fit_steps
+from ...trace.simulation.step_cost import StepWork
+from ...trace.tables import figures_table
+from .own_process import in_own_process
+
+MODEL = "tiny-qwen3"
+# Tokens of the prompts, in the order of their arrival, all at once; of each answer; and the blocks.
+PROMPTS, ANSWER = (300, 40, 160, 24, 420, 90, 260, 60, 350, 30, 120, 200), 24
+NUM_BLOCKS, BLOCK, LONGEST = 64, 64, 1024
+SIZES = (16, 64, 256)
+ROUNDS = 3  # the first warms up, the last is shown, and the others are what costs are fitted to
+
+
+class UnequalChunks:
+    """A chunker of Day 2.7 that takes any size: small, medium, large, and again."""
+
+    sizes = SIZES
+
+    def __init__(self):
+        self._next = cycle(SIZES)
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int:
+        return next(self._next)
+
+    def observe(self, chunk_size: int, seconds: float) -> None:
+        """Nothing is learnt."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to fill micro-batches.
+
+    Args:
+        name: in the table.
+        options: of the scheduler.
+    """
+
+    name: str
+    options: dict[str, Any]
+
+    def scheduler_options(self) -> dict[str, Any]:
+        return {name: value() if callable(value) else value for name, value in self.options.items()}
+
+
+WAYS = (
+    Way("whole prompts", {"enable_chunked_prefill": False, "max_num_batched_tokens": LONGEST}),
+    Way("unequal chunks", {"max_num_batched_tokens": 272, "chunker": UnequalChunks}),
+    Way("uniform chunks", {"max_num_batched_tokens": 64}),
+)
+
+
+def measure_runs(b: Port) -> dict[str, list[dict[str, Any]]]:
+    """All runs of each way, of JSON's types."""
+    pool = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK, "max_model_len": LONGEST}
+    stages = {"pipeline_parallel_size": 2, "enforce_eager": True}
+    with LLM(MODEL, backend=b.name, device=b.device, **pool, **stages) as llm:
+        return {way.name: [served(b, llm, way) for _ in range(ROUNDS)] for way in WAYS}
+
+
+def served(b: Port, llm: LLM, way: Way) -> dict[str, Any]:
+    """Serve the load once; returns what each micro-batch computed, and when each stage did."""
+    s, engine, works = b.serving, llm.engine, list[dict[str, Any]]()
+
+    def hear(event: Event) -> None:
+        if event.kind == "step":
+            works.append(asdict(StepWork.of_parts(event.parts)))
+
+    take_spans(engine.ranks)  # those of the run before
+    allocator = s.BlockAllocator(NUM_BLOCKS, BLOCK, enable_prefix_caching=False)
+    scheduler = s.make_scheduler(
+        "hybrid", engine.runner, allocator, max_num_seqs=16, on_event=hear, **way.scheduler_options()
+    )
+    for sequence in sequences(b):
+        scheduler.add(sequence)
+    while scheduler.has_work_remaining():
+        scheduler.step()
+    return {"works": works, "seconds": take_spans(engine.ranks)}
+
+
+def run_of(works: list[dict[str, int]], seconds: list[list[tuple[float, float]]]) -> PipelineRun:
+    """A run that `served` has returned."""
+    return PipelineRun.of_seconds([StepWork(**work) for work in works], seconds)
+
+
+def show_stages(b: Port, console: Console) -> None:
+    """Serve the load in three ways, measured and predicted, with a chart of each."""
+    measured = in_own_process(measure_runs, b)
+    found = {name: [run_of(**run) for run in runs] for name, runs in measured.items()}
+    longest = f"prompts of {min(PROMPTS)} to {max(PROMPTS)} tokens, answers of {ANSWER}"
+    console.print(f"\n{len(PROMPTS)} requests at once, {longest}\n")
+    console.print(table_of(found))
+    for name, runs in found.items():
+        console.print(f"\n{name}\n", style="bold")
+        show_gantt(console, runs[-1], min(run[-1].end for run in found.values()) / 2)
+    console.print()
+    legend(console)
+
+
+def table_of(found: Mapping[str, list[PipelineRun]]) -> Table:
+    """The last run of each way: its bubbles, and those that the runs between the first and the last predict."""
+    fitted = [run for runs in found.values() for run in runs[1:-1]]
+    cost = fit_steps([sample for run in fitted for sample in run.samples])
+    transfer = median(seconds for run in fitted for seconds in run.transfers)
+    shown = figures_table("two stages", "micro-batches", "seconds", "bubbles", *KINDS, "predicted")
+    for name, runs in found.items():
+        run = runs[-1]
+        kinds, time = run.seconds_by_kind(), len(run.stages) * run.end
+        shares = run.bubble_share, *(kinds[kind] / time for kind in KINDS)
+        shares = *shares, run.predicted(cost, transfer).bubble_share
+        shown.add_row(
+            name, str(len(run.works)), f"{run.end:.2f}", *(f"{100 * share:.0f} %" for share in shares)
+        )
+    return shown
+
+
+def sequences(b: Port) -> Iterator[Any]:
+    """The requests of the load, with tokens that no two of them share."""
+    params = b.serving.SamplingParams(max_tokens=ANSWER, ignore_eos=True)
+    for number, size in enumerate(PROMPTS):
+        ids = [(37 * number + place) % 3000 for place in range(size)]
+        yield b.serving.Sequence(
+            ids, EndlessTokenizer(), request_id=number, sampling=params, max_seq_len=1024
+        )

@@ -1,0 +1,68 @@
+"""The chart of a pipeline in a terminal: a row for each stage, a bar for each micro-batch, and the bubbles between."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from .pipeline_run import PipelineRun
+
+BARS = (
+    ("█", "yellow"),
+    ("▓", "yellow"),
+    ("█", "cyan"),
+    ("▓", "cyan"),
+)  # with a chunk, two in turns; decodes alone
+BUBBLE = "bold red"
+LABEL = 9
+
+
+def show_gantt(console: Console, run: PipelineRun, seconds: float | None = None, columns: int = 70) -> None:
+    """Print the stages of a run, and below them the meaning of the signs.
+
+    Args:
+        seconds: from the beginning; all of the run when None.
+        columns: of the time axis.
+    """
+    end = run.end if seconds is None else min(seconds, run.end)
+    for stage in range(len(run.stages)):
+        row = Text(f"stage {stage}  ", style="dim")
+        for character, style in cells(run, stage, end, columns):
+            row.append(character, style)
+        console.print(row, soft_wrap=True)
+    left, right = "0", f"{1000 * end:.0f} ms"
+    console.print(Text(" " * LABEL + left + right.rjust(columns - len(left)), style="dim"), soft_wrap=True)
+
+
+def legend(console: Console) -> None:
+    """Print the meaning of the signs."""
+    for sign, style, meaning in (
+        ("█▓", "yellow", "a micro-batch with a chunk of a prompt, and the next one"),
+        ("█▓", "cyan", "decodes alone"),
+        ("1", BUBBLE, "a bubble between chunks of unequal length (PB1)"),
+        ("2", BUBBLE, "a bubble between a chunk and decodes (PB2)"),
+        ("3", BUBBLE, "a bubble between decodes with unequal contexts (PB3)"),
+    ):
+        console.print(Text.assemble((f"{sign:>2}  ", style), meaning))
+
+
+def cells(run: PipelineRun, stage: int, end: float, columns: int) -> list[tuple[str, str]]:
+    """A character and its style for each column of a stage's row: of what fills most of it."""
+    pieces = bars_of(run, stage) + [(b.start, b.end, b.kind[-1], BUBBLE) for b in run.bubbles(stage)]
+    width = end / columns
+    return [_cell(pieces, place * width, (place + 1) * width) for place in range(columns)]
+
+
+def bars_of(run: PipelineRun, stage: int) -> list[tuple[float, float, str, str]]:
+    """Start, end, character and style of each micro-batch."""
+    found = []
+    for span in run.stages[stage]:
+        kind = 0 if run.works[span.number].chunk_tokens else 2
+        found.append((span.start, span.end, *BARS[kind + span.number % 2]))
+    return found
+
+
+def _cell(pieces: Sequence[tuple[float, float, str, str]], start: float, end: float) -> tuple[str, str]:
+    inside = [(min(stop, end) - max(begin, start), sign, style) for begin, stop, sign, style in pieces]
+    share, sign, style = max(inside, key=lambda piece: piece[0], default=(0.0, " ", ""))
+    return (sign, style) if share > 0 else (" ", "")

@@ -1,0 +1,133 @@
+"""Hybrid batches in a pipeline: several micro-batches in flight, one for each stage."""
+
+from collections import abc, deque
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..batching.hybrid_scheduler import HybridScheduler
+from ..batching.packing import Scheduled
+from ..batching.sequence import Sequence
+from ..blocks.block_allocator import BlockAllocator
+from ..model import PipelinedModel, Sampled
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A micro-batch that is on its way through the stages.
+
+    Args:
+        plan: what it computes.
+        draws: for each entry, whether the model draws a token for it.
+        preemptions: of each entry's request when it was submitted.
+        start: when it was planned, in seconds.
+    """
+
+    plan: list[Scheduled]
+    draws: list[bool]
+    preemptions: list[int]
+    start: float
+
+    @classmethod
+    def of(cls, plan: list[Scheduled], start: float) -> "InFlight":
+        """A plan that is about to be submitted."""
+        return cls(
+            plan,
+            [entry.needs_token for entry in plan],
+            [entry.sequence.num_preemptions for entry in plan],
+            start,
+        )
+
+    def valid(self, sampled: abc.Iterable[Sampled]) -> tuple[list[Scheduled], list[Sampled]]:
+        """The entries whose requests still wait for them, and their tokens.
+
+        The others have ended or were preempted meanwhile: what was computed is not theirs any more.
+        """
+        tokens, entries, kept = iter(sampled), [], []
+        for entry, draws, count in zip(self.plan, self.draws, self.preemptions, strict=True):
+            token = next(tokens) if draws else None
+            if entry.sequence.is_done or entry.sequence.num_preemptions != count:
+                continue
+            entries.append(entry)
+            if token is not None:
+                kept.append(token)
+        return entries, kept
+
+
+class PipelinedScheduler(HybridScheduler):
+    """`HybridScheduler` for a model in stages: the next plan does not wait until the last one is computed.
+
+    A stage computes micro-batches in the order in which they were submitted, so what is written into a block by an
+    earlier one is there when a later one reads it. Therefore the next chunk of a prompt may follow at once, and the
+    blocks of a request that ends or is preempted may be given to another one at once. A decode waits for its token.
+
+    Args:
+        model: with as many stages as micro-batches may be in flight.
+        allocator, options: see `StepLoop`.
+    """
+
+    def __init__(self, model: PipelinedModel, allocator: BlockAllocator, **options: Any):
+        super().__init__(model, allocator, **options)
+        self.in_flight: deque[InFlight] = deque()
+
+    @property
+    def stages(self) -> PipelinedModel:
+        """The model."""
+        return cast(PipelinedModel, self.model)
+
+    def has_work_remaining(self) -> bool:
+        """Whether a request waits or runs, or a micro-batch is in flight."""
+        return bool(self.in_flight) or super().has_work_remaining()
+
+    def step(self) -> bool:
+        """Submits micro-batches until each stage has one, then records the results of the oldest.
+
+        Returns:
+            Whether anything was computed; when not, no work remains.
+        """
+        try:
+            self.fill()
+            if not self.in_flight:
+                return False
+            sampled = self.stages.collect()
+        except BaseException as error:
+            self.cancel_all(error)
+            raise
+        oldest = self.in_flight.popleft()
+        self.now = oldest.start
+        self.commit(*oldest.valid(sampled))
+        return True
+
+    def fill(self) -> None:
+        """Plans and submits micro-batches while a stage has none."""
+        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):
+            for call in self.calls(plan):
+                self.in_flight.append(InFlight.of(call, self.now))
+                self.stages.submit(self.packed(call))
+                for entry in call:
+                    entry.sequence.num_computed = entry.stop  # on its way
+
+    def share_of_decodes(self) -> int:
+        """Decodes of one micro-batch, at most: so that those that run are divided among all stages."""
+        return -(-len(self.running) // self.stages.num_stages)
+
+    def plan_decodes(self, plan: list[Scheduled]) -> None:
+        """Adds decodes as Day 3.3 does, and leaves those beyond this micro-batch's share to the next one."""
+        super().plan_decodes(plan)
+        del plan[self.share_of_decodes() :]
+
+    def plan_chunk(self, plan: list[Scheduled], sequence: Sequence, left: int) -> int:
+        """Adds the next tokens of a request, unless all that it knows is on its way."""
+        return super().plan_chunk(plan, sequence, left) if sequence.num_uncomputed else 0
+
+    def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
+        """Records what a micro-batch has computed; later chunks of its prompts stay on their way."""
+        on_the_way = [(entry.sequence, entry.sequence.num_computed) for entry in plan]
+        super().commit(plan, sampled)
+        for sequence, computed in on_the_way:
+            if not sequence.is_done:
+                sequence.num_computed = computed
+
+    def cancel_all(self, error: BaseException) -> None:
+        """Ends the requests of all micro-batches in flight: the stages have lost them."""
+        while self.in_flight:
+            self.cancel(self.in_flight.popleft().plan, error)
