@@ -143,7 +143,7 @@ def load_network(
     keeps = week.has_caches and (quantize or keep_quantized)
     quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize or "")) if keeps else None
     tokenizer = load_tokenizer(model)
-    part = part_of(port, group, stages)
+    part = None if group is None else part_of(port, group, stages)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
     if head_quantization:
         weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))

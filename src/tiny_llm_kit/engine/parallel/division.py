@@ -7,10 +7,8 @@ from .rank_part import RankPart
 from .stage_part import StagePart
 
 
-def part_of(port: Port, group: Any, stages: bool) -> RankPart | StagePart | None:
-    """What this rank holds; None without a group."""
-    if group is None:
-        return None
+def part_of(port: Port, group: Any, stages: bool) -> RankPart | StagePart:
+    """What this rank holds."""
     return (StagePart if stages else RankPart)(port.serving, group.rank, group.size)
 
 

@@ -112,8 +112,8 @@ def random_network(
     """
     chosen = shape(config, layers) if config else read_config(model_folder(model))
     chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
-    part = part_of(port, group, stages)
-    chosen = chosen if part is None else part.config(chosen)
+    if group is not None:
+        chosen = part_of(port, group, stages).config(chosen)
     checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
     weights: Any = checkpoint
     if quantization:
