@@ -200,7 +200,8 @@ def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | N
 @command
 def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
-    follow_if_launched(options.solution, options.backend)
+    ranks = options.tensor_parallel_size * options.pipeline_parallel_size
+    follow_if_launched(options.solution, choose_backend(options.solution, options.backend), ranks)
     with ends_at_a_blank(needs=Day(3, 6)), listen(options.host, options.port) as listener:
         url = url_of(options.host, listener.getsockname()[1])
         try:

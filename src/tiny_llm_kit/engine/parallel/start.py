@@ -27,28 +27,33 @@ def ranks_of(port: Port, job: Job) -> Alone | Ranks:
         RuntimeError: this process is in a group of ranks already.
     """
     size = job.options.num_ranks
+    if size == 1:
+        return Alone()
     place = port.launched()
-    if place is not None and place.size != size:
+    if place is None:
+        return started_ranks(port, job, size)
+    if place.size != size:
         raise ValueError(
             f"{place.size} ranks were started, and the engine is for {size}: give as many by tensor_parallel_size or "
             "pipeline_parallel_size"
         )
-    if place is not None:
-        ranks = launched_ranks(port)
-        ranks.has_stages = job.options.has_stages
-        ranks.group = timed(port, ranks.group, ranks.has_stages)
-        ranks.send(job.message())
-        return ranks
-    return Alone() if size == 1 else started_ranks(port, job, size)
+    ranks = launched_ranks(port)
+    ranks.has_stages = job.options.has_stages
+    ranks.group = timed(port, ranks.group, ranks.has_stages)
+    ranks.send(job.message())
+    return ranks
 
 
-def follow_if_launched(solution: str, backend: str) -> None:
+def follow_if_launched(solution: str, backend: str, size: int) -> None:
     """Makes a process that torchrun or mlx.launch has started follow rank 0, before it opens an address or a file.
 
     Returns in rank 0, and in a process that was started alone.
+
+    Args:
+        size: number of ranks that the options ask for.
     """
-    if not LAUNCHED_BY.intersection(os.environ):
-        return  # found without a port: `--help` imports no array library
+    if size == 1 or not LAUNCHED_BY.intersection(os.environ):
+        return  # found without a port, for that imports an array library
     port = Port(solution, backend)
     place = port.launched()
     if place is not None and place.rank > 0:
