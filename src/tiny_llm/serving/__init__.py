@@ -59,6 +59,8 @@ from .requests.request_queue import FifoQueue, RequestQueue
 from .requests.sampling import SamplingParams
 from .requests.stop_strings import StopStrings
 from .requests.structured_outputs import StructuredOutputsParams
+from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
+from .routing.replica_loads import ReplicaLoads
 
 __all__ = [
     "POLICIES",
@@ -99,6 +101,7 @@ __all__ = [
     "PrefixCache",
     "PriorityScheduler",
     "QueueFull",
+    "ReplicaLoads",
     "Request",
     "RequestQueue",
     "RequestStream",
@@ -120,7 +123,9 @@ __all__ = [
     "batch_generate_with_chunked_prefill",
     "block_hash",
     "bucketize",
+    "cached_tokens",
     "check_tensor_parallel",
+    "choose_replica",
     "even_part",
     "exponential_ladder",
     "flat_blocks",
@@ -135,6 +140,7 @@ __all__ = [
     "pad_decode_reads",
     "padding_aware_ladder",
     "percentile",
+    "prefix_hashes",
     "profile_steps",
     "room_for_prompts",
     "select_optimal_chunk_size",

@@ -4,7 +4,7 @@ The threads have the engines' own figures.
 
 A step costs 10 ms and 0.1 ms for each token of a prompt: 61.2 ms for a full one of 512. Where nothing else is said,
 there are 512 tokens in a step, 8 requests run, blocks have 16 tokens and are plenty, and an answer may pause for 62 ms.
-Incident 16 is about two replicas and is a subject of Day 3.7.
+Incident 16 is about two replicas, and has a file of its own: `routing.py`.
 """
 
 from .incident import Incident, Sent, case, group

@@ -45,6 +45,7 @@ class Simulation:
         jump: whether stretches may be skipped; not for a scheduler that counts its steps.
         num_blocks, block_size, watermark: of the KV blocks.
         max_model_len: tokens of a prompt and its answer, at most.
+        enable_prefix_caching: of the KV blocks, for requests with a `prompt`; without one all prompts are zeros.
         options: of the scheduler.
     """
 
@@ -63,13 +64,14 @@ class Simulation:
         block_size: int = 16,
         watermark: float = 0.01,
         max_model_len: int = 2**20,
+        enable_prefix_caching: bool = False,
         **options: Any,
     ):
         self.names, self.recorder = names, recorder
         self.model = model or SimulatedPackedModel(names.Sampled, cost, max_model_len)
         self.clock = clock or self.model.clock
         self.allocator = names.BlockAllocator(
-            num_blocks, block_size, watermark=watermark, enable_prefix_caching=False
+            num_blocks, block_size, watermark=watermark, enable_prefix_caching=enable_prefix_caching
         )
         self.scheduler = (scheduler or names.HybridScheduler)(
             self.model, self.allocator, clock=self.clock, on_event=self._emit, **options
@@ -107,7 +109,7 @@ class Simulation:
 
     def _sequence(self, spec: RequestSpec, number: int) -> AnswerSequence:
         return self.names.Sequence(
-            [0] * spec.tokens,
+            list(spec.prompt) or [0] * spec.tokens,
             self._tokenizer,
             request_id=number,
             sampling=self.names.SamplingParams(max_tokens=spec.answer),

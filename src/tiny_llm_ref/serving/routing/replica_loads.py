@@ -1,0 +1,142 @@
+"""What a router knows about its replicas: the requests that were sent to each, and the prefixes that each has seen.
+
+Knows numbers and names. It asks no replica anything, so it is never behind: a request counts when it is sent.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .choose_replica import cached_tokens, choose_replica, prefix_hashes
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """An open request.
+
+    Args:
+        replica: where it was sent.
+        tokens: that this replica has to compute for it.
+    """
+
+    replica: str
+    tokens: int
+
+
+@dataclass
+class SeenPrefixes:
+    """The latest blocks that a replica has computed, as a bounded set.
+
+    Args:
+        most: blocks to remember; the least recently used one is forgotten first.
+    """
+
+    most: int
+    _blocks: dict[bytes, None] = field(
+        default_factory=dict
+    )  # a dict keeps the order: the first is the oldest
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def add(self, hashes: Sequence[bytes]) -> None:
+        """Remembers the blocks of a prompt. Its first block is the newest: without it no other one can be found."""
+        for digest in reversed(hashes):
+            self._blocks.pop(digest, None)
+            self._blocks[digest] = None
+        while len(self._blocks) > self.most:
+            del self._blocks[next(iter(self._blocks))]
+
+
+class ReplicaLoads:
+    """Sends each request to the replica with the fewest outstanding tokens, cached prefixes deducted.
+
+    The whole cost of a request counts from the moment it is sent until it has ended. Counted later, for example when
+    its answer starts, a burst would find all replicas idle and go to one of them.
+
+    Args:
+        block_size: of the replicas' prefix caches, in tokens.
+        answer_estimate: tokens of an answer without a limit.
+        max_blocks: blocks whose prefixes are remembered for each replica, about as many as its cache has.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    def __init__(self, block_size: int = 128, *, answer_estimate: int = 256, max_blocks: int = 4096):
+        for name, value in (("block_size", block_size), ("answer_estimate", answer_estimate)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}: give at least 1 token")
+        if max_blocks < 0:
+            raise ValueError(f"max_blocks is {max_blocks}: give 0 or more; 0 switches affinity off")
+        self.block_size, self.answer_estimate, self.max_blocks = block_size, answer_estimate, max_blocks
+        self._seen: dict[str, SeenPrefixes] = {}  # of each replica; the one that was chosen last comes last
+        self._sent: dict[Hashable, SentRequest] = {}
+
+    @property
+    def replicas(self) -> list[str]:
+        """The names of the replicas; the one that was chosen last comes last."""
+        return list(self._seen)
+
+    @property
+    def outstanding(self) -> dict[str, int]:
+        """Tokens that each replica still has to compute: the sum over the requests that were sent to it."""
+        tokens = dict.fromkeys(self._seen, 0)
+        for sent in self._sent.values():
+            tokens[sent.replica] += sent.tokens
+        return tokens
+
+    def set_replicas(self, names: Iterable[str]) -> None:
+        """Sets which replicas run. One that is gone takes its requests and its prefixes with it.
+
+        A replica that is started again has an empty cache, so it must have a new name.
+        """
+        running = list(names)
+        for name in set(self._seen).difference(running):
+            del self._seen[name]
+        for name in running:
+            self._seen.setdefault(name, SeenPrefixes(self.max_blocks))
+        self._sent = {one: sent for one, sent in self._sent.items() if sent.replica in self._seen}
+
+    def send(
+        self,
+        request: Hashable,
+        prompt: Sequence[int],
+        max_tokens: int | None,
+        among: Iterable[str] | None = None,
+    ) -> str:
+        """Chooses the replica of a request, and counts its tokens there.
+
+        A request that is sent again, because its replica was full or has died, counts once.
+
+        Args:
+            request: identifies it for `finish`.
+            prompt: token ids.
+            max_tokens: the limit of its answer; None where there is none.
+            among: the replicas that may be chosen; all when None.
+
+        Raises:
+            ValueError: there is no replica.
+        """
+        self.finish(request)
+        hashes, outstanding = prefix_hashes(prompt, self.block_size), self.outstanding
+        allowed = set(self._seen if among is None else among)
+        names = [name for name in self._seen if name in allowed]
+        cached = {name: cached_tokens(hashes, self._seen[name], self.block_size) for name in names}
+        chosen = choose_replica({name: outstanding[name] for name in names}, cached)
+        answer = self.answer_estimate if max_tokens is None else max_tokens
+        self._sent[request] = SentRequest(chosen, len(prompt) - cached[chosen] + answer)
+        self._seen[chosen] = self._seen.pop(chosen)
+        self._seen[chosen].add(hashes)
+        return chosen
+
+    def replica_of(self, request: Hashable) -> str | None:
+        """Where an open request was sent; None if it is not open."""
+        sent = self._sent.get(request)
+        return None if sent is None else sent.replica
+
+    def finish(self, request: Hashable) -> None:
+        """Forgets a request that has ended, was cancelled or has failed. Ending twice is ending once."""
+        self._sent.pop(request, None)
