@@ -828,7 +828,7 @@ def test_a_server_without_an_engine_ends_and_one_whose_engine_died_does_not(fail
 
 def standing(state="ready", failure=None, has_opened=True):
     """What a server's ticks look at."""
-    return SimpleNamespace(loop=SimpleNamespace(state=state), failure=failure, has_opened=has_opened)
+    return SimpleNamespace(state=state, failure=failure, has_opened=has_opened)
 
 
 @pytest.mark.parametrize(

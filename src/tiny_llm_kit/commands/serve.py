@@ -13,7 +13,13 @@ from typing import Any
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, open_llm
-from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options, whole_number
+from ..engine.arguments import (
+    add_engine_arguments,
+    add_model_arguments,
+    engine_options,
+    positive_number,
+    whole_number,
+)
 from ..engine.parallel.job import Job
 from ..engine.parallel.start import follow_if_launched
 from ..engine.port import SOLUTIONS
@@ -90,11 +96,32 @@ def parser() -> argparse.ArgumentParser:
         help="names in the Host header, * for all; default: those of this machine, and all with another --host",
     )
     add("--live-controls", action="store_true", help="let the page at / change the token budget of a step")
+    add_replica_arguments(top)
     add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
     add_model_arguments(top, solution="ref")
     add_shape_arguments(top)
     add_engine_arguments(top, scheduling_policy="priority")
     return top
+
+
+def add_replica_arguments(top: argparse.ArgumentParser) -> None:
+    """Add the options for replicas on Ray Serve."""
+    add = top.add_argument_group(
+        "replicas", "several engines behind one address, on Ray Serve; the page at / is left out"
+    ).add_argument
+    add("--replicas", type=whole_number(1), metavar="N", help="engines, each in a process of its own")
+    add(
+        "--max-replicas",
+        type=whole_number(1),
+        metavar="N",
+        help="start more under load, up to this many; default: as --replicas",
+    )
+    add(
+        "--target-ongoing-requests",
+        type=positive_number,
+        metavar="N",
+        help="open requests of a replica above which another one is started; default: --max-num-seqs",
+    )
 
 
 def add_shape_arguments(top: argparse.ArgumentParser) -> None:
@@ -163,13 +190,35 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     """
     from ..server.openai_api.connections import ConnectionLimits
     from ..server.openai_api.draining_server import DrainingServer
-    from ..server.openai_api.service import ServerOptions
     from ..server.server import create_app
     from ..trace.timeline.live import LiveTimeline
 
+    opens, served = engine_opener(options), server_options(options)
+    app = create_app(opens, served, LiveTimeline(served.model_name))
+    limits = ConnectionLimits.within(options.max_connections)
+    ready = partial(on_ready, served.model_name)
+    return DrainingServer(app, options.host, options.port, options.access_log, limits, ready)
+
+
+def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
+    """What opens the `LLM` that the options ask for, in this process or in a replica.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
     check_layers(options.config, bool(options.random_weights), options.layers)
     options.backend = choose_backend(options.solution, options.backend)
-    opens = partial(make_llm, options, engine_options(options))
+    return partial(make_llm, options, engine_options(options))
+
+
+def server_options(options: argparse.Namespace) -> Any:
+    """The `ServerOptions` that the options ask for.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    from ..server.openai_api.service import ServerOptions
+
     name = options.served_model_name or Path(options.model).resolve().name
     sizes = {
         each: getattr(options, each)
@@ -177,13 +226,56 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     }
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
     hosts = allowed_hosts(options.host, options.allowed_hosts)
-    served = ServerOptions(
+    return ServerOptions(
         name, options.solution, api_key=key, allowed_hosts=hosts, live_controls=options.live_controls, **sizes
     )
-    app = create_app(opens, served, LiveTimeline(name))
-    limits = ConnectionLimits.within(options.max_connections)
-    ready = partial(on_ready, name)
-    return DrainingServer(app, options.host, options.port, options.access_log, limits, ready)
+
+
+def replica_application(options: argparse.Namespace) -> tuple[Any, Any]:
+    """The application of Ray Serve that the options ask for, and its `ReplicaOptions`.
+
+    Raises:
+        ImportError: Ray Serve is not installed.
+        ValueError: an option is out of range.
+    """
+    from ..server.replicas.replica_options import ReplicaOptions, check_ray
+
+    opens, served, most = engine_opener(options), server_options(options), options.max_num_seqs
+    replicas = ReplicaOptions(
+        options.replicas,
+        options.max_replicas,
+        options.target_ongoing_requests or most,
+        2 * (most + options.max_queue),
+        options.device,
+        options.block_size,
+    )
+    check_ray()
+    from ..server.replicas.deployments import application
+
+    return application(opens, options.model, served, replicas), replicas
+
+
+def application(arguments: dict[str, str]) -> Any:
+    """The application for Ray's own command; its arguments are the options of `pdm run serve` without dashes.
+
+    serve run tiny_llm_kit.commands.serve:application replicas=2 max-num-seqs=4
+    """
+    argv = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+    return replica_application(parser().parse_args(["--replicas", "2", *argv]))[0]
+
+
+def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
+    """Serve with replicas until a signal."""
+    try:
+        made, replicas = replica_application(options)
+    except (ImportError, ValueError) as error:
+        fail(error)
+    from ..server.replicas.run_replicas import serve_until_signal, start_replicas
+
+    print(f"starting {options.replicas} replicas of {options.model}; then {url} takes requests", flush=True)
+    start_replicas(made, options.host, port, replicas.most)
+    print(f"ready on {url} ({options.replicas} replicas; OpenAI's API under /v1)", flush=True)
+    serve_until_signal(lambda: print("draining", flush=True))
 
 
 def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -202,8 +294,16 @@ def main(argv: list[str] | None = None) -> None:
     options = parser().parse_args(argv)
     ranks = options.tensor_parallel_size * options.pipeline_parallel_size
     follow_if_launched(options.solution, choose_backend(options.solution, options.backend), ranks)
+    if options.replicas is None and (options.max_replicas or options.target_ongoing_requests):
+        fail("--max-replicas and --target-ongoing-requests need --replicas")
+    if options.replicas is not None and ranks > 1:
+        fail("--replicas starts engines on one device each: leave --tensor-parallel-size and the like out")
     with ends_at_a_blank(needs=Day(3, 6)), listen(options.host, options.port) as listener:
-        url = url_of(options.host, listener.getsockname()[1])
+        url = url_of(options.host, port := listener.getsockname()[1])
+        if options.replicas is not None:
+            listener.close()  # Ray's proxy listens there
+            serve_replicas(options, url, port)
+            return
         try:
             server = server_of(options, partial(begin, url))
             sys.setswitchinterval(SWITCH_SECONDS)

@@ -36,7 +36,7 @@ class BackgroundServer:
         self._thread.start()
         self._until(lambda: self.server.started)
         if self._wait:
-            self._until(lambda: self.server.service.loop.state != "starting")
+            self._until(lambda: self.server.service.state != "starting")
         return self
 
     def _until(self, is_so: Any) -> None:

@@ -26,7 +26,7 @@ from .openai_api.formats import ChatFormat, CompletionFormat
 from .openai_api.generation import Generation, check_body, check_ready, sampling_params
 from .openai_api.guard import Guard
 from .openai_api.live_feed import LiveFeed, LivePage
-from .openai_api.metrics import CONTENT_TYPE, EngineMetrics
+from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
 from .openai_api.request_ids import RequestIds
 from .openai_api.service import EngineService, ServerOptions
@@ -54,8 +54,7 @@ def create_app(
     options = options or ServerOptions()
     metrics = EngineMetrics(options.model_name)
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    def make_service(app: FastAPI) -> EngineService:
         loop = asyncio.get_running_loop()
 
         def listeners(engine: LLMEngine) -> list[Any]:
@@ -67,7 +66,28 @@ def create_app(
             app.state.feed = LiveFeed(page, engine, loop, partial(page_leaves, app))
             return [metrics, app.state.feed]
 
-        service = app.state.service = EngineService(open_llm, options, listeners)
+        return EngineService(open_llm, options, listeners)
+
+    return app_around(make_service, options, metrics, page)
+
+
+def app_around(
+    make_service: Callable[[FastAPI], Any],
+    options: ServerOptions,
+    metrics: ServerMetrics,
+    page: LivePage | None = None,
+) -> FastAPI:
+    """The server around a service of any kind: one engine, or several replicas.
+
+    Args:
+        make_service: makes what serves, an `EngineService` or a `ReplicatedService`; called on the event loop.
+        options, page: as for `create_app`.
+        metrics: what `GET /metrics` shows.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = app.state.service = make_service(app)
         running = asyncio.create_task(service.run())
         yield
         await service.stop()
@@ -116,7 +136,7 @@ def service_of(request: Request) -> EngineService:
     return request.app.state.service
 
 
-def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
+def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
     """Add the probes for liveness and readiness, and the metrics."""
 
     @app.get("/version", responses={401: WRONG})
@@ -128,7 +148,7 @@ def add_probes(app: FastAPI, metrics: EngineMetrics) -> None:
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
         """200 unless the engine is dead."""
-        state = service_of(request).loop.state
+        state = service_of(request).state
         if state == "dead":
             raise not_serving(state)
         return {"status": state}
@@ -193,7 +213,7 @@ def add_completions(app: FastAPI) -> None:
         service.check_room(len(prompts) * params.n)
         ids = await prompt_ids(service, prompts)
         stream = await service.submit(
-            ids, params, body.priority or "interactive", names_of("prompt", len(ids))
+            ids, params, body.priority or "interactive", names_of("prompt", len(ids)), bool(body.stream)
         )
         form = CompletionFormat(
             service.options.model_name, service.engine.tokenizer, body.logprobs is not None
@@ -211,7 +231,9 @@ def add_completions(app: FastAPI) -> None:
         params = sampling_params(service.names, body, body.max_completion_tokens or body.max_tokens, logprobs)
         service.check_room(params.n)
         ids = await chat_ids(service, body.messages)
-        stream = await service.submit([ids], params, body.priority or "interactive", ["messages"])
+        stream = await service.submit(
+            [ids], params, body.priority or "interactive", ["messages"], bool(body.stream)
+        )
         form = ChatFormat(service.options.model_name, service.engine.tokenizer, bool(body.logprobs))
         return await Generation(service, stream, form, params.n).respond(request, body)
 
@@ -263,5 +285,5 @@ def add_live_controls(app: FastAPI) -> None:
 async def page_leaves(app: FastAPI, number: int) -> None:
     """Restore what the page has changed, between two steps."""
     service: EngineService = app.state.service
-    if service.loop.state == "ready":
+    if service.state == "ready":
         await service.loop.on_worker(app.state.budget.leave, number)

@@ -79,7 +79,7 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGTERM and Ctrl-C; while the model loads there is nothing to drain."""
         service = getattr(self._app.state, "service", None)
-        if self._draining is not None or service is None or service.loop.state == "starting":
+        if self._draining is not None or service is None or service.state == "starting":
             print(
                 f"ended by {signal.Signals(sig).name}, without waiting for open requests",
                 file=sys.stderr,
@@ -113,7 +113,7 @@ class DrainingServer(uvicorn.Server):
         failure, final = self.service.failure, (NotImplementedError, FatalError)
         if failure is not None and (not self.service.has_opened or isinstance(failure, final)):
             return True
-        if not self._was_ready and self.service.loop.state == "ready":
+        if not self._was_ready and self.service.state == "ready":
             self._was_ready = True
             self._on_ready()
         return await super().on_tick(counter)

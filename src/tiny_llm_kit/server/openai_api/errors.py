@@ -57,11 +57,19 @@ class ApiError(Exception):
         self.status, self.headers = status, dict(headers or {})
         self.problem = ApiProblem(message=message, type=type, param=param, code=code)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: a replica sends its refusals to the process that answers."""
+        return _unpickled, (self.status, self.problem.model_dump(), self.headers)
+
     def body(self) -> dict[str, Any]:
         return {"error": self.problem.model_dump()}
 
     def response(self) -> Response:
         return json_response(self.body(), self.status, self.headers)
+
+
+def _unpickled(status: int, problem: dict[str, Any], headers: dict[str, str]) -> ApiError:
+    return ApiError(status, headers=headers, **problem)
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

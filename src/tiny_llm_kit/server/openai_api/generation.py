@@ -78,8 +78,8 @@ def check_ready(service: EngineService) -> None:
     Raises:
         ApiError: they are not: 503.
     """
-    if service.loop.state != "ready":
-        raise not_serving(service.loop.state)
+    if service.state != "ready":
+        raise not_serving(service.state)
 
 
 def check_body(service: EngineService, body: GenerationBody) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -40,6 +40,17 @@ COUNTERS = {
     "prefix_cache_queries": "tokens of prompts that were looked up in the prefix cache",
     "prefix_cache_hits": "tokens of prompts that were found there",
 }
+
+
+class ServerMetrics(Protocol):
+    """What the HTTP side counts and shows."""
+
+    def count_refusal(self, status: int) -> None:
+        """Count an answer with this status of HTTP."""
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        ...
 
 
 @dataclass

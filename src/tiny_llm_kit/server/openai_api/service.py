@@ -145,6 +145,11 @@ class EngineService:
             self.failure = self.failure or blank
 
     @property
+    def state(self) -> str:
+        """ "starting", "ready", "stopping", "stopped" or "dead", as `EngineLoop` has it."""
+        return self.loop.state
+
+    @property
     def has_opened(self) -> bool:
         return self.llm is not None
 
@@ -155,8 +160,8 @@ class EngineService:
         Raises:
             ApiError: it is not: 503.
         """
-        if self.loop.state != "ready" or self.llm is None:
-            raise not_serving(self.loop.state)
+        if self.state != "ready" or self.llm is None:
+            raise not_serving(self.state)
         return self.llm.engine
 
     async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
@@ -197,7 +202,12 @@ class EngineService:
             raise ApiError(400, str(error), param="structured_outputs") from None
 
     async def submit(
-        self, prompts: Sequence[Sequence[int]], params: Any, priority: str, fields: Sequence[str]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Any,
+        priority: str,
+        fields: Sequence[str],
+        streamed: bool = True,
     ) -> RequestStream:
         """Lets prompts wait for their turn, as one request.
 
@@ -206,6 +216,7 @@ class EngineService:
             params: `SamplingParams` of all of them.
             priority: "interactive" or "batch".
             fields: what the client calls each prompt, for errors.
+            streamed: whether the client gets each piece at once; only a service with replicas needs to know.
 
         Returns:
             The `RequestStream` of `params.n` answers to each prompt, in the order of the prompts.

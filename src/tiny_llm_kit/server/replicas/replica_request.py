@@ -1,0 +1,66 @@
+"""What the HTTP side and a replica send each other: token ids there, pieces back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...solution_types import Piece
+
+
+@dataclass(frozen=True)
+class ReplicaRequest:
+    """A request as it goes to a replica.
+
+    Args:
+        prompts: token ids of each prompt.
+        params: `SamplingParams` of the solution, for all of them.
+        priority: "interactive" or "batch".
+        fields: what the client calls each prompt, for errors.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    params: Any
+    priority: str
+    fields: Sequence[str]
+
+    @property
+    def num_answers(self) -> int:
+        return len(self.prompts) * self.params.n
+
+    def answer_tokens(self, estimate: int) -> int:
+        """Tokens of all answers at most, or `estimate` for each if there is no limit."""
+        limit = self.params.max_tokens
+        return self.num_answers * (estimate if limit is None else limit)
+
+
+@dataclass(frozen=True)
+class ReplicaPieces:
+    """What the answers of a request have gained.
+
+    Args:
+        pieces: at most one for each answer; none in the first message, which says that the request was accepted.
+        num_cached: tokens of each answer's prompt that the prefix cache had.
+    """
+
+    pieces: Sequence[Piece]
+    num_cached: Sequence[int]
+
+
+@dataclass(frozen=True)
+class ReplicaFacts:
+    """What the HTTP side needs to know about the engine of each replica.
+
+    Args:
+        max_model_len: tokens of a prompt and its answer.
+        vocab_size: number of token ids.
+        max_open: answers that one replica takes at once.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    max_open: int
+
+
+# Sends a request to a replica and returns an asynchronous iterator of `ReplicaPieces`, or of one `ApiError`, that has
+# `cancel()`. The iterator raises if the replica dies.
+CallReplica = Callable[[ReplicaRequest], Any]

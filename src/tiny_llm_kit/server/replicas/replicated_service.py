@@ -1,0 +1,127 @@
+"""Replicas, as the endpoints see them: what `EngineService` is for one engine. Knows no Ray."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...engine.port import resolve_serving
+from ...model.tokenizer import LONG_TEXT, Tokenizer
+from ..openai_api.errors import ApiError, not_serving, unavailable
+from ..openai_api.service import ServerOptions
+from .replica_metrics import ReplicaMetrics
+from .replica_request import CallReplica, ReplicaFacts, ReplicaRequest
+from .replica_stream import ReplicaStream
+
+T = TypeVar("T")
+NO_REPLICA = "no replica has accepted the request in time: try again later"
+
+
+@dataclass(frozen=True)
+class RemoteRunner:
+    """What the endpoints ask of the model's runner."""
+
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class RemoteEngine:
+    """What the endpoints ask of an engine, without one."""
+
+    tokenizer: Tokenizer
+    max_model_len: int
+    runner: RemoteRunner
+
+
+class ReplicatedService:
+    """Sends requests to replicas, and knows the state of the HTTP side.
+
+    Args:
+        options: of the server.
+        tokenizer: prompts are encoded here, once.
+        facts: asks a replica about its engine; returns when one is ready.
+        call: sends a request to a replica, which the router chooses.
+        lost: the exceptions that mean that a replica has died.
+        metrics: counts lost and retried requests.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        tokenizer: Tokenizer,
+        facts: Callable[[], Awaitable[ReplicaFacts]],
+        call: CallReplica,
+        lost: tuple[type[BaseException], ...],
+        metrics: ReplicaMetrics,
+    ):
+        self.options, self._tokenizer, self._ask_facts = options, tokenizer, facts
+        self._call, self._lost, self._metrics = call, lost, metrics
+        self.names = resolve_serving(options.solution)
+        self.state, self.failure = "starting", None
+        self.created = int(time.time())
+        self._facts: ReplicaFacts | None = None
+        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+
+    async def run(self) -> None:
+        """Wait for a replica, and accept requests."""
+        self._facts = await self._ask_facts()
+        if self.state == "starting":
+            self.state = "ready"
+
+    async def stop(self) -> None:
+        """Refuse new requests. Ray waits for the open ones."""
+        self.state = "stopped"
+        self._tokenizing.shutdown(wait=False)
+
+    @property
+    def engine(self) -> RemoteEngine:
+        """What is known of the replicas' engines.
+
+        Raises:
+            ApiError: no replica was ready yet: 503.
+        """
+        if self.state != "ready" or self._facts is None:
+            raise not_serving(self.state)
+        return RemoteEngine(self._tokenizer, self._facts.max_model_len, RemoteRunner(self._facts.vocab_size))
+
+    async def with_texts(self, characters: int, work: Callable[[], T]) -> T:
+        """Run work with the tokenizer; see `EngineService.with_texts`."""
+        if characters < LONG_TEXT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
+
+    def check_room(self, answers: int) -> None:
+        """Refuse more answers than one replica ever takes at once; whether it has room now, the replica knows.
+
+        Raises:
+            ApiError: 400.
+        """
+        if self._facts is not None and answers > (most := self._facts.max_open):
+            message = f"prompt: {answers} answers at once: a replica takes at most {most}"
+            raise ApiError(400, message, param="prompt")
+
+    async def submit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Any,
+        priority: str,
+        fields: Sequence[str],
+        streamed: bool = True,
+    ) -> ReplicaStream:
+        """Send a request to a replica; see `EngineService.submit`.
+
+        Raises:
+            ApiError: what the replica refuses it with; 503 when none accepts it in time.
+        """
+        request = ReplicaRequest(prompts, params, priority, fields)
+        stream = ReplicaStream(request, self._call, self._lost, streamed, self._metrics.count_loss)
+        try:
+            return await asyncio.wait_for(stream.accepted(), self.options.request_timeout)
+        except asyncio.TimeoutError:
+            stream.close()
+            raise unavailable(NO_REPLICA) from None
+        except BaseException:
+            stream.close()
+            raise
