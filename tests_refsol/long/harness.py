@@ -71,11 +71,12 @@ class Harness(Generic[C]):
         port: whose code runs; its type is float32.
         seed: of everything random.
         counts: filled by the soak.
+        shape: of the engine that answers alone, where it is not `SHAPE`.
     """
 
-    def __init__(self, port: Port, seed: int, counts: C):
+    def __init__(self, port: Port, seed: int, counts: C, **shape: Any):
         self.seed, self.rng, self.counts = seed, np.random.default_rng(seed), counts
-        self.alone = make_llm(port, **SHAPE, max_num_seqs=1, enable_prefix_caching=False)
+        self.alone = make_llm(port, **(shape or SHAPE), max_num_seqs=1, enable_prefix_caching=False)
         self.prompts = Prompts(self.alone.engine.network.config.vocab_size, self.rng)
 
     def expected(self, prompt: list[int], max_tokens: int) -> CompletionOutput:

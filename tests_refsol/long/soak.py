@@ -1,7 +1,8 @@
 """`pdm run soak`: random requests with cancellations and preemptions, each compared with the same request served alone.
 
 With --server, hundreds of clients send them over HTTP at once; some disconnect or read slowly. With --requests N,
-N short ones are served in bf16, and the memory of the process is reported after each thousand.
+N short ones are served in bf16, and the memory of the process is reported after each thousand. With --replicas N,
+clients use N replicas on Ray Serve, one of which is killed under load.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from tiny_llm_kit.course.capabilities import tested_ports
 from tiny_llm_kit.engine.arguments import DEVICES, positive_number, whole_number
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import BACKENDS
+from tiny_llm_kit.server.replicas.replica_options import check_ray
 from tiny_llm_kit.terminal import command, fail
 
 from .engine_soak import Soak
@@ -33,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=whole_number(0), default=0, help="of the requests")
     add("--requests", type=whole_number(1), metavar="N", help="instead: process memory over N requests")
     add("--server", action="store_true", help="clients of a server, with two arrival patterns on each port")
+    add("--replicas", type=whole_number(2), metavar="N", help="replicas on Ray Serve, one of which is killed")
     add("--clients", type=whole_number(1), default=500, help="with --server; default: 500")
     return top
 
@@ -43,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     for case, run in cases(options, console):
         try:
             counts = run()
-        except (SoakError, ValueError) as error:
+        except (SoakError, ImportError, ValueError) as error:
             fail(f"{case}: {error}")
         if counts is not None:
             console.print(f"{case}: {counts}", soft_wrap=True)
@@ -58,6 +61,8 @@ def cases(options: argparse.Namespace, console: Console) -> Iterator[tuple[str, 
         port = Port("tiny_llm_ref", name, options.device, "bfloat16" if options.requests else "float32")
         if options.requests:
             yield name, partial(soak_process, port, options, console)
+        elif options.replicas:
+            yield f"{name}, {options.replicas} replicas", partial(soak_replicas, port, options, console)
         elif options.server:
             for shape, burstiness in SHAPES.items():
                 yield f"{name}, {shape}", partial(soak_server, port, options, console, burstiness)
@@ -80,6 +85,15 @@ def soak_server(port: Port, options: argparse.Namespace, console: Console, burst
     """Soak a server whose clients arrive with this burstiness."""
     with console.status(f"{port.name}, {options.clients} clients"):
         return ServerSoak(port, options.seed).run(options.clients, burstiness)
+
+
+def soak_replicas(port: Port, options: argparse.Namespace, console: Console) -> Counts:
+    """Soak replicas on Ray Serve."""
+    check_ray()
+    from .replica_soak import ReplicaSoak
+
+    with console.status(f"{port.name}, {options.replicas} replicas"):
+        return ReplicaSoak(port, options.seed, options.replicas).run()
 
 
 def soak_process(port: Port, options: argparse.Namespace, console: Console) -> None:
