@@ -321,10 +321,10 @@ def test_replicas_are_fixed_or_between_two_limits():
 
 @pytest.mark.parametrize(
     ("device", "reserves"),
-    [("auto", {"num_cpus": 1}), ("cuda", {"num_gpus": 1}), ("hpu", {"resources": {"HPU": 1}})],
+    [("auto", {"num_cpus": 4}), ("cuda", {"num_gpus": 1}), ("hpu", {"resources": {"HPU": 1}})],
 )
 def test_each_replica_reserves_a_device(device, reserves):
-    assert ReplicaOptions(device=device).actor_options == reserves
+    assert ReplicaOptions(device=device, cpus=4).actor_options == reserves
 
 
 @pytest.mark.parametrize(

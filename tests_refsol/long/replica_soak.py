@@ -119,6 +119,8 @@ class ReplicaSoak(Harness[ReplicaCounts]):
     @contextmanager
     def _server(self) -> Iterator[str]:
         """`pdm run serve --replicas N` while the block runs; afterwards no process may be left."""
+        if processes():
+            self.fail("the machine", "replicas run on it already: stop them first")
         address, begin = free_port(), time.monotonic()
         port = self.port
         command = [

@@ -248,6 +248,7 @@ def replica_application(options: argparse.Namespace) -> tuple[Any, Any]:
         2 * (most + options.max_queue),
         options.device,
         options.block_size,
+        max(1, (os.cpu_count() or 1) // (options.max_replicas or options.replicas)),
     )
     check_ray()
     from ..server.replicas.deployments import application

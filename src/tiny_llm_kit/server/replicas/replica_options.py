@@ -17,8 +17,9 @@ class ReplicaOptions:
         max_replicas: that run under load; None for no more than `replicas`.
         target_ongoing_requests: mean number of open requests of a replica above which more replicas are started.
         max_ongoing_requests: open requests of a replica, at most; its own queue refuses some with 429 before.
-        device: of each replica; "cuda" and "hpu" reserve one for each, all others a CPU.
+        device: of each replica; "cuda" and "hpu" reserve one for each, all others `cpus`.
         block_size: tokens of a KV block, in which the router compares prefixes.
+        cpus: cores of each replica; Ray sets its OMP_NUM_THREADS to as many, unless the environment has it.
 
     Raises:
         ValueError: a number is out of range.
@@ -30,6 +31,7 @@ class ReplicaOptions:
     max_ongoing_requests: int = 512
     device: str = "auto"
     block_size: int = 128
+    cpus: int = 1
 
     def __post_init__(self):
         if self.replicas < 1:
@@ -47,7 +49,7 @@ class ReplicaOptions:
     @property
     def actor_options(self) -> dict[str, Any]:
         """What Ray reserves for a replica."""
-        return DEVICES.get(self.device, {"num_cpus": 1})
+        return DEVICES.get(self.device, {"num_cpus": self.cpus})
 
     @property
     def scaling(self) -> dict[str, Any]:
