@@ -328,8 +328,9 @@ def test_a_baseline_gets_the_limits_of_the_plan(monkeypatch):
     plan = throughput.ThroughputPlan(
         max_num_seqs=2, threads=3, quantization="4bit", compare=("llama.cpp",), random_weights=True
     )
-    network = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=50))
-    assert list(throughput.engines(plan, None, network, None, 9)) == ["tiny-llm"]
+    monkeypatch.setattr(throughput, "model_of", lambda port, job: (None, None))
+    job = SimpleNamespace(options=SimpleNamespace(num_ranks=1), engine_options={})
+    assert list(throughput.engines(plan, None, job, 9)) == ["tiny-llm"]
     assert asked == {"llama.cpp": (2, 9, 3, "4bit")}, "rows, room, threads and quantization"
 
 

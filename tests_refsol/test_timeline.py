@@ -21,6 +21,7 @@ from benchmarks import chunked_prefill
 from book.tools import timeline_screen
 from book.tools.links import read_page
 from tiny_llm_kit.commands import timeline as command
+from tiny_llm_kit.engine import port as ports
 from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.repo import BOOK, command_modules
 from tiny_llm_kit.trace.recorder import Recorder
@@ -428,8 +429,7 @@ def test_a_scheduler_that_does_not_serve_everybody_ends_in_a_line():
 def test_every_command_says_so_in_one_line(name, arguments, monkeypatch, capsys):
     """The requests wait for ever, which is no reason for the command to run for ever."""
     module = import_module(command_modules()[name])
-    screen = import_module("tiny_llm_kit.course.see.shared")
-    where = {"see": screen, "bench-throughput": chunked_prefill}.get(name, module)
+    where = {"see": ports, "bench-throughput": chunked_prefill}.get(name, module)
     monkeypatch.setattr(where, "resolve_serving", lambda solution: changed(step=lambda self: False))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(SystemExit) as end:
