@@ -9,8 +9,9 @@ from itertools import pairwise
 from types import ModuleType
 
 import pytest
+from rich.text import Text
 
-from book.tools import command_screens, day_screens, screen_files
+from book.tools import command_screens, console, day_screens, screen_files
 from book.tools.length import CEILING, check_length, words
 from book.tools.links import check_site
 from book.tools.minutes import check_minutes, parts_of
@@ -399,6 +400,18 @@ def test_what_was_measured_is_shown_and_not_compared(tmp_path):
         day_screens.day_screens(backend, [day("8 keys   9.8 ms   ██")]), tmp_path
     )
     assert "+8 keys… ms…" in difference
+
+
+def test_a_line_that_is_measured_as_a_whole_may_differ_in_its_colours():
+    def fragment(*bars):
+        made = console.recording_console("see")
+        made.print(Text.assemble("stage 0  ", *bars))
+        made.print("the same")
+        return console.fragment(made, (r"stage \d  .*",))
+
+    one, other = fragment(("██", "red"), ("▓", "blue")), fragment(("█", "green"))
+    assert one != other and console.unmeasured(one) == console.unmeasured(other)
+    assert "the same" in console.unmeasured(one) and "██" in one
 
 
 def test_what_one_port_has_to_show_is_a_screen_of_its_own():

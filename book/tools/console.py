@@ -9,6 +9,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 COLUMNS = 88
+MEASURED_LINE = '<span class="measured-line"></span>'
 
 
 def recording_console(command: str, columns: int = COLUMNS) -> Console:
@@ -40,13 +41,20 @@ def fragment(console: Console, measured: tuple[str, ...] = ()) -> str:
 
 
 def mark(line: str, measured: tuple[str, ...]) -> str:
-    """Wrap text that matches a pattern in `<span class="measured">`; tags are left alone."""
+    """Wrap text that matches a pattern in `<span class="measured">`; tags are left alone.
+
+    A line of which all the text matches gets a mark in front: its tags may differ too, such as the colours of a chart.
+    """
     if not measured:
         return line
+    text = re.sub(r"<[^>]*>", "", line)
+    if any(re.fullmatch(pattern, text) for pattern in measured):
+        return MEASURED_LINE + line
     either = f"(<[^>]*>)|(?:{'|'.join(measured)})"
     return re.sub(either, lambda m: m[1] or f'<span class="measured">{m[0]}</span>', line)
 
 
 def unmeasured(fragment: str) -> str:
     """The fragment without the text that differs between runs."""
+    fragment = re.sub(f"{MEASURED_LINE}.*", "…", fragment)
     return re.sub(r'<span class="measured">[^<]*</span>', "…", fragment)
