@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import connections, guard
 from tiny_llm_kit.server.openai_api.connections import ConnectionLimits, OncePerMinute
@@ -351,7 +351,7 @@ def test_only_requests_for_this_server_are_served(server, host, status):
 
 
 def test_hosts_are_checked_by_default_on_loopback_alone():
-    assert serve.allowed_hosts("127.0.0.1", None) == ("127.0.0.1", "127.0.0.1", "localhost", "::1")
-    assert serve.allowed_hosts("0.0.0.0", None) is None
-    assert "box.local" in serve.allowed_hosts("0.0.0.0", ["Box.local"])
-    assert serve.allowed_hosts("127.0.0.1", ["*"]) is None
+    assert arguments.allowed_hosts("127.0.0.1", None) == ("127.0.0.1", "127.0.0.1", "localhost", "::1")
+    assert arguments.allowed_hosts("0.0.0.0", None) is None
+    assert "box.local" in arguments.allowed_hosts("0.0.0.0", ["Box.local"])
+    assert arguments.allowed_hosts("127.0.0.1", ["*"]) is None

@@ -31,6 +31,7 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.listener import listen, url_of
 from tiny_llm_kit.server.openai_api import draining_server
 from tiny_llm_kit.server.openai_api.event_stream import event
 from tiny_llm_kit.server.openai_api.formats import ChatFormat, ChunkEvents, CompletionFormat
@@ -885,14 +886,14 @@ def test_an_address_that_cannot_be_had_ends_with_one_line_before_anything_is_loa
 
 def test_small_pieces_are_sent_at_once():
     """Nagle's algorithm keeps the first piece of an answer back until the client acknowledges the headers: 40 ms."""
-    with serve.listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_an_address_of_ipv6_is_told_in_brackets():
-    assert serve.url_of("::1", 80) == "http://[::1]:80" and serve.url_of("h", 80) == "http://h:80"
+    assert url_of("::1", 80) == "http://[::1]:80" and url_of("h", 80) == "http://h:80"
 
 
 def test_the_command_serves_and_ends_at_sigterm():

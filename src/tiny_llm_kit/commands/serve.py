@@ -1,33 +1,29 @@
 """`pdm run serve`: an OpenAI-compatible server around Week 3's engine."""
 
 import argparse
-import errno
 import gc
 import os
-import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, open_llm
-from ..engine.arguments import (
-    add_engine_arguments,
-    add_model_arguments,
-    engine_options,
-    positive_number,
-    whole_number,
-)
+from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options
 from ..engine.parallel.job import Job
 from ..engine.parallel.start import follow_if_launched
 from ..engine.port import SOLUTIONS
-from ..engine.weights.random_weights import SHAPES, check_layers
+from ..engine.weights.random_weights import check_layers
+from ..server.arguments import (
+    add_replica_arguments,
+    add_server_arguments,
+    add_shape_arguments,
+    server_options,
+)
+from ..server.listener import listen, url_of
 from ..terminal import FatalError, command, fail
 
-API_KEY = "TINY_LLM_API_KEY"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
 SWITCH_SECONDS = 0.0005
@@ -46,92 +42,12 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = top.add_argument
-    add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
-    add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
-    add(
-        "--served-model-name",
-        metavar="NAME",
-        help="what clients call the model; default: the last part of --model",
-    )
-    add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
-    add(
-        "--max-queue",
-        type=whole_number(0),
-        default=256,
-        metavar="N",
-        help="answers that wait beyond those that run; default: 256",
-    )
-    add(
-        "--request-timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds until a request is given up; default: 600",
-    )
-    add(
-        "--drain-timeout",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds for open requests when the server stops; default: 30",
-    )
-    add(
-        "--max-body-bytes",
-        type=whole_number(1),
-        default=4 * 2**20,
-        metavar="N",
-        help="bytes of a request; default: 4 MiB",
-    )
-    add(
-        "--max-connections",
-        type=whole_number(1),
-        metavar="N",
-        help="open at the same time; default: as many as the limit of open files allows, at most 4096",
-    )
-    add(
-        "--allowed-hosts",
-        nargs="+",
-        metavar="NAME",
-        help="names in the Host header, * for all; default: those of this machine, and all with another --host",
-    )
-    add("--live-controls", action="store_true", help="let the page at / change the token budget of a step")
+    add_server_arguments(top)
     add_replica_arguments(top)
-    add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
     add_model_arguments(top, solution="ref")
     add_shape_arguments(top)
     add_engine_arguments(top, scheduling_policy="priority")
     return top
-
-
-def add_replica_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options for replicas on Ray Serve."""
-    add = top.add_argument_group(
-        "replicas", "several engines behind one address, on Ray Serve; the page at / is left out"
-    ).add_argument
-    add("--replicas", type=whole_number(1), metavar="N", help="engines, each in a process of its own")
-    add(
-        "--max-replicas",
-        type=whole_number(1),
-        metavar="N",
-        help="start more under load, up to this many; default: as --replicas",
-    )
-    add(
-        "--target-ongoing-requests",
-        type=positive_number,
-        metavar="N",
-        help="open requests of a replica above which another one is started; default: --max-num-seqs",
-    )
-
-
-def add_shape_arguments(top: argparse.ArgumentParser) -> None:
-    """Add the options for random weights: speed does not depend on the weights' values."""
-    add = top.add_argument_group(
-        "random weights", "to measure; texts are read as --model reads them"
-    ).add_argument
-    add("--config", choices=sorted(SHAPES), help="this shape instead of that of --model")
-    add("--random-weights", action="store_true", default=None, help="the shape of --model")
-    add("--layers", type=whole_number(1), metavar="N", help="fewer layers than the shape has")
 
 
 def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
@@ -143,28 +59,6 @@ def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
         shape = {"config": options.config, "layers": options.layers}
         return cls.of_job(Job(*where, engine_options=given, random_weights=shape))
     return open_llm(options, **engine)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on this address; if it cannot listen, the command ends with one line.
-
-    Called before the model is loaded, because the address may be taken.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            fail(f"port {port} is taken: stop the server there, or choose another --port", 1)
-        fail(f"check --host and --port: {error.strerror}", 1)
-    # Connections inherit it. asyncio sets it for listeners of its own only, and without it the first piece of an
-    # answer waits about 40 ms, until the client acknowledges the headers.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-def url_of(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def say_ready(url: str, name: str) -> None:
@@ -209,26 +103,6 @@ def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
     check_layers(options.config, bool(options.random_weights), options.layers)
     options.backend = choose_backend(options.solution, options.backend)
     return partial(make_llm, options, engine_options(options))
-
-
-def server_options(options: argparse.Namespace) -> Any:
-    """The `ServerOptions` that the options ask for.
-
-    Raises:
-        ValueError: an option is out of range.
-    """
-    from ..server.openai_api.service import ServerOptions
-
-    name = options.served_model_name or Path(options.model).resolve().name
-    sizes = {
-        each: getattr(options, each)
-        for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
-    }
-    key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
-    hosts = allowed_hosts(options.host, options.allowed_hosts)
-    return ServerOptions(
-        name, options.solution, api_key=key, allowed_hosts=hosts, live_controls=options.live_controls, **sizes
-    )
 
 
 def replica_application(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -277,17 +151,6 @@ def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
     start_replicas(made, options.host, port, replicas.most)
     print(f"ready on {url} ({options.replicas} replicas; OpenAI's API under /v1)", flush=True)
     serve_until_signal(lambda: print("draining", flush=True))
-
-
-def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names that requests may have in their Host header; None for all.
-
-    On a loopback address it is checked by default: no web page can have such a name, and so none can reach the server
-    through a name of its own that leads to this address.
-    """
-    if names is None and (host in LOOPBACK or host.startswith("127.")):
-        names = [host]
-    return None if names is None or "*" in names else (*map(str.lower, names), *LOOPBACK)
 
 
 @command

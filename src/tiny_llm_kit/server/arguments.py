@@ -1,0 +1,129 @@
+"""The options of `pdm run serve` about HTTP, and what they become."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..engine.arguments import positive_number, whole_number
+from ..engine.weights.random_weights import SHAPES
+
+API_KEY = "TINY_LLM_API_KEY"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def add_server_arguments(top: argparse.ArgumentParser) -> None:
+    """Add the options of the server itself."""
+    add = top.add_argument
+    add("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in; default: 127.0.0.1")
+    add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
+    add(
+        "--served-model-name",
+        metavar="NAME",
+        help="what clients call the model; default: the last part of --model",
+    )
+    add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
+    add(
+        "--max-queue",
+        type=whole_number(0),
+        default=256,
+        metavar="N",
+        help="answers that wait beyond those that run; default: 256",
+    )
+    add(
+        "--request-timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds until a request is given up; default: 600",
+    )
+    add(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds for open requests when the server stops; default: 30",
+    )
+    add(
+        "--max-body-bytes",
+        type=whole_number(1),
+        default=4 * 2**20,
+        metavar="N",
+        help="bytes of a request; default: 4 MiB",
+    )
+    add(
+        "--max-connections",
+        type=whole_number(1),
+        metavar="N",
+        help="open at the same time; default: as many as the limit of open files allows, at most 4096",
+    )
+    add(
+        "--allowed-hosts",
+        nargs="+",
+        metavar="NAME",
+        help="names in the Host header, * for all; default: those of this machine, and all with another --host",
+    )
+    add("--live-controls", action="store_true", help="let the page at / change the token budget of a step")
+    add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
+
+
+def add_replica_arguments(top: argparse.ArgumentParser) -> None:
+    """Add the options for replicas on Ray Serve."""
+    add = top.add_argument_group(
+        "replicas", "several engines behind one address, on Ray Serve; the page at / is left out"
+    ).add_argument
+    add("--replicas", type=whole_number(1), metavar="N", help="engines, each in a process of its own")
+    add(
+        "--max-replicas",
+        type=whole_number(1),
+        metavar="N",
+        help="start more under load, up to this many; default: as --replicas",
+    )
+    add(
+        "--target-ongoing-requests",
+        type=positive_number,
+        metavar="N",
+        help="open requests of a replica above which another one is started; default: --max-num-seqs",
+    )
+
+
+def add_shape_arguments(top: argparse.ArgumentParser) -> None:
+    """Add the options for random weights: speed does not depend on the weights' values."""
+    add = top.add_argument_group(
+        "random weights", "to measure; texts are read as --model reads them"
+    ).add_argument
+    add("--config", choices=sorted(SHAPES), help="this shape instead of that of --model")
+    add("--random-weights", action="store_true", default=None, help="the shape of --model")
+    add("--layers", type=whole_number(1), metavar="N", help="fewer layers than the shape has")
+
+
+def server_options(options: argparse.Namespace) -> Any:
+    """The `ServerOptions` that the options ask for.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    from ..server.openai_api.service import ServerOptions
+
+    name = options.served_model_name or Path(options.model).resolve().name
+    sizes = {
+        each: getattr(options, each)
+        for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
+    }
+    key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
+    hosts = allowed_hosts(options.host, options.allowed_hosts)
+    return ServerOptions(
+        name, options.solution, api_key=key, allowed_hosts=hosts, live_controls=options.live_controls, **sizes
+    )
+
+
+def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names that requests may have in their Host header; None for all.
+
+    On a loopback address it is checked by default: no web page can have such a name, and so none can reach the server
+    through a name of its own that leads to this address.
+    """
+    if names is None and (host in LOOPBACK or host.startswith("127.")):
+        names = [host]
+    return None if names is None or "*" in names else (*map(str.lower, names), *LOOPBACK)
