@@ -238,6 +238,7 @@ def running_replicas() -> Iterator[Callable[[int], int]]:
     """A function that counts the running replicas, as Ray knows them, once a process is no longer one of them."""
     import ray
     from ray import serve
+    from ray.serve import context
 
     def count(killed: int) -> int:
         found = processes()
@@ -251,6 +252,7 @@ def running_replicas() -> Iterator[Callable[[int], int]]:
         yield count
     finally:
         ray.shutdown()  # or this process ends with the cluster
+        context._set_global_client(None)  # of that cluster; the next port has a cluster of its own
 
 
 def free_port() -> int:
