@@ -1,6 +1,6 @@
-"""Tensor parallelism: several ranks answer as one process does. Here ranks take turns in one thread.
+"""Tensor parallelism: engines of several ranks that take turns in one thread, and what each rank reads.
 
-As real processes they are in `test_ranks.py`.
+Day 3.7 tests the parts of the model. As real processes ranks are in `test_ranks.py`.
 """
 
 from dataclasses import replace
@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.close import assert_close
-from support.packed import PackedServing
 from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
-from tiny_llm_kit.course.grading.goldens import random_checkpoint, rank_checkpoint, small_model
+from tiny_llm_kit.course.grading.goldens import small_model
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
 from tiny_llm_kit.engine.parallel.rank_part import RankPart
@@ -28,64 +27,6 @@ QWEN = small_model(
     37, num_attention_heads=4, num_key_value_heads=2, head_dim=6, intermediate_size=32, vocab_size=61,
     max_position_embeddings=400,
 )  # fmt: skip
-
-
-def parallel(b, s, size, case=QWEN, attention="simple"):
-    """The group of `size` ranks, and their models."""
-    group = LockstepGroup(size, b.backend_module)
-    checkpoints = [rank_checkpoint(b, case, RankPart(s, rank, size)) for rank in range(size)]
-    models = [
-        b.Qwen3ModelTensorParallel(checkpoint, attention, group=rank)
-        for checkpoint, rank in zip(checkpoints, group.ranks, strict=True)
-    ]
-    return group, models
-
-
-def served_by_ranks(b, s, group, models):
-    """`PackedServing` whose steps run on all ranks."""
-    made = PackedServing(b, s, models[0])
-    made.runner = LockstepRunner(
-        group, [made.runner, *(b.packed_runner(model, 40, 4) for model in models[1:])]
-    )
-    return made
-
-
-def two_steps(server, prompts):
-    """Chunks, a whole prompt and decodes; returns the logits of all sampled rows."""
-    made = [server.sequence(text, i) for i, text in enumerate(prompts)]
-    server.run([(made[0], 0, 9), (made[2], 0, 8), (made[3], 0, 5)])
-    server.run([(made[0], 9, 5), (made[1], 0, 5), (made[2], 8, 1), (made[3], 5, 1)])
-    return server.logits
-
-
-@pytest.mark.parametrize(
-    ("size", "change"),
-    [
-        (2, {}),
-        (4, {}),  # more ranks than heads of keys and values
-        (2, {"tie_word_embeddings": False}),
-        (4, {"tie_word_embeddings": False, "vocab_size": 57}),  # the last rank has 12 ids, the others 15
-        (2, {"attention_bias": True}),  # a bias after the sum
-        (2, {"sliding_window": 3, "layer_types": ("full_attention", "sliding_attention")}),
-    ],
-)
-def test_ranks_compute_the_logits_of_one_process(b, s, rng, size, change):
-    case = replace(QWEN, config=replace(QWEN.config, **change))
-    prompts = [rng.integers(0, 57, size=length).tolist() for length in (14, 5, 9, 6)]
-    expected = two_steps(PackedServing(b, s, b.Qwen3ModelWeek3(random_checkpoint(b, case))), prompts)
-    found = two_steps(served_by_ranks(b, s, *parallel(b, s, size, case)), prompts)
-    for request, rows in expected.items():
-        for position, row in rows.items():
-            assert_close(found[request][position], row, atol=1e-4, idea=f"request {request} at {position}")
-
-
-def test_a_layer_has_two_sums_and_a_step_one_more_and_a_gather(b, s, rng):
-    """Two for each layer, one for the embedding, and the logits at the end: nothing else is exchanged."""
-    group, models = parallel(b, s, 2)
-    server = served_by_ranks(b, s, group, models)
-    server.run([(server.sequence(rng.integers(0, 61, size=5).tolist()), 0, 5)])
-    assert [call.split()[0] for call in group.calls] == ["all_reduce"] * 5 + ["all_gather"]
-    assert all("[1, 5, 20]" in call for call in group.calls[:5])
 
 
 @pytest.fixture(scope="module")
@@ -156,22 +97,6 @@ def test_send_and_receive(b):
 
 
 # Which part a rank holds.
-
-
-@given(st.integers(1, 64), st.integers(0, 4), st.integers(0, 4))
-def test_heads_of_keys_follow_their_query_heads(per_group, kv_bits, rank_bits):
-    """Whatever is divided or held twice: every query head is on the rank of the key head that it reads."""
-    num_kv_heads, size = 2**kv_bits, 2**rank_bits
-    num_heads = num_kv_heads * per_group
-    if num_heads % size:
-        return
-    seen = []
-    for rank in range(size):
-        queries = serving.even_part(num_heads, rank, size)
-        keys = serving.kv_heads_of(num_kv_heads, rank, size)
-        assert {head // per_group for head in queries} == set(keys)
-        seen.extend(keys)
-    assert set(seen) == set(range(num_kv_heads))
 
 
 @given(st.integers(1, 300), st.integers(1, 16))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiny_llm_kit.course.fakes.lockstep import LockstepRunner
 from tiny_llm_kit.engine.packed_runner import PackedRunner
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.solution_types import AnswerSequence, Buckets, PackedBatch, ServingPackage
@@ -37,7 +38,9 @@ class PackedServing:
     ):
         self.b, self.s = b, s
         self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
-        self.runner = b.packed_runner(model, num_blocks, block_size, on_logits=self._keep, buckets=buckets)
+        self.runner: PackedRunner | LockstepRunner = b.packed_runner(
+            model, num_blocks, block_size, on_logits=self._keep, buckets=buckets
+        )
         self.rows: list[np.ndarray] = []  # of the last call
         self.logits: dict[int, dict[int, np.ndarray]] = defaultdict(dict)  # request -> position -> (V,)
 

@@ -45,13 +45,9 @@ class PipelineStage(Qwen3ModelWeek3):
             On the last stage the logits, see `Qwen3ModelWeek3`; None on all others, which send (1, T, E) to the next.
         """
         step = self.begin(inputs, pools[0].page_size)
-        x = self.receive(inputs)
-        for layer, pool in zip(self.layers, pools, strict=True):
-            x = layer(x, step, pool)
-        if not self.is_last:
-            self.group.send(x, (self.group.rank + 1) % self.group.size)
-            return None
-        return None if inputs.sample_rows is None else self.finish(x, inputs.sample_rows)
+        # TASK 3.7.7: what comes before this stage's layers, the layers, and what comes after them.
+        # The first stage has the embedding and the last one `finish`; in between (1, T, E) goes from rank to rank.
+        raise NotImplementedError("week 3 day 7 task 7: PipelineStage.__call__")
 
     def receive(self, inputs: PackedInputs) -> mx.array:
         """(1, T, E), the residual stream before this stage's layers: from the embedding, or from the stage before."""

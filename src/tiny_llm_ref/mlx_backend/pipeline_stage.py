@@ -45,6 +45,8 @@ class PipelineStage(Qwen3ModelWeek3):
             On the last stage the logits, see `Qwen3ModelWeek3`; None on all others, which send (1, T, E) to the next.
         """
         step = self.begin(inputs, pools[0].page_size)
+        # TASK 3.7.7: what comes before this stage's layers, the layers, and what comes after them.
+        # The first stage has the embedding and the last one `finish`; in between (1, T, E) goes from rank to rank.
         x = self.receive(inputs)
         for layer, pool in zip(self.layers, pools, strict=True):
             x = layer(x, step, pool)

@@ -17,6 +17,7 @@ def sum_over_ranks(partial: torch.Tensor, group: Group, bias: torch.Tensor | Non
     Returns:
         (..., O), the same on every rank.
     """
+    # TASK 3.7.3: one sum over the ranks; what every rank has in full comes after it.
     out = group.all_reduce(partial)
     return out if bias is None else out + bias
 
@@ -46,7 +47,11 @@ class VocabParallelEmbedding:
         Returns:
             (..., E), the same on every rank.
         """
-        local = ids.to(self.weight.device) - self.ids.start
+        ids = ids.to(self.weight.device)
+        # TASK 3.7.4: this rank's rows where it has them, zeros elsewhere, and the sum over the ranks.
+        # An id of another rank is no index here: below 0 it would count from the end of the table.
+        # No `if` on ids: their values are on the device, and reading them would wait for it.
+        local = ids - self.ids.start
         mine = (local >= 0) & (local < len(self.ids))
         rows = self.embedding(torch.where(mine, local, 0))
         return self.group.all_reduce(torch.where(mine[..., None], rows, 0))
@@ -63,6 +68,8 @@ def gather_logits(logits: torch.Tensor, vocab_size: int, group: Group) -> torch.
     Returns:
         (..., V), the same on every rank.
     """
+    # TASK 3.7.5: pad to the largest part, gather (size, ..., share), put the parts end to end, cut the padding off.
+    # A collective call takes arrays of one shape: every rank has to give as many logits as the first one.
     share = -(-vocab_size // group.size)
     padded = torch.nn.functional.pad(logits, (0, share - logits.shape[-1]))
     parts = group.all_gather(padded)  # (size, ..., share)

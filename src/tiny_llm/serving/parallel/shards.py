@@ -57,10 +57,9 @@ def kv_heads_of(num_kv_heads: int, rank: int, size: int) -> range:
     Returns:
         An equal part of them; with more ranks than heads one head, which neighbouring ranks hold as well.
     """
-    if num_kv_heads >= size:
-        return even_part(num_kv_heads, rank, size)
-    head = rank * num_kv_heads // size
-    return range(head, head + 1)
+    # TASK 3.7.1: an equal part; with more ranks than heads, one head for each run of neighbouring ranks.
+    # Query heads are divided in order, and query head h reads head h · Hkv // H of the keys (Day 1.3).
+    raise NotImplementedError("week 3 day 7 task 1: kv_heads_of")
 
 
 def vocabulary_of(vocab_size: int, rank: int, size: int) -> range:
@@ -92,16 +91,9 @@ def shard_of(name: str, shape: Sequence[int], rank: int, size: int, num_kv_heads
         Rows or columns. The bias of a row-parallel layer is whole: it is added once, after the sum over the ranks.
     """
     layer, kind = name.split(".")[-2:]
-    if layer in ("k_proj", "v_proj"):
-        heads, rows = kv_heads_of(num_kv_heads, rank, size), shape[0] // num_kv_heads
-        return Shard(rows=range(heads.start * rows, heads.stop * rows))
-    if layer in COLUMN_PARALLEL:
-        return Shard(rows=even_part(shape[0], rank, size))
-    if layer in ROW_PARALLEL and kind == "weight":
-        return Shard(columns=even_part(shape[1], rank, size))
-    if layer in VOCABULARY_PARALLEL:
-        return Shard(rows=vocabulary_of(shape[0], rank, size))
-    return Shard()
+    # TASK 3.7.2: outputs of a column-parallel layer, inputs of a row-parallel one, token ids; all else is whole.
+    # A head of keys is several rows: `shape[0]` rows make `num_kv_heads` heads. Biases have axis 0 alone.
+    raise NotImplementedError("week 3 day 7 task 2: shard_of")
 
 
 def check_tensor_parallel(config: HeadCounts, size: int) -> None:

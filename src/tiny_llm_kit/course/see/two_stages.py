@@ -127,7 +127,7 @@ def table_of(found: Mapping[str, list[PipelineRun]]) -> Table:
         shares = run.bubble_share, *(kinds[kind] / time for kind in KINDS)
         shares = *shares, run.predicted(cost, transfer).bubble_share
         shown.add_row(
-            name, str(len(run.works)), f"{run.end:.2f}", *(f"{100 * share:.0f} %" for share in shares)
+            name, str(len(run.works)), f"{run.end:.2f}", *(f"{100 * share:3.0f} %" for share in shares)
         )
     return shown
 

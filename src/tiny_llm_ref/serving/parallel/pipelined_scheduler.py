@@ -98,7 +98,9 @@ class PipelinedScheduler(HybridScheduler):
         return True
 
     def fill(self) -> None:
-        """Plans and submits micro-batches while a stage has none."""
+        """Plans and submits micro-batches while a stage has none, and something can be planned."""
+        # TASK 3.7.8: `plan`, its `calls`; for each an `InFlight` and `submit`. What is submitted counts as computed.
+        # Once submitted, a chunk's keys will be in their blocks before a later micro-batch reads them.
         while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):
             for call in self.calls(plan):
                 self.in_flight.append(InFlight.of(call, self.now))

@@ -57,6 +57,8 @@ def kv_heads_of(num_kv_heads: int, rank: int, size: int) -> range:
     Returns:
         An equal part of them; with more ranks than heads one head, which neighbouring ranks hold as well.
     """
+    # TASK 3.7.1: an equal part; with more ranks than heads, one head for each run of neighbouring ranks.
+    # Query heads are divided in order, and query head h reads head h · Hkv // H of the keys (Day 1.3).
     if num_kv_heads >= size:
         return even_part(num_kv_heads, rank, size)
     head = rank * num_kv_heads // size
@@ -92,6 +94,8 @@ def shard_of(name: str, shape: Sequence[int], rank: int, size: int, num_kv_heads
         Rows or columns. The bias of a row-parallel layer is whole: it is added once, after the sum over the ranks.
     """
     layer, kind = name.split(".")[-2:]
+    # TASK 3.7.2: outputs of a column-parallel layer, inputs of a row-parallel one, token ids; all else is whole.
+    # A head of keys is several rows: `shape[0]` rows make `num_kv_heads` heads. Biases have axis 0 alone.
     if layer in ("k_proj", "v_proj"):
         heads, rows = kv_heads_of(num_kv_heads, rank, size), shape[0] // num_kv_heads
         return Shard(rows=range(heads.start * rows, heads.stop * rows))

@@ -60,4 +60,5 @@ def choose_replica(outstanding: Mapping[str, int], cached: Mapping[str, int]) ->
     """
     if not outstanding:
         raise ValueError("no replica is running: wait until one has started")
+    # TASK 3.7.9: the fewest tokens left to compute, cached ones deducted; then the shorter queue; then the first.
     return min(outstanding, key=lambda name: (outstanding[name] - cached[name], outstanding[name]))

@@ -1,0 +1,128 @@
+"""A pipelined scheduler over a fake of several stages, for the tests of Day 3.7."""
+
+from collections import deque
+from typing import Any
+
+from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
+from tiny_llm_kit.solution_types import AnswerSequence, PackedBatch, Sampled
+
+from .fake_model import ByteTokenizer
+from .steps import steps_of
+
+
+class FakeStages(FakePackedModel):
+    """Computes a batch when it is submitted, and keeps the tokens until they are collected.
+
+    So whatever the scheduler does in between, it does while the batch is on its way.
+
+    Args:
+        num_stages: of the pipeline.
+        places: micro-batches that may be in flight; one for each stage when None.
+        refuses: errors that `submit` raises, by call number.
+        arguments, options: see `FakePackedModel`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        num_stages: int = 2,
+        places: int | None = None,
+        refuses: dict[int, Exception] | None = None,
+        **options: Any,
+    ):
+        super().__init__(*arguments, **options)
+        self.num_stages, self.places = num_stages, places or num_stages
+        self.refuses, self.most = refuses or {}, 0
+        self.on_the_way: deque[list[Sampled] | RuntimeError] = deque()
+
+    def submit(self, batch: PackedBatch) -> None:
+        """See `PipelinedModel.submit`."""
+        if len(self.batches) in self.refuses:
+            raise self.refuses[len(self.batches)]
+        try:
+            found = self.run(batch)
+        except RuntimeError as error:
+            found = error
+        self.on_the_way.append(found)
+        self.most = max(self.most, len(self.on_the_way))
+        assert self.most <= self.places, (
+            f"{self.most} micro-batches are in flight, and there are {self.num_stages} stages"
+        )
+
+    def collect(self) -> list[Sampled]:
+        """See `PipelinedModel.collect`."""
+        assert self.on_the_way, "`collect` would wait for ever: nothing was submitted"
+        found = self.on_the_way.popleft()
+        if isinstance(found, RuntimeError):
+            self.on_the_way.clear()
+            raise found
+        return found
+
+
+class Pipeline:
+    """A scheduler, its blocks, its model, and what happened.
+
+    Args:
+        s: the module `serving`.
+        num_stages: of the model.
+        num_blocks, block_size, caching: of the blocks.
+        model: options of the model.
+        scheduler: its class; `PipelinedScheduler` when None.
+        options: of the scheduler.
+    """
+
+    def __init__(
+        self,
+        s: Any,
+        num_stages: int = 2,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        *,
+        caching: bool = False,
+        model: dict[str, Any] | None = None,
+        scheduler: Any = None,
+        **options: Any,
+    ):
+        self.s, self.events, self.sequences = s, [], []
+        self.allocator = s.BlockAllocator(num_blocks, block_size, watermark=0, enable_prefix_caching=caching)
+        self.model = FakeStages(self.allocator, s.Sampled, num_stages=num_stages, **(model or {}))
+        options = {"max_num_batched_tokens": 8, "max_num_seqs": 8, **options}
+        self.scheduler = (scheduler or s.PipelinedScheduler)(
+            self.model, self.allocator, clock=self.model.clock, on_event=self.events.append, **options
+        )
+
+    def add(self, size: int, max_tokens: int = 4) -> AnswerSequence:
+        """A request with a prompt of `size` tokens."""
+        prompt = [(7 * len(self.sequences) + token) % 250 for token in range(size)]
+        sampling = self.s.SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        made = self.s.Sequence(
+            prompt, ByteTokenizer(), request_id=len(self.sequences), sampling=sampling, max_seq_len=64
+        )
+        self.sequences.append(made)
+        self.scheduler.add(made)
+        return made
+
+    def finish(self) -> None:
+        """Steps until no work remains."""
+        for _ in steps_of(self.scheduler, self.sequences):
+            self.scheduler.step()
+
+    def answer_of(self, made: AnswerSequence) -> list[int]:
+        """The tokens that a request gets when it runs alone."""
+        return self.model.answer_alone(made.prompt_tokens, made.max_new_tokens)
+
+    def check_answers(self) -> None:
+        """Every request has the answer that it has alone, and every block is free."""
+        for made in self.sequences:
+            found, alone = made.tokens, self.answer_of(made)
+            assert made.is_done, f"request {made.request_id} has not ended: {found}"
+            assert found == alone, f"request {made.request_id} answered {found}, alone {alone}"
+        free, blocks = self.allocator.num_free, self.allocator.num_blocks
+        assert free == blocks, f"all requests have ended, and {blocks - free} blocks are not free"
+
+    def sizes(self) -> list[list[int]]:
+        """The chunks of each micro-batch, in the order of submission."""
+        return [
+            [stop - start for start, stop in zip(b.query_start, b.query_start[1:], strict=False)]
+            for b in self.model.batches
+        ]
