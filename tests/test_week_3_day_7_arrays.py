@@ -125,6 +125,15 @@ def test_embedding_when_no_id_is_here(b, rng):
 
 
 @pytest.mark.task("3.7.4")
+def test_embedding_keeps_the_type_of_its_table(b, rng):
+    """What is summed has this type: twice as many bytes would be sent in float32."""
+    table, ids = b.array(rng.integers(-8, 8, size=(20, 4)), "bfloat16"), b.array(np.array([3, 25, 19]))
+    group = SimpleNamespace(rank=0, size=2, all_reduce=lambda x: x)
+    found = b.VocabParallelEmbedding(b.Embedding(20, 4, table), range(20), group)(ids)
+    assert found.dtype == b.dtype("bfloat16"), f"a table in bfloat16 gives {found.dtype}"
+
+
+@pytest.mark.task("3.7.4")
 def test_embedding_reads_no_ids(b, rng):
     """Ids are on the device: Python may not look at them, nor choose some of them by their values."""
     table = rng.standard_normal((30, 5)).astype(np.float32)
@@ -267,3 +276,13 @@ def test_only_the_last_stage_has_logits(b, s, rng):
     server.run([(made, 4, 5)])
     found = [model.shapes for model in models]
     assert found == [[None, (1, 61)], [None, None], [None, None]], f"ranks 0, 1 and 2 returned {found}"
+
+
+@pytest.mark.task("3.7.7")
+def test_the_head_computes_sampled_rows_alone(b, s, rng):
+    """The head is the largest product of a small model: of a chunk of five rows it needs the last one."""
+    group, models = stages_of(b, s, 2, DEEP)
+    server, head, rows = served_by(b, s, (group, models)), models[0].head, []
+    models[0].head = lambda x: rows.append(x.shape[1]) or head(x)
+    server.run([(server.sequence(rng.integers(0, 61, size=5).tolist()), 0, 5)])
+    assert rows == [1], f"one row of five is sampled, and the head computed {rows}"

@@ -90,6 +90,14 @@ def ends(shard):
 
 
 @pytest.mark.task("3.7.2")
+@pytest.mark.parametrize(("rank", "rows"), [(0, (0, 18)), (1, (18, 36))])
+def test_shard_of_several_heads_of_keys(s, rank, rows):
+    """Six heads of six rows on two ranks: three heads each."""
+    found = ends(s.shard_of(LAYER + "self_attn.k_proj.weight", (36, 20), rank, 2, num_kv_heads=6))
+    assert found == (rows, None), f"rank {rank} of 2 holds 3 of 6 heads: rows {rows}, not {found[0]}"
+
+
+@pytest.mark.task("3.7.2")
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
 @pytest.mark.parametrize(
     ("vocab_size", "size", "rows"),
@@ -140,6 +148,7 @@ def test_the_ranks_together_hold_every_number(s, size):
         (5, 2, [3, 2]),
         (28, 3, [10, 9, 9]),
         (7, 4, [2, 2, 2, 1]),
+        (8, 5, [2, 2, 2, 1, 1]),
         (3, 3, [1, 1, 1]),
         (6, 1, [6]),
     ],
@@ -341,6 +350,7 @@ def test_random_loads_give_the_answers_of_solo_runs(s, data, stages, caching):
         ((5, 5, 5), (1, 1, 1), "a", "all are equal: the first one"),
         ((0, 0), (8, 16), "b", "both are idle: the warmer cache, though less than nothing is outstanding"),
         ((100, 90), (64, 0), "a", "36 against 90"),
+        ((20, 0), (24, 16), "b", "16 less than nothing against 4: the warmest cache is not always the best"),
     ],
 )
 def test_choose_replica(s, outstanding, cached, chosen, idea):

@@ -18,6 +18,21 @@ def test_a_call_that_fails_ends_the_requests_in_flight_and_no_others():
     assert pipeline.allocator.num_free == pipeline.allocator.num_blocks
 
 
+def test_the_second_call_of_a_plan_is_over_when_the_first_cannot_be_submitted():
+    """Its request runs on, and an abort ends it at once."""
+    refused = {"refuses": {1: ConnectionError("gone")}, "places": 3}
+    pipeline = Pipeline(serving, 1, model=refused, mixed_steps=False, max_num_batched_tokens=8)
+    decoding, prompt = pipeline.add(3, 6), pipeline.add(16, 4)
+    pipeline.scheduler.step()
+    with pytest.raises(ConnectionError, match="gone"):
+        for _ in range(5):
+            pipeline.scheduler.step()
+    survivor = decoding if prompt.is_done else prompt
+    assert not survivor.is_done and {decoding.error, prompt.error} == {"gone", None}
+    survivor.abort()
+    assert survivor.is_done, "no call runs on it, so that nothing has to be waited for"
+
+
 def test_closing_ends_everything():
     pipeline = Pipeline(serving)
     pipeline.add(30)

@@ -1,4 +1,4 @@
-"""A stage of a pipeline: some consecutive layers of Qwen3, between two other stages (Week 3). Given."""
+"""A stage of a pipeline: some consecutive layers of Qwen3, between two other stages (Week 3)."""
 
 from collections.abc import Sequence
 

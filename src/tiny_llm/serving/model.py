@@ -116,7 +116,7 @@ class PipelinedModel(Protocol):
     num_hidden_layers: int
     max_model_len: int
     vocab_size: int
-    num_stages: int  # batches that can be computed at the same time
+    num_stages: int  # batches that are computed at the same time; others wait
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`. Only while no batch is submitted."""

@@ -15,7 +15,7 @@ def sum_over_ranks(partial: torch.Tensor, group: Group, bias: torch.Tensor | Non
         bias: (O,) or None; every rank has it.
 
     Returns:
-        (..., O), the same on every rank.
+        (..., O), the same on every rank, in the type of `partial`.
     """
     # TASK 3.7.3: one sum over the ranks; what every rank has in full comes after it.
     raise NotImplementedError("week 3 day 7 task 3: sum_over_ranks")
@@ -44,7 +44,7 @@ class VocabParallelEmbedding:
             ids: (...) token ids, the same on every rank.
 
         Returns:
-            (..., E), the same on every rank.
+            (..., E), the same on every rank, in the type of the table.
         """
         ids = ids.to(self.weight.device)
         # TASK 3.7.4: this rank's rows where it has them, zeros elsewhere, and the sum over the ranks.

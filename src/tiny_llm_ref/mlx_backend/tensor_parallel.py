@@ -15,7 +15,7 @@ def sum_over_ranks(partial: mx.array, group: Group, bias: mx.array | None = None
         bias: (O,) or None; every rank has it.
 
     Returns:
-        (..., O), the same on every rank.
+        (..., O), the same on every rank, in the type of `partial`.
     """
     # TASK 3.7.3: one sum over the ranks; what every rank has in full comes after it.
     out = group.all_reduce(partial)
@@ -45,7 +45,7 @@ class VocabParallelEmbedding:
             ids: (...) token ids, the same on every rank.
 
         Returns:
-            (..., E), the same on every rank.
+            (..., E), the same on every rank, in the type of the table.
         """
         # TASK 3.7.4: this rank's rows where it has them, zeros elsewhere, and the sum over the ranks.
         # An id of another rank is no index here: below 0 it would count from the end of the table.

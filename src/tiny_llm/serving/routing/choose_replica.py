@@ -45,15 +45,15 @@ def choose_replica(outstanding: Mapping[str, int], cached: Mapping[str, int]) ->
     """The replica that will have the fewest tokens left to compute once it has this request too.
 
     All replicas would compute the same prompt and answer, except for what they have cached. So cached tokens are a
-    discount, and a busy replica with a warm cache loses to an idle one as soon as its queue is longer than the
-    discount. Affinity that always wins would send all requests that share a system prompt to one replica.
+    discount: a busy replica with a warm cache loses to an idle one with a cold cache as soon as its queue is longer
+    than the discount. Affinity that always wins would send all requests that share a system prompt to one replica.
 
     Args:
         outstanding: tokens that each replica still has to compute, of all requests that were sent to it.
-        cached: tokens of this prompt that each replica has in its cache.
+        cached: tokens of this prompt that each replica has in its cache; the same names.
 
     Returns:
-        The name of a replica. Among equals the one with the shorter queue, then the first one.
+        The name of a replica. Among equals the one with the shorter queue, then the first one in `outstanding`.
 
     Raises:
         ValueError: there is no replica.

@@ -61,7 +61,8 @@ class PipelinedScheduler(HybridScheduler):
     blocks of a request that ends or is preempted may be given to another one at once. A decode waits for its token.
 
     Args:
-        model: with as many stages as micro-batches may be in flight.
+        model: in stages. A plan is made while fewer micro-batches than stages are in flight; a plan of two calls may
+            add one more.
         allocator, options: see `StepLoop`.
     """
 
@@ -133,3 +134,5 @@ class PipelinedScheduler(HybridScheduler):
         """Ends the requests of all micro-batches in flight: the stages have lost them."""
         while self.in_flight:
             self.cancel(self.in_flight.popleft().plan, error)
+        for sequence in self.running:  # those of a call that was planned and not submitted
+            sequence.end_call()

@@ -74,7 +74,8 @@ def vocabulary_of(vocab_size: int, rank: int, size: int) -> range:
         size: number of ranks.
 
     Returns:
-        V / size ids, rounded up; fewer on the last ranks. The parts of all ranks cover every id once, in order.
+        V / size ids, rounded up; fewer on the last ranks, and none if there are not enough, which no real vocabulary is
+        small enough for. The parts of all ranks cover every id once, in order.
     """
     share = -(-vocab_size // size)
     return range(min(rank * share, vocab_size), min((rank + 1) * share, vocab_size))
@@ -84,7 +85,7 @@ def shard_of(name: str, shape: Sequence[int], rank: int, size: int, num_kv_heads
     """The part of a weight or bias that a rank holds.
 
     Args:
-        name: Hugging Face's, such as "model.layers.0.self_attn.q_proj.weight".
+        name: Hugging Face's, such as "model.layers.0.self_attn.q_proj.weight"; the last word is "weight" or "bias".
         shape: of the whole: (O, I), or (O,) for a bias.
         rank: from 0 to size - 1.
         size: number of ranks.
