@@ -39,6 +39,9 @@ class EnginePlan:
     bucketing_strategy: str | None = option(
         None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
     )
+    cpu_products: str | None = option(
+        None, "of bf16 matrices on a CPU: measured here, or by its flags", choices=["measured", "usual"]
+    )
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")

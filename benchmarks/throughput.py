@@ -82,6 +82,12 @@ class OurGenerator:
     llm: LLM
     threads: int
 
+    @property
+    def notes(self) -> str:
+        """The products of bf16 matrices that the engine has chosen, if it had a choice."""
+        found = self.llm.engine.products
+        return f"bf16 products: {found}" if found else ""
+
     def generate(self, workload: Workload) -> dict[str, Any]:
         """Answer all requests: latencies and counts."""
         self.llm.engine.port.backend_module.set_threads(self.threads)

@@ -60,8 +60,8 @@ def hpu():
 
 
 @pytest.fixture
-def kernels():
-    return importlib.import_module("tiny_llm_ref.torch_backend.kernels")
+def products():
+    return importlib.import_module("tiny_llm_ref.torch_backend.products")
 
 
 @pytest.fixture(params=installed_backends())
@@ -211,10 +211,10 @@ def test_every_part_of_an_hpu_is_a_graph_per_shape_and_never_breaks(torch_port, 
 
 
 def test_a_cpu_without_bf16_units_compiles_its_products_in_float32_too(
-    compiler, monkeypatch, graphs, kernels
+    compiler, monkeypatch, graphs, products
 ):
     """What the processor has is a constant to the compiler; the product changes with the number of rows."""
-    monkeypatch.setattr(kernels, "_find_bf16_units", lambda: False)
+    monkeypatch.setattr(products, "_has_bf16_units", lambda: False)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
     model = port.compile_model(model_of(port), "cpu", 3)
     runner = runner_of(port, model, [])
@@ -242,45 +242,20 @@ def test_the_model_that_is_compiled_stays_as_it_is(port, compiler):
 
 # ---- packed weights
 
-HAS_UNITS = pytest.mark.parametrize("units", [True, False], ids=["bf16 units", "no bf16 units"])
 
-
-@HAS_UNITS
-def test_only_a_cpu_with_bf16_units_packs_and_only_bf16(monkeypatch, units, kernels):
-    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: units)
-    w = torch.randn(16, 32)
-    assert kernels.pack_weight(w) is w
-    assert (kernels.pack_weight(w.bfloat16()) is not None) and (
-        isinstance(kernels.pack_weight(w.bfloat16()), torch.Tensor) is not units
-    )
-
-
-@pytest.mark.parametrize("rows", [(1,), (5,), (2, 3)])
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_packed_product_is_the_product(monkeypatch, rows, biased, kernels):
-    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
-    torch.manual_seed(0)
-    w, x = torch.randn(24, 32).bfloat16(), torch.randn(*rows, 32).bfloat16()
-    bias = torch.randn(24).bfloat16() if biased else None
-    actual = kernels.dense_linear(x, kernels.pack_weight(w), bias)
-    expected = torch.nn.functional.linear(x.float(), w.float(), None if bias is None else bias.float())
-    assert actual.dtype == torch.bfloat16
-    torch.testing.assert_close(actual.float(), expected, atol=0.1, rtol=0.02)
-
-
-def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, graphs, kernels):
+def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
     """While the second matrix is packed the first is gone: the model is never there twice."""
-    monkeypatch.setattr(kernels, "_has_bf16_units", lambda: True)
+    monkeypatch.setattr(products, "_has_bf16_units", lambda: True)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
     model = model_of(port)
-    plain = [weakref.ref(getattr(layer, name)) for layer in model.layers for name in graphs.MATRICES]
-    alive, pack = [], kernels.pack_weight
+    plain = [weakref.ref(getattr(layer, name)) for layer in model.layers for name in products.MATRICES]
+    alive, pack = [], products.pack_weight
 
     def packed(w):
         alive.append(sum(weight() is not None for weight in plain))
         return pack(w)
 
-    monkeypatch.setattr(graphs, "pack_weight", packed)
+    monkeypatch.setattr(products, "pack_weight", packed)
     made = port.compile_model(model, "cpu", 1)
     assert alive == list(range(len(plain), 0, -1))
     batches = [mixed_batch(1), mixed_batch(6)]

@@ -501,6 +501,7 @@ EFFECTS = {
     "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
+    "cpu_products": ("usual", None),  # in test_products.py
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "pipeline_parallel_size": (2, None),  # likewise

@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
-from .kernels import dense_linear
+from .products import dense_linear
 from .quantized_weights import QuantizedWeights, quantized_linear
 from .tensor_parallel import sum_over_ranks
 

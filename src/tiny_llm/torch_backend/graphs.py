@@ -27,11 +27,10 @@ from typing import Any
 
 import torch
 
-from ..biased_weights import BiasedWeights
-from ..groups import RowParallelWeights
 from . import hpu
 from .cpu_attention import attend_decodes_in_place
-from .kernels import choose_kernels, pack_weight
+from .kernels import choose_kernels
+from .products import pack_layers
 from .qwen3_week3 import Qwen3ModelWeek3
 from .window_mask import WindowedLayer
 
@@ -41,7 +40,6 @@ PARTS = {
     "cpu": ("project_in", "project_out"),
 }
 MODEL_PARTS = {"hpu": ("begin", "finish")}
-MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
 
 
 def cannot_compile(device: str) -> str | None:
@@ -90,6 +88,7 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
     parts = {name: _compiled(getattr(model.layer_class, name), kind) for name in PARTS[kind]}
     if kind == "cpu":
         parts["decodes"] = _for_any_decodes(torch.compile(attend_decodes_in_place))
+        pack_layers(model)
     made = copy(model)
     made.layers = [_compiled_layer(layer, parts, kind) for layer in model.layers]
     for name in MODEL_PARTS.get(kind, ()):
@@ -145,28 +144,12 @@ def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     """A copy of the layer that calls the compiled parts."""
     if isinstance(layer, WindowedLayer):
         return WindowedLayer(_compiled_layer(layer.layer, parts, device))
-    if device == "cpu":
-        _pack(layer)
     made = copy(layer)
     for name in PARTS[device]:
         setattr(made, name, partial(parts[name], layer))
     if device == "cpu" and layer.packed_attention is choose_kernels("device").packed_attention:
         made.packed_attention = partial(layer.packed_attention, decodes=parts["decodes"])
     return made
-
-
-def _pack(layer: Any) -> None:
-    for name in MATRICES:
-        setattr(layer, name, _packed(getattr(layer, name)))
-
-
-def _packed(w: Any) -> Any:
-    """A weight in the layout of the CPU's products; quantised weights have theirs already."""
-    if isinstance(w, BiasedWeights):
-        return BiasedWeights(_packed(w.weight), w.bias)
-    if isinstance(w, RowParallelWeights):
-        return RowParallelWeights(_packed(w.weight), w.group)
-    return pack_weight(w) if isinstance(w, torch.Tensor) else w
 
 
 def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:

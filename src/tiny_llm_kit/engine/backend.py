@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         pick_device = staticmethod(backend_torch.pick_device)
         place = staticmethod(backend_torch.place)
         prepare = staticmethod(backend_torch.prepare)
+        product_machine = staticmethod(backend_torch.product_machine)
         product_speed = staticmethod(backend_torch.product_speed)
         put = staticmethod(backend_torch.put)
         random_normal = staticmethod(backend_torch.random_normal)

@@ -36,6 +36,8 @@ class EngineOptions:
             seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
             nothing, unless something is compiled for fixed shapes: then it is "exponential".
+        cpu_products: of bf16 matrices on a CPU. "measured" measures the ways to compute them once on each machine and
+            keeps the result; "usual" decides by the processor's flags; None reads TINY_LLM_PRODUCTS, and is "measured".
         seed: of the requests that have none.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.
@@ -59,6 +61,7 @@ class EngineOptions:
     latency_target: float | None = None
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
+    cpu_products: str | None = None
     seed: int = 0
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -77,6 +80,8 @@ class EngineOptions:
             raise ValueError(
                 f'pipeline_parallel_size is for policy="hybrid", and the policy is {self.policy!r}'
             )
+        if self.cpu_products not in (None, "measured", "usual"):
+            raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
         if self.latency_target is not None and self.policy != "slack":

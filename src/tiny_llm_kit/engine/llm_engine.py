@@ -12,6 +12,7 @@ from .parallel.ranks import Alone, Ranks
 from .parallel_sampling import ParallelSampling
 from .port import Port
 from .profiling.engine_profiling import measured_num_blocks, measured_profile
+from .profiling.product_choice import choose_products
 from .request_factory import RequestFactory
 from .step_shapes import StepShapes
 
@@ -49,6 +50,9 @@ class LLMEngine:
         self.listeners: list[Callable[[Any], object]] = []  # called with each event of the scheduler
         self._open: dict[int, EngineRequest] = {}  # by the number of each sequence that has not ended
         self.ranks = ranks or Alone()
+        # Several ranks share the cores, so that what one of them measures says little.
+        wanted = options.cpu_products if self.ranks.size == 1 else "usual"
+        self.products = choose_products(port, network, wanted)
         num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()

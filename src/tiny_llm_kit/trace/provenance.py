@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..engine.arguments import output_argument
+from ..engine.processor import processor_name
 from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
@@ -30,7 +31,7 @@ def provenance(device: str) -> dict:
         "changed_since_commit": bool(_git("status", "--porcelain", "--", "src")),
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
-            "processor": _processor(),
+            "processor": processor_name(),
             "cores": os.cpu_count(),
             "load_before": load(),
         },
@@ -56,18 +57,6 @@ def warn_if_busy() -> None:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    """The processor's name, and which of the vector units that matter to these figures it has."""
-    file = Path("/proc/cpuinfo")
-    if not file.exists():
-        return platform.processor()
-    pairs = (line.partition(":") for line in file.read_text(encoding="utf-8").splitlines())
-    lines = {name.strip(): value.strip() for name, _, value in pairs}
-    flags = set(lines.get("flags", "").split())
-    units = [name for name in ("avx2", "avx512bw", "avx512_bf16", "amx_bf16") if name in flags]
-    return " ".join([lines.get("model name", platform.processor()), *units])
 
 
 def _version(name: str) -> str | None:

@@ -46,6 +46,7 @@ from .paged_attention import (
 from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
 from .pipeline_stage import PipelineStage
 from .process_group import Meeting, ProcessGroup, join_launched, launched
+from .products import pack_layers, product_ways, use_products
 from .projection import project
 from .quantize import (
     dequantize_weights,
@@ -134,6 +135,7 @@ __all__ = [
     "merge_rows",
     "numbers_to_words",
     "own_statistics",
+    "pack_layers",
     "packed_attention",
     "packed_mask",
     "paged_attention",
@@ -141,6 +143,7 @@ __all__ = [
     "paged_prompt_statistics",
     "past_mask",
     "prepare_weights",
+    "product_ways",
     "project",
     "quantize_matrix",
     "quantize_weights",
@@ -156,5 +159,6 @@ __all__ = [
     "simple_generate_with_kv_cache",
     "softmax",
     "sum_over_ranks",
+    "use_products",
     "words_to_numbers",
 ]

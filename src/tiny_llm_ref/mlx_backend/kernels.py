@@ -9,7 +9,6 @@ import mlx.core as mx
 
 from ..serving.buckets.packed_inputs import PackedInputs
 from .attention import scaled_dot_product_attention_grouped
-from .basics import linear
 from .cpu_attention import StepReads, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .packed_attention import PackedMask, packed_attention, packed_mask
@@ -110,16 +109,3 @@ def choose_kernels(attention: str) -> Kernels:
     if attention not in KERNELS:
         raise ValueError(f"attention {attention!r} is unknown: choose {', '.join(KERNELS)}")
     return KERNELS[attention]
-
-
-def dense_linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Day 1.1's `linear`, the same on every device of MLX: (..., I), (O, I), (O,) or None to (..., O)."""
-    return linear(x, w, bias)
-
-
-def pack_weight(w: mx.array) -> mx.array:
-    """The matrix (O, I) in the layout of the device's products, for `dense_linear`; `w` itself where there is none.
-
-    MLX has none.
-    """
-    return w

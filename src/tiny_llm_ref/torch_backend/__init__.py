@@ -47,6 +47,7 @@ from .paged_attention import (
 from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
 from .pipeline_stage import PipelineStage
 from .process_group import Meeting, ProcessGroup, join_launched, launched
+from .products import pack_layers, product_ways, use_products
 from .projection import project
 from .quantize import (
     dequantize_weights,
@@ -135,6 +136,7 @@ __all__ = [
     "merge_rows",
     "numbers_to_words",
     "own_statistics",
+    "pack_layers",
     "packed_attention",
     "packed_mask",
     "paged_attention",
@@ -142,6 +144,7 @@ __all__ = [
     "paged_prompt_statistics",
     "past_mask",
     "prepare_weights",
+    "product_ways",
     "project",
     "quantize_matrix",
     "quantize_weights",
@@ -157,5 +160,6 @@ __all__ = [
     "simple_generate_with_kv_cache",
     "softmax",
     "sum_over_ranks",
+    "use_products",
     "words_to_numbers",
 ]

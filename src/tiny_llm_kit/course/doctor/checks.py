@@ -153,6 +153,16 @@ def _fused(detail: str, errors: list[tuple[str, float | str]]) -> Check:
     return Check("Gaudi", "warn", detail, "report this line and the Gaudi release: the twins are right")
 
 
+def check_products() -> Check:
+    """Report which products of bf16 matrices an engine uses on this CPU."""
+    if setup_torch.version_of("torch") is None:
+        return Check("bf16 products", "ok", "nothing to choose: it matters for torch")
+    try:
+        return Check("bf16 products", "ok", ask("torch")["products"])
+    except Exception as error:
+        return Check("bf16 products", "warn", f"torch does not work: {error}", "see the line on torch")
+
+
 def check_blas() -> Check:
     """Check the BLAS that MLX uses on a Linux CPU, and how much faster it is than MLX's own."""
     if facts().system != "Linux" or setup_torch.version_of("mlx") is None:
@@ -223,6 +233,7 @@ CHECKS: list[Callable[[], Check]] = [
     check_torch,
     check_gaudi,
     check_blas,
+    check_products,
     check_mdbook,
     check_model,
     check_port,

@@ -29,9 +29,10 @@ def ask(backend: str, **environment: str) -> dict:
 
 
 def answer(backend: str) -> dict:
-    """The port's device and type, MLX's float32 speed on the CPU, and torch's view of a Gaudi."""
+    """The port's device and type, MLX's float32 speed on the CPU, torch's view of a Gaudi and its products in bf16."""
     from ...engine.backends.blas import preload
     from ...engine.port import Port
+    from ...engine.profiling import product_choice
 
     loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well
     port = Port("ref", backend)
@@ -39,7 +40,8 @@ def answer(backend: str) -> dict:
     if backend == "mlx":
         return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
     errors = port.hpu.self_check() if port.hpu.available() else []
-    return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}}
+    products = product_choice.report(Port("ref", backend, "cpu", "bfloat16"))
+    return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}, "products": products}
 
 
 def speed(port) -> float:

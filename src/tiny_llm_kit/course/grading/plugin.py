@@ -3,6 +3,7 @@
 `pdm run test` and `pdm run test-refsol` load it and pass its options.
 """
 
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
+from ...engine.profiling.product_choice import MEASURED, USUAL, VARIABLE
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import tasks_of_part
@@ -47,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--record", action="store_true", help="remember which tasks are green, for `course status`"
     )
+    group.addoption(
+        "--products",
+        default=USUAL,
+        choices=[MEASURED, USUAL],
+        help="what the machine measures decides no test",
+    )
     group.addoption("--long", action="store_true", help="also tests of the machine, such as real training")
     group.addoption("--task", action="append", default=[], dest="tasks", help="only this task, as 1.3.2")
     group.addoption("--by-task", action="store_true", help="in the order of the tasks")
@@ -55,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ[VARIABLE] = config.option.products
     config.pluginmanager.register(Grader(config), "tiny-llm-grader")
     if config.option.stop_at_task:
         config.pluginmanager.register(StopAtFirstTask(), "tiny-llm-stop")

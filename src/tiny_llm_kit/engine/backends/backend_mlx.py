@@ -6,6 +6,7 @@ Twin of `backend_torch.py`.
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -147,6 +148,11 @@ def random_normal(shape: tuple[int, ...], scale: float, mean: float, dtype: str,
 def inference() -> AbstractContextManager:
     """A context for inference. MLX records nothing for gradients unless it is asked to."""
     return nullcontext()
+
+
+def product_machine() -> dict[str, Any]:
+    """What decides how fast products on the CPU are, beside the processor."""
+    return {"mlx": version("mlx")}
 
 
 def set_threads(count: int) -> None:

@@ -163,6 +163,16 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
+def product_machine() -> dict[str, Any]:
+    """What decides how fast products on the CPU are, beside the processor."""
+    return {
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "oneDNN": os.environ.get("ONEDNN_MAX_CPU_ISA"),
+    }
+
+
 def keep_compiled(folder: Path) -> None:
     """Let torch.compile keep its results below `folder`, one folder for each build of torch and kind of processor.
 

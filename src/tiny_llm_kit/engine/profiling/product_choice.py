@@ -1,0 +1,166 @@
+"""Which products with bf16 matrices an engine uses on a CPU: measured once on each machine, and kept in a file.
+
+The file is in the user's cache folder. It holds the seconds, and names the processor, the library and the threads with
+which they were measured: with others, or when it cannot be read, they are measured again.
+"""
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..backends.blas import NoCopyError, user_cache
+from ..port import Port
+from ..processor import processor_name
+
+MEASURED, USUAL = "measured", "usual"
+VARIABLE = "TINY_LLM_PRODUCTS"  # one of these two, where nothing else is asked for
+VERSION = 1  # of the file
+ROUNDS = 3
+SHAPE = (3072, 1024)  # of each matrix
+# Bytes of weights of a measured pass, by rows: more than caches hold. Many rows wait for arithmetic, not for memory.
+BYTES = {1: 2**27, 4: 2**26, 16: 2**26, 128: 2**24}
+# The load for which a layout is chosen: so many products of 1 row, of 4, and so on; each kind takes a similar time.
+MIX = {1: 16, 4: 8, 16: 4, 128: 1}
+
+Seconds = Mapping[str, Mapping[int, float]]  # by the name of a way and its rows, per byte of weights
+
+
+def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
+    """Set the products of a network on a CPU, and pack its weights if a packed layout is faster.
+
+    Args:
+        port: of the network.
+        wanted: "measured"; "usual" decides by the processor's flags; None reads TINY_LLM_PRODUCTS, and is "measured".
+
+    Returns:
+        What was chosen, in words; nothing where there is no choice.
+
+    Raises:
+        ValueError: the variable is something else.
+    """
+    wanted = wanted or os.environ.get(VARIABLE) or MEASURED
+    if wanted not in (MEASURED, USUAL):
+        raise ValueError(f'{VARIABLE} is {wanted!r}: give "measured" or "usual"')
+    ways = port.product_ways() if port.device == "cpu" and port.float_dtype == "bfloat16" else {}
+    if not ways or wanted == USUAL:
+        port.use_products(None)
+        return ""
+    layout, plain = choice_of(measured_seconds(port), {name: way.layout for name, way in ways.items()})
+    port.use_products(layout, plain)
+    port.pack_layers(network)
+    return in_words(layout, plain)
+
+
+def report(port: Port) -> str:
+    """The chosen products of bf16 matrices in one line, with the speed at which each way reads weights."""
+    seconds, layouts = measured_seconds(port), {name: way.layout for name, way in port.product_ways().items()}
+    layout, plain = choice_of(seconds, layouts)
+    speeds = [
+        f"{name} {', '.join(f'{1e-9 / each[rows]:.3g}' for rows in sorted(each))}"
+        for name, each in seconds.items()
+    ]
+    rows = ", ".join(map(str, MIX))
+    return f"{in_words(layout, plain)}; GB/s of weights at {rows} rows: {'; '.join(speeds)}"
+
+
+def in_words(layout: str, plain: tuple[str, ...]) -> str:
+    """A choice in a few words."""
+    return "plain weights by " + ", ".join(plain) if layout == "plain" else f"{layout} weights"
+
+
+def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The layout that computes `MIX` soonest, and for each number of rows the fastest way of the plain layout.
+
+    Args:
+        seconds: of each way; a way that cannot compute so many rows has no entry for them.
+        layouts: of each way.
+    """
+
+    def fastest(layout: str, rows: int) -> str:
+        names = [name for name in seconds if layouts[name] == layout and rows in seconds[name]]
+        return min(names, key=lambda name: seconds[name][rows])
+
+    def cost(layout: str) -> float:
+        return sum(share * seconds[fastest(layout, rows)][rows] for rows, share in MIX.items())
+
+    best = min(dict.fromkeys(layouts.values()), key=cost)
+    return best, tuple(fastest("plain", rows) for rows in MIX)
+
+
+def measured_seconds(port: Port) -> Seconds:
+    """The seconds of each way, from the file or measured now."""
+    machine = {"version": VERSION, "processor": processor_name(), **port.backend_module.product_machine()}
+    try:
+        path = user_cache() / f"products-{zlib.crc32(json.dumps(machine).encode()):08x}.json"
+    except NoCopyError:  # no home: each engine measures
+        return measure(port)
+    kept = read_file(path, machine, set(port.product_ways()))
+    if kept is None:
+        kept = measure(port)
+        write_file(path, machine, kept)
+    return kept
+
+
+def read_file(path: Path, machine: Mapping[str, Any], names: set[str]) -> Seconds | None:
+    """What was measured on this machine; None if there is no such file, or it is broken or of another machine."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        seconds = {
+            name: {int(rows): float(one) for rows, one in each.items()}
+            for name, each in found["seconds"].items()
+        }
+        whole = found["machine"] == machine and set(seconds) == names
+        return seconds if whole and all(min(each.values()) > 0 for each in seconds.values()) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None:
+    """Keep what was measured. Written under another name first: two engines may start at once."""
+    part = path.with_name(f"{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({"machine": machine, "seconds": seconds}), encoding="utf-8")
+        part.replace(path)
+    except OSError:  # a cache that cannot be written: each engine measures
+        with suppress(OSError):
+            part.unlink()
+
+
+def measure(port: Port) -> Seconds:
+    """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
+    one, ways = matrix(port, SHAPE), port.product_ways()
+    one_size = 2 * SHAPE[0] * SHAPE[1]
+    prepared: dict[str, list[Any]] = {}
+    for way in ways.values():
+        if way.layout not in prepared:
+            copies = range(BYTES[1] // one_size)
+            prepared[way.layout] = [way.prepare(one.clone()) for _ in copies]
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in ways}
+    for rows, size in BYTES.items():
+        x, count = matrix(port, (rows, SHAPE[1])), max(1, size // one_size)
+        for _ in range(ROUNDS):
+            for name, way in ways.items():
+                if way.most_rows is None or rows <= way.most_rows:
+                    taken = timed(way.multiply, x, prepared[way.layout][:count])
+                    found[name].setdefault(rows, []).append(taken / (count * one_size))
+    return {name: {rows: median(each) for rows, each in by_rows.items()} for name, by_rows in found.items()}
+
+
+def matrix(port: Port, shape: tuple[int, int]) -> Any:
+    """Random numbers in bf16."""
+    return port.backend_module.random_normal(shape, 1.0, 0.0, "bfloat16", port.device)
+
+
+def timed(multiply: Any, x: Any, matrices: list[Any]) -> float:
+    """Seconds of the products of x with each matrix."""
+    start = time.perf_counter()
+    for w in matrices:
+        multiply(x, w, None)
+    return time.perf_counter() - start

@@ -1,0 +1,276 @@
+"""Products with bf16 matrices on a CPU: that all ways agree, which is chosen, and what is kept of a measurement."""
+
+import importlib
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
+from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.profiling import product_choice
+from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
+from tiny_llm_kit.repo import MODELS
+
+LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "packed"}
+# Invented seconds, in units of the matrix at one row.
+SLOW = {1: 1.0, 4: 1.0, 16: 1.0, 128: 4.0}
+PACKED_WINS = {
+    "vector": {1: 2.0},
+    "matrix": SLOW,
+    "tiles": dict.fromkeys(SLOW, 9.0),
+    "onednn": {**SLOW, 1: 0.5},
+}
+PLAIN_WINS = {
+    "vector": {1: 0.4},
+    "matrix": {**SLOW, 128: 9.0},
+    "tiles": {1: 3.0, 4: 2.0, 16: 1.5, 128: 2.0},
+    "onednn": SLOW,
+}
+
+
+@pytest.fixture
+def port():
+    return Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
+
+
+@pytest.fixture
+def products():
+    """The module, whose choice is forgotten afterwards."""
+    module = importlib.import_module("tiny_llm_ref.torch_backend.products")
+    yield module
+    module.use_products(None)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache folder, where everything is measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(product_choice.VARIABLE, "measured")
+    return tmp_path / "tiny-llm"
+
+
+def counted(monkeypatch, seconds):
+    """Lets a measurement return these seconds; the list grows with each."""
+    calls = []
+    monkeypatch.setattr(product_choice, "measure", lambda port: calls.append(port) or seconds)
+    return calls
+
+
+def test_what_a_machine_measures_decides_no_test():
+    assert os.environ[product_choice.VARIABLE] == "usual"
+
+
+# The ways.
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_all_ways_compute_the_same(port, rng, name, biased, rows):
+    way = port.product_ways()[name]
+    if way.most_rows is not None and rows > way.most_rows:
+        return
+    x, w = (port.array(rng.normal(size=shape), "bfloat16") for shape in ((1, rows, 96), (300, 96)))
+    bias = port.array(rng.normal(size=300), "bfloat16") if biased else None
+    expected = port.numpy(x).astype(float) @ port.numpy(w).astype(float).T
+    expected = expected + port.numpy(bias) if biased else expected
+    out = way.multiply(x, way.prepare(w), bias)
+    assert out.dtype == x.dtype and way.layout == LAYOUTS[name]
+    np.testing.assert_allclose(port.numpy(out), expected, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize("units", [True, False])
+def test_without_a_measurement_the_flags_decide(monkeypatch, port, products, units):
+    """With bf16 units one row is a vector, and a compiled model packs; without them many rows go in float32."""
+    monkeypatch.setattr(products, "_has_bf16_units", lambda: units)
+    called = calls_of(monkeypatch, products)
+    w = port.array(np.ones((300, 96)), "bfloat16")
+    for rows in (1, 2, 8, 9):
+        products.dense_linear(port.array(np.ones((rows, 96)), "bfloat16"), w)
+    assert called == (["vector"] + 3 * ["matrix"] if units else 3 * ["matrix"] + ["tiles"])
+    assert isinstance(products.pack_weight(w), products.PackedWeight) == units
+    plain = w.float()
+    products.dense_linear(port.array(np.ones((9, 96)), "float32"), plain)
+    assert len(called) == 4 and products.pack_weight(plain) is plain, "float32 has one product"
+
+
+def calls_of(monkeypatch, products):
+    """The names of the ways that are called from now on."""
+    called, ways = [], dict(products._WAYS)
+
+    def recorded(name, way):
+        return lambda *a: called.append(name) or way.multiply(*a)
+
+    for name, way in ways.items():
+        fields = {**vars(way), "multiply": recorded(name, way)}
+        monkeypatch.setitem(products._WAYS, name, products.ProductWay(**fields))
+    return called
+
+
+@pytest.mark.port("torch")
+def test_each_number_of_rows_takes_the_way_that_was_chosen_for_it(monkeypatch, port, products):
+    """1 row, 2 to 8, 9 to 45, more: the borders are geometric means of what was measured."""
+    products.use_products("plain", ("vector", "matrix", "tiles", "matrix"))
+    called = calls_of(monkeypatch, products)
+    w = port.array(np.ones((30, 96)), "bfloat16")
+    for rows in (1, 2, 8, 9, 45, 46, 512):
+        products.dense_linear(port.array(np.ones((1, rows, 96)), "bfloat16"), w)
+    assert called == ["vector", "matrix", "matrix", "tiles", "tiles", "matrix", "matrix"]
+    assert products.pack_weight(w) is w, "the layout is the plain one"
+
+
+@pytest.mark.port("torch")
+def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(port, products):
+    products.use_products("plain", ("tiles",) * 4)
+    x, w = port.array(np.ones((8, 512)), "bfloat16"), port.array(np.ones((4096, 512)), "bfloat16")
+    assert port.peak_bytes(lambda: products.dense_linear(x, w)) < 4096 * 512 * 4 / 4
+
+
+# The choice.
+
+
+def test_the_layout_that_computes_the_mix_soonest_is_chosen():
+    assert choice_of(PACKED_WINS, LAYOUTS) == ("packed", ("matrix",) * 4)
+    assert choice_of(PLAIN_WINS, LAYOUTS) == ("plain", ("vector", "matrix", "matrix", "tiles"))
+
+
+def test_without_a_packed_layout_the_plain_one_is_chosen():
+    ways = {name: seconds for name, seconds in PACKED_WINS.items() if name != "onednn"}
+    assert choice_of(ways, dict.fromkeys(ways, "plain"))[0] == "plain"
+
+
+@pytest.mark.port("torch")
+def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port):
+    monkeypatch.setattr(product_choice, "SHAPE", (32, 64))
+    monkeypatch.setattr(product_choice, "BYTES", dict.fromkeys(product_choice.BYTES, 2**14))
+    found = product_choice.measure(port)
+    assert {name: sorted(each) for name, each in found.items()} == {
+        "vector": [1], "matrix": [1, 4, 16, 128], "tiles": [1, 4, 16, 128], "onednn": [1, 4, 16, 128]
+    }  # fmt: skip
+    assert all(seconds > 0 for each in found.values() for seconds in each.values())
+
+
+# The file.
+
+
+@pytest.mark.port("torch")
+def test_a_machine_is_measured_once(monkeypatch, port, cache):
+    calls = counted(monkeypatch, PLAIN_WINS)
+    assert measured_seconds(port) == measured_seconds(port) == PLAIN_WINS
+    assert len(calls) == 1 and len(list(cache.iterdir())) == 1, "a file, and nothing half written"
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "{}", '{"machine": {}}',
+        '{"seconds": {}}', '{"machine": MACHINE, "seconds": {"matrix": {"1": 1}}}',
+        '{"machine": MACHINE, "seconds": {"vector": 1, "matrix": 1, "tiles": 1, "onednn": 1}}',
+        '{"machine": {"processor": "another"}, "seconds": SECONDS}',
+    ],
+)  # fmt: skip
+def test_a_broken_or_a_foreign_file_is_measured_again(monkeypatch, port, cache, text):
+    calls = counted(monkeypatch, PLAIN_WINS)
+    measured_seconds(port)
+    [path] = cache.iterdir()
+    whole = json.loads(path.read_text())
+    text = text.replace("MACHINE", json.dumps(whole["machine"])).replace(
+        "SECONDS", json.dumps(whole["seconds"])
+    )
+    path.write_text(text)
+    assert measured_seconds(port) == PLAIN_WINS and len(calls) == 2
+    assert json.loads(path.read_text()) == whole, "the file is whole again"
+
+
+@pytest.mark.port("torch")
+def test_other_threads_are_another_measurement(monkeypatch, port, cache):
+    calls = counted(monkeypatch, PLAIN_WINS)
+    for threads in (1, 2, 1):
+        monkeypatch.setattr(
+            port.backend_module, "product_machine", lambda threads=threads: {"threads": threads}
+        )
+        measured_seconds(port)
+    assert len(calls) == 2 and len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.port("torch")
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, port, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    calls = counted(monkeypatch, PLAIN_WINS)
+    assert measured_seconds(port) == measured_seconds(port) == PLAIN_WINS and len(calls) == 2
+
+
+# The engine.
+
+CASE = small_model(
+    5, num_attention_heads=4, num_key_value_heads=2, head_dim=8, hidden_size=32, intermediate_size=64
+)
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize(("seconds", "is_packed"), [(PACKED_WINS, True), (PLAIN_WINS, False)])
+def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache, seconds, is_packed):
+    counted(monkeypatch, seconds)
+    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
+    for layer in network.layers:
+        for name in products.MATRICES:
+            setattr(layer, name, getattr(layer, name).bfloat16())
+    choose_products(port, network)
+    found = {
+        isinstance(getattr(layer, name), products.PackedWeight)
+        for layer in network.layers
+        for name in products.MATRICES
+    }
+    assert found == {is_packed}
+    assert not isinstance(network.embedding.weight, products.PackedWeight), "a table is read row by row"
+
+
+@pytest.mark.port("torch")
+def test_answers_are_the_same_by_every_choice(monkeypatch, products, cache):
+    answers = []
+    for seconds in (PACKED_WINS, PLAIN_WINS):
+        monkeypatch.setattr(product_choice, "measured_seconds", lambda port, seconds=seconds: seconds)
+        with LLM(MODELS / "tiny-qwen3", backend="torch", device="cpu", dtype="bfloat16", num_blocks=4) as llm:
+            [output] = llm.chat([{"role": "user", "content": "What is a KV cache?"}], use_tqdm=False)
+        answers.append(output.outputs[0].text)
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize(
+    ("dtype", "wanted", "variable", "count"),
+    [
+        ("bfloat16", None, "measured", 1), ("bfloat16", None, "usual", 0), ("bfloat16", "measured", "usual", 1),
+        ("bfloat16", "usual", "measured", 0), ("float32", "measured", "measured", 0), ("bfloat16", None, "", 1),
+    ],
+)  # fmt: skip
+def test_who_decides(monkeypatch, products, cache, dtype, wanted, variable, count):
+    calls = counted(monkeypatch, PLAIN_WINS)
+    monkeypatch.setenv(product_choice.VARIABLE, variable)
+    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    choose_products(port, port.Qwen3ModelWeek3(random_checkpoint(port, CASE)), wanted)
+    assert len(calls) == count
+
+
+@pytest.mark.port("mlx")
+def test_mlx_has_nothing_to_choose(monkeypatch, cache):
+    calls = counted(monkeypatch, PLAIN_WINS)
+    port = Port("tiny_llm_ref", "mlx", "cpu", "bfloat16")
+    choose_products(port, None)
+    assert port.product_ways() == {} and not calls and not list(cache.glob("products-*"))
+
+
+def test_a_word_that_is_none_of_the_choices_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r'cpu_products is .fast.: give "measured" or "usual"'):
+        EngineOptions(cpu_products="fast")
+    monkeypatch.setenv(product_choice.VARIABLE, "fast")
+    with pytest.raises(ValueError, match=r"TINY_LLM_PRODUCTS is .fast."):
+        choose_products(None, None)
