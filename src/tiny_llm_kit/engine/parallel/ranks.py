@@ -1,5 +1,6 @@
 """The other ranks of an engine, as rank 0 sees them: it announces every step, and notices when one is gone."""
 
+import atexit
 import os
 import subprocess
 import sys
@@ -70,6 +71,8 @@ class Ranks:
         self._can_join = {rank: threading.Event() for rank in self.channels}
         for rank in self.channels:
             threading.Thread(target=self._watch, args=(rank,), daemon=True).start()
+        # Whoever closes no engine leaves the group here: gloo's threads may not outlive the interpreter.
+        atexit.register(self.close)
 
     @property
     def size(self) -> int:
@@ -162,6 +165,7 @@ class Ranks:
 
     def close(self) -> None:
         """Ends the other ranks, and returns when they have ended. Closing twice does nothing."""
+        atexit.unregister(self.close)
         with self._failing:
             self._is_closing = True
         for channel in self.channels.values():
