@@ -13,6 +13,7 @@ from support.close import assert_close
 from support.masks import assert_traces
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps, on_all_ranks, served_by, shards_of, stages_of
+from tiny_llm_kit.course.fakes.lockstep import LockstepGroup
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 
 QWEN = small_model(
@@ -69,6 +70,16 @@ def test_sum_over_ranks_adds_the_bias_once(b, rng, size):
 
 
 @pytest.mark.task("3.7.3")
+def test_sum_over_ranks_keeps_the_type(b):
+    """The next layer multiplies it by weights of this type, and in float32 twice as many bytes would be sent."""
+    part = b.array(np.ones((3, 4), np.float32), "bfloat16")
+    group = LockstepGroup(2, b.backend_module)
+    for found in group.run([lambda rank=rank: b.sum_over_ranks(part, rank) for rank in group.ranks]):
+        assert found.dtype == b.dtype("bfloat16"), f"parts in bfloat16 give {found.dtype}"
+    assert "bfloat16" in group.calls[0], f"parts in bfloat16 were sent as {group.calls[0]}"
+
+
+@pytest.mark.task("3.7.3")
 def test_sum_over_ranks_keeps_the_bias(b):
     """A layer's bias is used in every step: nothing may be written into it."""
     bias, parts = b.array(np.ones(3, np.float32)), np.ones((2, 4, 3), np.float32)
@@ -120,7 +131,10 @@ def test_embedding_when_no_id_is_here(b, rng):
     ids = np.array([[59, 31, 30, 59]])
     found, _ = looked_up(b, table, ids, 2)
     assert_close(
-        same_on_all(found, "a sum"), table[ids], atol=0, idea="rank 0 has none of them and adds zeros"
+        same_on_all(found, "a sum"),
+        table[ids],
+        atol=0,
+        idea="ids of another rank give zeros, and those of this rank, first and last included, its rows",
     )
 
 
@@ -131,6 +145,23 @@ def test_embedding_keeps_the_type_of_its_table(b, rng):
     group = SimpleNamespace(rank=0, size=2, all_reduce=lambda x: x)
     found = b.VocabParallelEmbedding(b.Embedding(20, 4, table), range(20), group)(ids)
     assert found.dtype == b.dtype("bfloat16"), f"a table in bfloat16 gives {found.dtype}"
+
+
+@pytest.mark.task("3.7.4")
+def test_embedding_asks_its_table_for_rows(b, rng):
+    """A quantised table has no rows that could be indexed: it makes them when it is called."""
+    table, ids = rng.standard_normal((20, 5)).astype(np.float32), b.array(np.array([3, 25, 19]))
+    group = SimpleNamespace(rank=0, size=2, all_reduce=lambda x: x)
+
+    class Table:
+        weight = b.array(np.zeros((20, 5), np.float32))  # words, which are no rows
+
+        def __call__(self, ids):
+            return b.Embedding(20, 5, b.array(table))(ids)
+
+    found = b.VocabParallelEmbedding(Table(), range(20), group)(ids)
+    expected = np.stack([table[3], np.zeros(5, np.float32), table[19]])
+    assert_close(b.numpy(found), expected, atol=0, idea="the table itself looks up its rows")
 
 
 @pytest.mark.task("3.7.4")

@@ -286,6 +286,35 @@ def test_a_plan_of_two_calls_is_two_micro_batches(s):
 
 
 @pytest.mark.task("3.7.8")
+def test_a_call_that_was_never_submitted_is_not_in_flight(s):
+    """The first call of a plan of two is refused: its request ends, and the decode of the second call goes on."""
+    pipeline, planned = Pipeline(s, 2, mixed_steps=False, model={"places": 3}), []
+    for size in (2, 3, 18):
+        pipeline.add(size, max_tokens=6)
+    calls_of = pipeline.scheduler.calls
+
+    def calls(plan):
+        found = calls_of(plan)
+        if len(found) == 2 and not planned:
+            planned.extend(found)
+            pipeline.model.refuses = {len(pipeline.model.batches): ConnectionError("a stage is gone")}
+        return found
+
+    pipeline.scheduler.calls = calls
+    with pytest.raises(ConnectionError, match="a stage is gone"):
+        pipeline.finish()
+    chunks, decodes = ([entry.sequence for entry in call] for call in planned)
+    assert [each.error for each in chunks] == ["a stage is gone"] * len(chunks)
+    assert [each.error for each in decodes] == [None] * len(decodes), (
+        "they were not submitted, and have ended"
+    )
+    pipeline.model.refuses = {}
+    pipeline.model.on_the_way.clear()
+    pipeline.finish()
+    assert [each.tokens for each in decodes] == [pipeline.answer_of(each) for each in decodes]
+
+
+@pytest.mark.task("3.7.8")
 def test_a_batch_that_cannot_be_submitted_ends_its_own_requests(s):
     """It is in flight before `submit` is called: what is not remembered cannot be ended, and keeps its blocks."""
     pipeline = Pipeline(s, model={"refuses": {1: ConnectionError("a stage is gone")}}, max_num_seqs=2)

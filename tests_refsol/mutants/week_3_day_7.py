@@ -159,6 +159,34 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.3",
+        "sums in float32",
+        TENSOR,
+        survives="a test of float32 parts",
+        torch=("all_reduce(partial)", "all_reduce(partial.float())"),
+        mlx=("all_reduce(partial)", "all_reduce(partial.astype(mx.float32))"),
+    ),
+    Mutant(
+        "3.7.4",
+        "indexes the rows of the table",
+        TENSOR,
+        survives="a test of a plain table",
+        both=("self.embedding(", "(lambda ids: self.weight[ids])("),
+    ),
+    Mutant(
+        "3.7.8",
+        "remembers all calls of a plan before it submits the first",
+        PIPELINE,
+        survives="a test in which no call of several is refused",
+        serving=(
+            "            for call in self.calls(plan):\n"
+            "                self.in_flight.append(InFlight.of(call, self.now))\n",
+            "            calls = self.calls(plan)\n"
+            "            self.in_flight.extend(InFlight.of(call, self.now) for call in calls)\n"
+            "            for call in calls:\n",
+        ),
+    ),
+    Mutant(
+        "3.7.3",
         "sums a part of the bias over the ranks",
         TENSOR,
         survives="a test of numbers with a tolerance",

@@ -72,7 +72,11 @@ class Meeting:
 
     def __init__(self, size: int):
         self.size = size
-        self.store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+        listener = socket.create_server(("127.0.0.1", 0))  # a store of its own would listen on every address
+        host, port = listener.getsockname()
+        self.store = dist.TCPStore(
+            host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
 
     def environment(self, rank: int) -> dict[str, str]:
         """What another rank's process finds in its environment; `join_launched` reads it."""

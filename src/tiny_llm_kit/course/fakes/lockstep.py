@@ -112,9 +112,9 @@ class LockstepGroup:
         arrays = [call.array for call in calls]
         if calls[0].name == "all_reduce":
             total = sum(arrays[1:], start=arrays[0])
-            return dict.fromkeys(range(self.size), total + 0)  # a copy: a rank may write into its own
+            return dict(enumerate(total + 0 for _ in calls))  # copies: a rank may write into its own
         gathered = self.backend_module.concatenate([array[None] for array in arrays], 0)
-        return dict.fromkeys(range(self.size), gathered + 0)
+        return dict(enumerate(gathered + 0 for _ in calls))
 
 
 class LockstepRank:
