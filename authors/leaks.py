@@ -10,7 +10,7 @@ GIVEN = re.compile(r"#\s*GIVEN: \S")
 
 def leaks(source: str) -> list[str]:
     """One line for each leak in a reference file; empty when the cut is clean."""
-    exercises = find_exercises(source)
+    exercises = find_exercises(source, "<source>")
     return [*_private_helpers(source, exercises), *_names_bound_in_exercises(source, exercises)]
 
 

@@ -10,7 +10,7 @@ from rich.progress import track
 from rich.table import Table
 
 from tiny_llm_kit.course.address import Day, Task, parse_task
-from tiny_llm_kit.course.exercises import functions_of
+from tiny_llm_kit.course.languages import language_of
 from tiny_llm_kit.course.tree import PARTS, REFERENCE, days
 from tiny_llm_kit.repo import BACKENDS, ROOT
 
@@ -60,21 +60,23 @@ class Mutant:
         """The texts to overlay. Raises ValueError when the reference no longer has the text once."""
         old, new = self.edits()[part]
         path = Path(normpath(REFERENCE / PARTS[part] / self.file))
-        before, text, after = _around(path.read_text(encoding="utf-8"), self.inside)
+        before, text, after = _around(path, self.inside)
         if text.count(old) != 1:
             where = f"{self.inside or 'it'} has {old!r} {text.count(old)} times"
             raise ValueError(f"{path.parent.name}/{self.file}: {where}; a mutant needs it once")
         return {path: before + text.replace(old, new) + after}
 
 
-def _around(source: str, qualname: str | None) -> tuple[str, str, str]:
-    """`source` split into the text before, in and after a function."""
+def _around(path: Path, qualname: str | None) -> tuple[str, str, str]:
+    """A file's text before, in and after a function. Raises ValueError when it has no such function."""
+    source = path.read_text(encoding="utf-8")
     if qualname is None:
         return "", source, ""
-    function = functions_of(source)[qualname]
+    span = language_of(path).span_of(source, qualname)
+    if span is None:
+        raise ValueError(f"{path.name} has no function {qualname}")
     lines = source.splitlines(keepends=True)
-    first, last = function.lineno - 1, function.end_lineno
-    return "".join(lines[:first]), "".join(lines[first:last]), "".join(lines[last:])
+    return "".join(lines[: span[0]]), "".join(lines[slice(*span)]), "".join(lines[span[1] :])
 
 
 @dataclass

@@ -48,7 +48,7 @@ def _cut(reference: Path, blank: frozenset[Task]) -> str:
 
     Each file is cut once per set of its tasks, because most runs of the check share most files.
     """
-    return cut(reference.read_text(encoding="utf-8"), lambda task: task in blank)
+    return cut(reference.read_text(encoding="utf-8"), reference, lambda task: task in blank)
 
 
 def _solved_until(tests: DayTests, day: Day, number: int) -> Finding:

@@ -35,7 +35,7 @@ def _not_invertible() -> list[str]:
     return [
         f"{file.relative_to(ROOT)}: solving every task does not give this file back"
         for file, text in texts.items()
-        if fill(cut(text), text) != text
+        if fill(cut(text, file), text, file) != text
     ]
 
 

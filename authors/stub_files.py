@@ -65,7 +65,7 @@ class LearnersWork(Exception):
 def is_committed_stub(path: Path) -> bool:
     """Whether a file is, byte for byte, the stub of the committed reference: then it has not been worked on."""
     reference = _committed(REFERENCE / path.relative_to(LEARNER))
-    return reference is not None and read(path) == cut(reference)
+    return reference is not None and read(path) == cut(reference, path)
 
 
 def _committed(path: Path) -> str | None:

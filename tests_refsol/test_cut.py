@@ -8,6 +8,7 @@ from authors.leaks import leaks
 from tiny_llm_kit.course.cut import blank_exercises, cut, fill
 from tiny_llm_kit.course.exercises import MarkerError, find_exercises
 
+FILE = "file.py"
 SOURCE = '''\
 """A file. # TASK 9.9.9: in a string is no marker."""
 import math
@@ -33,7 +34,7 @@ class Two:
 
 def test_the_exercise_is_one_line_with_its_address_and_all_else_stays():
     assert (
-        cut(SOURCE)
+        cut(SOURCE, FILE)
         == '''\
 """A file. # TASK 9.9.9: in a string is no marker."""
 import math
@@ -57,13 +58,13 @@ class Two:
 
 
 def test_filling_gives_the_reference_back_byte_for_byte():
-    assert fill(cut(SOURCE), SOURCE) == SOURCE
+    assert fill(cut(SOURCE, FILE), SOURCE, FILE) == SOURCE
 
 
 def test_only_the_wanted_tasks_are_cut_and_filled():
-    half = cut(SOURCE, lambda task: task.number == 3)
-    assert [exercise.qualname for exercise in blank_exercises(half, SOURCE)] == ["one"]
-    assert fill(cut(SOURCE), SOURCE, lambda task: task.number == 4) == half
+    half = cut(SOURCE, FILE, lambda task: task.number == 3)
+    assert [exercise.qualname for exercise in blank_exercises(half, SOURCE, FILE)] == ["one"]
+    assert fill(cut(SOURCE, FILE), SOURCE, FILE, lambda task: task.number == 4) == half
 
 
 @given(
@@ -80,9 +81,9 @@ def test_any_body_can_be_cut_and_filled(body):
         + "".join(body)
         + "    return a\n\n\nx = 1\n"
     )
-    stub = cut(source)
+    stub = cut(source, FILE)
     assert "b = a" not in stub and "return a" not in stub and stub.endswith("\n\n\nx = 1\n")
-    assert fill(stub, source) == source
+    assert fill(stub, source, FILE) == source
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_any_body_can_be_cut_and_filled(body):
 )
 def test_a_marker_that_does_not_fit_is_named_with_its_line(source, message):
     with pytest.raises(MarkerError, match=message):
-        find_exercises(source, "file.py")
+        find_exercises(source, FILE)
 
 
 def test_a_helper_that_only_exercises_use_leaks():

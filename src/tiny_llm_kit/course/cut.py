@@ -1,13 +1,18 @@
-"""Cuts stubs from the reference, and fills them again. Text in, text out; never touches a file."""
+"""Cuts stubs from the reference, and fills them again. Text in, text out; never touches a file.
+
+The name of the file says which language a text is in.
+"""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from .address import Task
-from .exercises import END, Exercise, find_exercises
+from .exercises import Exercise
+from .languages import find_exercises
 
 
-def cut(reference: str, blank: Callable[[Task], bool] = lambda task: True, file: str = "<source>") -> str:
-    """`reference` with the exercises of every task for which `blank` is true replaced by their one raising line."""
+def cut(reference: str, file: str | Path, blank: Callable[[Task], bool] = lambda task: True) -> str:
+    """`reference` with the exercises of every task for which `blank` is true replaced by their one blank line."""
     lines = reference.splitlines(keepends=True)
     for exercise in reversed(find_exercises(reference, file)):
         if blank(exercise.task):
@@ -15,32 +20,35 @@ def cut(reference: str, blank: Callable[[Task], bool] = lambda task: True, file:
     return "".join(lines)
 
 
-def fill(text: str, reference: str, wanted: Callable[[Task], bool] = lambda task: True) -> str:
+def fill(
+    text: str, reference: str, file: str | Path, wanted: Callable[[Task], bool] = lambda task: True
+) -> str:
     """`text` with its blank exercises of the wanted tasks filled from `reference`; everything else stays as it is."""
     solved = reference.splitlines(keepends=True)
     lines = text.splitlines(keepends=True)
-    for exercise in find_exercises(reference):
+    for exercise in find_exercises(reference, file):
         at = _blank_line(lines, exercise)
         if at is not None and wanted(exercise.task):
             lines[at : at + 1] = solved[exercise.start - 1 : exercise.end]
     return "".join(lines)
 
 
-def blank_exercises(text: str, reference: str) -> list[Exercise]:
-    """The exercises of `reference` in which `text` has nothing but the raising line."""
-    return [exercise for exercise in find_exercises(reference) if is_blank(text, exercise)]
+def blank_exercises(text: str, reference: str, file: str | Path) -> list[Exercise]:
+    """The exercises of `reference` in which `text` has nothing but the blank line."""
+    return [exercise for exercise in find_exercises(reference, file) if is_blank(text, exercise)]
 
 
 def is_blank(text: str, exercise: Exercise) -> bool:
-    """Whether `text` has nothing in an exercise of its reference but the raising line."""
+    """Whether `text` has nothing in an exercise of its reference but the blank line."""
     return _blank_line(text.splitlines(keepends=True), exercise) is not None
 
 
 def _blank_line(lines: list[str], exercise: Exercise) -> int | None:
-    """Index of the exercise's raising line if it stands alone: below its comment, with no code after it."""
-    for at, line in enumerate(lines):
-        if line.strip() == exercise.blank_line.strip() and lines[at - 1].lstrip().startswith("#"):
+    """Index of the exercise's blank line if it stands alone: below its comment, with no code after it."""
+    for at in exercise.places_of_blank(lines):
+        is_below_comment = lines[at - 1].lstrip().startswith(exercise.comment)
+        if lines[at].strip() == exercise.blank_line.strip() and is_below_comment:
             behind = next((other for other in lines[at + 1 :] if other.strip()), "")
-            if behind.strip() == END or not behind.startswith(exercise.indent):
+            if behind.strip() == exercise.closing or not behind.startswith(exercise.indent):
                 return at
     return None

@@ -1,4 +1,4 @@
-"""Finds the exercises of the course in a source file: the lines below a `# TASK w.d.t: …` comment.
+"""Finds the exercises of the course in a Python file: the lines below a `# TASK w.d.t: …` comment.
 
 An exercise starts after the comment block and ends at `# END TASK` or with the function. Functions and strings are
 found with `ast`, so that neither a string nor a decorator can confuse the cut; `tokenize` takes as long as the rest.
@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import ClassVar
 
 from .address import Task
 
@@ -38,12 +39,27 @@ class Exercise:
     end: int
     indent: str
 
+    comment: ClassVar[str] = "#"
+    closing: ClassVar[str] = END
+
     @property
     def blank_line(self) -> str:
         return f'{self.indent}raise NotImplementedError("{self.task.label(self.qualname)}")\n'
 
+    def places_of_blank(self, lines: list[str]) -> range:
+        """Indices of the lines of a learner's file that may be the blank line: any, since it names its function."""
+        return range(len(lines))
 
-def find_exercises(source: str, file: str = "<source>") -> list[Exercise]:
+    def has_function(self, text: str) -> bool:
+        """Whether a learner's file still has the function.
+
+        The text need not parse as Python.
+        """
+        name = self.qualname.rpartition(".")[2]
+        return re.search(rf"^\s*(async )?def {name}\b", text, re.MULTILINE) is not None
+
+
+def find_exercises(source: str, file: str) -> list[Exercise]:
     """The exercises of a reference file, top to bottom. Raises MarkerError for a marker that does not fit."""
     # A text without anything like a marker needs no parser: `course status` reads every file of the reference.
     return list(_find(source, file)) if ALMOST.search(source) else []
@@ -93,6 +109,19 @@ def functions_of(source: str) -> dict[str, Function]:
 
     walk(_tree(source), "")
     return found
+
+
+def span_of(source: str, qualname: str) -> tuple[int, int] | None:
+    """Indices of a function's first line and of the line after it, decorators and trailing comments included.
+
+    Raises:
+        SyntaxError: the text cannot be read as Python.
+    """
+    function = functions_of(source).get(qualname)
+    if function is None:
+        return None
+    first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+    return first - 1, _last_line(function, " " * function.body[0].col_offset, source.splitlines())
 
 
 def _comments(source: str, lines: list[str]):

@@ -1,6 +1,5 @@
 """A learner's operations on a day: `status`, `skip` (fill from the reference), `reset` (make it blank)."""
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 from ..repo import ROOT
 from .address import Task
 from .cut import fill, is_blank
-from .exercises import Exercise, end_of, functions_of
+from .exercises import Exercise
+from .languages import language_of
 from .progress import is_green, is_unknown
 from .stubs import keep, read, stub_of, write
 from .tree import exercises_of_part, learner_file
@@ -44,7 +44,7 @@ def states(parts: Iterable[str]) -> list[State]:
 
 def _status(part: str, task: Task, exercises: list[tuple[Path, Exercise]]) -> str:
     texts = [(_text(file), exercise) for file, exercise in exercises]
-    if any(is_blank(text, exercise) or not _has_function(text, exercise) for text, exercise in texts):
+    if any(is_blank(text, exercise) or not exercise.has_function(text) for text, exercise in texts):
         return "blank"
     if is_green(part, task):
         return "green"
@@ -58,15 +58,6 @@ def _text(reference: Path) -> str:
     return text if text.strip() else stub_of(reference)
 
 
-def _has_function(text: str, exercise: Exercise) -> bool:
-    """Whether the text still has a function of that name.
-
-    The text need not parse as Python.
-    """
-    name = exercise.qualname.rpartition(".")[2]
-    return re.search(rf"^\s*(async )?def {name}\b", text, re.MULTILINE) is not None
-
-
 def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[tuple[Path, str]]:
     """The learner's file and the name of every function of these tasks that is no longer in it."""
     exercises = [
@@ -78,7 +69,7 @@ def missing_functions(parts: Iterable[str], wanted: Callable[[Task], bool]) -> l
     found = [
         (learner_file(f), exercise.qualname)
         for f, exercise in exercises
-        if not _has_function(_text(f), exercise)
+        if not exercise.has_function(_text(f))
     ]
     return list(dict.fromkeys(found))
 
@@ -87,7 +78,7 @@ def skip(parts: Iterable[str], wanted: Callable[[Task], bool]) -> list[Path]:
     """Fill the blank exercises of the wanted tasks from the reference; an exercise with work in it is left alone."""
     written = []
     for file in _files(parts, wanted):
-        filled = fill(_text(file), read(file), wanted)
+        filled = fill(_text(file), read(file), file, wanted)
         if filled != _text(file):
             write(learner_file(file), filled)
             written.append(learner_file(file))
@@ -133,19 +124,15 @@ def _blanked(text: str, stub: str, exercises: list[Exercise], path: Path) -> str
 
 
 def _span(text: str, qualname: str, path: Path) -> tuple[int, int]:
-    """First and last line of a function, decorators and trailing comments of its body included."""
+    """Indices of a function's first line and of the line after it."""
     where = path.relative_to(ROOT)
     try:
-        function = functions_of(text).get(qualname)
+        span = language_of(path).span_of(text, qualname)
     except SyntaxError as error:
         raise LookupError(f"{where}, line {error.lineno}: {error.msg}; {RENEW}") from None
-    if function is None:
+    if span is None:
         raise LookupError(f"{where}: no function {qualname} to put back; {RENEW}")
-    lines = text.splitlines()
-    end = end_of(function)
-    while end < len(lines) and lines[end].startswith(" " * function.body[0].col_offset + "#"):
-        end += 1
-    return min([function.lineno, *(d.lineno for d in function.decorator_list)]) - 1, end
+    return span
 
 
 def _exercises(file: Path, parts: Iterable[str]) -> list[Exercise]:

@@ -12,7 +12,7 @@ from .tree import LEARNER, REFERENCE
 
 def stub_of(reference: Path) -> str:
     """The stub that the learner starts from: the reference with every exercise blank."""
-    return cut(read(reference), file=str(reference.relative_to(REFERENCE.parent)))
+    return cut(read(reference), reference.relative_to(REFERENCE.parent))
 
 
 def write(path: Path, text: str) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ..repo import SOURCES, TESTS
 from .address import Day, Task
-from .exercises import Exercise, find_exercises
+from .exercises import Exercise
+from .languages import find_exercises
 
 REFERENCE = SOURCES / "tiny_llm_ref"
 LEARNER = SOURCES / "tiny_llm"
@@ -23,7 +24,7 @@ def learner_file(reference: Path) -> Path:
 
 @cache
 def exercises_of(reference: Path) -> tuple[Exercise, ...]:
-    return tuple(find_exercises(reference.read_text(encoding="utf-8"), str(reference.relative_to(SOURCES))))
+    return tuple(find_exercises(reference.read_text(encoding="utf-8"), reference.relative_to(SOURCES)))
 
 
 def exercises_of_part(part: str) -> list[tuple[Path, Exercise]]:
