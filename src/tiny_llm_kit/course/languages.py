@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import exercises
+from . import cpp_exercises, exercises
 from .exercises import Exercise
 
 
@@ -21,7 +21,8 @@ class Language:
     span_of: Callable[[str, str], tuple[int, int] | None]
 
 
-LANGUAGES = {".py": Language(exercises.find_exercises, exercises.span_of)}
+CPP = Language(cpp_exercises.find_exercises, cpp_exercises.span_of)
+LANGUAGES = {".py": Language(exercises.find_exercises, exercises.span_of), ".cpp": CPP, ".h": CPP}
 
 
 def language_of(file: str | Path) -> Language:
