@@ -1,4 +1,4 @@
-"""Finds parts of a solution that a stub would show, and names that it would leave undefined."""
+"""Finds parts of a Python solution that a stub would show, and names that it would leave undefined."""
 
 import ast
 import re

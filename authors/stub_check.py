@@ -8,8 +8,11 @@ from tiny_llm_kit.course.exercises import MarkerError
 from tiny_llm_kit.course.tree import LEARNER, reference_files
 from tiny_llm_kit.repo import ROOT
 
+from .cpp_leaks import cpp_leaks
 from .leaks import leaks
 from .stub_files import stale_stubs
+
+LEAKS = {".py": leaks, ".cpp": cpp_leaks, ".h": cpp_leaks}
 
 
 def problems_of_stubs() -> list[str]:
@@ -25,7 +28,7 @@ def _leaks() -> list[str]:
     return [
         f"{file.relative_to(ROOT)}: {line}"
         for file in reference_files()
-        for line in leaks(file.read_text(encoding="utf-8"))
+        for line in LEAKS[file.suffix](file.read_text(encoding="utf-8"))
     ]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from authors.cpp_leaks import cpp_leaks
 from tiny_llm_kit.course.address import Task, task_of_label
 from tiny_llm_kit.course.cpp_exercises import find_exercises, functions_of, span_of
 from tiny_llm_kit.course.cut import blank_exercises, cut, fill, is_blank
@@ -190,3 +191,30 @@ def test_a_function_that_is_not_closed_is_no_blank_and_not_gone():
     assert span_of(mine, "multiply_line") is None
     assert not is_blank(mine, first) and first.has_function(mine)
     assert not first.has_function(STUB.replace("multiply_line", "multiply_row"))
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "static inline int trick(int x) { return x; }",
+        "template <int N>\nint trick(int x) {\n  return x;\n}",
+        "static const int trick[2] = {1, 2};",
+        "constexpr int trick = 2;",
+        "#define trick 2",
+        "struct trick {\n  int x;\n};",
+        "using trick = int;",
+    ],
+)
+def test_a_helper_that_only_exercises_use_leaks(trick):
+    user = body(TASK, "  return trick;", END)
+    assert cpp_leaks(f"{trick}\n{user}") == [
+        "line 1: only exercises use trick: mark it, or write `// GIVEN: reason`"
+    ]
+    assert cpp_leaks(f"// GIVEN: shared with the next day\n{trick}\n{user}") == []
+    assert cpp_leaks(f"{trick}\n{user}\nstatic int y = trick;\n") == []
+    assert cpp_leaks(f"{trick}\n{user.replace('return trick', 'return 0')}// trick\n") == []
+
+
+def test_a_helper_that_is_an_exercise_itself_leaks_nothing():
+    helper = body(TASK, "  return a;", END).replace("int f", "static int trick")
+    assert cpp_leaks(helper + body(TASK, "  return trick(a);", END)) == []
