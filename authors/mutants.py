@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tiny_llm_kit.course.address import Day, Task, parse_task
 from tiny_llm_kit.course.languages import language_of
-from tiny_llm_kit.course.tree import PARTS, REFERENCE, days
+from tiny_llm_kit.course.tree import PARTS, REFERENCE, days, parts_of
 from tiny_llm_kit.repo import BACKENDS, ROOT
 
 from .in_process import DayTests, with_day_tests
@@ -28,12 +28,12 @@ class Mutant:
     Args:
         task: the task whose tests must kill it, for example "1.1.3".
         idea: the wrong idea in a few words.
-        file: the file of the backend package, or of `serving`, that holds it: "attention.py", or "../x.py" for one
-            that both ports share.
+        file: the file that holds it, in the folder of its part: "attention.py", or "../x.py" for one that both ports
+            share.
         survives: a plausible weaker test that it would pass; a mutant that no test could miss is a strawman.
         both: (old, new) when the same edit serves both ports; `old` occurs exactly once.
         mlx, torch: (old, new) for one port.
-        serving: (old, new) in the policy, which both ports share: judged once.
+        serving, native: (old, new) in the policy or in the kernels, which both ports share: judged once.
         inside: the function to look in, for example "RoPE.__call__"; the whole file when None.
     """
 
@@ -45,6 +45,7 @@ class Mutant:
     mlx: Edit | None = None
     torch: Edit | None = None
     serving: Edit | None = None
+    native: Edit | None = None
     inside: str | None = None
 
     @property
@@ -52,8 +53,9 @@ class Mutant:
         return parse_task(self.task)
 
     def edits(self) -> dict[str, Edit]:
-        """The edit per part: "mlx", "torch" or "serving"."""
-        edits = {"mlx": self.mlx or self.both, "torch": self.torch or self.both, "serving": self.serving}
+        """The edit per part."""
+        edits = {"mlx": self.mlx or self.both, "torch": self.torch or self.both}
+        edits |= {"serving": self.serving, "native": self.native}
         return {part: edit for part, edit in edits.items() if edit}
 
     def mutate(self, part: str) -> dict:
@@ -124,7 +126,7 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
     """Run every mutant with a progress bar; print killed/total per day and part, and each survivor."""
     chosen = [only] if only else days()
-    parts = [*backends, "serving"]
+    parts = parts_of(backends)
     work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]
     verdicts = with_day_tests(
         chosen,

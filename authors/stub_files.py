@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tiny_llm_kit.course.cut import cut
 from tiny_llm_kit.course.stubs import keep, stub_of, write
-from tiny_llm_kit.course.tree import LEARNER, REFERENCE, learner_file, reference_files
+from tiny_llm_kit.course.tree import LEARNER, REFERENCE, learner_file, reference_files, source_files
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.repo import read_source as read
 
@@ -17,7 +17,7 @@ def wanted_stubs() -> dict[Path, str]:
 def stale_stubs() -> list[Path]:
     """Files of `src/tiny_llm` that differ from the generated text, or that the reference does not have."""
     wanted = wanted_stubs()
-    present = set(LEARNER.rglob("*.py"))
+    present = set(source_files(LEARNER))
     changed = [path for path, text in wanted.items() if path not in present or read(path) != text]
     return sorted([*changed, *(present - wanted.keys())])
 

@@ -26,7 +26,7 @@ def command_modules() -> dict[str, str]:
 
 
 def read_source(path: Path) -> str:
-    """The text of a Python file, its lines ending in "\\n". A byte order mark is not part of it.
+    """The text of a source file, its lines ending in "\\n". A byte order mark is not part of it.
 
     Raises:
         SystemExit: with one line that names the file and the line, when it is not UTF-8 text.

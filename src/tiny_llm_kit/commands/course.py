@@ -13,7 +13,7 @@ from ..course.capabilities import learner_port, ports_of, set_learner_port
 from ..course.hints import hints
 from ..course.learner import missing_functions, reset, skip, states
 from ..course.pages import pages_of
-from ..course.tree import tasks
+from ..course.tree import parts_of, tasks
 from ..engine.arguments import whole_number
 from ..engine.port import installed_backends
 from ..repo import BACKENDS, ROOT
@@ -26,8 +26,8 @@ COLOURS = {"blank": "yellow", "filled": "cyan", "unknown": "magenta", "green": "
 
 
 def parts(choice: str | None) -> list[str]:
-    """The parts that a command works on: the learner's port, or the requested one, and the shared policy."""
-    return [*ports_of(choice or learner_port()), "serving"]
+    """The parts that a command works on: the learner's port, or the requested one, and what all ports share."""
+    return parts_of(ports_of(choice or learner_port()))
 
 
 def status(options: argparse.Namespace) -> None:

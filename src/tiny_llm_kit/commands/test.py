@@ -6,6 +6,7 @@ from ..course.address import Day
 from ..course.capabilities import learner_port, ports_of
 from ..course.grading.run import files_of, parse, parser, run, selected_days
 from ..course.learner import states
+from ..course.tree import parts_of
 from ..engine.arguments import whole_number
 from ..terminal import command, fail
 
@@ -14,8 +15,7 @@ LIMIT = 60  # seconds per test, several times what the slowest one takes on two 
 
 def started(backends: list[str]) -> list[Day]:
     """The days in which the learner has filled at least one task."""
-    parts = [*backends, "serving"]
-    return sorted({state.task.of_day for state in states(parts) if state.status != "blank"})
+    return sorted({state.task.of_day for state in states(parts_of(backends)) if state.status != "blank"})
 
 
 @command

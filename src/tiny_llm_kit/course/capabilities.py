@@ -248,7 +248,7 @@ def ends_at_a_blank(needs: Day, unused: Collection[Day] = ()) -> Iterator[None]:
 
 
 def _part_of(blank: NotImplementedError) -> str | None:
-    """ "mlx", "torch" or "serving": the part of the solution whose file raised."""
+    """The part of the solution whose file raised."""
     folder = Path(traceback.extract_tb(blank.__traceback__)[-1].filename).parent.name
     return {name: part for part, name in PARTS.items()}.get(folder)
 

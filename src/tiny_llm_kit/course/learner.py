@@ -30,7 +30,7 @@ class State:
 
 
 def states(parts: Iterable[str]) -> list[State]:
-    """Every task of these parts ("mlx", "torch", "serving"), in the order of the course."""
+    """Every task of these parts, in the order of the course."""
     found = []
     for part in parts:
         exercises = exercises_of_part(part)
@@ -94,7 +94,7 @@ def reset(
         whole_files: renew the whole files that hold these tasks, whatever their content.
 
     Raises:
-        LookupError: a file cannot be read as Python, or a function is no longer where the stub has it.
+        LookupError: a Python file cannot be parsed, or a function is no longer where the stub has it.
     """
     changed = {}
     for file in _files(parts, wanted):

@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from ..repo import PRIVATE, SOURCES
+from ..repo import PRIVATE
 from .address import Task
+from .tree import LEARNER, PARTS, source_files
 
 RESULTS = PRIVATE / "results.json"
 UNKNOWN = "unknown"
@@ -14,7 +15,7 @@ UNKNOWN = "unknown"
 def record_results(
     outcomes: Mapping[tuple[str, Task], bool], not_run: Iterable[tuple[str, Task]] = ()
 ) -> None:
-    """Keep, per port (or "serving") and task, whether its tests passed, and the fingerprint of that port's files.
+    """Keep, per part and task, whether its tests passed, and the fingerprint of that part's files.
 
     Args:
         outcomes: whether all tests that ran have passed.
@@ -26,30 +27,30 @@ def record_results(
     if not outcomes:
         return
     known = _read()
-    for (port, task), passed in outcomes.items():
-        known[f"{port} {task}"] = fingerprint(port) if passed else None
-    for port, task in not_run:
-        if known.get(f"{port} {task}") != fingerprint(port):  # else it has passed on these very files
-            known[f"{port} {task}"] = UNKNOWN
+    for (part, task), passed in outcomes.items():
+        known[f"{part} {task}"] = fingerprint(part) if passed else None
+    for part, task in not_run:
+        if known.get(f"{part} {task}") != fingerprint(part):  # else it has passed on these very files
+            known[f"{part} {task}"] = UNKNOWN
     PRIVATE.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
-def is_green(port: str, task: Task) -> bool:
+def is_green(part: str, task: Task) -> bool:
     """Whether the task's tests passed on the files as they are now."""
-    return _read().get(f"{port} {task}") == fingerprint(port)
+    return _read().get(f"{part} {task}") == fingerprint(part)
 
 
-def is_unknown(port: str, task: Task) -> bool:
+def is_unknown(part: str, task: Task) -> bool:
     """Whether the last run that should have tested the task ended before."""
-    return _read().get(f"{port} {task}") == UNKNOWN
+    return _read().get(f"{part} {task}") == UNKNOWN
 
 
-def fingerprint(port: str) -> str:
-    """A fingerprint of the learner's package of this port."""
-    folder = SOURCES / "tiny_llm" / ("serving" if port == "serving" else f"{port}_backend")
+def fingerprint(part: str) -> str:
+    """A fingerprint of the learner's package of this part."""
+    folder = LEARNER / PARTS[part]
     digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
+    for file in source_files(folder):
         digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 

@@ -1,21 +1,32 @@
 """The files of the course, and the tasks and days that the reference defines."""
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from ..repo import SOURCES, TESTS
+from ..repo import BACKENDS, SOURCES, TESTS
 from .address import Day, Task
 from .exercises import Exercise
-from .languages import find_exercises
+from .languages import LANGUAGES, find_exercises
 
 REFERENCE = SOURCES / "tiny_llm_ref"
 LEARNER = SOURCES / "tiny_llm"
-PARTS = {"mlx": "mlx_backend", "torch": "torch_backend", "serving": "serving"}
+PARTS = {"mlx": "mlx_backend", "torch": "torch_backend", "serving": "serving", "native": "native"}
+
+
+def parts_of(ports: Iterable[str]) -> list[str]:
+    """Some ports, and the parts that all ports share as far as they have exercises: they are graded with any port."""
+    return [*ports, *(part for part in PARTS if part not in BACKENDS and exercises_of_part(part))]
+
+
+def source_files(folder: Path) -> list[Path]:
+    """The files below a folder whose language the course knows; none if there is no folder."""
+    return sorted(file for file in folder.rglob("*.*") if file.suffix in LANGUAGES)
 
 
 def reference_files(part: str | None = None) -> list[Path]:
-    """The Python files of the reference: all, or those of one part (a port or "serving")."""
-    return sorted((REFERENCE / PARTS[part] if part else REFERENCE).rglob("*.py"))
+    """The files of the reference: all, or those of one part."""
+    return source_files(REFERENCE / PARTS[part] if part else REFERENCE)
 
 
 def learner_file(reference: Path) -> Path:

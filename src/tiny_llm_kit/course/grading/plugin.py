@@ -18,7 +18,7 @@ from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ...engine.profiling.product_choice import MEASURED, USUAL, VARIABLE
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
-from ..tree import tasks_of_part
+from ..tree import parts_of, tasks_of_part
 from .items import port_of, task_of
 from .order import StopAtFirstTask, in_order_of_tasks
 from .time_limit import TimeLimit
@@ -118,7 +118,7 @@ class Grader:
         self.blanks: Counter[str] = Counter()
         self.skipped: list[str] = []
         self.untested: list[tuple[str, str]] = []
-        self.of_serving = tasks_of_part("serving")
+        self.shared = {task: part for part in parts_of([]) for task in tasks_of_part(part)}
         self.not_kept: OSError | None = None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -161,13 +161,12 @@ class Grader:
         return report
 
     def _grades(self, item: pytest.Item) -> tuple[str, str] | None:
-        """The port and the task that a test grades; a report carries them as text from one process to another."""
+        """The part and the task that a test grades; a report carries them as text from one process to another."""
         task = task_of(item)
         if task is None:
             return None
-        # A task of the policy is judged as a whole, also by its tests that run a port's model.
-        port = "serving" if task in self.of_serving else port_of(item) or "serving"
-        return port, str(task)
+        # A task that all ports share is judged as a whole, also by its tests that run a port's model.
+        return self.shared.get(task) or port_of(item) or "serving", str(task)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record a result from its report, which is all that other processes (pytest-xdist) send."""
