@@ -45,7 +45,7 @@ class Overlay(MetaPathFinder):
         """Show `texts`, by absolute path, instead of these files, and the other files as they are."""
         files = {file for file in {*texts, *self.texts} if texts.get(file) != self.texts.get(file)}
         self.texts = texts
-        self._forget({_module(file) for file in files})
+        self._forget({name for file in files for name in self._modules_with(file)})
 
     def find_spec(self, fullname: str, path=None, target=None):
         """The module of a text, or of a file that no text replaces."""
@@ -55,7 +55,7 @@ class Overlay(MetaPathFinder):
         for file, packages in ((base / "__init__.py", [str(base)]), (base.with_suffix(".py"), None)):
             text = self._text(file)
             if text is not None:
-                loader = _TextLoader(fullname, str(file), text)
+                loader = _TextLoader(fullname, str(file), text, self)
                 return spec_from_file_location(
                     fullname, file, loader=loader, submodule_search_locations=packages
                 )
@@ -65,6 +65,13 @@ class Overlay(MetaPathFinder):
         if file in self.texts:
             return self.texts[file]
         return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def _modules_with(self, file: Path) -> set[str]:
+        """The modules that hold a file's text: its own, or for a file of data any module of its package."""
+        if file.suffix == ".py":
+            return {_module(file)}
+        package = _module(file.parent / "__init__.py")
+        return {name for name in self._loaded() if f"{name}.".startswith(f"{package}.")}
 
     def _has(self, name: str) -> bool:
         return name == self.package or name.startswith(f"{self.package}.")
@@ -84,14 +91,20 @@ class Overlay(MetaPathFinder):
 
 
 class _TextLoader(SourceFileLoader):
-    """Loads the module at `path` from `text`; nothing is read from or cached on the disk."""
+    """Loads the module at `path` from `text`; nothing of it is read from or cached on the disk."""
 
-    def __init__(self, name: str, path: str, text: str):
+    def __init__(self, name: str, path: str, text: str, overlay: Overlay):
         super().__init__(name, path)
         self.text = text
+        self.overlay = overlay
 
     def get_code(self, fullname: str):
         return _compiled(self.text, self.path)
+
+    def get_data(self, path: str) -> bytes:
+        """A file of the package for `pkgutil.get_data`: the text that is put over it, or what is on the disk."""
+        text = self.overlay.texts.get(Path(path))
+        return super().get_data(path) if text is None else text.encode()
 
     def exec_module(self, module: ModuleType) -> None:
         """Give a package that is loaded again the modules in it that are not, then execute its text."""
