@@ -72,7 +72,11 @@ def test_kit_imports_no_solution_and_arrays_only_in_its_backends(path):
 @pytest.mark.parametrize("path", [*python_files("tiny_llm"), *python_files("tiny_llm_ref")], ids=name)
 def test_a_solution_imports_its_own_array_library_alone(path):
     part = path.parent.name
-    allowed = {"mlx_backend": {"mlx"}, "torch_backend": {"torch", "habana_frameworks"}}.get(part, set())
+    allowed = {
+        "mlx_backend": {"mlx"},
+        "torch_backend": {"torch", "habana_frameworks"},
+        "native": {"numpy"},
+    }.get(part, set())
     outside = imports(path) - set(sys.stdlib_module_names) - allowed
     if path.parent.parent == SOURCES and path.name == "__init__.py":
         outside -= {"tiny_llm_kit"}  # see the next test
