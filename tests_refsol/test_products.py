@@ -3,19 +3,25 @@
 import importlib
 import json
 import os
+from types import NoneType
 
 import numpy as np
 import pytest
 
+from support.packed import PackedServing
+from support.ranks import logits_of_two_steps
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling import product_choice
 from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
+from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.repo import MODELS
 
-LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "packed"}
+pytestmark = pytest.mark.tool("c++")  # one of the ways is a kernel in C++
+
+LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "packed", "native": "native"}
 # Invented seconds, in units of the matrix at one row.
 SLOW = {1: 1.0, 4: 1.0, 16: 1.0, 128: 4.0}
 PACKED_WINS = {
@@ -23,12 +29,15 @@ PACKED_WINS = {
     "matrix": SLOW,
     "tiles": dict.fromkeys(SLOW, 9.0),
     "onednn": {**SLOW, 1: 0.5},
+    "native": SLOW,
 }
+NATIVE_WINS = {**PACKED_WINS, "native": {**SLOW, 1: 0.25}}
 PLAIN_WINS = {
     "vector": {1: 0.4},
     "matrix": {**SLOW, 128: 9.0},
     "tiles": {1: 3.0, 4: 2.0, 16: 1.5, 128: 2.0},
     "onednn": SLOW,
+    "native": SLOW,
 }
 
 
@@ -151,7 +160,8 @@ def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port):
     monkeypatch.setattr(product_choice, "BYTES", dict.fromkeys(product_choice.BYTES, 2**14))
     found = product_choice.measure(port)
     assert {name: sorted(each) for name, each in found.items()} == {
-        "vector": [1], "matrix": [1, 4, 16, 128], "tiles": [1, 4, 16, 128], "onednn": [1, 4, 16, 128]
+        "vector": [1], "matrix": [1, 4, 16, 128], "tiles": [1, 4, 16, 128], "onednn": [1, 4, 16, 128],
+        "native": [1, 4, 16, 128],
     }  # fmt: skip
     assert all(seconds > 0 for each in found.values() for seconds in each.values())
 
@@ -234,14 +244,63 @@ def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache
 
 
 @pytest.mark.port("torch")
+@pytest.mark.parametrize("tied", [True, False])
+def test_native_weights_compute_the_same(port, products, rng, tied):
+    """Chunks, whole prompts and decodes in place, the table and the head; no matrix is held twice."""
+    case = small_model(3, tie_word_embeddings=tied, head_dim=16)
+    weights = {name: array.bfloat16() for name, array in random_checkpoint(port, case).weights.items()}
+    checkpoint = Checkpoint(case.config, weights)
+    plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
+    products.use_products("native", ("matrix",) * 4)
+    products.pack_layers(native)
+    held = [getattr(layer, name) for layer in native.layers for name in products.MATRICES]
+    assert {type(each) for each in [*held, native.embedding.weight]} == {products.NativeMatrix}
+    assert isinstance(native.w_lm_head, NoneType if tied else products.NativeMatrix)
+    assert native.packed_mask is not plain.packed_mask, "decodes are gathered"
+    prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
+    expected, found = (
+        logits_of_two_steps(PackedServing(port, port.serving, model), prompts) for model in (plain, native)
+    )
+    assert found.keys() == expected.keys()
+    for place, logits in expected.items():
+        np.testing.assert_allclose(found[place], logits, atol=0.05 * np.abs(logits).max())
+
+
+@pytest.mark.port("torch")
+def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products):
+    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention="device")
+    usual = network.packed_mask
+    products.use_products("native", ("matrix",) * 4)
+    products.pack_layers(network)
+    assert network.packed_mask is usual, "heads of 8 numbers are no whole line"
+
+
+@pytest.mark.port("torch")
+def test_without_a_compiler_there_are_the_other_ways(monkeypatch, port, products):
+    monkeypatch.setenv("TINY_LLM_NATIVE", "0")
+    forget()
+    try:
+        assert "native" not in port.product_ways() and "matrix" in port.product_ways()
+    finally:
+        forget()
+
+
+def forget():
+    """Lets the next question ask for the kernel again."""
+    kernel = importlib.import_module("tiny_llm_ref.native.product")
+    kernel.works.cache_clear()
+    kernel._kernel.cache_clear()
+
+
+@pytest.mark.port("torch")
 def test_answers_are_the_same_by_every_choice(monkeypatch, products, cache):
     answers = []
-    for seconds in (PACKED_WINS, PLAIN_WINS):
+    for seconds in (PACKED_WINS, PLAIN_WINS, NATIVE_WINS):
         monkeypatch.setattr(product_choice, "measured_seconds", lambda port, seconds=seconds: seconds)
         with LLM(MODELS / "tiny-qwen3", backend="torch", device="cpu", dtype="bfloat16", num_blocks=4) as llm:
             [output] = llm.chat([{"role": "user", "content": "What is a KV cache?"}], use_tqdm=False)
         answers.append(output.outputs[0].text)
-    assert answers[0] == answers[1]
+    assert len(set(answers)) == 1, answers
 
 
 @pytest.mark.port("torch")

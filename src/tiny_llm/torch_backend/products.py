@@ -7,19 +7,25 @@ says which to use (`use_products`). Until then the processor's flags decide.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
+from ..native import product
 from .basics import linear
+from .cpu_attention import step_reads
+from .embedding import Embedding
+from .kernels import choose_kernels
+from .native import NativeMatrix, PackedEmbedding
+from .native_attention import computes
 from .window_mask import WindowedLayer
 
 MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
 ROWS = (1, 4, 16, 128)  # at which the ways are compared
-PLAIN, PACKED = "plain", "packed"  # layouts of a weight
+PLAIN, PACKED, NATIVE = "plain", "packed", "native"  # layouts of a weight
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ def dense_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = N
     Args:
         w: a matrix, or what `pack_weight` has made of it.
     """
+    if isinstance(w, NativeMatrix):
+        return w(x, bias)
     if isinstance(w, PackedWeight):
         return torch.ops.tiny_llm.packed_linear(x, w.packed, bias)
     if w.dtype != torch.bfloat16 or w.device.type != "cpu":
@@ -108,11 +116,11 @@ def _pack(w: torch.Tensor) -> PackedWeight:
     return PackedWeight(torch.ops.mkldnn._reorder_linear_weight(w.contiguous(), PACKED_ROWS))
 
 
-def pack_weight(w: torch.Tensor) -> torch.Tensor | PackedWeight:
+def pack_weight(w: torch.Tensor) -> torch.Tensor | PackedWeight | NativeMatrix:
     """The matrix (O, I) in the chosen layout, for `dense_linear`; `w` itself unless it is bf16 on a CPU."""
     if w.dtype != torch.bfloat16 or w.device.type != "cpu":
         return w
-    return _pack(w) if _choice().layout == PACKED else w
+    return {PLAIN: lambda w: w, PACKED: _pack, NATIVE: NativeMatrix.of}[_choice().layout](w)
 
 
 def pack_layers(model: Any) -> None:
@@ -121,6 +129,17 @@ def pack_layers(model: Any) -> None:
         layer = layer.layer if isinstance(layer, WindowedLayer) else layer
         for name in MATRICES:
             setattr(layer, name, _packed(getattr(layer, name)))
+    if _choice().layout == NATIVE:
+        _use_kernels(model)
+
+
+def _use_kernels(model: Any) -> None:
+    """The other kernels of Day 4.1: its layout can be looked up row by row, so the table and the head have it too."""
+    if isinstance(model.embedding, Embedding):
+        model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
+    model.w_lm_head = _packed(model.w_lm_head)
+    if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
+        model.packed_mask = partial(step_reads, in_place=True)
 
 
 def _packed(w: Any) -> Any:
@@ -152,12 +171,14 @@ _WAYS = {
     "matrix": ProductWay(PLAIN, lambda w: w, linear),
     "tiles": ProductWay(PLAIN, lambda w: w, _by_tiles),
     "onednn": ProductWay(PACKED, _pack, dense_linear),
+    "native": ProductWay(NATIVE, NativeMatrix.of, dense_linear),
 }
 
 
 def product_ways() -> dict[str, ProductWay]:
     """The ways that this build of torch has on this processor, by name."""
-    return {name: way for name, way in _WAYS.items() if way.layout == PLAIN or _has_onednn()}
+    has = {PLAIN: lambda: True, PACKED: _has_onednn, NATIVE: product.works}
+    return {name: way for name, way in _WAYS.items() if has[way.layout]()}
 
 
 def _has_onednn() -> bool:

@@ -12,6 +12,7 @@ import torch
 from ..serving.blocks.past_reads import PastReads
 from ..serving.buckets.packed_inputs import PackedInputs
 from . import hpu
+from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,28 @@ class StepReads:
 
     chunks: list[ChunkReads]
     decodes: list[DecodeReads]
+    runs: DecodeRuns | None = None  # of the decodes that the kernel of Day 4.1 computes
 
 
-def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) -> StepReads:
-    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`."""
-    past = _past_slots(inputs.chunks, page_size)
-    past |= _past_slots(inputs.decodes if window is None else inputs.window_decodes, page_size)
+def step_reads(
+    inputs: PackedInputs, page_size: int, window: int | None = None, *, in_place: bool = False
+) -> StepReads:
+    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`.
+
+    Args:
+        in_place: whether the kernel of Day 4.1 computes the decodes.
+    """
+    past, runs = _past_slots(inputs.chunks, page_size), {}
+    decodes = inputs.decodes if window is None else inputs.window_decodes
+    if in_place:
+        runs = past_runs(decodes, page_size)
+    else:
+        past |= _past_slots(decodes, page_size)
     chunks, texts, start = [], {}, 0
     for size in torch.unique_consecutive(inputs.segments, return_counts=True)[1].tolist():
         rows, start = slice(start, start + size), start + size
+        if rows.start in runs:
+            continue
         slots = past.get(rows.start)
         if slots is not None:
             slots = torch.cat([slots, inputs.slots[rows]])
@@ -67,7 +81,7 @@ def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
         else:
             mask = _own_mask(inputs.positions[rows], 0 if slots is None else len(slots) - size, window)
             chunks.append(ChunkReads(rows, slots, mask))
-    return StepReads(chunks, _decode_reads(texts))
+    return StepReads(chunks, _decode_reads(texts), decode_runs(runs, inputs.slots))
 
 
 def _past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor]:
@@ -194,6 +208,10 @@ def attend_packed(
     for group in reads.decodes:
         found = decodes(query[group.rows], key_pages, value_pages, group.slots, group.mask, factor)
         heads.index_copy_(0, group.rows, found)
+    if reads.runs is not None:
+        mine = query.index_select(0, reads.runs.rows)
+        found = attend_runs(mine, key_pages, value_pages, reads.runs, factor)
+        heads.index_copy_(0, reads.runs.rows, found)
     return heads
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 ROWS, WIDTH = 256, 1024  # a prefill of 256 tokens through one square weight
 SECONDS = 0.3
@@ -40,8 +41,18 @@ def answer(backend: str) -> dict:
     if backend == "mlx":
         return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
     errors = port.hpu.self_check() if port.hpu.available() else []
-    products = product_choice.report(Port("ref", backend, "cpu", "bfloat16"))
+    products = f"{product_choice.report(Port('ref', backend, 'cpu', 'bfloat16'))}; {kernels_in_words()}"
     return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}, "products": products}
+
+
+def kernels_in_words() -> str:
+    """Whether the kernels in C++ run on this machine, and why not."""
+    library = import_module("tiny_llm_ref.native.library")
+    try:
+        library.library("product.cpp")
+        return f"kernels in C++ by {library.compiler()}"
+    except library.NativeError as error:
+        return f"no kernels in C++: {error}"
 
 
 def speed(port) -> float:

@@ -138,8 +138,10 @@ class Grader:
             items[:] = [item for item in items if task_of(item) in wanted]
 
     def _set_aside_what_needs_more(self, items: list[pytest.Item]) -> None:
-        """Deselect and list tests that are long, or need a device or port that is missing."""
-        present = {"device": cache(devices), "port": cache(lambda: set(installed_backends()))}
+        """Deselect and list tests that are long, or need a device, a port or a tool that is missing."""
+        present = {
+            "device": cache(devices), "port": cache(lambda: set(installed_backends())), "tool": cache(tools)
+        }  # fmt: skip
         needs = [(item, _missing(item, present) or self._too_long(item)) for item in items]
         self.untested = [(item.nodeid, missing) for item, missing in needs if missing]
         if self.untested:
@@ -241,10 +243,20 @@ def _where(missing: str) -> str:
     return "in this run" if missing == "--long" else "on this machine"
 
 
-def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
-    """The missing device or port that a test needs.
+def tools() -> set[str]:
+    """The tools of this machine that some tests need: a C++ compiler."""
+    library = import_module("tiny_llm_ref.native.library")
+    try:
+        library.compiler()
+        return {"c++"}
+    except library.NativeError:
+        return set()
 
-    Devices that no test needs are not probed.
+
+def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
+    """The missing device, port or tool that a test needs.
+
+    What no test needs is not looked for.
     """
     needed = [(kind, mark.args[0]) for kind in present for mark in item.iter_markers(kind)]
     return next((name for kind, name in needed if name not in present[kind]()), None)

@@ -1,0 +1,109 @@
+"""Products with 4- and 8-bit matrices by `quantized_product.cpp`: packing, checks and the call. Given."""
+
+import ctypes
+from functools import cache
+
+import numpy as np
+
+from .arrays import NativeArray, of_numpy, require
+from .blank import check_task
+from .library import library
+
+LINE = 16  # outputs of a block
+TASKS = {3: "multiply_group"}
+COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
+
+
+def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers in lines, as `quantized_product.cpp` reads them.
+
+    Args:
+        numbers: (O, I), uint8, below 2^bits; I is a multiple of 8.
+        bits: 4 or 8.
+
+    Returns:
+        (O / 16, I / C, 16, 4), uint8, with C = 8 for 4 bits and C = 4 for 8; O is rounded up, and zeros fill the rest.
+    """
+    numbers = np.pad(numbers, ((0, -len(numbers) % LINE), (0, 0)))
+    lines = numbers.reshape(-1, LINE, numbers.shape[1] // COLUMNS[bits], COLUMNS[bits]).transpose(0, 2, 1, 3)
+    if bits == 4:
+        lines = lines[..., :4] | lines[..., 4:] << 4
+    return np.ascontiguousarray(lines)
+
+
+def numbers_of(words: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers in words of 32 bits: (O, W) to (O, W · 32 / bits), uint8."""
+    pairs = words.view(np.uint8)
+    if bits == 8:
+        return pairs
+    return np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(len(words), -1)
+
+
+def pack_constants(scales: np.ndarray, biases: np.ndarray) -> np.ndarray:
+    """Scales and biases in lines.
+
+    Args:
+        scales, biases: (O, G) for G groups, float32, or bf16 as uint16.
+
+    Returns:
+        (O / 16, G, 2, 16), O rounded up; zeros fill the rest.
+    """
+    both = np.stack([scales, biases], axis=-1)
+    both = np.pad(both, ((0, -len(both) % LINE), (0, 0), (0, 0)))
+    return np.ascontiguousarray(both.reshape(-1, LINE, *both.shape[1:]).transpose(0, 2, 3, 1))
+
+
+def multiply(
+    x: NativeArray,
+    w: NativeArray,
+    constants: NativeArray,
+    bias: NativeArray | None,
+    y: NativeArray,
+    group_size: int,
+    bits: int,
+    threads: int = 1,
+) -> None:
+    """Writes x @ Wᵀ + bias to y, with x rounded to bytes: each group of a row has its largest number as 127.
+
+    Args:
+        x: (R, I), bf16 or float32.
+        w: from `pack`.
+        constants: from `pack_constants`, bf16 or float32.
+        bias: (O,), float32; None adds nothing.
+        y: (R, O), in x's type.
+        group_size: numbers that share a scale: 32, 64 or 128.
+        bits: 4 or 8.
+        threads: that share the outputs.
+
+    Raises:
+        ValueError: a shape, a type or a number is wrong.
+        NativeError: there is no such kernel on this machine.
+        NotImplementedError: a task of Day 4.1 is blank.
+    """
+    if bits not in COLUMNS or group_size not in (32, 64, 128):
+        raise ValueError(f"{bits} bits in groups of {group_size}: choose 4 or 8 bits, and 32, 64 or 128")
+    rows, columns = x.shape
+    outputs = y.shape[1]
+    blocks, groups = -(-outputs // LINE), columns // group_size
+    require("x", x, (rows, groups * group_size), "bfloat16", "float32")
+    require("w", w, (blocks, columns // COLUMNS[bits], LINE, 4), "uint8")
+    require("constants", constants, (blocks, groups, 2, LINE), "bfloat16", "float32")
+    require("y", y, (rows, outputs), x.dtype)
+    if bias is not None:
+        require("bias", bias, (outputs,), "float32")
+    rounded, sums = (
+        of_numpy(np.empty((rows, columns), np.int8)),
+        of_numpy(np.empty((2, rows, groups), np.float32)),
+    )
+    addresses = x.address, w.address, constants.address, None if bias is None else bias.address, y.address
+    work = rounded.address, sums.address, sums.address + 4 * rows * groups
+    are_bf16 = x.dtype == "bfloat16", constants.dtype == "bfloat16"
+    numbers = rows, outputs, columns, group_size, bits, *are_bf16, threads
+    check_task(_kernel()(*addresses, *work, *numbers), TASKS)
+
+
+@cache
+def _kernel():
+    kernel = library("quantized_product.cpp").multiply_quantized
+    kernel.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 5
+    return kernel

@@ -1,0 +1,103 @@
+"""The kernels of Day 4.1 with torch's arrays on a CPU. Given."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..native import product
+from ..native.arrays import NativeArray
+
+NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}
+
+
+def native_array(array: torch.Tensor) -> NativeArray:
+    """An array of torch as a kernel sees it; its numbers follow each other in memory."""
+    return NativeArray(array.data_ptr(), tuple(array.shape), NAMES[array.dtype], array)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMatrix:
+    """A matrix (O, I) in bf16 or float32, packed in lines.
+
+    Args:
+        lines: (O / 16, I / C, 16, C), see `product.pack`.
+        shape: (O, I).
+    """
+
+    lines: torch.Tensor
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, w: torch.Tensor) -> "NativeMatrix":
+        """Packs a matrix on the CPU."""
+        numbers = w.contiguous().view(torch.uint16) if w.dtype == torch.bfloat16 else w.contiguous()
+        lines = torch.from_numpy(product.pack(numbers.numpy()))
+        return cls(lines.view(w.dtype), (w.shape[0], w.shape[1]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lines.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.lines.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.lines.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Some rows of the matrix: (...) integers to (..., I)."""
+        lines = self.lines[ids // product.LINE, :, ids % product.LINE]
+        return lines.flatten(-2)[..., : self.shape[1]]
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
+        if torch.compiler.is_compiling():
+            return _LINEAR(x, self.lines, bias, self.shape[0])
+        return _linear(x, self.lines, bias, self.shape[0])
+
+
+class PackedEmbedding:
+    """`Embedding` for a table that is packed for products: rows are looked up in it, so there is no second copy.
+
+    Args:
+        weight: a packed (V, E) matrix.
+    """
+
+    def __init__(self, weight: NativeMatrix):
+        self.weight = weight
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """See `Embedding`: (...) ids to (..., E) rows."""
+        return self.weight.rows(ids)
+
+    def as_linear(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Embedding`: (..., E) to (..., V) logits, in x's type."""
+        return self.weight(x)
+
+
+def _linear(x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    y = rows.new_empty(rows.shape[0], outputs)
+    of_bias = None if bias is None else native_array(bias.float())
+    product.multiply(
+        native_array(rows), native_array(lines), of_bias, native_array(y), torch.get_num_threads()
+    )
+    return y.view(*x.shape[:-1], outputs)
+
+
+# To a compiler, an operator of our own. Its name carries the package: a learner's kernel is never the reference's.
+PACKAGE = __name__.partition(".")[0]
+_library = torch.library.Library(PACKAGE, "FRAGMENT")
+if not hasattr(getattr(torch.ops, PACKAGE), "native_linear"):
+    _library.define("native_linear(Tensor x, Tensor lines, Tensor? bias, int outputs) -> Tensor")
+    _library.impl("native_linear", _linear, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"{PACKAGE}::native_linear", lib=_library)
+    def _shape_of_linear(x: torch.Tensor, lines: torch.Tensor, bias: Any, outputs: int) -> torch.Tensor:
+        return x.new_empty(*x.shape[:-1], outputs)
+
+
+_LINEAR = getattr(torch.ops, PACKAGE).native_linear.default

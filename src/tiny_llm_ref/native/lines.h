@@ -1,0 +1,269 @@
+// A line: 16 numbers, as many as one AVX-512 register holds, or two of AVX2, or four of any other processor.
+// Kernels are written in lines; what a processor has instructions of its own for is chosen here, and nowhere else.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifdef __AVX512F__
+constexpr int WIDTH = 16;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+constexpr int LINE = 16;
+constexpr int PARTS = LINE / WIDTH;
+
+// Vectors of GCC and Clang: + and * work on all numbers at once, on every processor.
+typedef float Floats __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t Words __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
+
+// A vector at any address, of whatever type is there. Through memcpy, GCC would keep lines in memory.
+template <typename Vector, typename Number>
+static inline Vector vector_at(const Number* from) {
+  typedef Vector Anywhere __attribute__((aligned(1), may_alias));
+  return *reinterpret_cast<const Anywhere*>(from);
+}
+
+// Day 4.1: a blank task returns its number, and every function passes on the one that it meets.
+static inline int blank(int task, int other) { return task > other ? task : other; }
+
+struct Line {
+  Floats part[PARTS];
+};
+
+struct IntLine {
+  Ints part[PARTS];
+};
+
+static inline Line line_of(float number) {
+  Line line;
+  for (int i = 0; i < PARTS; i++) line.part[i] = Floats{} + number;
+  return line;
+}
+
+static inline IntLine no_ints() { return IntLine{}; }
+
+static inline Line load(const float* from) {
+  Line line;
+  for (int i = 0; i < PARTS; i++) line.part[i] = vector_at<Floats>(from + i * WIDTH);
+  return line;
+}
+
+// 16 bf16 numbers: the upper halves of floats.
+static inline Line load(const uint16_t* from) {
+  Line line;
+  for (int i = 0; i < PARTS; i++)
+    line.part[i] = (Floats)(__builtin_convertvector(vector_at<Halves>(from + i * WIDTH), Words) << 16);
+  return line;
+}
+
+static inline float float_of(float number) { return number; }
+
+static inline float float_of(uint16_t bf16) {
+  uint32_t word = uint32_t(bf16) << 16;
+  float number;
+  memcpy(&number, &word, sizeof number);
+  return number;
+}
+
+// The nearest bf16, of two equally near ones the even; what is not a number stays none.
+static inline uint16_t bf16_of(float number) {
+  uint32_t word;
+  memcpy(&word, &number, sizeof word);
+  if (number != number) return uint16_t(word >> 16 | 64);
+  return uint16_t((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+// The first `count` numbers of a line.
+static inline void store(float* to, const Line& line, int count) { memcpy(to, &line, sizeof(float) * count); }
+
+static inline void store(uint16_t* to, const Line& line, int count) {
+  float numbers[LINE];
+  memcpy(numbers, &line, sizeof numbers);
+  uint16_t halves[LINE];
+  for (int i = 0; i < LINE; i++) halves[i] = bf16_of(numbers[i]);
+  memcpy(to, halves, sizeof(uint16_t) * count);
+}
+
+static inline Line multiply_add(const Line& a, const Line& b, Line sum) {
+  for (int i = 0; i < PARTS; i++) sum.part[i] += a.part[i] * b.part[i];
+  return sum;
+}
+
+static inline Line times(const Line& a, const Line& b) {
+  Line out;
+  for (int i = 0; i < PARTS; i++) out.part[i] = a.part[i] * b.part[i];
+  return out;
+}
+
+static inline Line add(Line a, const Line& b) {
+  for (int i = 0; i < PARTS; i++) a.part[i] += b.part[i];
+  return a;
+}
+
+static inline IntLine add(IntLine a, const IntLine& b) {
+  for (int i = 0; i < PARTS; i++) a.part[i] = (Ints)((Words)a.part[i] + (Words)b.part[i]);  // those of a NaN may overflow
+  return a;
+}
+
+static inline Line magnitudes(Line line) {
+  for (int i = 0; i < PARTS; i++) line.part[i] = (Floats)((Words)line.part[i] & 0x7fffffffu);
+  return line;
+}
+
+static inline Line larger(Line a, const Line& b) {
+  for (int i = 0; i < PARTS; i++) a.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+  return a;
+}
+
+static inline float largest_of(const Line& line) {
+  float largest = line.part[0][0];
+  for (int i = 0; i < LINE; i++) {
+    const float one = line.part[i / WIDTH][i % WIDTH];
+    largest = one > largest ? one : largest;
+  }
+  return largest;
+}
+
+// Halves added to halves: in order, each addition would wait for the one before.
+static inline float sum_of(const Line& line) {
+  float sums[LINE];
+  memcpy(sums, &line, sizeof sums);
+  for (int half = LINE / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) sums[i] += sums[i + half];
+  return sums[0];
+}
+
+static inline int32_t sum_of(const IntLine& line) {
+  uint32_t sum = 0;
+  for (int i = 0; i < LINE; i++) sum += uint32_t(line.part[i / WIDTH][i % WIDTH]);
+  return int32_t(sum);
+}
+
+// The nearest integers of numbers whose magnitude is below 2^22. A float near 1.5 · 2^23 has no digits after the point.
+static inline IntLine nearest_ints(const Line& line) {
+  const float shift = 12582912.0f;
+  IntLine ints;
+  for (int i = 0; i < PARTS; i++) ints.part[i] = (Ints)(line.part[i] + shift) - (Ints)(Floats{} + shift);
+  return ints;
+}
+
+// 2^x of numbers that are 0 or less; below -126 it is 0. The series of e^(f ln 2) up to f^6 is exact to a float's last bit.
+static inline Line powers_of_two(const Line& line) {
+  const float series[] = {1.540353e-4f, 1.333356e-3f, 9.618129e-3f, 5.550411e-2f, 2.402265e-1f, 6.931472e-1f, 1.0f};
+  Line powers;
+  for (int i = 0; i < PARTS; i++) {
+    const Floats x = line.part[i] > -126.0f ? line.part[i] : Floats{} - 126.0f;
+    const Floats shifted = x + 12582912.0f, rest = x - (shifted - 12582912.0f);
+    Floats power = Floats{} + series[0];
+    for (int k = 1; k < 7; k++) power = power * rest + series[k];
+    const Ints exponent = ((Ints)shifted - (Ints)(Floats{} + 12582912.0f)) << 23;
+    const Floats scaled = (Floats)((Ints)power + exponent);
+    powers.part[i] = line.part[i] > -126.0f ? scaled : Floats{};
+  }
+  return powers;
+}
+
+static inline void store_bytes(int8_t* to, const IntLine& line) {
+  typedef int8_t Some __attribute__((vector_size(WIDTH)));
+  for (int i = 0; i < PARTS; i++) {
+    const Some bytes = __builtin_convertvector(line.part[i], Some);
+    memcpy(to + i * WIDTH, &bytes, WIDTH);
+  }
+}
+
+static inline Line floats_of(const IntLine& ints) {
+  Line line;
+  for (int i = 0; i < PARTS; i++) line.part[i] = __builtin_convertvector(ints.part[i], Floats);
+  return line;
+}
+
+// Writes the outputs of block b, with their bias if there is one; the last block may have fewer than 16.
+template <typename Number>
+static inline void store_outputs(Number* to, Line sum, const float* bias, int64_t b, int64_t outputs) {
+  const int count = int(outputs - b * LINE < LINE ? outputs - b * LINE : LINE);
+  if (bias != nullptr) {
+    float some[LINE] = {};
+    memcpy(some, bias + b * LINE, sizeof(float) * count);
+    sum = add(sum, load(some));
+  }
+  store(to, sum, count);
+}
+
+// 64 bytes of a packed matrix: what 16 outputs multiply some columns by.
+struct Bytes {
+  Words part[PARTS];
+};
+
+static inline Bytes bytes_at(const void* from) {
+  Bytes bytes;
+  for (int i = 0; i < PARTS; i++) bytes.part[i] = vector_at<Words>((const char*)from + i * 4 * WIDTH);
+  return bytes;
+}
+
+// Two bf16 columns of a row of x as one word.
+static inline uint32_t pair_at(const uint16_t* x) {
+  uint32_t pair;
+  memcpy(&pair, x, sizeof pair);
+  return pair;
+}
+
+// sum += two bf16 columns of 16 outputs times the same two columns of a row.
+static inline Line dot_pairs(const Bytes& w, uint32_t pair, Line sum) {
+#ifdef __AVX512BF16__
+  sum.part[0] = (Floats)_mm512_dpbf16_ps((__m512)sum.part[0], (__m512bh)w.part[0], (__m512bh)_mm512_set1_epi32(pair));
+#else
+  const float first = float_of(uint16_t(pair)), second = float_of(uint16_t(pair >> 16));
+  for (int i = 0; i < PARTS; i++) {
+    sum.part[i] += (Floats)(w.part[i] << 16) * first;
+    sum.part[i] += (Floats)(w.part[i] & 0xffff0000u) * second;
+  }
+#endif
+  return sum;
+}
+
+// The lower and the upper four bits of every byte.
+static inline Bytes low_nibbles(Bytes bytes) {
+  for (int i = 0; i < PARTS; i++) bytes.part[i] &= 0x0f0f0f0fu;
+  return bytes;
+}
+
+static inline Bytes high_nibbles(Bytes bytes) {
+  for (int i = 0; i < PARTS; i++) bytes.part[i] = bytes.part[i] >> 4 & 0x0f0f0f0fu;
+  return bytes;
+}
+
+// sum += four columns of 16 outputs (unsigned bytes) times the same four columns of a row (signed bytes).
+// SMALL says that the unsigned bytes are below 128: AVX2 adds products of two pairs in 16 bits.
+template <bool SMALL>
+static inline IntLine dot_fours(const Bytes& w, const int8_t* four, IntLine sum) {
+  int32_t word;
+  memcpy(&word, four, sizeof word);
+#if defined(__AVX512VNNI__)
+  sum.part[0] = (Ints)_mm512_dpbusd_epi32((__m512i)sum.part[0], (__m512i)w.part[0], _mm512_set1_epi32(word));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i signs = _mm256_set1_epi32(word), ones = _mm256_set1_epi16(1);
+  for (int i = 0; i < PARTS; i++) {
+    const __m256i bytes = (__m256i)w.part[i];
+    if constexpr (SMALL) {
+      sum.part[i] += (Ints)_mm256_madd_epi16(_mm256_maddubs_epi16(bytes, signs), ones);
+    } else {  // 255 · 127 · 2 does not fit into 16 bits: even and odd columns apart, each in 16 bits
+      const __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(bytes, 8);
+      const __m256i a = _mm256_srai_epi16(_mm256_slli_epi16(signs, 8), 8), b = _mm256_srai_epi16(signs, 8);
+      sum.part[i] += (Ints)_mm256_madd_epi16(even, a) + (Ints)_mm256_madd_epi16(odd, b);
+    }
+  }
+#else
+  for (int i = 0; i < PARTS; i++)
+    for (int k = 0; k < 4; k++) sum.part[i] += (Ints)(w.part[i] >> (8 * k) & 255) * int32_t(four[k]);
+#endif
+  return sum;
+}

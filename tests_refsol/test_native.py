@@ -1,0 +1,299 @@
+"""The kernels in C++: each against NumPy on every path of instructions, and the library that holds them."""
+
+import ctypes
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.repo import SOURCES
+from tiny_llm_ref.native import decode_attention, library, product, quantized_product
+from tiny_llm_ref.native.arrays import of_numpy
+
+pytestmark = pytest.mark.tool("c++")
+
+FOLDER = SOURCES / "tiny_llm_ref" / "native"
+X86 = platform.machine() in ("x86_64", "AMD64")
+# What the kernels choose by the instructions: all of this machine's, AVX2 at most, and the loops for any processor.
+PATHS = ("", "-mno-avx512f", "-mno-avx") if X86 else ("",)
+KERNELS = (product, quantized_product, decode_attention)
+
+
+@pytest.fixture(params=PATHS, ids=lambda flags: flags or "native")
+def path(request, monkeypatch):
+    """Kernels compiled for some instructions."""
+    with compiled_for(monkeypatch, library.FLAGS, request.param):
+        yield request.param
+
+
+class compiled_for:
+    """Kernels are loaded anew with an environment variable, and again afterwards."""
+
+    def __init__(self, monkeypatch, name, value):
+        monkeypatch.setenv(name, value)
+
+    def __enter__(self):
+        forget()
+
+    def __exit__(self, *error):
+        forget()
+
+
+def forget():
+    for module in KERNELS:
+        module._kernel.cache_clear()
+
+
+def bf16(array):
+    """float32 to bf16 as uint16, and what these numbers are."""
+    halves = ((np.asarray(array, np.float32).view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+    return halves, widened(halves)
+
+
+def widened(halves):
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+SHAPES = [(1, 16, 2), (1, 17, 3), (2, 64, 7), (5, 70, 33), (13, 300, 96), (7, 64, 1)]
+
+
+def given(array, dtype):
+    """An array in this type for a kernel, and its numbers in float64."""
+    if dtype == "bfloat16":
+        halves, numbers = bf16(array)
+        return halves, numbers.astype(np.float64)
+    return np.asarray(array, np.float32), np.asarray(array, np.float32).astype(np.float64)
+
+
+def numbers_of(array):
+    return widened(array) if array.dtype == np.uint16 else array
+
+
+# Products.
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(1, 16, 2), (1, 17, 3), (2, 64, 7), (5, 70, 33), (13, 300, 96), (7, 64, 1), (0, 8, 8)]
+)
+def test_a_product_is_numpys(path, rng, shape, dtype, biased):
+    """Tiles and what is left over of rows, outputs and columns."""
+    R, O, I = shape
+    x, wide_x = given(rng.normal(size=(R, I)), dtype)
+    w, wide_w = given(rng.normal(size=(O, I)), dtype)
+    bias = rng.normal(size=O).astype(np.float32) if biased else None
+    y = np.full((R, O), 7, x.dtype)
+    arrays = of_numpy(x, dtype), of_numpy(product.pack(w), dtype)
+    product.multiply(*arrays, None if bias is None else of_numpy(bias), of_numpy(y, dtype), threads=2)
+    expected = wide_x @ wide_w.T + (0 if bias is None else bias)
+    tolerance = {"rtol": 2**-8, "atol": 1e-4} if dtype == "bfloat16" else {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(numbers_of(y), expected, **tolerance)
+
+
+def test_an_output_is_rounded_to_the_nearest_bf16(path):
+    """Halfway between two numbers, to the even one; what is not a number stays none."""
+    exact = np.array([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), np.inf, np.nan, 3.4e38], np.float32)
+    y = np.zeros((1, len(exact)), np.uint16)
+    nothing = np.zeros((1, 2), np.uint16)
+    w = of_numpy(product.pack(np.zeros((len(exact), 2), np.uint16)), "bfloat16")
+    product.multiply(of_numpy(nothing, "bfloat16"), w, of_numpy(exact), of_numpy(y, "bfloat16"))
+    np.testing.assert_array_equal(widened(y)[0], [1, 1 + 2**-6, -1, np.inf, np.nan, np.inf])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_quantized_product_is_numpys_of_the_rounded_rows(path, rng, bits, group_size, dtype):
+    """Of all numbers there are: 8 bits times 127 twice does not fit into 16 bits, which AVX2 adds in."""
+    for R, O in ((1, 5), (9, 37)):
+        I = 2 * group_size
+        plain, numbers = rng.normal(size=(R, I)), rng.integers(0, 2**bits, size=(O, I)).astype(np.uint8)
+        plain[0], numbers[0] = 1, 2**bits - 1
+        x, wide_x = given(plain, dtype)
+        scales, wide_scales = given(rng.random((O, 2)), dtype)
+        biases, wide_biases = given(-(2 ** (bits - 1)) * rng.random((O, 2)), dtype)
+        y = np.zeros((R, O), x.dtype)
+        constants = quantized_product.pack_constants(scales, biases)
+        arrays = (
+            of_numpy(x, dtype),
+            of_numpy(quantized_product.pack(numbers, bits)),
+            of_numpy(constants, dtype),
+        )
+        quantized_product.multiply(*arrays, None, of_numpy(y, dtype), group_size, bits, threads=2)
+        matrix = numbers.reshape(O, 2, -1) * wide_scales[..., None] + wide_biases[..., None]
+        groups = wide_x.reshape(R, 2, -1).astype(np.float32)
+        largest = np.abs(groups).max(-1, keepdims=True)
+        rounded = (np.rint(groups * (np.float32(127) / largest)) * (largest / 127)).reshape(R, I)
+        expected = rounded @ matrix.reshape(O, I).T
+        found = numbers_of(y)
+        # A number halfway between two bytes may become either: some processors multiply and add with one rounding.
+        assert np.linalg.norm(found - expected) < 5e-3 * np.linalg.norm(expected)
+        np.testing.assert_allclose(found[0], expected[0], rtol=2**-7, atol=1e-3)
+
+
+def test_a_quantized_product_hides_no_nan(path):
+    x = np.ones((2, 64), np.float32)
+    x[1, 40] = np.nan
+    w = of_numpy(quantized_product.pack(np.ones((16, 64), np.uint8), 4))
+    constants = of_numpy(
+        quantized_product.pack_constants(np.ones((16, 2), np.float32), np.zeros((16, 2), np.float32))
+    )
+    y = np.zeros((2, 16), np.float32)
+    quantized_product.multiply(of_numpy(x), w, constants, None, of_numpy(y), 32, 4)
+    assert np.isnan(y[1]).all() and np.allclose(y[0], 64)
+
+
+def test_numbers_of_words_are_those_of_day_2_2(rng):
+    for bits in (4, 8):
+        numbers = rng.integers(0, 2**bits, size=(3, 64)).astype(np.uint32)
+        shifts = np.arange(0, 32, bits, dtype=np.uint32)
+        words = (numbers.reshape(3, -1, 32 // bits) << shifts).sum(-1).astype(np.uint32)
+        np.testing.assert_array_equal(quantized_product.numbers_of(words, bits), numbers)
+
+
+# Attention.
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(6, 2, 32), (4, 4, 16), (7, 1, 80), (16, 1, 256)])
+def test_attention_of_decodes_is_numpys(path, rng, heads, kv_heads, size, dtype):
+    """Runs of 1, 16, 17 and more tokens, of one request and of several, in any order of slots."""
+    slots, starts, counts, runs = 200, [5, 100, 40, 150, 3], [1, 33, 17, 16, 40], [0, 1, 3, 5]
+    query, wide_query = given(3 * rng.normal(size=(3, heads, size)), dtype)
+    keys, wide_keys = given(rng.normal(size=(slots, kv_heads, size)), dtype)
+    values, wide_values = given(rng.normal(size=(slots, kv_heads, size)), dtype)
+    out, scale = np.zeros_like(query), size**-0.5
+    arrays = [of_numpy(array, dtype) for array in (query, keys, values, out)]
+    lists = [of_numpy(np.array(numbers, np.int64)) for numbers in (starts, counts, runs)]
+    decode_attention.attend(*arrays, *lists, scale, threads=2)
+    for row in range(3):
+        listed = range(runs[row], runs[row + 1])
+        seen = np.concatenate([np.arange(starts[run], starts[run] + counts[run]) for run in listed])
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            scores = wide_keys[seen, kv_head] @ wide_query[row, head] * scale
+            weights = np.exp(scores - scores.max())
+            expected = weights / weights.sum() @ wide_values[seen, kv_head]
+            atol = 0.02 if dtype == "bfloat16" else 1e-5
+            np.testing.assert_allclose(numbers_of(out[row, head]), expected, atol=atol)
+
+
+# What is wrong is an error before the call.
+
+
+def test_wrong_arguments_are_refused():
+    x, y = (of_numpy(np.zeros(shape, np.float32)) for shape in ((2, 8), (2, 16)))
+    w = of_numpy(product.pack(np.zeros((16, 8), np.float32)))
+    with pytest.raises(
+        ValueError, match=r"w is \(1, 8, 16, 1\) float32, and must be \(1, 6, 16, 1\) float32"
+    ):
+        product.multiply(of_numpy(np.zeros((2, 6), np.float32)), w, None, y)
+    with pytest.raises(ValueError, match=r"x is .* float64"):
+        product.multiply(of_numpy(np.zeros((2, 8))), w, None, y)
+    with pytest.raises(ValueError, match=r"bias is \(15,\) float32, and must be \(16,\) float32"):
+        product.multiply(x, w, of_numpy(np.zeros(15, np.float32)), y)
+    with pytest.raises(ValueError, match="must be contiguous"):
+        of_numpy(np.zeros((4, 4))[:, 1:])
+    with pytest.raises(ValueError, match="5 bits in groups of 64"):
+        quantized_product.multiply(x, w, w, None, y, 64, 5)
+    query = of_numpy(np.zeros((1, 3, 24), np.float32))
+    with pytest.raises(ValueError, match="3 heads of 24 numbers over 1 heads of keys"):
+        decode_attention.attend(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, query, x, x, x, 1.0)
+
+
+# The library.
+
+
+def answer(loaded: ctypes.CDLL) -> int:
+    return loaded.answer()
+
+
+@pytest.fixture
+def sources(monkeypatch, tmp_path):
+    """Sources by name, instead of the package's files, and an empty cache."""
+    texts = {"lines.h": "", "kernel.cpp": 'extern "C" int answer() { return 42; }'}
+    monkeypatch.setattr(library, "source", texts.__getitem__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library._library.cache_clear()
+    yield texts
+    library._library.cache_clear()
+
+
+def test_a_library_is_compiled_once_for_each_text(sources, tmp_path, monkeypatch):
+    assert answer(library.library("kernel.cpp")) == 42
+    library._library.cache_clear()
+    monkeypatch.setattr(library, "_compile", lambda *arguments: pytest.fail("it is compiled again"))
+    assert answer(library.library("kernel.cpp")) == 42
+    assert len(list((tmp_path / "tiny-llm" / "native").iterdir())) == 1
+
+
+def test_half_a_library_is_compiled_again(sources, tmp_path):
+    answer(library.library("kernel.cpp"))
+    (kept,) = (tmp_path / "tiny-llm" / "native").iterdir()
+    kept.with_name(kept.name.replace(".so", "0.so")).write_bytes(kept.read_bytes()[:500])
+    kept.unlink()
+    library._library.cache_clear()
+    assert answer(library.library("kernel.cpp")) == 42
+
+
+def test_another_processor_compiles_its_own(sources, tmp_path, monkeypatch):
+    answer(library.library("kernel.cpp"))
+    library._library.cache_clear()
+    monkeypatch.setattr(library, "processor", lambda: "another one")
+    answer(library.library("kernel.cpp"))
+    assert len(list((tmp_path / "tiny-llm" / "native").iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(sources, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert answer(library.library("kernel.cpp")) == 42
+
+
+def test_without_a_compiler_there_is_one_reason(sources, monkeypatch):
+    monkeypatch.setenv(library.SWITCH, "0")
+    with pytest.raises(library.NativeError, match="TINY_LLM_NATIVE is 0"):
+        library.library("kernel.cpp")
+    monkeypatch.delenv(library.SWITCH)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(library.NativeError, match=r"no C\+\+ compiler: no-such-compiler not found"):
+        library.library("kernel.cpp")
+
+
+def test_an_error_in_a_kernel_is_the_compilers(sources):
+    sources["kernel.cpp"] = "int answer() { return 42 }"
+    with pytest.raises(library.CompileError, match=r"(?s)kernel.cpp does not compile.*expected"):
+        library.library("kernel.cpp")
+
+
+def test_a_blank_task_has_its_address(sources):
+    """What a stub returns; the products of an engine do without it."""
+    blank = (
+        (FOLDER / "product.cpp")
+        .read_text()
+        .replace("  Line sums[R][B];", "  return 2;\n  Line sums[R][B];", 1)
+    )
+    sources.update({"product.cpp": blank, "lines.h": (FOLDER / "lines.h").read_text()})
+    forget()
+    x, y = (of_numpy(np.zeros(shape, np.float32)) for shape in ((2, 8), (2, 64)))
+    w = of_numpy(product.pack(np.zeros((64, 8), np.float32)))
+    try:
+        with pytest.raises(NotImplementedError, match="week 4 day 1 task 2: multiply_tile"):
+            product.multiply(x, w, None, y)
+    finally:
+        forget()
+
+
+def test_the_sanitizers_find_nothing(tmp_path):
+    """A process of its own: the sanitizers must be loaded before anything else."""
+    driver = Path(__file__).parent / "native" / "driver.cpp"
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-std=c++17", "-O0", "-g", "-march=native", "-Wno-psabi", *checks]
+    program = tmp_path / "driver"
+    compiler = library.compiler()
+    subprocess.run([compiler, *flags, f"-I{FOLDER}", str(driver), "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "kernels ran: 0\n", done.stderr[-2000:]
