@@ -7,6 +7,7 @@ from types import NoneType
 
 import numpy as np
 import pytest
+import torch
 
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
@@ -18,6 +19,7 @@ from tiny_llm_kit.engine.profiling import product_choice
 from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.repo import MODELS
+from tiny_llm_ref.torch_backend import native_layer
 
 pytestmark = pytest.mark.tool("c++")  # one of the ways is a kernel in C++
 
@@ -144,6 +146,11 @@ def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(port, products):
 # The choice.
 
 
+def test_native_weights_are_chosen_for_the_kernels_between_the_products_too():
+    even = {**PACKED_WINS, "native": PACKED_WINS["onednn"]}
+    assert choice_of(even, LAYOUTS)[0] == "native"
+
+
 def test_the_layout_that_computes_the_mix_soonest_is_chosen():
     assert choice_of(PACKED_WINS, LAYOUTS) == ("packed", ("matrix",) * 4)
     assert choice_of(PLAIN_WINS, LAYOUTS) == ("plain", ("vector", "matrix", "matrix", "tiles"))
@@ -243,27 +250,85 @@ def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache
     assert not isinstance(network.embedding.weight, products.PackedWeight), "a table is read row by row"
 
 
-@pytest.mark.port("torch")
-@pytest.mark.parametrize("tied", [True, False])
-def test_native_weights_compute_the_same(port, products, rng, tied):
-    """Chunks, whole prompts and decodes in place, the table and the head; no matrix is held twice."""
-    case = small_model(3, tie_word_embeddings=tied, head_dim=16)
+def plain_and_native(port, products, **sizes):
+    """The same small bf16 model twice, the second one with native weights."""
+    case = small_model(3, **sizes)
     weights = {name: array.bfloat16() for name, array in random_checkpoint(port, case).weights.items()}
     checkpoint = Checkpoint(case.config, weights)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
     products.use_products("native", ("matrix",) * 4)
     products.pack_layers(native)
-    held = [getattr(layer, name) for layer in native.layers for name in products.MATRICES]
-    assert {type(each) for each in [*held, native.embedding.weight]} == {products.NativeMatrix}
-    assert isinstance(native.w_lm_head, NoneType if tied else products.NativeMatrix)
-    assert native.packed_mask is not plain.packed_mask, "decodes are gathered"
-    prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
+    return plain, native
+
+
+def assert_same_logits(port, rng, plain, native):
+    """Chunks, whole prompts and decodes."""
+    prompts = [rng.integers(0, plain.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
     expected, found = (
         logits_of_two_steps(PackedServing(port, port.serving, model), prompts) for model in (plain, native)
     )
     assert found.keys() == expected.keys()
     for place, logits in expected.items():
         np.testing.assert_allclose(found[place], logits, atol=0.05 * np.abs(logits).max())
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize("tied", [True, False])
+def test_native_weights_compute_the_same(port, products, rng, tied):
+    """Decodes in place, the table and the head; heads of 16 numbers are too short for a native layer."""
+    plain, native = plain_and_native(port, products, tie_word_embeddings=tied, head_dim=16)
+    held = [getattr(layer, name) for layer in native.layers for name in products.MATRICES]
+    assert {type(each) for each in [*held, native.embedding.weight]} == {products.NativeMatrix}
+    assert isinstance(native.w_lm_head, NoneType if tied else products.NativeMatrix)
+    assert native.packed_mask is not plain.packed_mask, "decodes are gathered"
+    assert_same_logits(port, rng, plain, native)
+
+
+# Sizes that a native layer can compute; Qwen2 has biases and no norms of heads.
+NATIVE_SIZES = {"head_dim": 32, "intermediate_size": 48}
+FAMILIES = {
+    "qwen3": {},
+    "qwen2": {"architecture": "Qwen2ForCausalLM", "attention_bias": True},
+    "windowed": {
+        "architecture": "MistralForCausalLM",
+        "sliding_window": 5,
+        "layer_types": ("sliding_attention",) * 2,
+    },
+}
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family, compiled):
+    """Few products of joined matrices, which the layer itself holds no more; there is nothing to compile."""
+    plain, native = plain_and_native(port, products, **NATIVE_SIZES, **FAMILIES[family])
+    for layer in native.layers:
+        layer = getattr(layer, "layer", layer)
+        assert native_layer.is_native(layer) and not any(hasattr(layer, name) for name in products.MATRICES)
+    if compiled:
+        monkeypatch.setattr(torch, "compile", lambda part, **options: refuse)
+        native = port.compile_model(native, "cpu", 3)
+    assert_same_logits(port, rng, plain, native)
+
+
+def refuse(*arguments):
+    pytest.fail("a compiled part is called")
+
+
+@pytest.mark.port("torch")
+def test_a_compiler_sees_native_products_as_operators(port, products, rng, monkeypatch):
+    """Heads of 16 numbers are too short for a native layer: the parts around their attention are compiled."""
+    plain, native = plain_and_native(port, products, head_dim=16)
+    graphs, compiled = [], torch.compile
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda part, **options: compiled(part, backend=lambda graph, inputs: graphs.append(graph) or graph),
+    )
+    assert_same_logits(port, rng, plain, port.compile_model(native, "cpu", 3))
+    called = {str(node.target) for graph in graphs for node in graph.graph.nodes}
+    assert "tiny_llm_ref.native_linear.default" in called
 
 
 @pytest.mark.port("torch")

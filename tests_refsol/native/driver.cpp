@@ -7,6 +7,9 @@
 namespace attention {
 #include "decode_attention.cpp"
 }
+namespace between {
+#include "between_products.cpp"
+}
 namespace plain {
 #include "product.cpp"
 }
@@ -56,6 +59,18 @@ static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {
                               rows, heads, kv_heads, size, 0.25f, 2);
 }
 
+static int run_between(int64_t rows, int64_t size, int64_t half) {
+  const auto x = some<uint16_t>(rows * 2 * size), weight = some<uint16_t>(size);
+  std::vector<uint16_t> y(rows * size);
+  const auto heads = some<uint16_t>(rows * 4 * 2 * half), head_weight = some<uint16_t>(2 * half);
+  const auto angles = some<float>(rows * half);
+  std::vector<uint16_t> query(rows * 2 * 2 * half), key(rows * 2 * half), value(rows * 2 * half);
+  return between::normalize_bf16(x.data(), weight.data(), y.data(), rows, size, 0.1f, 2) |
+         between::gate_bf16(x.data(), y.data(), rows, size, 2) |
+         between::split_heads_bf16(heads.data(), head_weight.data(), nullptr, angles.data(), angles.data(), query.data(),
+                                   key.data(), value.data(), rows, 2, 1, 2 * half, half, 0.1f, 2);
+}
+
 int main() {
   int failed = 0;
   for (int64_t rows : {1, 2, 5, 13})
@@ -67,6 +82,8 @@ int main() {
         for (int bits : {4, 8}) failed |= run_quantized(rows, outputs, 2, group, bits, rows == 3);
   for (int64_t queries : {1, 2, 7, 16})
     for (int64_t size : {16, 80, 256}) failed |= run_attention(queries, 2, size);
+  for (int64_t rows : {1, 3})
+    for (int64_t size : {1, 16, 37}) failed |= run_between(rows, size, rows * 16);
   printf("kernels ran: %d\n", failed);
   return failed;
 }

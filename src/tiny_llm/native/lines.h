@@ -74,23 +74,22 @@ static inline float float_of(uint16_t bf16) {
   return number;
 }
 
-// The nearest bf16, of two equally near ones the even; what is not a number stays none.
-static inline uint16_t bf16_of(float number) {
-  uint32_t word;
-  memcpy(&word, &number, sizeof word);
-  if (number != number) return uint16_t(word >> 16 | 64);
-  return uint16_t((word + 0x7fff + (word >> 16 & 1)) >> 16);
+// The nearest bf16 of each number, of two equally near ones the even; NaN stays NaN.
+static inline Halves bf16_of(const Floats& numbers) {
+  const Words words = (Words)numbers, rounded = words + 0x7fff + (words >> 16 & 1);
+  return __builtin_convertvector((numbers != numbers ? words | 0x400000 : rounded) >> 16, Halves);
 }
 
 // The first `count` numbers of a line.
 static inline void store(float* to, const Line& line, int count) { memcpy(to, &line, sizeof(float) * count); }
 
 static inline void store(uint16_t* to, const Line& line, int count) {
-  float numbers[LINE];
-  memcpy(numbers, &line, sizeof numbers);
-  uint16_t halves[LINE];
-  for (int i = 0; i < LINE; i++) halves[i] = bf16_of(numbers[i]);
-  memcpy(to, halves, sizeof(uint16_t) * count);
+  Halves halves[PARTS];
+  for (int i = 0; i < PARTS; i++) halves[i] = bf16_of(line.part[i]);
+  if (count == LINE)
+    memcpy(to, halves, sizeof halves);  // of a known size: one instruction
+  else
+    memcpy(to, halves, sizeof(uint16_t) * count);
 }
 
 static inline Line multiply_add(const Line& a, const Line& b, Line sum) {

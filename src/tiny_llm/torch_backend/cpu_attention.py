@@ -202,6 +202,8 @@ def attend_packed(
         (T, H, D) in query's type.
     """
     factor: float = query.shape[2] ** -0.5 if scale is None else scale
+    if reads.runs is not None and len(reads.runs.rows) == len(query):
+        return attend_runs(query, key_pages, value_pages, reads.runs, factor)
     heads = torch.empty_like(query)
     for chunk in reads.chunks:
         heads[chunk.rows] = _attend_chunk(query, key, value, key_pages, value_pages, chunk, factor)

@@ -30,6 +30,7 @@ import torch
 from . import hpu
 from .cpu_attention import attend_decodes_in_place
 from .kernels import choose_kernels
+from .native_layer import is_native
 from .products import pack_layers
 from .qwen3_week3 import Qwen3ModelWeek3
 from .window_mask import WindowedLayer
@@ -145,7 +146,7 @@ def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     if isinstance(layer, WindowedLayer):
         return WindowedLayer(_compiled_layer(layer.layer, parts, device))
     made = copy(layer)
-    for name in PARTS[device]:
+    for name in PARTS[device] if not is_native(layer) else ():  # those are kernels: there is nothing to fuse
         setattr(made, name, partial(parts[name], layer))
     if device == "cpu" and layer.packed_attention is choose_kernels("device").packed_attention:
         made.packed_attention = partial(layer.packed_attention, decodes=parts["decodes"])

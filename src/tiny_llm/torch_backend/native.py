@@ -1,6 +1,8 @@
 """The kernels of Day 4.1 with torch's arrays on a CPU. Given."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,6 +37,23 @@ class NativeMatrix:
         lines = torch.from_numpy(product.pack(numbers.numpy()))
         return cls(lines.view(w.dtype), (w.shape[0], w.shape[1]))
 
+    @classmethod
+    def joined(cls, matrices: Sequence["NativeMatrix"]) -> "NativeMatrix":
+        """One matrix with the outputs of several, one after the other.
+
+        Raises:
+            ValueError: the outputs of one that others follow are no multiple of 16.
+        """
+        if any(matrix.shape[0] % product.LINE for matrix in matrices[:-1]):
+            raise ValueError(f"outputs {[m.shape[0] for m in matrices]}: joining takes multiples of 16")
+        outputs = sum(matrix.shape[0] for matrix in matrices)
+        return cls(torch.cat([matrix.lines for matrix in matrices]), (outputs, matrices[0].shape[1]))
+
+    @cached_property
+    def array(self) -> NativeArray:
+        """The lines as the kernel sees them."""
+        return native_array(self.lines)
+
     @property
     def dtype(self) -> torch.dtype:
         return self.lines.dtype
@@ -56,7 +75,7 @@ class NativeMatrix:
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
         if torch.compiler.is_compiling():
             return _LINEAR(x, self.lines, bias, self.shape[0])
-        return _linear(x, self.lines, bias, self.shape[0])
+        return _multiply(x, self.array, bias, self.shape[0])
 
 
 class PackedEmbedding:
@@ -78,14 +97,22 @@ class PackedEmbedding:
         return self.weight(x)
 
 
-def _linear(x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
-    y = rows.new_empty(rows.shape[0], outputs)
-    of_bias = None if bias is None else native_array(bias.float())
+def _multiply(x: torch.Tensor, lines: NativeArray, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
+    x = x.contiguous()
+    y = x.new_empty(*x.shape[:-1], outputs)
+    rows, columns = y.numel() // outputs, x.shape[-1]
     product.multiply(
-        native_array(rows), native_array(lines), of_bias, native_array(y), torch.get_num_threads()
+        NativeArray(x.data_ptr(), (rows, columns), NAMES[x.dtype], x),
+        lines,
+        None if bias is None else native_array(bias.float()),
+        NativeArray(y.data_ptr(), (rows, outputs), NAMES[y.dtype], y),
+        torch.get_num_threads(),
     )
-    return y.view(*x.shape[:-1], outputs)
+    return y
+
+
+def _linear(x: torch.Tensor, lines: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
+    return _multiply(x, native_array(lines), bias, outputs)
 
 
 # To a compiler, an operator of our own. Its name carries the package: a learner's kernel is never the reference's.

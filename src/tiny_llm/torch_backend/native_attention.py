@@ -1,11 +1,13 @@
 """Attention of decodes by the kernel of Day 4.1, which reads keys and values where they are in their pages. Given."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from ..layer_weights import ModelShape
 from ..native import decode_attention
+from ..native.arrays import NativeArray
 from ..serving.blocks.past_reads import PastReads
 from .native import native_array
 
@@ -24,6 +26,11 @@ class DecodeRuns:
     starts: torch.Tensor
     counts: torch.Tensor
     runs: torch.Tensor
+
+    @cached_property
+    def arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
+        """Starts, counts and runs as the kernel sees them; all layers read the same."""
+        return native_array(self.starts), native_array(self.counts), native_array(self.runs)
 
 
 Runs = list[tuple[int, int]]
@@ -86,9 +93,7 @@ def attend_runs(
         native_array(key_pages.flatten(0, 1)),
         native_array(value_pages.flatten(0, 1)),
         native_array(out),
-        native_array(reads.starts),
-        native_array(reads.counts),
-        native_array(reads.runs),
+        *reads.arrays,
         scale,
         torch.get_num_threads(),
     )

@@ -21,6 +21,7 @@ from .embedding import Embedding
 from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
+from .native_layer import NativeLayer, can_be_native, is_native
 from .window_mask import WindowedLayer
 
 MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
@@ -127,10 +128,17 @@ def pack_layers(model: Any) -> None:
     """Packs the matrices of all layers in place, one by one: memory never holds two copies of the model."""
     for layer in model.layers:
         layer = layer.layer if isinstance(layer, WindowedLayer) else layer
-        for name in MATRICES:
-            setattr(layer, name, _packed(getattr(layer, name)))
+        if not is_native(layer):
+            _pack_layer(layer)
     if _choice().layout == NATIVE:
         _use_kernels(model)
+
+
+def _pack_layer(layer: Any) -> None:
+    for name in MATRICES:
+        setattr(layer, name, _packed(getattr(layer, name)))
+    if layer.packed_attention is choose_kernels("device").packed_attention and can_be_native(layer):
+        NativeLayer(layer)
 
 
 def _use_kernels(model: Any) -> None:
