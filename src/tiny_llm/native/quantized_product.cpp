@@ -148,16 +148,17 @@ static int multiply_block(const QuantizedProduct& p, int64_t row, int64_t b) {
   return task;
 }
 
+// Groups that one thread rounds sooner than others wake up.
+constexpr int64_t FEW_GROUPS = 256;
+
 template <int BITS, typename Constant>
 static int multiply(const QuantizedProduct& p, int threads) {
+  const int64_t count = p.rows * p.groups();
+#pragma omp parallel for num_threads(threads) schedule(static) if (count > FEW_GROUPS)
+  for (int64_t i = 0; i < count; i++) round_group(p, i);
   int task = 0;
-#pragma omp parallel num_threads(threads) reduction(max : task)
-  {
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < p.rows * p.groups(); i++) round_group(p, i);
-#pragma omp for schedule(static)
-    for (int64_t b = 0; b < p.blocks(); b++) task = blank(task, multiply_block<BITS, Constant, ROWS>(p, 0, b));
-  }
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(max : task)
+  for (int64_t b = 0; b < p.blocks(); b++) task = blank(task, multiply_block<BITS, Constant, ROWS>(p, 0, b));
   return task;
 }
 
