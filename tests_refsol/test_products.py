@@ -258,6 +258,7 @@ def plain_and_native(port, products, **sizes):
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
     products.use_products("native", ("matrix",) * 4)
     products.pack_layers(native)
+    products.use_native_layers(native)
     return plain, native
 
 

@@ -16,6 +16,7 @@ WITHOUT_TWIN = {
     "native.py",
     "native_attention.py",
     "native_layer.py",
+    "native_quantized.py",
 }
 SPELLINGS = [
     (r"mx\.array", "Array"),

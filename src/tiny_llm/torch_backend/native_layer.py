@@ -14,8 +14,11 @@ from ..native import between_products
 from ..native.arrays import NativeArray
 from ..native.product import LINE
 from .native import NativeMatrix, native_array
+from .native_quantized import NativeQuantizedMatrix
+from .quantized_weights import QuantizedWeights
 
-Biased = tuple[NativeMatrix, torch.Tensor | None]
+Matrix = NativeMatrix | NativeQuantizedMatrix
+Biased = tuple[Matrix, torch.Tensor | None]
 
 
 class NativeLayer:
@@ -85,7 +88,7 @@ def can_be_native(layer: Any) -> bool:
     """Whether a `NativeLayer` computes what a layer with the device's kernels does: all its matrices are packed."""
     names = "wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down"
     matrices = {name: _matrix(getattr(layer, name)) for name in names}
-    packed = all(isinstance(matrix, NativeMatrix) for matrix in matrices.values())
+    packed = all(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices.values())
     return packed and layer.head_dim % 32 == 0 and matrices["w_gate"].shape[0] % LINE == 0
 
 
@@ -95,7 +98,9 @@ def is_native(layer: Any) -> bool:
 
 
 def _matrix(w: Any) -> Any:
-    return w.weight if isinstance(w, BiasedWeights) else w
+    """What a weight multiplies by, without its bias."""
+    w = w.weight if isinstance(w, BiasedWeights) else w
+    return w.prepared if isinstance(w, QuantizedWeights) else w
 
 
 def _taken(layer: Any, *names: str) -> Biased:

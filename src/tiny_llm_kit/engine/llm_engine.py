@@ -53,6 +53,7 @@ class LLMEngine:
         # Several ranks share the cores, so that what one of them measures says little.
         wanted = options.cpu_products if self.ranks.size == 1 else "usual"
         self.products = choose_products(port, network, wanted)
+        port.use_native_layers(network)
         num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()

@@ -14,7 +14,7 @@ import torch
 
 from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
-from ..native import product
+from ..native import product, quantized_product
 from .basics import linear
 from .cpu_attention import step_reads
 from .embedding import Embedding
@@ -22,6 +22,8 @@ from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
 from .native_layer import NativeLayer, can_be_native, is_native
+from .native_quantized import native_weights
+from .quantized_weights import prepare_weights, quantized_linear
 from .window_mask import WindowedLayer
 
 MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
@@ -35,13 +37,13 @@ class ProductWay:
 
     Args:
         layout: of the weights that it reads.
-        prepare: makes this layout of a matrix (O, I).
+        prepare: makes this layout of a matrix (O, I), plain or quantised.
         multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
         most_rows: None is any number.
     """
 
     layout: str
-    prepare: Callable[[torch.Tensor], Any]
+    prepare: Callable[[Any], Any]
     multiply: Callable[..., torch.Tensor]
     most_rows: int | None = None
 
@@ -125,27 +127,37 @@ def pack_weight(w: torch.Tensor) -> torch.Tensor | PackedWeight | NativeMatrix:
 
 
 def pack_layers(model: Any) -> None:
-    """Packs the matrices of all layers in place, one by one: memory never holds two copies of the model."""
-    for layer in model.layers:
-        layer = layer.layer if isinstance(layer, WindowedLayer) else layer
-        if not is_native(layer):
-            _pack_layer(layer)
+    """Packs the matrices of all layers in place, one by one: memory never holds two copies of the model.
+
+    Native weights can be looked up row by row, so the table and the head have this layout too.
+    """
+    for layer in _plain_layers(model):
+        for name in MATRICES:
+            setattr(layer, name, _packed(getattr(layer, name)))
     if _choice().layout == NATIVE:
-        _use_kernels(model)
+        if isinstance(model.embedding, Embedding):
+            model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
+        model.w_lm_head = _packed(model.w_lm_head)
+        _read_decodes_in_place(model)
 
 
-def _pack_layer(layer: Any) -> None:
-    for name in MATRICES:
-        setattr(layer, name, _packed(getattr(layer, name)))
-    if layer.packed_attention is choose_kernels("device").packed_attention and can_be_native(layer):
+def use_native_layers(model: Any) -> None:
+    """The kernels of Day 4.1 between the products of every layer whose matrices are all packed for them."""
+    device = choose_kernels("device").packed_attention
+    layers = [each for each in _plain_layers(model) if each.packed_attention is device and can_be_native(each)]
+    for layer in layers:
         NativeLayer(layer)
+    if layers:
+        _read_decodes_in_place(model)
 
 
-def _use_kernels(model: Any) -> None:
-    """The other kernels of Day 4.1: its layout can be looked up row by row, so the table and the head have it too."""
-    if isinstance(model.embedding, Embedding):
-        model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
-    model.w_lm_head = _packed(model.w_lm_head)
+def _plain_layers(model: Any) -> list[Any]:
+    """The layers that have their matrices, without their windows."""
+    layers = [layer.layer if isinstance(layer, WindowedLayer) else layer for layer in model.layers]
+    return [layer for layer in layers if not is_native(layer)]
+
+
+def _read_decodes_in_place(model: Any) -> None:
     if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
         model.packed_mask = partial(step_reads, in_place=True)
 
@@ -195,6 +207,17 @@ def _has_onednn() -> bool:
         return torch.ops.mkldnn._is_mkldnn_bf16_supported()
     except AttributeError:
         return False
+
+
+def quantized_ways() -> dict[str, ProductWay]:
+    """The ways to multiply by `QuantizedWeights` on this machine's CPU, by name.
+
+    "native" rounds activations to bytes, for the kernel of Day 4.1; "usual" is Day 2.3's.
+    """
+    usual = {"usual": ProductWay(PLAIN, prepare_weights, quantized_linear)}
+    if quantized_product.problem() is not None:
+        return usual
+    return usual | {NATIVE: ProductWay(NATIVE, native_weights, quantized_linear)}
 
 
 def use_products(layout: str | None, plain: tuple[str, ...] = ()) -> None:
