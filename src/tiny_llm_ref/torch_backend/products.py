@@ -144,7 +144,9 @@ def pack_layers(model: Any) -> None:
 def use_native_layers(model: Any) -> None:
     """The kernels of Day 4.1 between the products of every layer whose matrices are all packed for them."""
     device = choose_kernels("device").packed_attention
-    layers = [each for each in _plain_layers(model) if each.packed_attention is device and can_be_native(each)]
+    layers = [
+        each for each in _plain_layers(model) if each.packed_attention is device and can_be_native(each)
+    ]
     for layer in layers:
         NativeLayer(layer)
     if layers:
