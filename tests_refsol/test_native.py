@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.repo import SOURCES
-from tiny_llm_ref.native import between_products, decode_attention, library, product, quantized_product
+from tiny_llm_ref.native import (
+    between_products,
+    decode_attention,
+    library,
+    product,
+    prompt_attention,
+    quantized_product,
+)
 from tiny_llm_ref.native.arrays import of_numpy
 
 pytestmark = pytest.mark.tool("c++")
@@ -18,7 +25,7 @@ FOLDER = SOURCES / "tiny_llm_ref" / "native"
 X86 = platform.machine() in ("x86_64", "AMD64")
 # What the kernels choose by the instructions: all of this machine's, AVX2 at most, and the loops for any processor.
 PATHS = ("", "-mno-avx512f", "-mno-avx") if X86 else ("",)
-KERNELS = (product, quantized_product, decode_attention, between_products)
+KERNELS = (product, quantized_product, decode_attention, between_products, prompt_attention)
 
 
 @pytest.fixture(params=PATHS, ids=lambda flags: flags or "native")
@@ -181,6 +188,37 @@ def test_attention_of_decodes_is_numpys(path, rng, heads, kv_heads, size, dtype)
             np.testing.assert_allclose(numbers_of(out[row, head]), expected, atol=atol)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("rows", "past", "window", "heads", "kv_heads", "size"),
+    [
+        (1, 0, None, 4, 2, 32), (7, 0, None, 6, 2, 80), (21, 300, None, 4, 4, 16), (40, 530, 33, 8, 1, 64),
+        (30, 0, 5, 2, 2, 256), (5, 1000, 2000, 3, 1, 48),
+    ],
+)  # fmt: skip
+def test_attention_of_a_chunk_is_numpys(path, rng, dtype, rows, past, window, heads, kv_heads, size):
+    """Tokens at any slots; those of others hold NaN. Scores up to 100 and down to -100."""
+    tokens = past + rows
+    slots = rng.permutation(tokens + 50)[:tokens].astype(np.int64)
+    pool = np.full((2, tokens + 50, kv_heads, size), np.nan)
+    pool[:, slots] = rng.normal(size=(2, tokens, kv_heads, size))
+    query, wide_query = given(8 * rng.normal(size=(rows, heads, size)), dtype)
+    (keys, wide_keys), (values, wide_values) = (given(part, dtype) for part in pool)
+    out, scale = np.zeros_like(query), size**-0.5
+    arrays = [of_numpy(array, dtype) for array in (query, keys, values)]
+    prompt_attention.attend(*arrays, of_numpy(slots), of_numpy(out, dtype), scale, window, threads=2)
+    place = np.arange(tokens)
+    seen = place <= past + np.arange(rows)[:, None]
+    seen &= place > past + np.arange(rows)[:, None] - (window or tokens + 1)
+    for head in range(heads):
+        kv_head = head // (heads // kv_heads)
+        scores = np.where(seen, wide_query[:, head] @ wide_keys[slots, kv_head].T * scale, -np.inf)
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        expected = weights / weights.sum(1, keepdims=True) @ wide_values[slots, kv_head]
+        atol = 0.03 if dtype == "bfloat16" else 1e-5
+        np.testing.assert_allclose(numbers_of(out[:, head]), expected, atol=atol)
+
+
 # Between the products.
 
 
@@ -267,6 +305,11 @@ def test_wrong_arguments_are_refused():
     query = of_numpy(np.zeros((1, 3, 24), np.float32))
     with pytest.raises(ValueError, match="3 heads of 24 numbers over 1 heads of keys"):
         decode_attention.attend(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, query, x, x, x, 1.0)
+    with pytest.raises(ValueError, match="3 heads of 24 numbers over 1 heads of keys: the kernel has none"):
+        prompt_attention.attend(query, *[of_numpy(np.zeros((4, 1, 24), np.float32))] * 2, x, query, 1.0)
+    long, pool = (of_numpy(np.zeros(shape, np.float32)) for shape in ((3, 1, 16), (4, 1, 16)))
+    with pytest.raises(ValueError, match=r"slots is \(2,\) int64, and must be \(3,\) int64"):
+        prompt_attention.attend(long, pool, pool, of_numpy(np.zeros(2, np.int64)), long, 1.0)
     with pytest.raises(ValueError, match="heads of 24 numbers with 24 angles"):
         between_products.split_heads(x, None, None, query, query, *[query] * 3, 0.1)
     with pytest.raises(ValueError, match=r"weight is \(16,\) float32, and must be \(8,\) float32"):

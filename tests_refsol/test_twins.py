@@ -17,6 +17,7 @@ WITHOUT_TWIN = {
     "native_attention.py",
     "native_layer.py",
     "native_quantized.py",
+    "page_attention.py",
 }
 SPELLINGS = [
     (r"mx\.array", "Array"),

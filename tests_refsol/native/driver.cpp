@@ -14,6 +14,9 @@ namespace between {
 namespace plain {
 #include "product.cpp"
 }
+namespace prompt {
+#include "prompt_attention.cpp"
+}
 namespace quantized {
 #include "quantized_product.cpp"
 }
@@ -58,6 +61,16 @@ static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {
                               rows, heads, kv_heads, size, 0.25f, 2);
 }
 
+static int run_chunk(int64_t rows, int64_t past, int64_t size, int64_t window) {
+  const int64_t tokens = past + rows, padded = (tokens + 15) / 16 * 16;
+  std::vector<int64_t> slots(tokens);
+  for (int64_t i = 0; i < tokens; i++) slots[i] = tokens - 1 - i;
+  const auto query = some<float>(rows * 4 * size), keys = some<float>(tokens * 2 * size);
+  std::vector<float> out(rows * 4 * size), packed(2 * 2 * padded * size);
+  return prompt::attend_chunk_float(query.data(), keys.data(), keys.data(), slots.data(), out.data(), packed.data(),
+                                    packed.data() + 2 * padded * size, rows, tokens, 4, 2, size, window, 0.25f, 2);
+}
+
 static int run_between(int64_t rows, int64_t size, int64_t half) {
   const auto x = some<uint16_t>(rows * 2 * size), weight = some<uint16_t>(size);
   std::vector<uint16_t> y(rows * size);
@@ -81,6 +94,8 @@ int main() {
         for (int bits : {4, 8}) failed |= run_quantized(rows, outputs, 2, group, bits, rows == 3);
   for (int64_t queries : {1, 2, 7, 16})
     for (int64_t size : {16, 80, 256}) failed |= run_attention(queries, 2, size);
+  for (int64_t past : {0, 5, 300})
+    for (int64_t size : {16, 80, 256}) failed |= run_chunk(7, past, size, past == 300 ? 9 : 0);
   for (int64_t rows : {1, 3})
     for (int64_t size : {1, 16, 37}) failed |= run_between(rows, size, rows * 16);
   printf("kernels ran: %d\n", failed);

@@ -12,7 +12,6 @@ import torch
 from ..serving.blocks.past_reads import PastReads
 from ..serving.buckets.packed_inputs import PackedInputs
 from . import hpu
-from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs
 
 
 @dataclass(frozen=True)
@@ -51,40 +50,32 @@ class StepReads:
 
     chunks: list[ChunkReads]
     decodes: list[DecodeReads]
-    runs: DecodeRuns | None = None  # of the decodes that the kernel of Day 4.1 computes
 
 
-def step_reads(
-    inputs: PackedInputs, page_size: int, window: int | None = None, *, in_place: bool = False
-) -> StepReads:
-    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`.
-
-    Args:
-        in_place: whether the kernel of Day 4.1 computes the decodes.
-    """
-    past, runs = _past_slots(inputs.chunks, page_size), {}
+def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) -> StepReads:
+    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`."""
     decodes = inputs.decodes if window is None else inputs.window_decodes
-    if in_place:
-        runs = past_runs(decodes, page_size)
-    else:
-        past |= _past_slots(decodes, page_size)
-    chunks, texts, start = [], {}, 0
-    for size in torch.unique_consecutive(inputs.segments, return_counts=True)[1].tolist():
-        rows, start = slice(start, start + size), start + size
-        if rows.start in runs:
-            continue
+    past = past_slots(inputs.chunks, page_size) | past_slots(decodes, page_size)
+    chunks, texts = [], {}
+    for rows in rows_of_requests(inputs):
         slots = past.get(rows.start)
         if slots is not None:
             slots = torch.cat([slots, inputs.slots[rows]])
-        if size == 1 and slots is not None:
+        if rows.stop - rows.start == 1 and slots is not None:
             texts[rows.start] = slots
         else:
-            mask = _own_mask(inputs.positions[rows], 0 if slots is None else len(slots) - size, window)
-            chunks.append(ChunkReads(rows, slots, mask))
-    return StepReads(chunks, _decode_reads(texts), decode_runs(runs, inputs.slots))
+            before = 0 if slots is None else len(slots) - (rows.stop - rows.start)
+            chunks.append(ChunkReads(rows, slots, _own_mask(inputs.positions[rows], before, window)))
+    return StepReads(chunks, _decode_reads(texts))
 
 
-def _past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor]:
+def rows_of_requests(inputs: PackedInputs) -> list[slice]:
+    """The rows of each request of a step."""
+    ends = torch.unique_consecutive(inputs.segments, return_counts=True)[1].cumsum(0).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor]:
     """For each request with a past its slots, in the order of its text, by the first of its rows."""
     if past is None:
         return {}
@@ -202,18 +193,12 @@ def attend_packed(
         (T, H, D) in query's type.
     """
     factor: float = query.shape[2] ** -0.5 if scale is None else scale
-    if reads.runs is not None and len(reads.runs.rows) == len(query):
-        return attend_runs(query, key_pages, value_pages, reads.runs, factor)
     heads = torch.empty_like(query)
     for chunk in reads.chunks:
         heads[chunk.rows] = _attend_chunk(query, key, value, key_pages, value_pages, chunk, factor)
     for group in reads.decodes:
         found = decodes(query[group.rows], key_pages, value_pages, group.slots, group.mask, factor)
         heads.index_copy_(0, group.rows, found)
-    if reads.runs is not None:
-        mine = query.index_select(0, reads.runs.rows)
-        found = attend_runs(mine, key_pages, value_pages, reads.runs, factor)
-        heads.index_copy_(0, reads.runs.rows, found)
     return heads
 
 

@@ -7,7 +7,7 @@ says which to use (`use_products`). Until then the processor's flags decide.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,13 +16,13 @@ from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
 from ..native import product, quantized_product
 from .basics import linear
-from .cpu_attention import step_reads
 from .embedding import Embedding
 from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
 from .native_layer import NativeLayer, can_be_native, is_native
 from .native_quantized import native_weights
+from .page_attention import page_reads
 from .quantized_weights import prepare_weights, quantized_linear
 from .window_mask import WindowedLayer
 
@@ -138,17 +138,19 @@ def pack_layers(model: Any) -> None:
         if isinstance(model.embedding, Embedding):
             model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
         model.w_lm_head = _packed(model.w_lm_head)
-        _read_decodes_in_place(model)
+        _attend_in_pages(model)
 
 
 def use_native_layers(model: Any) -> None:
     """The kernels of Day 4.1 between the products of every layer whose matrices are all packed for them."""
     device = choose_kernels("device").packed_attention
-    layers = [each for each in _plain_layers(model) if each.packed_attention is device and can_be_native(each)]
+    layers = [
+        each for each in _plain_layers(model) if each.packed_attention is device and can_be_native(each)
+    ]
     for layer in layers:
         NativeLayer(layer)
     if layers:
-        _read_decodes_in_place(model)
+        _attend_in_pages(model)
 
 
 def _plain_layers(model: Any) -> list[Any]:
@@ -157,9 +159,9 @@ def _plain_layers(model: Any) -> list[Any]:
     return [layer for layer in layers if not is_native(layer)]
 
 
-def _read_decodes_in_place(model: Any) -> None:
+def _attend_in_pages(model: Any) -> None:
     if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
-        model.packed_mask = partial(step_reads, in_place=True)
+        model.packed_mask = page_reads
 
 
 def _packed(w: Any) -> Any:

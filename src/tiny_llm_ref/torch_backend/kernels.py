@@ -14,10 +14,12 @@ from .cpu_attention import StepReads, attend_decodes, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .hpu_attention import FusedMask, attend_fused, fused_mask
 from .packed_attention import PackedMask, packed_attention, packed_mask
+from .page_attention import PageReads, attend_in_pages
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
-AnyMask = PackedMask | StepReads | FusedMask  # of a packed step; the second on a CPU, the third on a Gaudi
+# Of a packed step: the second and the third on a CPU, the last on a Gaudi.
+AnyMask = PackedMask | StepReads | PageReads | FusedMask
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def _packed_attention_device(
     arrays = query, key, value, key_pages, value_pages
     if isinstance(mask, StepReads):
         return attend_packed(*arrays, mask, scale, decodes)
+    if isinstance(mask, PageReads):
+        return attend_in_pages(query, key_pages, value_pages, mask, scale)
     if isinstance(mask, FusedMask):
         return attend_fused(*arrays, mask, scale)
     return packed_attention(*arrays, mask, scale)

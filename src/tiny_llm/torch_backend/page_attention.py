@@ -1,0 +1,110 @@
+"""Attention of packed batches on a CPU by kernels of our own: nothing is gathered, and no mask is made. Given."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..native import prompt_attention
+from ..serving.buckets.packed_inputs import PackedInputs
+from .cpu_attention import past_slots, rows_of_requests
+from .native import native_array
+from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs
+
+
+@dataclass(frozen=True)
+class ChunkText:
+    """What L rows of one request read.
+
+    Args:
+        rows: its rows of the step.
+        slots: (S,) of its past and of these rows.
+        window: how many tokens a row sees, itself included; None is all.
+    """
+
+    rows: slice
+    slots: torch.Tensor
+    window: int | None
+
+
+@dataclass(frozen=True)
+class PageReads:
+    """What all rows of a step read; made once, and shared by all layers.
+
+    Args:
+        chunks: of requests of several rows, and of those without a past.
+        decodes: of all other requests; None when there are none.
+    """
+
+    chunks: list[ChunkText]
+    decodes: DecodeRuns | None
+
+
+def page_reads(inputs: PackedInputs, page_size: int, window: int | None = None) -> PageReads:
+    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`."""
+    runs = past_runs(inputs.decodes if window is None else inputs.window_decodes, page_size)
+    past, chunks = past_slots(inputs.chunks, page_size), []
+    for rows in rows_of_requests(inputs):
+        if rows.start not in runs:
+            slots = [past[rows.start]] if rows.start in past else []
+            chunks.append(ChunkText(rows, torch.cat([*slots, inputs.slots[rows]]), window))
+    return PageReads(chunks, decode_runs(runs, inputs.slots))
+
+
+def attend_in_pages(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    reads: PageReads,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Day 3.3's `packed_attention`; the rows' own keys and values are in the pages already.
+
+    Args:
+        query: (T, H, D).
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        reads: see `page_reads`.
+        scale: 1/√D when None.
+
+    Returns:
+        (T, H, D) in query's type.
+    """
+    pages = key_pages, value_pages
+    factor: float = query.shape[2] ** -0.5 if scale is None else scale
+    if reads.decodes is not None and not reads.chunks:
+        return attend_runs(query, *pages, reads.decodes, factor)  # of all rows, in their order
+    heads = torch.empty_like(query)
+    for chunk in reads.chunks:
+        attend_text(query, *pages, chunk, heads, factor)
+    if reads.decodes is not None:
+        rows = reads.decodes.rows
+        heads.index_copy_(0, rows, attend_runs(query.index_select(0, rows), *pages, reads.decodes, factor))
+    return heads
+
+
+def attend_text(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    text: ChunkText,
+    out: torch.Tensor,
+    scale: float,
+) -> None:
+    """Attention of the rows of a chunk; no key or value is gathered, and no mask is made.
+
+    Args:
+        query: (T, H, D), of all rows of the step.
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        text: see `ChunkText`.
+        out: (T, H, D), in query's type; the rows of the chunk are written.
+        scale: a number.
+    """
+    prompt_attention.attend(
+        native_array(query[text.rows]),
+        native_array(key_pages.flatten(0, 1)),
+        native_array(value_pages.flatten(0, 1)),
+        native_array(text.slots),
+        native_array(out[text.rows]),
+        scale,
+        text.window,
+        torch.get_num_threads(),
+    )
