@@ -155,12 +155,16 @@ def _fused(detail: str, errors: list[tuple[str, float | str]]) -> Check:
 
 def check_products() -> Check:
     """Report which products of bf16 matrices an engine uses on this CPU."""
-    if setup_torch.version_of("torch") is None:
-        return Check("bf16 products", "ok", "nothing to choose: it matters for torch")
+    ports = [name for name in ("torch", "mlx") if setup_torch.version_of(name) is not None]
     try:
-        return Check("bf16 products", "ok", ask("torch")["products"])
+        answers = {name: ask(name) for name in ports}
     except Exception as error:
-        return Check("bf16 products", "warn", f"torch does not work: {error}", "see the line on torch")
+        return Check(
+            "bf16 products", "warn", f"a port does not work: {error}", "see the lines on MLX and torch"
+        )
+    lines = [f"{name}: {answer['products']}" for name, answer in answers.items()]
+    kernels = [answers[ports[0]]["kernels"]] if ports else ["no port is installed"]
+    return Check("bf16 products", "ok", "; ".join(lines + kernels))
 
 
 def check_blas() -> Check:

@@ -1,4 +1,4 @@
-"""Which products with bf16 matrices an engine uses on a CPU: measured once on each machine, and kept in a file.
+"""Which products with plain matrices an engine uses on a CPU: measured once on each machine, and kept in a file.
 
 The file is in the user's cache folder. It holds the seconds, and names the processor, the library and the threads with
 which they were measured: with others, or when it cannot be read, they are measured again.
@@ -36,7 +36,8 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
 
     Args:
         port: of the network.
-        wanted: "measured"; "usual" decides by the processor's flags; None reads TINY_LLM_PRODUCTS, and is "measured".
+        wanted: "measured"; "usual" is what the port takes without a measurement; None reads TINY_LLM_PRODUCTS, and is
+            "measured".
 
     Returns:
         What was chosen, in words; nothing where there is no choice.
@@ -47,7 +48,7 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
     wanted = wanted or os.environ.get(VARIABLE) or MEASURED
     if wanted not in (MEASURED, USUAL):
         raise ValueError(f'{VARIABLE} is {wanted!r}: give "measured" or "usual"')
-    ways = port.product_ways() if port.device == "cpu" and port.float_dtype == "bfloat16" else {}
+    ways = port.product_ways() if has_choice(port) else {}
     if not ways or wanted == USUAL:
         port.use_products(None)
         return ""
@@ -57,9 +58,17 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
     return in_words(layout, plain)
 
 
+def has_choice(port: Port) -> bool:
+    """Whether matrices of this type may have several products on this device."""
+    return port.device == "cpu" and port.float_dtype in port.backend_module.PRODUCT_DTYPES
+
+
 def report(port: Port) -> str:
-    """The chosen products of bf16 matrices in one line, with the speed at which each way reads weights."""
-    seconds, layouts = measured_seconds(port), {name: way.layout for name, way in port.product_ways().items()}
+    """The chosen products of the port's type in one line, with the speed at which each way reads weights."""
+    layouts = {name: way.layout for name, way in port.product_ways().items()}
+    if not layouts:
+        return "nothing to choose"
+    seconds = measured_seconds(port)
     layout, plain = choice_of(seconds, layouts)
     speeds = [
         f"{name} {', '.join(f'{1e-9 / each[rows]:.3g}' for rows in sorted(each))}"
@@ -95,7 +104,8 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
 
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way, from the file or measured now."""
-    machine = {"version": VERSION, "processor": processor_name(), **port.backend_module.product_machine()}
+    machine = {"version": VERSION, "processor": processor_name(), "dtype": port.float_dtype}
+    machine |= port.backend_module.product_machine()
     try:
         path = user_cache() / f"products-{zlib.crc32(json.dumps(machine).encode()):08x}.json"
     except NoCopyError:  # no home: each engine measures
@@ -136,19 +146,19 @@ def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None
 def measure(port: Port) -> Seconds:
     """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
     one, ways = matrix(port, SHAPE), port.product_ways()
-    one_size = 2 * SHAPE[0] * SHAPE[1]
+    one_size = one.nbytes
     prepared: dict[str, list[Any]] = {}
     for way in ways.values():
         if way.layout not in prepared:
             copies = range(BYTES[1] // one_size)
-            prepared[way.layout] = [way.prepare(one.clone()) for _ in copies]
+            prepared[way.layout] = [way.prepare(copy_of(port, one)) for _ in copies]
     found: dict[str, dict[int, list[float]]] = {name: {} for name in ways}
     for rows, size in BYTES.items():
         x, count = matrix(port, (rows, SHAPE[1])), max(1, size // one_size)
         for round_ in range(1 + ROUNDS):
             for name, way in ways.items():
                 if way.most_rows is None or rows <= way.most_rows:
-                    taken = timed(way.multiply, x, prepared[way.layout][:count])
+                    taken = timed(port, way.multiply, x, prepared[way.layout][:count])
                     if (
                         round_ > 0
                     ):  # the first one starts threads, and these share the cores only after a while
@@ -157,13 +167,20 @@ def measure(port: Port) -> Seconds:
 
 
 def matrix(port: Port, shape: tuple[int, int]) -> Any:
-    """Random numbers in bf16."""
-    return port.backend_module.random_normal(shape, 1.0, 0.0, "bfloat16", port.device)
+    """Random numbers in the port's type."""
+    return port.backend_module.random_normal(shape, 1.0, 0.0, port.float_dtype, port.device)
 
 
-def timed(multiply: Any, x: Any, matrices: list[Any]) -> float:
+def copy_of(port: Port, array: Any) -> Any:
+    """The same numbers in other memory."""
+    made = array * 1
+    port.backend_module.evaluate(made)
+    return made
+
+
+def timed(port: Port, multiply: Any, x: Any, matrices: list[Any]) -> float:
     """Seconds of the products of x with each matrix."""
     start = time.perf_counter()
     for w in matrices:
-        multiply(x, w, None)
+        port.backend_module.evaluate(multiply(x, w, None))
     return time.perf_counter() - start
