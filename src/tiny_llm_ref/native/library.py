@@ -157,7 +157,7 @@ def _whole_copies(kept: Path | None) -> list[Path]:
     whole = []
     for copy in kept.parent.glob(f"{kept.name}-*.so") if kept else ():
         with suppress(OSError):  # removed meanwhile, or another user's
-            whole += [copy] if copy == _named(kept, copy.read_bytes()) else []
+            whole += [copy] if kept and copy == _named(kept, copy.read_bytes()) else []
     return whole
 
 
