@@ -1,5 +1,5 @@
-// Runs every kernel on arrays of exactly the sizes that it may touch, for the address and undefined-behaviour sanitizers,
-// and compares it with plain loops, for processors on which Python does not run here.
+// Runs every kernel on arrays of exactly the sizes that it may touch, for the address and undefined-behaviour
+// sanitizers, and compares it with plain loops, for processors on which Python does not run here.
 #include <cstdio>
 #include <vector>
 

@@ -21,7 +21,7 @@ static std::vector<Number> some(int64_t count) {
   return numbers;
 }
 
-// Whether a number is near the expected one: `size` is that of the terms whose sum it is. 1 if it is not, which is said.
+// 0 if a number is near the expected one, else 1. `size` is that of the terms whose sum it is.
 template <typename Number>
 static int differs(const char* kernel, Number found, double expected, double size) {
   const double error = std::abs(float_of(found) - expected), rounding = sizeof(Number) == 2 ? 0.005 : 1e-5;
