@@ -21,6 +21,7 @@ HPU = {
 }
 MLX = {"device": "cpu", "dtype": "float32", "blas": "wheel", "gflops": 70.2}
 TORCH = {"device": "cpu", "dtype": "float32", "hpu": {"available": False, "errors": []}}
+KERNELS = {"kernels": "kernels in C++ by /usr/bin/c++"}
 
 
 @pytest.fixture
@@ -277,3 +278,18 @@ def test_exit_code_and_summary(monkeypatch, capsys):
     assert run_with("ok", "missing") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "needed and missing: a missing thing" and lines[-2].strip() == "-> repair"
+
+
+@pytest.mark.parametrize("names", [("torch", "mlx"), ("mlx",), ()])
+def test_each_port_has_its_products_and_the_kernels_are_named_once(machine, distributions, names):
+    machine(**{name: KERNELS | {"products": f"{name}s products"} for name in names})
+    distributions(**dict.fromkeys(names, "1"))
+    expected = [f"{name}: {name}s products" for name in names] + list(KERNELS.values())
+    assert checks.check_products().detail == ("; ".join(expected) if names else "no port is installed")
+
+
+def test_a_port_that_does_not_work_has_no_products(machine, distributions):
+    machine(mlx=RuntimeError("no libmlx.so"))
+    distributions(mlx="0.32.4")
+    found = checks.check_products()
+    assert found.status == "warn" and found.detail == "a port does not work: no libmlx.so"

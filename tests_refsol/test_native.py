@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -367,6 +368,68 @@ def test_a_cache_that_cannot_be_written_does_no_harm(sources, tmp_path, monkeypa
     assert answer(library.library("kernel.cpp")) == 42
 
 
+def test_what_cannot_be_read_or_loaded_is_compiled_again(sources, tmp_path):
+    """Something else under the name of a copy, and a whole copy that is no library here."""
+    answer(library.library("kernel.cpp"))
+    (kept,) = (tmp_path / "tiny-llm" / "native").iterdir()
+    key = kept.with_name(kept.name.rpartition("-")[0])
+    kept.unlink()
+    key.with_name(f"{key.name}-00000000.so").mkdir()
+    library._named(key, b"of another system").write_bytes(b"of another system")
+    library._library.cache_clear()
+    assert answer(library.library("kernel.cpp")) == 42
+
+
+def test_a_compiler_may_have_several_words(sources, monkeypatch):
+    """As in CXX="ccache g++"."""
+    monkeypatch.setenv("CXX", f"env A='b c' {library.compiler()}")
+    assert answer(library.library("kernel.cpp")) == 42
+    monkeypatch.setenv("CXX", "g++ 'open")
+    with pytest.raises(library.NativeError, match=r"CXX is \"g\+\+ 'open\": No closing quotation"):
+        library.library("kernel.cpp")
+
+
+def test_a_compiler_that_hangs_is_named(sources, monkeypatch):
+    monkeypatch.setenv("CXX", "sh -c 'exec sleep 60'")
+    monkeypatch.setattr(library, "SECONDS", 0.1)
+    with pytest.raises(library.NativeError, match=r"sleep 60. was not done after 0.1 s"):
+        library.library("kernel.cpp")
+
+
+def test_a_compiler_that_knows_no_processor_and_no_openmp_compiles(sources, monkeypatch, tmp_path):
+    program = tmp_path / "c++"
+    refused = '  case "$word" in -fopenmp|-m*) echo "unknown option $word" >&2; exit 1;; esac\n'
+    found = library.compiler()
+    program.write_text(f'#!/bin/sh\nfor word; do\n{refused}done\nexec {found} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    assert answer(library.library("kernel.cpp")) == 42
+    assert library._accepted_flags(library.compiler(), library.SETS_OF_FLAGS) == ()
+
+
+@pytest.mark.parametrize(("threads", "expected"), [("libgomp", 42), ("libomp", 43), ("", 43)])
+def test_clangs_openmp_is_not_used_beside_gccs(sources, monkeypatch, threads, expected):
+    """They do not share threads. Instead of clang, a word that its OpenMP has in its names."""
+    sources["kernel.cpp"] = """
+#ifdef THREADS
+extern "C" const char* mark() { return "__kmpc_"; }
+extern "C" int answer() { return 43; }
+#else
+extern "C" int answer() { return 42; }
+#endif
+"""
+    monkeypatch.setattr(library, "SETS_OF_FLAGS", (("-DTHREADS",),))
+    monkeypatch.setattr(library, "_share_threads", lambda: threads)
+    assert answer(library.library("kernel.cpp")) == expected
+
+
+def test_a_processor_has_a_name_where_there_is_no_proc(monkeypatch):
+    monkeypatch.setattr(library.Path, "read_text", lambda *a, **b: (_ for _ in ()).throw(OSError))
+    done = subprocess.CompletedProcess([], 0, "Apple M2\n")
+    monkeypatch.setattr(library.subprocess, "run", lambda *a, **b: done)
+    assert library.processor() == f"{platform.machine()} Apple M2" and library._share_threads() == ""
+
+
 def test_without_a_compiler_there_is_one_reason(sources, monkeypatch):
     monkeypatch.setenv(library.SWITCH, "0")
     with pytest.raises(library.NativeError, match="TINY_LLM_NATIVE is 0"):
@@ -407,7 +470,7 @@ def test_the_sanitizers_find_nothing(tmp_path):
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     flags = ["-std=c++17", "-O0", "-g", "-march=native", "-Wno-psabi", *checks]
     program = tmp_path / "driver"
-    compiler = library.compiler()
-    subprocess.run([compiler, *flags, f"-I{FOLDER}", str(driver), "-o", str(program)], check=True)
+    command = [*shlex.split(library.compiler()), *flags, f"-I{FOLDER}", str(driver), "-o", str(program)]
+    subprocess.run(command, check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout == "kernels ran: 0\n", done.stderr[-2000:]

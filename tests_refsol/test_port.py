@@ -86,3 +86,15 @@ def test_a_port_of_the_environment_that_does_not_exist_ends_a_command_with_one_l
             asked()
         assert ended.value.code == 2
         assert capsys.readouterr().err == "TINY_LLM_BACKEND is 'jax': choose auto, mlx or torch\n"
+
+
+@pytest.mark.parametrize("lost", ["native", "serving", "torch_backend"])
+def test_a_learners_package_without_its_init_is_named(monkeypatch, tmp_path, lost):
+    """Python would import an empty package instead."""
+    for package in {"native", "serving", "torch_backend"} - {lost}:
+        (tmp_path / "tiny_llm" / package).mkdir(parents=True)
+        (tmp_path / "tiny_llm" / package / "__init__.py").touch()
+    monkeypatch.setattr(ports, "SOURCES", tmp_path)
+    monkeypatch.setattr(ports, "installed_backends", lambda: ["torch"])
+    with pytest.raises(SystemExit, match=rf"{lost}/__init__.py: missing; `pdm run course sync` writes it"):
+        ports.resolve("tiny_llm", "torch")

@@ -1,4 +1,4 @@
-"""Products with bf16 matrices on a CPU: that all ways agree, which is chosen, and what is kept of a measurement."""
+"""Products on a CPU: that all ways agree, which is chosen, and what is kept of a measurement."""
 
 import importlib
 import json
@@ -17,13 +17,12 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling import product_choice
 from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
-from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref.torch_backend import native_layer
 
-pytestmark = pytest.mark.tool("c++")  # one of the ways is a kernel in C++
-
+NEEDS_KERNEL = pytest.mark.tool("c++")  # only tests that call the kernel in C++ need a compiler
 LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "packed", "native": "native"}
+BOTH = {"matrix": "plain", "native": "native"}  # of MLX
 # Invented seconds, in units of the matrix at one row.
 SLOW = {1: 1.0, 4: 1.0, 16: 1.0, 128: 4.0}
 PACKED_WINS = {
@@ -41,19 +40,29 @@ PLAIN_WINS = {
     "onednn": SLOW,
     "native": SLOW,
 }
+MLX_PLAIN_WINS = {"matrix": SLOW, "native": dict.fromkeys(SLOW, 9.0)}
+MLX_NATIVE_WINS = {"matrix": dict.fromkeys(SLOW, 9.0), "native": SLOW}
 
 
 @pytest.fixture
-def port():
-    return Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
+def port(request):
+    """In bf16: torch, or the port that the test's mark names."""
+    name = request.node.get_closest_marker("port").args[0]
+    return Port("tiny_llm_ref", name, "cpu", "bfloat16")
 
 
 @pytest.fixture
-def products():
-    """The module, whose choice is forgotten afterwards."""
-    module = importlib.import_module("tiny_llm_ref.torch_backend.products")
+def products(request):
+    """The port's module, whose choice is forgotten afterwards."""
+    name = request.node.get_closest_marker("port").args[0]
+    module = importlib.import_module(f"tiny_llm_ref.{name}_backend.products")
     yield module
     module.use_products(None)
+
+
+def on(port, *values, marks=()):
+    """A case of a parametrised test on one port."""
+    return pytest.param(*values, marks=[pytest.mark.port(port), *marks])
 
 
 @pytest.fixture
@@ -61,6 +70,8 @@ def cache(tmp_path, monkeypatch):
     """An empty cache folder, where everything is measured."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(product_choice.VARIABLE, "measured")
+    # Seconds are invented, so that no kernel runs, and the choice is the same without a compiler.
+    monkeypatch.setattr(importlib.import_module("tiny_llm_ref.native.product"), "works", lambda: True)
     return tmp_path / "tiny-llm"
 
 
@@ -78,9 +89,16 @@ def test_what_a_machine_measures_decides_no_test():
 # The ways.
 
 
-@pytest.mark.port("torch")
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *[on("torch", name) for name in LAYOUTS if name != "native"],
+        on("torch", "native", marks=[NEEDS_KERNEL]),
+        on("mlx", "matrix", marks=[NEEDS_KERNEL]),
+        on("mlx", "native", marks=[NEEDS_KERNEL]),
+    ],
+)
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_all_ways_compute_the_same(port, rng, name, biased, rows):
     way = port.product_ways()[name]
@@ -161,16 +179,32 @@ def test_without_a_packed_layout_the_plain_one_is_chosen():
     assert choice_of(ways, dict.fromkeys(ways, "plain"))[0] == "plain"
 
 
-@pytest.mark.port("torch")
-def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port):
+@NEEDS_KERNEL
+@pytest.mark.parametrize(
+    ("ways", "dtype"),
+    [
+        on("torch", LAYOUTS, "bfloat16"),
+        on("mlx", BOTH, "bfloat16"),
+        on("mlx", BOTH, "float32"),
+    ],
+)
+def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port, ways, dtype):
     monkeypatch.setattr(product_choice, "SHAPE", (32, 64))
     monkeypatch.setattr(product_choice, "BYTES", dict.fromkeys(product_choice.BYTES, 2**14))
+    port.float_dtype = dtype
     found = product_choice.measure(port)
-    assert {name: sorted(each) for name, each in found.items()} == {
-        "vector": [1], "matrix": [1, 4, 16, 128], "tiles": [1, 4, 16, 128], "onednn": [1, 4, 16, 128],
-        "native": [1, 4, 16, 128],
-    }  # fmt: skip
+    rows = {name: [1] if name == "vector" else [1, 4, 16, 128] for name in ways}
+    assert {name: sorted(each) for name, each in found.items()} == rows
     assert all(seconds > 0 for each in found.values() for seconds in each.values())
+
+
+@pytest.mark.port("mlx")
+def test_a_product_is_computed_while_it_is_timed(monkeypatch, port):
+    """MLX's products are lazy: their description takes no time."""
+    computed = []
+    monkeypatch.setattr(port.backend_module, "evaluate", computed.append)
+    product_choice.timed(port, lambda x, w, bias: x + w, 1, [2, 3])
+    assert computed == [3, 4]
 
 
 # The file.
@@ -250,11 +284,9 @@ def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache
     assert not isinstance(network.embedding.weight, products.PackedWeight), "a table is read row by row"
 
 
-def plain_and_native(port, products, **sizes):
-    """The same small bf16 model twice, the second one with native weights."""
-    case = small_model(3, **sizes)
-    weights = {name: array.bfloat16() for name, array in random_checkpoint(port, case).weights.items()}
-    checkpoint = Checkpoint(case.config, weights)
+def plain_and_native(port, products, dtype="bfloat16", **sizes):
+    """The same small model twice, the second one with native weights."""
+    checkpoint = random_checkpoint(port, small_model(3, **sizes), dtype)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
     products.use_products("native", ("matrix",) * 4)
     products.pack_layers(native)
@@ -262,7 +294,7 @@ def plain_and_native(port, products, **sizes):
     return plain, native
 
 
-def assert_same_logits(port, rng, plain, native):
+def assert_same_logits(port, rng, plain, native, dtype="bfloat16"):
     """Chunks, whole prompts and decodes."""
     prompts = [rng.integers(0, plain.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
     expected, found = (
@@ -270,19 +302,29 @@ def assert_same_logits(port, rng, plain, native):
     )
     assert found.keys() == expected.keys()
     for place, logits in expected.items():
-        np.testing.assert_allclose(found[place], logits, atol=0.05 * np.abs(logits).max())
+        tolerance = 0.05 if dtype == "bfloat16" else 1e-5
+        np.testing.assert_allclose(found[place], logits, atol=tolerance * np.abs(logits).max())
 
 
-@pytest.mark.port("torch")
-@pytest.mark.parametrize("tied", [True, False])
-def test_native_weights_compute_the_same(port, products, rng, tied):
-    """Decodes in place, the table and the head; heads of 16 numbers are too short for a native layer."""
-    plain, native = plain_and_native(port, products, tie_word_embeddings=tied, head_dim=16)
+@NEEDS_KERNEL
+@pytest.mark.parametrize(
+    ("dtype", "tied"),
+    [
+        on("torch", "bfloat16", True), on("torch", "bfloat16", False),
+        on("mlx", "bfloat16", True), on("mlx", "bfloat16", False), on("mlx", "float32", True),
+    ],
+)  # fmt: skip
+def test_native_weights_compute_the_same(port, products, rng, dtype, tied):
+    """Chunks, whole prompts and decodes in place, the table and the head; no matrix is held twice.
+
+    Heads of 16 numbers are too short for a native layer.
+    """
+    plain, native = plain_and_native(port, products, dtype, tie_word_embeddings=tied, head_dim=16)
     held = [getattr(layer, name) for layer in native.layers for name in products.MATRICES]
     assert {type(each) for each in [*held, native.embedding.weight]} == {products.NativeMatrix}
     assert isinstance(native.w_lm_head, NoneType if tied else products.NativeMatrix)
     assert native.packed_mask is not plain.packed_mask, "decodes are gathered"
-    assert_same_logits(port, rng, plain, native)
+    assert_same_logits(port, rng, plain, native, dtype)
 
 
 # Sizes that a native layer can compute; Qwen2 has biases and no norms of heads.
@@ -298,6 +340,7 @@ FAMILIES = {
 }
 
 
+@NEEDS_KERNEL
 @pytest.mark.port("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("compiled", [False, True])
@@ -317,6 +360,7 @@ def refuse(*arguments):
     pytest.fail("a compiled part is called")
 
 
+@NEEDS_KERNEL
 @pytest.mark.port("torch")
 def test_a_compiler_sees_native_products_as_operators(port, products, rng, monkeypatch):
     """Heads of 16 numbers are too short for a native layer: the parts around their attention are compiled."""
@@ -332,9 +376,20 @@ def test_a_compiler_sees_native_products_as_operators(port, products, rng, monke
     assert "tiny_llm_ref.native_linear.default" in called
 
 
-@pytest.mark.port("torch")
-def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products):
-    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention="device")
+@pytest.mark.port("mlx")
+def test_mlx_compiles_no_layer_with_a_kernel(port, products):
+    """A kernel reads numbers, and a trace has none."""
+    plain = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
+    compiled = port.compile_model(plain, "cpu", 1)
+    assert compiled.layers[0] is not plain.layers[0]
+    products.use_products("native")
+    products.pack_layers(plain)
+    assert port.compile_model(plain, "cpu", 1).layers == plain.layers
+
+
+@pytest.mark.parametrize("attention", [on("torch", "device"), on("mlx", "device")])
+def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products, attention):
+    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention=attention)
     usual = network.packed_mask
     products.use_products("native", ("matrix",) * 4)
     products.pack_layers(network)
@@ -358,39 +413,64 @@ def forget():
     kernel._kernel.cache_clear()
 
 
-@pytest.mark.port("torch")
-def test_answers_are_the_same_by_every_choice(monkeypatch, products, cache):
+@NEEDS_KERNEL
+@pytest.mark.parametrize(
+    "choices",
+    [on("torch", (PACKED_WINS, PLAIN_WINS, NATIVE_WINS)), on("mlx", (MLX_PLAIN_WINS, MLX_NATIVE_WINS))],
+)
+def test_answers_are_the_same_by_every_choice(monkeypatch, port, products, cache, choices):
     answers = []
-    for seconds in (PACKED_WINS, PLAIN_WINS, NATIVE_WINS):
+    for seconds in choices:
         monkeypatch.setattr(product_choice, "measured_seconds", lambda port, seconds=seconds: seconds)
-        with LLM(MODELS / "tiny-qwen3", backend="torch", device="cpu", dtype="bfloat16", num_blocks=4) as llm:
+        with LLM(
+            MODELS / "tiny-qwen3", backend=port.name, device="cpu", dtype="bfloat16", num_blocks=4
+        ) as llm:
             [output] = llm.chat([{"role": "user", "content": "What is a KV cache?"}], use_tqdm=False)
         answers.append(output.outputs[0].text)
     assert len(set(answers)) == 1, answers
 
 
-@pytest.mark.port("torch")
 @pytest.mark.parametrize(
-    ("dtype", "wanted", "variable", "count"),
+    ("seconds", "dtype", "wanted", "variable", "count"),
     [
-        ("bfloat16", None, "measured", 1), ("bfloat16", None, "usual", 0), ("bfloat16", "measured", "usual", 1),
-        ("bfloat16", "usual", "measured", 0), ("float32", "measured", "measured", 0), ("bfloat16", None, "", 1),
+        on("torch", PLAIN_WINS, "bfloat16", None, "measured", 1),
+        on("torch", PLAIN_WINS, "bfloat16", None, "usual", 0),
+        on("torch", PLAIN_WINS, "bfloat16", "measured", "usual", 1),
+        on("torch", PLAIN_WINS, "bfloat16", "usual", "measured", 0),
+        on("torch", PLAIN_WINS, "bfloat16", None, "", 1),
+        on("torch", PLAIN_WINS, "float32", "measured", "measured", 0),
+        on("mlx", MLX_PLAIN_WINS, "float32", "measured", "measured", 1),
+        on("mlx", MLX_PLAIN_WINS, "bfloat16", None, "usual", 0),
+        on("mlx", MLX_PLAIN_WINS, "float16", "measured", "measured", 0),
     ],
-)  # fmt: skip
-def test_who_decides(monkeypatch, products, cache, dtype, wanted, variable, count):
-    calls = counted(monkeypatch, PLAIN_WINS)
+)
+def test_who_decides(monkeypatch, port, products, cache, seconds, dtype, wanted, variable, count):
+    calls = counted(monkeypatch, seconds)
     monkeypatch.setenv(product_choice.VARIABLE, variable)
-    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    port.float_dtype = dtype
     choose_products(port, port.Qwen3ModelWeek3(random_checkpoint(port, CASE)), wanted)
     assert len(calls) == count
 
 
 @pytest.mark.port("mlx")
-def test_mlx_has_nothing_to_choose(monkeypatch, cache):
-    calls = counted(monkeypatch, PLAIN_WINS)
-    port = Port("tiny_llm_ref", "mlx", "cpu", "bfloat16")
+def test_mlx_has_nothing_to_choose_on_a_gpu_or_without_a_compiler(monkeypatch, port, products, cache):
+    calls = counted(monkeypatch, MLX_PLAIN_WINS)
+    assert list(port.product_ways()) == list(BOTH)
+    with monkeypatch.context() as on_a_gpu:
+        on_a_gpu.setattr(products.mx, "default_device", lambda: "gpu")
+        assert port.product_ways() == {}
+    monkeypatch.setattr(products.product, "works", lambda: False)
+    assert port.product_ways() == {} and product_choice.report(port) == "nothing to choose"
     choose_products(port, None)
-    assert port.product_ways() == {} and not calls and not list(cache.glob("products-*"))
+    assert not calls and not list(cache.glob("products-*"))
+
+
+@pytest.mark.port("mlx")
+def test_float32_and_bf16_are_measured_apart(monkeypatch, port, cache):
+    calls = counted(monkeypatch, MLX_PLAIN_WINS)
+    for port.float_dtype in ("bfloat16", "float32", "bfloat16"):
+        measured_seconds(port)
+    assert len(calls) == 2 and len(list(cache.iterdir())) == 2
 
 
 def test_a_word_that_is_none_of_the_choices_is_refused(monkeypatch):

@@ -1,9 +1,11 @@
-// Runs every kernel on arrays of exactly the sizes that it may touch, for the address and undefined-behaviour sanitizers.
+// Runs every kernel on arrays of exactly the sizes that it may touch, for the address and undefined-behaviour
+// sanitizers, and compares it with plain loops, for processors on which Python does not run here.
 #include <cstdio>
 #include <memory>
 #include <vector>
 
 #include "lines.h"
+#include "plain_loops.h"
 
 namespace attention {
 #include "decode_attention.cpp"
@@ -20,45 +22,51 @@ namespace prompt {
 namespace quantized {
 #include "quantized_product.cpp"
 }
-using attention::attend_decodes_float, plain::multiply_bf16, plain::multiply_float, quantized::multiply_quantized;
+using attention::attend_decodes_bf16, attention::attend_decodes_float, plain::multiply_bf16, plain::multiply_float,
+    quantized::multiply_quantized;
 
 template <typename Number>
-static std::vector<Number> some(int64_t count) {
-  std::vector<Number> numbers(count);
-  for (int64_t i = 0; i < count; i++) numbers[i] = Number((i * 37 + 11) % 61);
-  return numbers;
-}
-
 static int run_product(int64_t rows, int64_t outputs, int64_t columns, bool biased) {
-  const int64_t blocks = (outputs + 15) / 16;
+  constexpr int64_t C = 4 / sizeof(Number);
   const auto bias = some<float>(outputs);
   const float* of_bias = biased ? bias.data() : nullptr;
-  const auto x = some<float>(rows * columns), w = some<float>(blocks * columns * 16);
-  std::vector<float> y(rows * outputs);
-  const auto half_x = some<uint16_t>(rows * columns), half_w = some<uint16_t>(blocks * ((columns + 1) / 2) * 32);
-  std::vector<uint16_t> half_y(rows * outputs);
-  return multiply_float(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2) |
-         multiply_bf16(half_x.data(), half_w.data(), of_bias, half_y.data(), rows, outputs, columns, 2);
+  const auto x = some<Number>(rows * columns);
+  const auto w = some<Number>((outputs + 15) / 16 * ((columns + C - 1) / C) * 16 * C);
+  std::vector<Number> y(rows * outputs);
+  int task;
+  if constexpr (sizeof(Number) == 2)
+    task = multiply_bf16(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2);
+  else
+    task = multiply_float(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2);
+  return task | check_product(x, w, of_bias, y, rows, outputs, columns);
 }
 
-static int run_quantized(int64_t rows, int64_t outputs, int64_t groups, int group, int bits, bool is_bf16) {
+template <typename Number>
+static int run_quantized(int64_t rows, int64_t outputs, int64_t groups, int group, int bits) {
   const int64_t blocks = (outputs + 15) / 16, columns = groups * group;
-  const auto x = some<float>(rows * columns);
-  const auto half_x = some<uint16_t>(rows * columns);
-  const auto w = some<uint8_t>(blocks * columns * bits * 2), constants = some<uint8_t>(blocks * groups * 32 * (is_bf16 ? 2 : 4));
-  std::vector<uint8_t> y(rows * outputs * (is_bf16 ? 2 : 4));
-  const void* of_x = is_bf16 ? (const void*)half_x.data() : (const void*)x.data();
-  return multiply_quantized(of_x, w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns, group, bits,
-                            is_bf16, is_bf16, 2);
+  const bool is_bf16 = sizeof(Number) == 2;
+  const auto x = some<Number>(rows * columns), constants = some<Number>(blocks * groups * 32);
+  const auto w = some<uint8_t>(blocks * columns * bits * 2);
+  std::vector<Number> y(rows * outputs);
+  const int task =
+      multiply_quantized(x.data(), w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns, group, bits, is_bf16, is_bf16, 2);
+  return task | check_quantized(x, w, constants, y, rows, outputs, groups, group, bits);
 }
 
+template <typename Number>
 static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {
   const int64_t rows = 3, slots = 40, heads = queries * kv_heads;
   const std::vector<int64_t> starts{0, 23, 39}, counts{17, 17, 1}, runs{0, 1, 2, 3};
-  const auto query = some<float>(rows * heads * size), keys = some<float>(slots * kv_heads * size);
-  std::vector<float> out(rows * heads * size);
-  return attend_decodes_float(query.data(), keys.data(), keys.data(), out.data(), starts.data(), counts.data(), runs.data(),
-                              rows, heads, kv_heads, size, 0.25f, 2);
+  const auto query = some<Number>(rows * heads * size), keys = some<Number>(slots * kv_heads * size);
+  std::vector<Number> out(rows * heads * size);
+  int task;
+  if constexpr (sizeof(Number) == 2)
+    task = attend_decodes_bf16(query.data(), keys.data(), keys.data(), out.data(), starts.data(), counts.data(),
+                               runs.data(), rows, heads, kv_heads, size, 0.25f, 2);
+  else
+    task = attend_decodes_float(query.data(), keys.data(), keys.data(), out.data(), starts.data(), counts.data(),
+                                runs.data(), rows, heads, kv_heads, size, 0.25f, 2);
+  return task | check_attention(query, keys, out, starts, counts, queries, kv_heads, size, 0.25);
 }
 
 static int run_chunk(int64_t rows, int64_t past, int64_t size, int64_t window) {
@@ -83,21 +91,32 @@ static int run_between(int64_t rows, int64_t size, int64_t half) {
                                    key.data(), value.data(), rows, 2, 1, 2 * half, half, 0.1f, 2);
 }
 
-int main() {
+template <typename Number>
+static int run_all() {
   int failed = 0;
   for (int64_t rows : {1, 2, 5, 13})
     for (int64_t outputs : {1, 16, 65, 130})
-      for (int64_t columns : {1, 2, 33}) failed |= run_product(rows, outputs, columns, columns == 33);
+      for (int64_t columns : {1, 2, 33}) failed |= run_product<Number>(rows, outputs, columns, columns == 33);
   for (int64_t rows : {1, 3, 9})
     for (int64_t outputs : {1, 17, 48})
       for (int group : {32, 64, 128})
-        for (int bits : {4, 8}) failed |= run_quantized(rows, outputs, 2, group, bits, rows == 3);
+        for (int bits : {4, 8}) failed |= run_quantized<Number>(rows, outputs, 2, group, bits);
   for (int64_t queries : {1, 2, 7, 16})
-    for (int64_t size : {16, 80, 256}) failed |= run_attention(queries, 2, size);
+    for (int64_t size : {16, 80, 256}) failed |= run_attention<Number>(queries, 2, size);
+  return failed;
+}
+
+static int run_rest() {
+  int failed = 0;
   for (int64_t past : {0, 5, 300})
     for (int64_t size : {16, 80, 256}) failed |= run_chunk(7, past, size, past == 300 ? 9 : 0);
   for (int64_t rows : {1, 3})
     for (int64_t size : {1, 16, 37}) failed |= run_between(rows, size, rows * 16);
+  return failed;
+}
+
+int main() {
+  const int failed = run_all<uint16_t>() | run_all<float>() | run_rest();
   printf("kernels ran: %d\n", failed);
   return failed;
 }

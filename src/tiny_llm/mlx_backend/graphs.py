@@ -3,7 +3,8 @@
 `mx.compile` traces a function once per set of shapes and fuses its element-wise operations into kernels. All layers
 share the kernels. Metal compiles them on a GPU, g++ on a CPU, where MLX keeps them in the folder for temporary files.
 The parts of a layer before and after attention are compiled; attention writes into the pages, which a compiled function
-may not. Only the CPU's kernels were run by us.
+may not. Only the CPU's kernels were run by us. A layer whose products are kernels of Day 4.1 is not compiled: they read
+numbers, and a trace has none.
 """
 
 import shutil
@@ -13,6 +14,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..biased_weights import BiasedWeights
+from .native import NativeMatrix
+from .products import MATRICES
 from .qwen3_week3 import Qwen3ModelWeek3
 from .window_mask import WindowedLayer
 
@@ -49,13 +53,21 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
 
 
 def _compiled_layer(layer: Any) -> Any:
-    """A copy of the layer that calls the compiled parts."""
+    """A copy of the layer that calls the compiled parts; the layer itself where a trace is not possible."""
     if isinstance(layer, WindowedLayer):
         return WindowedLayer(_compiled_layer(layer.layer))
+    if _has_kernels(layer):
+        return layer
     made = copy(layer)
     for name in PARTS:
         setattr(made, name, mx.compile(getattr(layer, name)))
     return made
+
+
+def _has_kernels(layer: Any) -> bool:
+    """Whether a matrix of the layer is packed for the kernel of Day 4.1."""
+    weights = [getattr(layer, name) for name in MATRICES]
+    return any(isinstance(w.weight if isinstance(w, BiasedWeights) else w, NativeMatrix) for w in weights)
 
 
 def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:

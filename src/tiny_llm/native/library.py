@@ -9,21 +9,34 @@ import hashlib
 import os
 import pkgutil
 import platform
+import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 SWITCH = "TINY_LLM_NATIVE"  # 0: no kernels of our own
 FLAGS = "TINY_LLM_NATIVE_FLAGS"  # further flags, for example -mno-avx512f
-COMPILERS = ("c++", "g++", "clang++")
+# GCC first: its OpenMP is the one that torch's Linux wheels bring.
+COMPILERS = ("g++", "c++", "clang++")
 ALWAYS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno")
-# The first set that the compiler takes: Apple's clang has no OpenMP, and for arm64 another name of the processor.
-SETS_OF_FLAGS = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+# The first set that the compiler takes: some have another name of the processor on arm64, and some have no OpenMP.
+ONE_THREAD = (("-march=native",), ("-mcpu=native",), ())
+WITH_OPENMP = tuple((*flags, "-fopenmp") for flags in ONE_THREAD)
+# On a Mac none: Apple's compiler has no OpenMP, and LLVM's ends a process in which torch has brought another copy.
+SETS_OF_FLAGS = (() if sys.platform == "darwin" else WITH_OPENMP) + ONE_THREAD
+OPENMP_LIBRARY = re.compile(r"/(libgomp|libomp|libiomp5)[^/]*$")
+OF_LLVM = b"__kmpc_"  # what begins the names of its OpenMP
+SECONDS = 120  # for a compiler; a kernel takes one or two
 HEADERS = ("lines.h",)
+
+Flags = tuple[str, ...]
+Texts = tuple[tuple[str, str], ...]  # names and contents of files; the first one is compiled
 
 
 class NativeError(Exception):
@@ -35,7 +48,7 @@ class CompileError(NativeError):
 
 
 def compiler() -> str:
-    """The program that compiles: the one that CXX names, or the first of the usual ones.
+    """The command that compiles: CXX, which may have several words, or the first of the usual ones.
 
     Raises:
         NativeError: there is none, or TINY_LLM_NATIVE is 0.
@@ -43,12 +56,20 @@ def compiler() -> str:
     if os.environ.get(SWITCH) == "0":
         raise NativeError(f"{SWITCH} is 0")
     named = os.environ.get("CXX")
-    found = next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
-    if found is None:
-        raise NativeError(
-            f"no C++ compiler: {named or ', '.join(COMPILERS)} not found; on Debian `apt install g++`"
-        )
-    return found
+    for words in [_words("CXX", named)] if named else [[name] for name in COMPILERS]:
+        program = shutil.which(words[0]) if words else None
+        if program:
+            return shlex.join([program, *words[1:]])
+    raise NativeError(
+        f"no C++ compiler: {named or ', '.join(COMPILERS)} not found; on Debian `apt install g++`"
+    )
+
+
+def _words(name: str, line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise NativeError(f"{name} is {line!r}: {error}") from None
 
 
 def source(name: str) -> str:
@@ -68,31 +89,45 @@ def library(name: str) -> ctypes.CDLL:
 
 
 @functools.cache
-def _library(texts: tuple[tuple[str, str], ...], program: str, more_flags: str) -> ctypes.CDLL:
-    _share_threads()
+def _library(texts: Texts, command: str, more_flags: str) -> ctypes.CDLL:
+    has_gccs_threads = _share_threads() == "libgomp"
     try:
-        kept = _kept(texts, program, more_flags)
-        found = _whole_copy(kept) if kept else None
-        if found is not None:
-            return ctypes.CDLL(str(found))
         with tempfile.TemporaryDirectory() as folder:
-            made = _compile(texts, program, more_flags, Path(folder))
-            return ctypes.CDLL(str(_keep(made, kept) or made))  # once loaded, the file may go
+            for sets in (SETS_OF_FLAGS, ONE_THREAD):
+                for file in _files(texts, command, more_flags, sets, Path(folder)):
+                    # Clang's OpenMP brings threads of its own. Between operations of torch, which waits with GCC's,
+                    # products on 2 cores took 1.2 to 1.5 times as long as on one thread.
+                    if has_gccs_threads and OF_LLVM in file.read_bytes():
+                        break
+                    with suppress(OSError):  # a folder that allows no programs: another one may
+                        return ctypes.CDLL(str(file))  # once loaded, the file may go
     except OSError as error:
-        raise NativeError(f"a kernel cannot be loaded: {error}") from error
+        raise NativeError(f"a kernel cannot be compiled: {error}") from error
+    raise NativeError(f"a kernel cannot be loaded from {tempfile.gettempdir()}")
 
 
-def _kept(texts: tuple[tuple[str, str], ...], program: str, more_flags: str) -> Path | None:
-    """Where the library of these texts is kept, without the checksum; None if this user has no home."""
-    file = os.stat(program)
-    of = (texts, more_flags, ALWAYS, SETS_OF_FLAGS, os.path.realpath(program), file.st_size, file.st_mtime_ns)
-    key = hashlib.sha256(repr((of, processor())).encode()).hexdigest()[:16]
+def _files(
+    texts: Texts, command: str, more_flags: str, sets: Sequence[Flags], folder: Path
+) -> Iterator[Path]:
+    """Where the library of these texts is: in the cache, or in `folder` after it is compiled."""
+    kept = _kept((texts, command, more_flags, sets), Path(texts[0][0]).stem)
+    yield from _whole_copies(kept)
+    flags = *_accepted_flags(command, sets), *_words(FLAGS, more_flags)
+    made = _compile(texts, command, flags, folder)
+    copies = _keep(made, kept)
+    yield from (made, *copies)
+
+
+def _kept(of: tuple[Texts, str, str, Sequence[Flags]], stem: str) -> Path | None:
+    """Where the library of these texts, command and flags is kept, without the checksum; None without a home."""
+    file = os.stat(shlex.split(of[1])[0])
+    key = repr((of, ALWAYS, file.st_size, file.st_mtime_ns, processor()))
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         home = named if named.is_absolute() else Path.home() / ".cache"
     except RuntimeError:
         return None
-    return home / "tiny-llm" / "native" / f"{Path(texts[0][0]).stem}-{key}"
+    return home / "tiny-llm" / "native" / f"{stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
 def processor() -> str:
@@ -100,62 +135,109 @@ def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return f"{platform.machine()} {platform.processor()}"
+        return f"{platform.machine()} {_name_on_a_mac() or platform.processor()}"
     wanted = ("model name", "flags", "Features", "CPU part")
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
+
+
+def _name_on_a_mac() -> str:
+    """For example "Apple M2"; empty elsewhere."""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _named(kept: Path, content: bytes) -> Path:
     return kept.with_name(f"{kept.name}-{zlib.crc32(content):08x}.so")
 
 
-def _whole_copy(kept: Path) -> Path | None:
-    """The kept library whose checksum fits its name, or None: loading half a file would end the process."""
-    copies = kept.parent.glob(f"{kept.name}-*.so")
-    return next((copy for copy in copies if copy == _named(kept, copy.read_bytes())), None)
+def _whole_copies(kept: Path | None) -> list[Path]:
+    """The kept libraries whose checksum fits their name: loading half a file would end the process."""
+    whole = []
+    for copy in kept.parent.glob(f"{kept.name}-*.so") if kept else ():
+        with suppress(OSError):  # removed meanwhile, or another user's
+            whole += [copy] if kept and copy == _named(kept, copy.read_bytes()) else []
+    return whole
 
 
-def _keep(made: Path, kept: Path | None) -> Path | None:
+def _keep(made: Path, kept: Path | None) -> list[Path]:
     """Copies a library into the cache, under another name first: two processes may do so at once.
 
     Returns:
-        The copy; None if the folder cannot be written.
+        The copy; nothing if the folder cannot be written.
     """
     if kept is None:
-        return None
-    content = made.read_bytes()
-    part = kept.with_name(f"{kept.name}-{os.getpid()}.part")
+        return []
+    content, part = made.read_bytes(), None
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        return part.replace(_named(kept, content))
+        with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as file:
+            part = Path(file.name)
+            file.write(content)
+        return [part.replace(_named(kept, content))]
     except OSError:
         with suppress(OSError):
-            part.unlink()
-        return None
+            if part is not None:
+                part.unlink()
+        return []
 
 
-def _compile(texts: tuple[tuple[str, str], ...], program: str, more_flags: str, folder: Path) -> Path:
+def _compile(texts: Texts, command: str, flags: Flags, folder: Path) -> Path:
     """Writes the texts into a folder and compiles the first of them."""
     for name, text in texts:
         (folder / name).write_text(text, encoding="utf-8")
-    made, done = folder / "kernel.so", None
-    for flags in SETS_OF_FLAGS:
-        command = [program, *ALWAYS, *flags, *shlex.split(more_flags), texts[0][0], "-o", str(made)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace")
-        if done.returncode == 0:
-            return made
-    raise CompileError(f"{texts[0][0]} does not compile:\n{done.stderr if done else ''}")
+    made = folder / "kernel.so"
+    done = _run(command, *flags, texts[0][0], "-o", str(made), folder=folder)
+    if done.returncode == 0:
+        return made
+    raise CompileError(f"{texts[0][0]} does not compile:\n{done.stderr}")
 
 
-def _share_threads() -> None:
+@functools.cache
+def _accepted_flags(command: str, sets: Sequence[Flags]) -> Flags:
+    """The first set of flags with which the compiler makes a library, tried on an empty file."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "empty.cpp").touch()
+        tries = (_run(command, *flags, "empty.cpp", "-o", "empty.so", folder=folder) for flags in sets)
+        return next((flags for flags, done in zip(sets, tries, strict=True) if done.returncode == 0), ())
+
+
+def _run(command: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    whole = [*shlex.split(command), *ALWAYS, *arguments]
+    text = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    try:
+        return subprocess.run(whole, cwd=folder, stdin=subprocess.DEVNULL, timeout=SECONDS, **text)
+    except subprocess.TimeoutExpired:
+        raise NativeError(f"{command} was not done after {SECONDS} s") from None
+
+
+def _share_threads() -> str:
     """Lets kernels use the OpenMP threads that this process has already, such as torch's.
 
-    Two sets of threads would take the cores from each other: each waits for work in a loop.
+    Two sets of threads would take the cores from each other: each waits for work in a loop. LLVM's library also has the
+    functions that GCC calls.
+
+    Returns:
+        "libgomp" if GCC's are here, else "libomp" or "libiomp5" if LLVM's are, else nothing.
     """
     try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return
-    for path in {line.split()[-1] for line in maps if "libgomp" in line}:
-        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        return ""
+    paths = {line.split(maxsplit=5)[-1] for line in maps if OPENMP_LIBRARY.search(line)}
+    shared = filter(_is_shared, sorted(paths, key=_openmp_name))
+    return next(map(_openmp_name, list(shared)), "")
+
+
+def _openmp_name(path: str) -> str:
+    return next(iter(OPENMP_LIBRARY.findall(path)), "")
+
+
+def _is_shared(path: str) -> bool:
+    """Makes the functions of a library that is loaded already visible to those which come later."""
+    with suppress(OSError):  # its file was replaced meanwhile
+        return bool(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL))
+    return False

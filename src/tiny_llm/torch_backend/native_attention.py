@@ -28,7 +28,7 @@ class DecodeRuns:
     runs: torch.Tensor
 
     @cached_property
-    def arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
+    def _arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
         """Starts, counts and runs as the kernel sees them; all layers read the same."""
         return native_array(self.starts), native_array(self.counts), native_array(self.runs)
 
@@ -93,7 +93,7 @@ def attend_runs(
         native_array(key_pages.flatten(0, 1)),
         native_array(value_pages.flatten(0, 1)),
         native_array(out),
-        *reads.arrays,
+        *reads._arrays,
         scale,
         torch.get_num_threads(),
     )

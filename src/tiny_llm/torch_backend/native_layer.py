@@ -107,7 +107,8 @@ def _taken(layer: Any, *names: str) -> Biased:
     """The matrices of these names as one, and their biases; the layer has them no more."""
     weights = [vars(layer).pop(name) for name in names]
     matrices = [_matrix(w) for w in weights]
-    return type(matrices[0]).joined(matrices), _joined_biases(weights)
+    whole = matrices[0] if len(matrices) == 1 else type(matrices[0]).joined(matrices)
+    return whole, _joined_biases(weights)
 
 
 def _joined_biases(weights: Sequence[Any]) -> torch.Tensor | None:

@@ -79,18 +79,6 @@ class NativeQuantizedMatrix:
         outputs = sum(each.shape[0] for each in matrices)
         return cls(lines, constants, (outputs, first.shape[1]), first.group_size, first.bits)
 
-    def outputs(self, start: int, stop: int) -> "NativeQuantizedMatrix":
-        """The matrix of some outputs, without a copy.
-
-        Raises:
-            ValueError: `start` or `stop` is not a multiple of 16, or there are no such outputs.
-        """
-        if start % LINE or stop % LINE or not 0 <= start < stop <= self.shape[0]:
-            raise ValueError(f"outputs {start} to {stop} of {self.shape[0]}: give multiples of {LINE}")
-        blocks = slice(start // LINE, stop // LINE)
-        shape = (stop - start, self.shape[1])
-        return type(self)(self.lines[blocks], self.constants[blocks], shape, self.group_size, self.bits)
-
     def __repr__(self) -> str:
         O, I = self.shape
         return f"({O}, {I}) in {self.bits} bits, groups of {self.group_size}, {FLOATS[self.dtype]}"

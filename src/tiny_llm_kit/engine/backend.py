@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         """`backend_mlx` or `backend_torch`, whose arrays are those of its library."""
 
         DTYPES = backend_torch.DTYPES
+        PRODUCT_DTYPES = backend_torch.PRODUCT_DTYPES
         argmax = staticmethod(backend_torch.argmax)
         as_float32 = staticmethod(backend_torch.as_float32)
         concatenate = staticmethod(backend_torch.concatenate)

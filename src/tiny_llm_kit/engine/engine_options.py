@@ -36,8 +36,9 @@ class EngineOptions:
             seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
             nothing, unless something is compiled for fixed shapes: then it is "exponential".
-        cpu_products: of bf16 matrices on a CPU. "measured" measures the ways to compute them once on each machine and
-            keeps the result; "usual" decides by the processor's flags; None reads TINY_LLM_PRODUCTS, and is "measured".
+        cpu_products: of bf16 matrices on a CPU, in MLX also of float32. "measured" measures the ways to compute them
+            once on each machine and keeps the result; "usual" decides by the processor's flags, in MLX for its own
+            product; None reads TINY_LLM_PRODUCTS, and is "measured".
         activations: of products with quantised weights on a CPU. "int8" rounds them in groups, for the kernel of Day
             4.1; "float" does not, as before that day; None measures both once on each machine, and is "float" where
             `cpu_products` is "usual".

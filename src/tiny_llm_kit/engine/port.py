@@ -86,7 +86,7 @@ def _checked(name: str) -> ModuleType:
     """Import `name`, and end the command if it is not from this repository: tests must run the edited code."""
     solution, _, package = name.partition(".")
     if solution == "tiny_llm":
-        _check_packages("serving", package)
+        _check_packages("native", "serving", package)
     module = _imported(name)
     expected = SOURCES.joinpath(*name.split("."), "__init__.py")
     if module.__file__ is None or Path(module.__file__).resolve() != expected:

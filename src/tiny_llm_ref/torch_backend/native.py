@@ -42,15 +42,20 @@ class NativeMatrix:
         """One matrix with the outputs of several, one after the other.
 
         Raises:
-            ValueError: the outputs of one that others follow are no multiple of 16.
+            ValueError: they differ in columns or type, or one has a number of outputs that is no multiple of 16.
         """
-        if any(matrix.shape[0] % product.LINE for matrix in matrices[:-1]):
-            raise ValueError(f"outputs {[m.shape[0] for m in matrices]}: joining takes multiples of 16")
-        outputs = sum(matrix.shape[0] for matrix in matrices)
-        return cls(torch.cat([matrix.lines for matrix in matrices]), (outputs, matrices[0].shape[1]))
+        first = matrices[0]
+        for each in matrices:
+            if (each.shape[1], each.dtype) != (first.shape[1], first.dtype) or each.shape[0] % product.LINE:
+                raise ValueError(
+                    f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
+                    f"columns and type, and a multiple of {product.LINE} outputs"
+                )
+        lines = torch.cat([each.lines for each in matrices])
+        return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]))
 
     @cached_property
-    def array(self) -> NativeArray:
+    def _array(self) -> NativeArray:
         """The lines as the kernel sees them."""
         return native_array(self.lines)
 
@@ -75,7 +80,7 @@ class NativeMatrix:
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
         if torch.compiler.is_compiling():
             return _LINEAR(x, self.lines, bias, self.shape[0])
-        return _multiply(x, self.array, bias, self.shape[0])
+        return _multiply(x, self._array, bias, self.shape[0])
 
 
 class PackedEmbedding:

@@ -155,21 +155,26 @@ def _fused(detail: str, errors: list[tuple[str, float | str]]) -> Check:
 
 def check_products() -> Check:
     """Report which products of bf16 matrices an engine uses on this CPU."""
-    return _chosen("bf16 products", "products")
+    ports = [name for name in ("torch", "mlx") if setup_torch.version_of(name) is not None]
+    try:
+        answers = {name: ask(name) for name in ports}
+    except Exception as error:
+        return Check(
+            "bf16 products", "warn", f"a port does not work: {error}", "see the lines on MLX and torch"
+        )
+    lines = [f"{name}: {answer['products']}" for name, answer in answers.items()]
+    kernels = [answers[ports[0]]["kernels"]] if ports else ["no port is installed"]
+    return Check("bf16 products", "ok", "; ".join(lines + kernels))
 
 
 def check_quantized_products() -> Check:
     """Report which activations an engine multiplies by quantised weights on this CPU."""
-    return _chosen("quantised products", "quantized_products")
-
-
-def _chosen(title: str, answer: str) -> Check:
     if setup_torch.version_of("torch") is None:
-        return Check(title, "ok", "nothing to choose: it matters for torch")
+        return Check("quantised products", "ok", "nothing to choose: it matters for torch")
     try:
-        return Check(title, "ok", ask("torch")[answer])
+        return Check("quantised products", "ok", ask("torch")["quantized_products"])
     except Exception as error:
-        return Check(title, "warn", f"torch does not work: {error}", "see the line on torch")
+        return Check("quantised products", "warn", f"torch does not work: {error}", "see the line on torch")
 
 
 def check_blas() -> Check:

@@ -30,7 +30,7 @@ def ask(backend: str, **environment: str) -> dict:
 
 
 def answer(backend: str) -> dict:
-    """The port's device and type, MLX's float32 speed on the CPU, torch's view of a Gaudi and its CPU products."""
+    """The port's device and type, its CPU products, MLX's float32 speed on the CPU and torch's view of a Gaudi."""
     from ...engine.backends.blas import preload
     from ...engine.port import Port
     from ...engine.profiling import product_choice, quantized_choice
@@ -38,14 +38,16 @@ def answer(backend: str) -> dict:
     loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well
     port = Port("ref", backend)
     found = {"device": port.device, "dtype": port.float_dtype}
+    found["products"] = product_choice.report(Port("ref", backend, "cpu", "bfloat16"))
+    found["kernels"] = kernels_in_words()
     if backend == "mlx":
         return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
     errors = port.hpu.self_check() if port.hpu.available() else []
-    cpu = Port("ref", backend, "cpu", "bfloat16")
-    products = f"{product_choice.report(cpu)}; {kernels_in_words()}"
-    quantized = "; ".join(quantized_choice.report(cpu, bits) for bits in (4, 8))
-    products = {"products": products, "quantized_products": quantized}
-    return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}, **products}
+    quantized = "; ".join(
+        quantized_choice.report(Port("ref", backend, "cpu", "bfloat16"), bits) for bits in (4, 8)
+    )
+    hpu = vars(port.hpu.detect()) | {"errors": errors}
+    return found | {"hpu": hpu, "quantized_products": quantized}
 
 
 def kernels_in_words() -> str:

@@ -3,6 +3,7 @@
 Twin of `backend_torch.py`.
 """
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +22,7 @@ import mlx.core as mx  # noqa: E402
 
 Array = mx.array
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+PRODUCT_DTYPES = ("bfloat16", "float32")  # whose products on a CPU are chosen by measurement
 
 
 def devices() -> list[str]:
@@ -152,7 +154,7 @@ def inference() -> AbstractContextManager:
 
 def product_machine() -> dict[str, Any]:
     """What decides how fast products on the CPU are, beside the processor."""
-    return {"mlx": version("mlx")}
+    return {"mlx": version("mlx"), "threads": blas.num_threads(), "blas": os.environ.get(blas.SWITCH)}
 
 
 def set_threads(count: int) -> None:

@@ -30,6 +30,7 @@ import torch
 
 Array = torch.Tensor
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PRODUCT_DTYPES = ("bfloat16",)  # whose products on a CPU are chosen by measurement
 
 
 def devices() -> list[str]:

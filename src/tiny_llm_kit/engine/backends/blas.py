@@ -16,6 +16,7 @@ import ctypes
 import os
 import sys
 import zlib
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -151,10 +152,20 @@ def _load_globally(library: str) -> bool:
     return True
 
 
+def num_threads() -> int:
+    """Threads of the preloaded BLAS; without one, the cores of the machine."""
+    getters = _functions("get_num_threads")
+    return getters[0]() if getters else os.cpu_count() or 1
+
+
 def set_threads(count: int) -> None:
     """Set the number of threads of the preloaded BLAS; do nothing without one."""
+    for setter in _functions("set_num_threads"):
+        setter(count)
+
+
+def _functions(name: str) -> list[Callable[..., int]]:
+    """The functions of this name in the BLAS libraries of this process; wheels and distributions differ in prefixes."""
     loaded = ctypes.CDLL(None) if os.name == "posix" else None
-    for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
-        setter = getattr(loaded, name, None)
-        if setter is not None:
-            setter(count)
+    names = f"scipy_openblas_{name}", f"openblas_{name}"
+    return [function for one in names if (function := getattr(loaded, one, None)) is not None]

@@ -1,4 +1,4 @@
-"""Which products with bf16 matrices an engine uses on a CPU: measured once on each machine, and kept in a file.
+"""Which products with plain matrices an engine uses on a CPU: measured once on each machine, and kept in a file.
 
 The file is in the user's cache folder. It holds the seconds, and names the processor, the library and the threads with
 which they were measured: with others, or when it cannot be read, they are measured again.
@@ -40,7 +40,8 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
 
     Args:
         port: of the network.
-        wanted: "measured"; "usual" decides by the processor's flags; None reads TINY_LLM_PRODUCTS, and is "measured".
+        wanted: "measured"; "usual" is what the port takes without a measurement; None reads TINY_LLM_PRODUCTS, and is
+            "measured".
 
     Returns:
         What was chosen, in words; nothing where there is no choice.
@@ -49,7 +50,7 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
         ValueError: the variable is something else.
     """
     wanted = wanted or wanted_here()
-    ways = port.product_ways() if port.device == "cpu" and port.float_dtype == "bfloat16" else {}
+    ways = port.product_ways() if has_choice(port) else {}
     if not ways or wanted == USUAL:
         port.use_products(None)
         return ""
@@ -67,9 +68,17 @@ def wanted_here() -> str:
     return wanted
 
 
+def has_choice(port: Port) -> bool:
+    """Whether matrices of this type may have several products on this device."""
+    return port.device == "cpu" and port.float_dtype in port.backend_module.PRODUCT_DTYPES
+
+
 def report(port: Port) -> str:
-    """The chosen products of bf16 matrices in one line, with the speed at which each way reads weights."""
-    seconds, layouts = measured_seconds(port), {name: way.layout for name, way in port.product_ways().items()}
+    """The chosen products of the port's type in one line, with the speed at which each way reads weights."""
+    layouts = {name: way.layout for name, way in port.product_ways().items()}
+    if not layouts:
+        return "nothing to choose"
+    seconds = measured_seconds(port)
     return f"{in_words(*choice_of(seconds, layouts))}; {speeds_in_words(seconds)}"
 
 
@@ -110,7 +119,7 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
 
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way, from the file or measured now."""
-    return kept_seconds(port, {}, set(port.product_ways()), lambda: measure(port))
+    return kept_seconds(port, {"dtype": port.float_dtype}, set(port.product_ways()), lambda: measure(port))
 
 
 def kept_seconds(
@@ -164,7 +173,7 @@ def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None
 def measure(port: Port) -> Seconds:
     """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
     one = matrix(port, SHAPE)
-    return measure_ways(port, port.product_ways(), one.clone, 2 * SHAPE[0] * SHAPE[1], BYTES)
+    return measure_ways(port, port.product_ways(), lambda: copy_of(port, one), one.nbytes, BYTES)
 
 
 def measure_ways(
@@ -188,7 +197,7 @@ def measure_ways(
         for round_ in range(1 + ROUNDS):
             for name, way in ways.items():
                 if way.most_rows is None or rows <= way.most_rows:
-                    taken = timed(way.multiply, x, prepared[way.layout][:count])
+                    taken = timed(port, way.multiply, x, prepared[way.layout][:count])
                     if (
                         round_ > 0
                     ):  # the first one starts threads, and these share the cores only after a while
@@ -197,13 +206,20 @@ def measure_ways(
 
 
 def matrix(port: Port, shape: tuple[int, int]) -> Any:
-    """Random numbers in the type of the port."""
+    """Random numbers in the port's type."""
     return port.backend_module.random_normal(shape, 1.0, 0.0, port.float_dtype, port.device)
 
 
-def timed(multiply: Any, x: Any, matrices: list[Any]) -> float:
+def copy_of(port: Port, array: Any) -> Any:
+    """The same numbers in other memory."""
+    made = array * 1
+    port.backend_module.evaluate(made)
+    return made
+
+
+def timed(port: Port, multiply: Any, x: Any, matrices: list[Any]) -> float:
     """Seconds of the products of x with each matrix."""
     start = time.perf_counter()
     for w in matrices:
-        multiply(x, w, None)
+        port.backend_module.evaluate(multiply(x, w, None))
     return time.perf_counter() - start
