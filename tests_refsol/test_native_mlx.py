@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_ref.native.threads import available_threads
+from tiny_llm_ref.native.threads import SMALL, available_threads, threads_for
 
 pytestmark = [pytest.mark.port("mlx"), pytest.mark.tool("c++")]
 
@@ -122,7 +122,7 @@ def test_quantized_matrices_that_do_not_fit_are_refused(port, quantized, rng):
 
 def test_threads_are_those_of_the_environment_or_the_cores(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert available_threads() == 3
+    assert available_threads() == threads_for(SMALL) == 3 and threads_for(SMALL - 1) == 1
     for word in ("", "0", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", word)
         monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 5}, raising=False)

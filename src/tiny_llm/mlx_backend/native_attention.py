@@ -8,8 +8,8 @@ import mlx.core as mx
 
 from ..layer_weights import ModelShape
 from ..native import decode_attention
-from ..native.arrays import empty
-from ..native.threads import available_threads
+from ..native.arrays import empty, shared
+from ..native.threads import threads_for
 from ..serving.blocks.past_reads import PastReads
 from .native import native_array
 
@@ -96,7 +96,7 @@ def attend_runs(
         native_array(reads.counts),
         native_array(reads.runs),
         scale,
-        available_threads(),
+        threads_for(2 * int(shared(reads.counts).sum()) * keys.nbytes // keys.shape[0]),
     )
     return mx.array(out.owner).view(query.dtype)
 

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from ..native import product
 from ..native.arrays import NativeArray, empty, of_buffer, rows_of, shared
-from ..native.threads import available_threads
+from ..native.threads import threads_for
 
 NAMES = {mx.bfloat16: "bfloat16", mx.float32: "float32", mx.int64: "int64", mx.uint8: "uint8"}
 
@@ -78,7 +78,7 @@ class NativeMatrix:
         rows = rows_of(native_array(x))  # `x.reshape` would take 20 µs
         y = empty((rows.shape[0], self.shape[0]), rows.dtype)
         of_bias = None if bias is None else native_array(bias.astype(mx.float32))
-        product.multiply(rows, native_array(self.lines), of_bias, y, available_threads())
+        product.multiply(rows, native_array(self.lines), of_bias, y, threads_for(rows.shape[0] * self.nbytes))
         return mx.array(y.owner).view(x.dtype).reshape(*x.shape[:-1], self.shape[0])
 
 

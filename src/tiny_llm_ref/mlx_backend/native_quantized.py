@@ -9,7 +9,7 @@ import mlx.core as mx
 from ..native import quantized_product
 from ..native.arrays import empty, rows_of, shared
 from ..native.quantized_product import LINE
-from ..native.threads import available_threads
+from ..native.threads import threads_for
 from .native import native_array
 from .quantized_weights import QuantizedWeights
 
@@ -104,7 +104,7 @@ class NativeQuantizedMatrix:
         y = empty((rows.shape[0], self.shape[0]), rows.dtype)
         of_bias = None if bias is None else native_array(bias.astype(mx.float32))
         matrix = native_array(self.lines), native_array(self.constants)
-        sizes = self.group_size, self.bits, available_threads()
+        sizes = self.group_size, self.bits, threads_for(rows.shape[0] * self.nbytes)
         quantized_product.multiply(rows, *matrix, of_bias, y, *sizes)
         return mx.array(y.owner).view(x.dtype).reshape(*x.shape[:-1], self.shape[0])
 

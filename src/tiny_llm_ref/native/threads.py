@@ -2,6 +2,13 @@
 
 import os
 
+SMALL = 2**20  # bytes that one thread reads sooner than it wakes another one
+
+
+def threads_for(size: int) -> int:
+    """The threads for a kernel that reads so many bytes, those read for several rows counted as often."""
+    return available_threads() if size >= SMALL else 1
+
 
 def available_threads() -> int:
     """OMP_NUM_THREADS, if it is a number; else the cores that this process may use."""
