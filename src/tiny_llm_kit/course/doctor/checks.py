@@ -160,7 +160,7 @@ def check_products() -> Check:
 
 def check_quantized_products() -> Check:
     """Report which activations an engine multiplies by quantised weights on this CPU."""
-    return _chosen("quantised products", "quantized_products")
+    return _chosen("quantised", "quantized_products")
 
 
 def _chosen(title: str, answer: str) -> Check:
