@@ -116,7 +116,8 @@ def measure(
     room = max(each.max_seq_len for each in workloads)
     check_context(room - 1, longest)
     options = plan.engine_options() | {"max_model_len": min(room, longest)}
-    cast = engines(plan, port, replace(job, engine_options=options), room)
+    job = replace(job, engine_options=options)
+    cast = engines(plan, port, job, room)
 
     def run(name: str, number: int) -> dict[str, Any]:
         report(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))

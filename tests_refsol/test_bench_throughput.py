@@ -97,6 +97,16 @@ def test_the_prefix_cache_can_be_compared_with_none(bench):
     assert uncached["scheduled_tokens"] - ours["scheduled_tokens"] == 2 * (64 - 32)
 
 
+@pytest.mark.port("torch")
+@pytest.mark.tool("c++")
+@pytest.mark.parametrize("activations", ["int8", "float"])
+def test_a_result_says_with_which_activations(bench, activations):
+    chosen = f"--backend torch --quantization 4bit --head-quantization 8bit --activations {activations}"
+    out, result = bench(RANDOM, chosen)
+    notes = [f"tiny-llm: {bits} bits with {activations} activations" for bits in (4, 8)]
+    assert result["notes"] == notes and all(note in out for note in notes)
+
+
 @pytest.mark.parametrize("variant", [{}, VARIANTS["unchunked"], VARIANTS["separate"]], ids=str)
 def test_a_late_prompt_meets_the_same_batch_under_every_policy(variant):
     """`arrives` counts decode steps: the first request has a token of its prompt, and one of each of the four."""

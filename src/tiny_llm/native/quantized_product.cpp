@@ -109,7 +109,7 @@ static inline void add_group(const Constant* constants, const float* scales, con
 }
 
 static inline void prefetch(const void* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i, 0, 2);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i);
 }
 
 // R rows by one block, group after group.

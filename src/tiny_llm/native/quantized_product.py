@@ -140,11 +140,11 @@ def _kernel():
 
 @cache
 def problem() -> str | None:
-    """Why the kernel does not run on this machine, or None: there is no compiler, or its task is blank."""
+    """Why the kernel does not run on this machine, in one line, or None: no compiler, an error in it, a blank task."""
     x, y = of_numpy(np.zeros((1, 32), np.float32)), of_numpy(np.zeros((1, LINE), np.float32))
     w = of_numpy(np.zeros((1, 4, LINE, 4), np.uint8))
     try:
         multiply(x, w, of_numpy(np.zeros((1, 1, 2, LINE), np.float32)), None, y, 32, 4)
         return None
     except (NativeError, NotImplementedError) as error:
-        return str(error)
+        return str(error).splitlines()[0].rstrip(":")

@@ -32,7 +32,7 @@ class NativeQuantizedMatrix:
     shape: tuple[int, int]
     group_size: int
     bits: int
-    _packed: PackedMatrix = field(init=False)  # made once: a product of one row takes as long as its checks
+    _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
         packed = _packed_matrix(self.lines, self.constants, self.shape[0], self.group_size, self.bits)

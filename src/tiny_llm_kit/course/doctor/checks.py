@@ -170,11 +170,11 @@ def check_products() -> Check:
 def check_quantized_products() -> Check:
     """Report which activations an engine multiplies by quantised weights on this CPU."""
     if setup_torch.version_of("torch") is None:
-        return Check("quantised products", "ok", "nothing to choose: it matters for torch")
+        return Check("quantised", "ok", "nothing to choose: it matters for torch")
     try:
-        return Check("quantised products", "ok", ask("torch")["quantized_products"])
+        return Check("quantised", "ok", ask("torch")["quantized_products"])
     except Exception as error:
-        return Check("quantised products", "warn", f"torch does not work: {error}", "see the line on torch")
+        return Check("quantised", "warn", f"torch does not work: {error}", "see the line on torch")
 
 
 def check_blas() -> Check:
