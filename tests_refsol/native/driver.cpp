@@ -30,8 +30,11 @@ static int run_product(int64_t rows, int64_t outputs, int64_t columns, bool bias
   std::vector<float> y(rows * outputs);
   const auto half_x = some<uint16_t>(rows * columns), half_w = some<uint16_t>(blocks * ((columns + 1) / 2) * 32);
   std::vector<uint16_t> half_y(rows * outputs);
-  return multiply_float(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2) |
-         multiply_bf16(half_x.data(), half_w.data(), of_bias, half_y.data(), rows, outputs, columns, 2);
+  int failed = 0;
+  for (int in_tiles : {0, 1})
+    failed |= multiply_float(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2, in_tiles) |
+              multiply_bf16(half_x.data(), half_w.data(), of_bias, half_y.data(), rows, outputs, columns, 2, in_tiles);
+  return failed;
 }
 
 static int run_quantized(int64_t rows, int64_t outputs, int64_t groups, int group, int bits, bool is_bf16) {

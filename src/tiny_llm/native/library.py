@@ -17,6 +17,8 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from .compile_errors import readable
+
 SWITCH = "TINY_LLM_NATIVE"  # 0: no kernels of our own
 FLAGS = "TINY_LLM_NATIVE_FLAGS"  # further flags, for example -mno-avx512f
 COMPILERS = ("c++", "g++", "clang++")
@@ -139,13 +141,14 @@ def _compile(texts: tuple[tuple[str, str], ...], program: str, more_flags: str, 
     """Writes the texts into a folder and compiles the first of them."""
     for name, text in texts:
         (folder / name).write_text(text, encoding="utf-8")
-    made, done = folder / "kernel.so", None
+    made, said = folder / "kernel.so", ""
     for flags in SETS_OF_FLAGS:
         command = [program, *ALWAYS, *flags, *shlex.split(more_flags), texts[0][0], "-o", str(made)]
         done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode == 0:
             return made
-    raise CompileError(f"{texts[0][0]} does not compile:\n{done.stderr if done else ''}")
+        said = done.stderr
+    raise CompileError(f"{texts[0][0]} does not compile:\n{readable(said, Path(__file__).parent)}")
 
 
 def _share_threads() -> None:
