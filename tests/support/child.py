@@ -5,7 +5,6 @@ import multiprocessing
 import signal
 import warnings
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 SECONDS = 10.0  # after which a kernel counts as endless; a test's own takes milliseconds
@@ -44,7 +43,7 @@ def in_child(work: Callable[[], Any]) -> Any:
     return answer
 
 
-def _send(work: Callable[[], Any], to: Connection) -> None:
+def _send(work: Callable[[], Any], to: Any) -> None:
     faulthandler.disable()  # the parent says what happened
     try:
         to.send(work())
@@ -52,7 +51,7 @@ def _send(work: Callable[[], Any], to: Connection) -> None:
         to.send(error)
 
 
-def _received(answers: Connection) -> Any:
+def _received(answers: Any) -> Any:
     """What the child sends within the limit; None if it sends nothing."""
     try:
         return answers.recv() if answers.poll(SECONDS) else None

@@ -88,7 +88,9 @@ def multiply(solution: Any, cases: list, dtype: str, in_tiles: bool) -> list[Arr
     """For each case x (R, I), W (O, I) and bias (O,) or None: what `product.cpp` writes to y (R, O), in float64."""
     __tracebackhide__ = True
     return in_child_of(
-        solution, "product", lambda product: [_multiply(product, *case, dtype, in_tiles) for case in cases]
+        solution,
+        "product",
+        lambda product: [_multiply(product, *case, dtype=dtype, in_tiles=in_tiles) for case in cases],
     )
 
 
@@ -108,7 +110,9 @@ def multiply_quantized(solution: Any, cases: list, group_size: int, bits: int) -
     return in_child_of(
         solution,
         "quantized_product",
-        lambda product: [_multiply_quantized(product, *case, group_size, bits) for case in cases],
+        lambda product: [
+            _multiply_quantized(product, *case, group_size=group_size, bits=bits) for case in cases
+        ],
     )
 
 
@@ -138,7 +142,7 @@ def attend(solution: Any, cases: list, scale: float, dtype: str = "float32") -> 
     return in_child_of(
         solution,
         "decode_attention",
-        lambda attention: [_attend(attention, *case, scale, dtype) for case in cases],
+        lambda attention: [_attend(attention, *case, scale=scale, dtype=dtype) for case in cases],
     )
 
 
