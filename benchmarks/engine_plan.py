@@ -42,6 +42,11 @@ class EnginePlan:
     cpu_products: str | None = option(
         None, "of bf16 matrices on a CPU: measured here, or by its flags", choices=["measured", "usual"]
     )
+    activations: str | None = option(
+        None,
+        "of products with quantised weights on a CPU; default: what is faster",
+        choices=["int8", "float"],
+    )
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")

@@ -16,6 +16,7 @@ from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.arguments import DTYPES
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
+from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, QuantizedCheckpoint, RandomCheckpoint, shape
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 from tiny_llm_kit.terminal import command
@@ -59,6 +60,9 @@ class LatencyPlan:
     attention: str = option("device", "of our model: simple, tiled or device")
     quantization: str | None = option(
         None, "adds our engine with quantised weights", choices=sorted(QUANTIZATIONS)
+    )
+    activations: str = option(
+        "float", "of products with quantised weights, on a CPU", choices=["int8", "float"]
     )
     enforce_eager: bool | None = switch(None, "adds Week 3's engine, as it is written or compiled")
     compare: tuple[str, ...] = option(
@@ -112,7 +116,8 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
     )
     found: dict[str, Caller] = {OURS: _week2(plan, port, checkpoint)}
     if plan.quantization:
-        quantizer = WeightQuantizer(port, QUANTIZATIONS[plan.quantization])
+        rounds = activation_choice(port, plan.activations)
+        quantizer = WeightQuantizer(port, QUANTIZATIONS[plan.quantization], rounds)
         found[f"{OURS} {plan.quantization}"] = _week2(plan, port, QuantizedCheckpoint(checkpoint, quantizer))
     if plan.enforce_eager is not None:
         name = f"{OURS} packed" if plan.enforce_eager else f"{OURS} compiled"

@@ -130,7 +130,8 @@ def measure(
         "plan": plain(plan) | {"dtype": port.float_dtype},
         "provenance": before,
         "dataset": workloads[-1].says,
-        "notes": [f"{name}: {each.notes}" for name, each in cast.items() if getattr(each, "notes", "")],
+        "notes": [f"{name}: {each.notes}" for name, each in cast.items() if getattr(each, "notes", "")]
+        + activations_of(plan, job, port),
         "left_out": [NO_PSUTIL] if "transformers" in plan.compare and CONTINUOUS not in cast else [],
         "budget": cast[OURS].llm.engine.max_num_batched_tokens,
         "runs": {name: kept[1:] for name, kept in runs.items()},
@@ -160,10 +161,21 @@ def job_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> Job:
     return Job(*where, load_options={**loading, **head})
 
 
+def activations_of(plan: ThroughputPlan, job: Job, port: Port) -> list[str]:
+    """A note on the activations that our engine multiplies by quantised weights, for each number of bits."""
+    rounds = job.rounds_activations(port)
+    if rounds is None:
+        return []
+    bits = dict.fromkeys(QUANTIZATIONS[each] for each in (plan.quantization, plan.head_quantization) if each)
+    return [f"{OURS}: {each} bits with {'int8' if rounds(each) else 'float'} activations" for each in bits]
+
+
 def model_of(port: Port, job: Job) -> tuple[Any, RandomCheckpoint | None]:
     """The whole network in this process, and its checkpoint if the weights are random."""
     if job.random_weights:
-        return random_network(port, job.model, quantization=job.quantization, **job.random_weights)
+        rounds = job.rounds_activations(port)
+        given = {**job.random_weights, "rounds_activations": rounds}
+        return random_network(port, job.model, quantization=job.quantization, **given)
     return job.network(port, None)[0], None
 
 

@@ -502,6 +502,7 @@ EFFECTS = {
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
+    "activations": ("float", None),  # in test_native_quantized.py
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "pipeline_parallel_size": (2, None),  # likewise
@@ -744,6 +745,8 @@ def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
     [
         ({"head_quantization": "2bit"}, "head_quantization is '2bit': choose 4bit or 8bit, or None"),
         ({"quantization": "3bit"}, "quantization is '3bit'"),
+        ({"activations": "4bit"}, 'activations is \'4bit\': give "int8" or "float"'),
+        ({"activations": "int8"}, 'activations is "int8", and no weight is quantised|kernel does not run'),
         ({"backend": "jax"}, "backend is 'jax'"),
         ({"device": "tpu"}, "device 'tpu'"),
         ({"dtype": "int8"}, "dtype 'int8'"),

@@ -68,7 +68,14 @@ def test_a_checkpoint_that_came_quantized_is_never_dequantised(b, tmp_path):
     np.testing.assert_allclose(actual, expected, atol=1e-3 * np.abs(expected).max())
 
 
-def test_only_a_solution_can_be_quantized(capsys):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--solution", "transformers", "--quantize", "4bit"], "--quantize needs a solution of this course"),
+        (["--activations", "int8"], "--activations int8 needs quantised weights: add --quantize"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(capsys, options, says):
     with pytest.raises(SystemExit):
-        evaluate(["--solution", "transformers", "--quantize", "4bit"])
-    assert "--quantize needs a solution of this course" in capsys.readouterr().err
+        evaluate(options)
+    assert says in capsys.readouterr().err

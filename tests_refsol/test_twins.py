@@ -9,7 +9,9 @@ from tiny_llm_kit.course.tree import reference_files
 
 # hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the kernels they have. The
 # kernels in C++ are not used by MLX: it computes lazily, and what that costs was not measured yet.
-WITHOUT_TWIN = {"hpu.py", "hpu_attention.py", "cpu_attention.py", "native.py", "native_attention.py"}
+WITHOUT_TWIN = {
+    "hpu.py", "hpu_attention.py", "cpu_attention.py", "native.py", "native_attention.py", "native_quantized.py"
+}  # fmt: skip
 SPELLINGS = [
     (r"mx\.array", "Array"),
     (r"torch\.Tensor", "Array"),

@@ -12,7 +12,6 @@ from tiny_llm_kit.course.address import parse_day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, tested_ports
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS, installed_backends
-from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
@@ -57,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=QUANTIZATIONS,
         help="quantise the layers' weights; the Week 2 model then answers",
     )
+    parser.add_argument(
+        "--activations",
+        default="float",
+        choices=["int8", "float"],
+        help="with --quantize: rounded to bytes, for the kernel of Day 4.1, or as they are",
+    )
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
     parser.add_argument("--json", type=output_argument, help="also write the figures to this file")
     return parser
@@ -68,10 +73,12 @@ def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun
     runs = []
     for backend, dtype in _plan(options):
         count = options.cases if not runs else min(options.cases, OTHER_CASES)
-        name = " ".join(filter(None, (backend, dtype, options.quantize)))
+        rounded = "int8 activations" if options.activations == "int8" else None
+        name = " ".join(filter(None, (backend, dtype, options.quantize, rounded)))
         run = EvaluationRun(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
         with ends_at_a_blank(needs=needed_day("quantization") if options.quantize else WEEK_1_MODEL):
-            logits = make_logits(options.solution, backend, dtype, options.model, options.quantize)
+            weights = options.model, options.quantize, options.activations
+            logits = make_logits(options.solution, backend, dtype, *weights)
             with broken_mask(options.solution, backend) if options.break_mask else nullcontext():
                 evaluate(logits, run, console)
         runs.append(run)
@@ -86,10 +93,12 @@ def main(argv: list[str] | None = None) -> None:
         if getattr(options, name) and options.solution == ORACLE:
             option = name.replace("_", "-")
             parser.error(f"--{option} needs a solution of this course: choose --solution ref")
+    if options.activations == "int8" and not options.quantize:
+        parser.error("--activations int8 needs quantised weights: add --quantize 4bit or 8bit")
     console = Console()
     try:
         runs = run_all(options, console)
-    except CheckpointError as error:
+    except ValueError as error:  # files that are unusable, or activations that cannot be rounded here
         fail(error)
     console.print(table(runs))
     if options.json:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import SOLUTIONS, Port
+from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.model.hub import model_folder
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 
@@ -18,12 +19,19 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 ORACLE = "transformers"
 
 
-def make_logits(solution: str, backend: str, dtype: str, model: str, quantize: str | None = None) -> Logits:
+def make_logits(
+    solution: str,
+    backend: str,
+    dtype: str,
+    model: str,
+    quantize: str | None = None,
+    activations: str = "float",
+) -> Logits:
     """The ids-to-logits function of one run; the backend may be `ORACLE`."""
     if backend == ORACLE:
         return oracle_logits(dtype, model)
     if quantize:
-        return quantized_logits(solution, backend, dtype, model, QUANTIZATIONS[quantize])
+        return quantized_logits(solution, backend, dtype, model, QUANTIZATIONS[quantize], activations)
     return solution_logits(solution, backend, dtype, model)
 
 
@@ -35,10 +43,12 @@ def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logi
     return lambda ids: port.numpy(network(port.array(ids)))
 
 
-def quantized_logits(solution: str, backend: str, dtype: str, model: str, bits: int) -> Logits:
+def quantized_logits(
+    solution: str, backend: str, dtype: str, model: str, bits: int, activations: str = "float"
+) -> Logits:
     """The same function from the Week 2 model, whose layers' weights are quantised at load."""
     port = Port(solution, backend, dtype=DTYPES[dtype])
-    quantizer = WeightQuantizer(port, bits)
+    quantizer = WeightQuantizer(port, bits, activation_choice(port, activations))
     checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, quantizer)
     network = port.Qwen3ModelWeek2(checkpoint)
 

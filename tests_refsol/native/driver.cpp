@@ -1,5 +1,6 @@
 // Runs every kernel on arrays of exactly the sizes that it may touch, for the address and undefined-behaviour sanitizers.
 #include <cstdio>
+#include <memory>
 #include <vector>
 
 #include "lines.h"
@@ -43,11 +44,9 @@ static int run_quantized(int64_t rows, int64_t outputs, int64_t groups, int grou
   const auto half_x = some<uint16_t>(rows * columns);
   const auto w = some<uint8_t>(blocks * columns * bits * 2), constants = some<uint8_t>(blocks * groups * 32 * (is_bf16 ? 2 : 4));
   std::vector<uint8_t> y(rows * outputs * (is_bf16 ? 2 : 4));
-  std::vector<int8_t> bytes(rows * columns);
-  std::vector<float> scales(rows * groups), sums(rows * groups);
   const void* of_x = is_bf16 ? (const void*)half_x.data() : (const void*)x.data();
-  return multiply_quantized(of_x, w.data(), constants.data(), nullptr, y.data(), bytes.data(), scales.data(), sums.data(),
-                            rows, outputs, columns, group, bits, is_bf16, is_bf16, 2);
+  return multiply_quantized(of_x, w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns, group, bits,
+                            is_bf16, is_bf16, 2);
 }
 
 static int run_attention(int64_t queries, int64_t kv_heads, int64_t size) {

@@ -7,11 +7,13 @@ import numpy as np
 
 from .arrays import NativeArray, of_numpy, require
 from .blank import check_task
-from .library import library
+from .library import NativeError, library
 
 LINE = 16  # outputs of a block
 TASKS = {3: "multiply_group"}
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
+GROUP_SIZES = (32, 64, 128)
+FLOATS = "bfloat16", "float32"  # types of x, y and constants
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
@@ -53,6 +55,48 @@ def pack_constants(scales: np.ndarray, biases: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(both.reshape(-1, LINE, *both.shape[1:]).transpose(0, 2, 3, 1))
 
 
+class PackedMatrix:
+    """A matrix (O, I) that multiplies many times: what does not change is checked once.
+
+    Args:
+        w: from `pack`.
+        constants: from `pack_constants`, bf16 or float32.
+        outputs: O.
+        group_size: numbers that share a scale: 32, 64 or 128.
+        bits: 4 or 8.
+
+    Raises:
+        ValueError: a shape, a type or a number is wrong.
+    """
+
+    def __init__(self, w: NativeArray, constants: NativeArray, outputs: int, group_size: int, bits: int):
+        if bits not in COLUMNS or group_size not in GROUP_SIZES:
+            raise ValueError(f"{bits} bits in groups of {group_size}: choose 4 or 8 bits, and 32, 64 or 128")
+        blocks, groups = -(-outputs // LINE), constants.shape[1]
+        self.outputs, self.columns = outputs, groups * group_size
+        require("w", w, (blocks, self.columns // COLUMNS[bits], LINE, 4), "uint8")
+        require("constants", constants, (blocks, groups, 2, LINE), *FLOATS)
+        self._arrays = w, constants  # keeps them alive
+        self._addresses = w.address, constants.address
+        self._sizes = outputs, self.columns, group_size, bits
+        self._are_bf16 = constants.dtype == "bfloat16"
+
+    def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
+        """Writes x @ Wᵀ + bias to y, with x rounded to bytes: each group of a row has its largest number as 127.
+
+        Nothing is checked: `x` (R, I) and `y` (R, O), both bf16 or both float32, and `bias` (O,), float32 or None, are
+        addresses of arrays whose numbers follow each other.
+
+        Raises:
+            NativeError: there is no such kernel on this machine.
+            NotImplementedError: a task of Day 4.1 is blank.
+        """
+        flags = is_bf16, self._are_bf16, threads
+        task = _kernel()(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
+        if task:
+            check_task(task, TASKS)
+
+
 def multiply(
     x: NativeArray,
     w: NativeArray,
@@ -63,16 +107,13 @@ def multiply(
     bits: int,
     threads: int = 1,
 ) -> None:
-    """Writes x @ Wᵀ + bias to y, with x rounded to bytes: each group of a row has its largest number as 127.
+    """Writes x @ Wᵀ + bias to y once, see `PackedMatrix`.
 
     Args:
         x: (R, I), bf16 or float32.
-        w: from `pack`.
-        constants: from `pack_constants`, bf16 or float32.
+        w, constants, group_size, bits: see `PackedMatrix`.
         bias: (O,), float32; None adds nothing.
         y: (R, O), in x's type.
-        group_size: numbers that share a scale: 32, 64 or 128.
-        bits: 4 or 8.
         threads: that share the outputs.
 
     Raises:
@@ -80,30 +121,30 @@ def multiply(
         NativeError: there is no such kernel on this machine.
         NotImplementedError: a task of Day 4.1 is blank.
     """
-    if bits not in COLUMNS or group_size not in (32, 64, 128):
-        raise ValueError(f"{bits} bits in groups of {group_size}: choose 4 or 8 bits, and 32, 64 or 128")
-    rows, columns = x.shape
-    outputs = y.shape[1]
-    blocks, groups = -(-outputs // LINE), columns // group_size
-    require("x", x, (rows, groups * group_size), "bfloat16", "float32")
-    require("w", w, (blocks, columns // COLUMNS[bits], LINE, 4), "uint8")
-    require("constants", constants, (blocks, groups, 2, LINE), "bfloat16", "float32")
+    rows, outputs = y.shape
+    matrix = PackedMatrix(w, constants, outputs, group_size, bits)
+    require("x", x, (rows, matrix.columns), *FLOATS)
     require("y", y, (rows, outputs), x.dtype)
     if bias is not None:
         require("bias", bias, (outputs,), "float32")
-    rounded, sums = (
-        of_numpy(np.empty((rows, columns), np.int8)),
-        of_numpy(np.empty((2, rows, groups), np.float32)),
-    )
-    addresses = x.address, w.address, constants.address, None if bias is None else bias.address, y.address
-    work = rounded.address, sums.address, sums.address + 4 * rows * groups
-    are_bf16 = x.dtype == "bfloat16", constants.dtype == "bfloat16"
-    numbers = rows, outputs, columns, group_size, bits, *are_bf16, threads
-    check_task(_kernel()(*addresses, *work, *numbers), TASKS)
+    of_bias = None if bias is None else bias.address
+    matrix.multiply(x.address, y.address, of_bias, rows, x.dtype == "bfloat16", threads)
 
 
 @cache
 def _kernel():
     kernel = library("quantized_product.cpp").multiply_quantized
-    kernel.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 5
+    kernel.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 5
     return kernel
+
+
+@cache
+def problem() -> str | None:
+    """Why the kernel does not run on this machine, or None: there is no compiler, or its task is blank."""
+    x, y = of_numpy(np.zeros((1, 32), np.float32)), of_numpy(np.zeros((1, LINE), np.float32))
+    w = of_numpy(np.zeros((1, 4, LINE, 4), np.uint8))
+    try:
+        multiply(x, w, of_numpy(np.zeros((1, 1, 2, LINE), np.float32)), None, y, 32, 4)
+        return None
+    except (NativeError, NotImplementedError) as error:
+        return str(error)

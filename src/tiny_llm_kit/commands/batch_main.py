@@ -102,6 +102,7 @@ def job_of(options: argparse.Namespace) -> BatchJob:
                 max_num_seqs=min(options.slots, len(prompts)),
                 max_model_len=options.max_seq_len,
                 enforce_eager=options.enforce_eager,
+                activations=options.activations,
                 tensor_parallel_size=options.tensor_parallel_size,
                 seed=options.seed,
             )

@@ -64,8 +64,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
 def open_engine(options: argparse.Namespace) -> TerminalSession:
     """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    engine = {"enforce_eager": options.enforce_eager, "tensor_parallel_size": options.tensor_parallel_size}
-    llm = open_llm(options, max_num_seqs=1, seed=options.seed, **engine)
+    names = "enforce_eager", "activations", "tensor_parallel_size", "seed"
+    llm = open_llm(options, max_num_seqs=1, **{name: getattr(options, name) for name in names})
 
     def generate(
         llm: Any, tokenizer: "Tokenizer", ids: list[int], params: Any, *, max_tokens: int, on_text: Any

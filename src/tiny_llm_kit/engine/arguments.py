@@ -98,11 +98,16 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--enforce-eager` and `--tensor-parallel-size`, options of Week 3's engine alone."""
+    """Add `--enforce-eager`, `--activations` and `--tensor-parallel-size`, options of Week 3's engine alone."""
     parser.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
         help="run the model as it is written, or compile it first; default: compile on an HPU and on CUDA (week3)",
+    )
+    parser.add_argument(
+        "--activations",
+        choices=["int8", "float"],
+        help="of products with quantised weights on a CPU; default: what is faster on this machine (week3, Day 4.1)",
     )
     parser.add_argument(
         "--tensor-parallel-size",
@@ -117,6 +122,8 @@ def check_engine_arguments(options: argparse.Namespace) -> None:
     """Raise ValueError if an engine that does not have these options is asked for."""
     if options.enforce_eager is not None and options.loader != "week3":
         raise ValueError("--enforce-eager is an option of Week 3's engine: add --loader week3")
+    if options.activations is not None and options.loader != "week3":
+        raise ValueError("--activations is an option of Week 3's engine: add --loader week3")
     if options.tensor_parallel_size > 1 and options.loader != "week3":
         raise ValueError("--tensor-parallel-size is an option of Week 3's engine: add --loader week3")
 

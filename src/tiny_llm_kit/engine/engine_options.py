@@ -38,6 +38,9 @@ class EngineOptions:
             nothing, unless something is compiled for fixed shapes: then it is "exponential".
         cpu_products: of bf16 matrices on a CPU. "measured" measures the ways to compute them once on each machine and
             keeps the result; "usual" decides by the processor's flags; None reads TINY_LLM_PRODUCTS, and is "measured".
+        activations: of products with quantised weights on a CPU. "int8" rounds them in groups, for the kernel of Day
+            4.1; "float" does not, as before that day; None measures both once on each machine, and is "float" where
+            `cpu_products` is "usual".
         seed: of the requests that have none.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.
@@ -62,6 +65,7 @@ class EngineOptions:
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
     cpu_products: str | None = None
+    activations: str | None = None
     seed: int = 0
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -82,6 +86,8 @@ class EngineOptions:
             )
         if self.cpu_products not in (None, "measured", "usual"):
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
+        if self.activations not in (None, "int8", "float"):
+            raise ValueError(f'activations is {self.activations!r}: give "int8" or "float"')
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
         if self.latency_target is not None and self.policy != "slack":

@@ -4,7 +4,7 @@ Loading takes plain arguments. `course/capabilities.py` decides what a learner's
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
@@ -118,6 +118,7 @@ def load_network(
     keep_quantized: bool = True,
     attention: str = "device",
     head_quantization: str | None = None,
+    rounds_activations: Callable[[int], bool] | None = None,
     group: Any = None,
     stages: bool = False,
 ) -> tuple[Any, Tokenizer]:
@@ -128,6 +129,7 @@ def load_network(
         keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
         head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
+        rounds_activations: see `WeightQuantizer`.
         group: the ranks that compute the model together, for the engine of Week 3; this process alone when None.
         stages: whether these share the layers, and not every matrix.
 
@@ -141,12 +143,14 @@ def load_network(
             f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
     keeps = week.has_caches and (quantize or keep_quantized)
-    quantizer = WeightQuantizer(port, QUANTIZATIONS.get(quantize or "")) if keeps else None
+    bits = QUANTIZATIONS.get(quantize or "")
+    quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None
     tokenizer = load_tokenizer(model)
     part = None if group is None else part_of(port, group, stages)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
     if head_quantization:
-        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
+        bits = QUANTIZATIONS[head_quantization]
+        weights = QuantizedHead(weights, WeightQuantizer(port, bits, rounds_activations))
     options = {"attention": attention} if week.has_caches and attention != "simple" else {}
     if group is not None:
         return model_of_ranks(port, stages)(weights, **options, group=group), tokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,12 @@ class WeightQuantizer:
     Args:
         port: the solution on a backend; the code of its Days 2.2 and 2.3 does the work.
         bits: bits to which plain matrices are quantised at load; None keeps them as they are.
+        rounds_activations: whether matrices of so many bits are packed for the kernel of Day 4.1; None is never.
     """
 
     port: Any
     bits: int | None = None
+    rounds_activations: Callable[[int], bool] | None = None
 
     @property
     def group_size(self) -> int:
@@ -67,7 +69,12 @@ class WeightQuantizer:
         )
 
     def _prepared(self, name: str, weights: Any, config: ModelConfig) -> Any:
-        """The weights in the device's form; an embedding keeps its words, to look up rows."""
+        """The weights in the device's form; an embedding keeps its words, to look up rows.
+
+        Packed for the kernel of Day 4.1, every matrix has one form, in which rows can be looked up too.
+        """
+        if self.rounds_activations and self.rounds_activations(weights.bits):
+            return self.port.quantized_ways()["native"].prepare(weights)
         form = "kernel"
         if name == EMBEDDING:
             form = "both" if config.tie_word_embeddings else "words"

@@ -29,5 +29,10 @@ def product_ways() -> dict[str, Any]:
     return {}
 
 
+def quantized_ways() -> dict[str, Any]:
+    """The ways to multiply by `QuantizedWeights` on a CPU that an engine may choose from, by name."""
+    return {}
+
+
 def use_products(layout: str | None, plain: tuple[str, ...] = ()) -> None:
     """Sets what `dense_linear` uses from now on; there is no choice."""

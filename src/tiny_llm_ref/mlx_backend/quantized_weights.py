@@ -1,7 +1,7 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 
@@ -26,6 +26,13 @@ class PreparedMatrix(Protocol):
     def nbytes(self) -> int: ...
 
     def __call__(self, x: mx.array) -> mx.array: ...
+
+
+@runtime_checkable
+class PreparedTable(PreparedMatrix, Protocol):
+    """A matrix whose rows can be looked up, so that a table needs no other form: (...) ids -> (..., I)."""
+
+    def rows(self, ids: mx.array) -> mx.array: ...
 
 
 @dataclass(frozen=True, eq=False)

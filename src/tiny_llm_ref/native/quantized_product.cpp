@@ -5,6 +5,8 @@
 // W is packed in lines of 64 bytes: for each block of 16 outputs, for each 8 columns (of 4 bits: the first four are
 // the lower halves of the bytes) or 4 columns (of 8 bits), byte 4 · output + column. The scales and biases of a block's
 // group are two lines.
+#include <memory>
+
 #include "lines.h"
 
 // Rows of x that share the lines which are loaded: their sums stay in registers.
@@ -17,7 +19,7 @@ struct QuantizedProduct {
   const float* bias;
   void* y;
   int8_t* bytes;         // (rows, columns), x rounded
-  float *scales, *sums;  // (rows, groups): the bytes' scale, and it times the sum of the group's bytes
+  float *scales, *sums;  // (groups, rows): the bytes' scale, and it times the sum of the group's bytes
   int64_t rows, outputs, columns;
   int group;
   bool is_bf16;
@@ -26,14 +28,27 @@ struct QuantizedProduct {
   int64_t blocks() const { return (outputs + LINE - 1) / LINE; }
 };
 
+// The largest magnitude of a group. As integers, the bits of magnitudes have the same order, and those of a NaN are the
+// largest: a comparison of floats would not find it.
+template <typename Number>
+static float largest_magnitude(const Number* x, int group) {
+  Words most[PARTS] = {};
+  for (int i = 0; i < group; i += LINE) {
+    const Line line = magnitudes(load(x + i));
+    for (int k = 0; k < PARTS; k++) most[k] = (Words)line.part[k] > most[k] ? (Words)line.part[k] : most[k];
+  }
+  uint32_t words[LINE];
+  memcpy(words, most, sizeof words);
+  for (int half = LINE / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) words[i] = words[i] > words[i + half] ? words[i] : words[i + half];
+  float largest;
+  memcpy(&largest, words, sizeof largest);
+  return largest;
+}
+
 template <typename Number>
 static void round_group(const Number* x, int group, int8_t* bytes, float* scale, float* sum) {
-  Line most = line_of(0), nothing = line_of(0);
-  for (int i = 0; i < group; i += LINE) {
-    most = larger(most, magnitudes(load(x + i)));
-    nothing = multiply_add(load(x + i), line_of(0), nothing);  // not 0 if x has a NaN, which no comparison finds
-  }
-  const float largest = largest_of(most) + sum_of(nothing);
+  const float largest = largest_magnitude(x, group);
   const Line inverse = line_of(largest > 1e-30f ? 127 / largest : 0);
   IntLine total = no_ints();
   for (int i = 0; i < group; i += LINE) {
@@ -42,15 +57,16 @@ static void round_group(const Number* x, int group, int8_t* bytes, float* scale,
     store_bytes(bytes + i, rounded);
   }
   *scale = largest / 127;
-  *sum = *scale * sum_of(total);
+  *sum = *scale * sum_of(floats_of(total));
 }
 
+// Group i of all rows: first those of the first columns.
 static void round_group(const QuantizedProduct& p, int64_t i) {
-  int8_t* bytes = p.bytes + i * p.group;
+  const int64_t at = i % p.rows * p.columns + i / p.rows * p.group;
   if (p.is_bf16)
-    round_group((const uint16_t*)p.x + i * p.group, p.group, bytes, p.scales + i, p.sums + i);
+    round_group((const uint16_t*)p.x + at, p.group, p.bytes + at, p.scales + i, p.sums + i);
   else
-    round_group((const float*)p.x + i * p.group, p.group, bytes, p.scales + i, p.sums + i);
+    round_group((const float*)p.x + at, p.group, p.bytes + at, p.scales + i, p.sums + i);
 }
 
 // Integer products of one group: R rows, `columns` bytes apart, by one block of 16 outputs.
@@ -83,26 +99,44 @@ static void finish(const QuantizedProduct& p, int64_t row, int64_t b, const Line
     store_outputs((float*)p.y + at, sum, p.bias, b, p.outputs);
 }
 
+// sums += the integer products of a group, in the units of the matrix and of R rows.
+template <int R, typename Constant>
+static inline void add_group(const Constant* constants, const float* scales, const float* x_sums, const IntLine* dots,
+                             Line* sums) {
+  const Line scale = constants_at(constants), bias = constants_at(constants + LINE);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    sums[r] = multiply_add(times(scale, floats_of(dots[r])), line_at(scales + r), sums[r]);
+    sums[r] = multiply_add(bias, line_at(x_sums + r), sums[r]);
+  }
+}
+
+static inline void prefetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i, 0, 2);
+}
+
 // R rows by one block, group after group.
 template <int BITS, typename Constant, int R>
 static int multiply_rows(const QuantizedProduct& p, int64_t row, int64_t b) {
   const int64_t step = int64_t(p.group) * LINE * BITS / 8, groups = p.groups();
   const uint8_t* w = p.w + b * groups * step;
-  const Constant* constant = (const Constant*)p.constants + b * groups * 2 * LINE;
+  const Constant* constants = (const Constant*)p.constants + b * groups * 2 * LINE;
+  // While the last rows of a block are computed, memory can deliver the next block. Without this the processor waits at
+  // every page of 4 KiB, where its own prefetching ends.
+  const bool is_last = row + R == p.rows && b + 1 < p.blocks();
   Line sums[R];
   for (int r = 0; r < R; r++) sums[r] = line_of(0);
   int task = 0;
-  for (int64_t g = 0; g < groups; g++, w += step, constant += 2 * LINE) {
+  for (int64_t g = 0; g < groups; g++, w += step, constants += 2 * LINE) {
+    if (is_last) {
+      prefetch(w + groups * step, step);
+      prefetch(constants + groups * 2 * LINE, 2 * LINE * sizeof(Constant));
+    }
     IntLine dots[R];
     for (int r = 0; r < R; r++) dots[r] = no_ints();
     task = blank(task, multiply_group<BITS, R>(w, p.bytes + row * p.columns + g * p.group, p.columns, p.group, dots));
-    const Line scale = load(constant), bias = load(constant + LINE);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      const int64_t at = (row + r) * groups + g;
-      sums[r] = multiply_add(times(scale, floats_of(dots[r])), line_of(p.scales[at]), sums[r]);
-      sums[r] = multiply_add(bias, line_of(p.sums[at]), sums[r]);
-    }
+    const int64_t at = g * p.rows + row;
+    add_group<R>(constants, p.scales + at, p.sums + at, dots, sums);
   }
   for (int r = 0; r < R; r++) finish(p, row + r, b, sums[r]);
   return task;
@@ -117,24 +151,27 @@ static int multiply_block(const QuantizedProduct& p, int64_t row, int64_t b) {
   return task;
 }
 
+// Groups that one thread rounds sooner than others wake up.
+constexpr int64_t FEW_GROUPS = 256;
+
 template <int BITS, typename Constant>
 static int multiply(const QuantizedProduct& p, int threads) {
+  const int64_t count = p.rows * p.groups();
+#pragma omp parallel for num_threads(threads) schedule(static) if (count > FEW_GROUPS)
+  for (int64_t i = 0; i < count; i++) round_group(p, i);
   int task = 0;
-#pragma omp parallel num_threads(threads) reduction(max : task)
-  {
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < p.rows * p.groups(); i++) round_group(p, i);
-#pragma omp for schedule(static)
-    for (int64_t b = 0; b < p.blocks(); b++) task = blank(task, multiply_block<BITS, Constant, ROWS>(p, 0, b));
-  }
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(max : task)
+  for (int64_t b = 0; b < p.blocks(); b++) task = blank(task, multiply_block<BITS, Constant, ROWS>(p, 0, b));
   return task;
 }
 
 extern "C" int multiply_quantized(const void* x, const uint8_t* w, const void* constants, const float* bias, void* y,
-                                  int8_t* bytes, float* scales, float* sums, int64_t rows, int64_t outputs,
-                                  int64_t columns, int group, int bits, int is_bf16, int are_constants_bf16,
-                                  int threads) {
-  const QuantizedProduct p{x,    w,       constants, bias,  y,           bytes, scales, sums,
+                                  int64_t rows, int64_t outputs, int64_t columns, int group, int bits, int is_bf16,
+                                  int are_constants_bf16, int threads) {
+  const int64_t count = rows * (columns / group);
+  const std::unique_ptr<int8_t[]> bytes(new int8_t[rows * columns]);
+  const std::unique_ptr<float[]> scales(new float[2 * count]);
+  const QuantizedProduct p{x,    w,       constants, bias,  y,           bytes.get(), scales.get(), scales.get() + count,
                            rows, outputs, columns,   group, bool(is_bf16)};
   if (bits == 4) return are_constants_bf16 ? multiply<4, uint16_t>(p, threads) : multiply<4, float>(p, threads);
   return are_constants_bf16 ? multiply<8, uint16_t>(p, threads) : multiply<8, float>(p, threads);

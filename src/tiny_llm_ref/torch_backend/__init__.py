@@ -49,7 +49,7 @@ from .paged_attention import (
 from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
 from .pipeline_stage import PipelineStage
 from .process_group import Meeting, ProcessGroup, join_launched, launched
-from .products import pack_layers, product_ways, use_products
+from .products import pack_layers, product_ways, quantized_ways, use_products
 from .projection import project
 from .quantize import (
     dequantize_weights,
@@ -158,6 +158,7 @@ __all__ = [
     "quantized_matmul",
     "quantized_matmul_device",
     "quantized_matmul_tiled",
+    "quantized_ways",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "segment_mask",

@@ -4,7 +4,7 @@ import torch
 
 from .basics import linear
 from .quantize import dequantize_weights
-from .quantized_weights import QuantizedWeights, quantized_linear
+from .quantized_weights import PreparedTable, QuantizedWeights, quantized_linear
 
 
 class Embedding:
@@ -56,17 +56,18 @@ class QuantizedEmbedding:
     Args:
         vocab_size: V, the number of rows.
         embedding_dim: E, the size of a row.
-        weight: a quantised (V, E) matrix that still has its words; other forms do not allow looking up rows.
+        weight: a quantised (V, E) matrix that still has its words, or a `PreparedTable`; other forms do not allow
+            looking up rows.
 
     Raises:
-        ValueError: the weight's shape is not (V, E), or it has no words.
+        ValueError: the weight's shape is not (V, E), or its rows cannot be looked up.
     """
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: QuantizedWeights):
         if weight.shape != (vocab_size, embedding_dim):
             shape = weight.shape
             raise ValueError(f"the table has shape {shape}, expected ({vocab_size}, {embedding_dim})")
-        if weight.weight is None:
+        if weight.weight is None and not isinstance(weight.prepared, PreparedTable):
             raise ValueError(
                 "the table has no words to pick rows from: prepare it in the form 'words' or 'both'"
             )
@@ -74,6 +75,8 @@ class QuantizedEmbedding:
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """See `Embedding`: (...) ids to (..., E) rows, in the type of the scales."""
+        if self.weight.weight is None and isinstance(self.weight.prepared, PreparedTable):
+            return self.weight.prepared.rows(ids)
         words, scales, biases = (part[ids] for part in self.weight.parts)
         return dequantize_weights(words, scales, biases, self.weight.group_size, self.weight.bits)
 

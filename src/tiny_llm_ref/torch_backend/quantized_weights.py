@@ -1,7 +1,7 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,13 @@ class PreparedMatrix(Protocol):
     def nbytes(self) -> int: ...
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+@runtime_checkable
+class PreparedTable(PreparedMatrix, Protocol):
+    """A matrix whose rows can be looked up, so that a table needs no other form: (...) ids -> (..., I)."""
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)

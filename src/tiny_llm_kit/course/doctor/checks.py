@@ -155,12 +155,21 @@ def _fused(detail: str, errors: list[tuple[str, float | str]]) -> Check:
 
 def check_products() -> Check:
     """Report which products of bf16 matrices an engine uses on this CPU."""
+    return _chosen("bf16 products", "products")
+
+
+def check_quantized_products() -> Check:
+    """Report which activations an engine multiplies by quantised weights on this CPU."""
+    return _chosen("quantised products", "quantized_products")
+
+
+def _chosen(title: str, answer: str) -> Check:
     if setup_torch.version_of("torch") is None:
-        return Check("bf16 products", "ok", "nothing to choose: it matters for torch")
+        return Check(title, "ok", "nothing to choose: it matters for torch")
     try:
-        return Check("bf16 products", "ok", ask("torch")["products"])
+        return Check(title, "ok", ask("torch")[answer])
     except Exception as error:
-        return Check("bf16 products", "warn", f"torch does not work: {error}", "see the line on torch")
+        return Check(title, "warn", f"torch does not work: {error}", "see the line on torch")
 
 
 def check_blas() -> Check:
@@ -234,6 +243,7 @@ CHECKS: list[Callable[[], Check]] = [
     check_gaudi,
     check_blas,
     check_products,
+    check_quantized_products,
     check_mdbook,
     check_model,
     check_port,

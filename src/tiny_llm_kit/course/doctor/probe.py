@@ -30,10 +30,10 @@ def ask(backend: str, **environment: str) -> dict:
 
 
 def answer(backend: str) -> dict:
-    """The port's device and type, MLX's float32 speed on the CPU, torch's view of a Gaudi and its products in bf16."""
+    """The port's device and type, MLX's float32 speed on the CPU, torch's view of a Gaudi and its CPU products."""
     from ...engine.backends.blas import preload
     from ...engine.port import Port
-    from ...engine.profiling import product_choice
+    from ...engine.profiling import product_choice, quantized_choice
 
     loaded = preload() if backend == "mlx" else None  # before the port imports mlx, which asks for it as well
     port = Port("ref", backend)
@@ -41,8 +41,11 @@ def answer(backend: str) -> dict:
     if backend == "mlx":
         return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
     errors = port.hpu.self_check() if port.hpu.available() else []
-    products = f"{product_choice.report(Port('ref', backend, 'cpu', 'bfloat16'))}; {kernels_in_words()}"
-    return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}, "products": products}
+    cpu = Port("ref", backend, "cpu", "bfloat16")
+    products = f"{product_choice.report(cpu)}; {kernels_in_words()}"
+    quantized = "; ".join(quantized_choice.report(cpu, bits) for bits in (4, 8))
+    products = {"products": products, "quantized_products": quantized}
+    return found | {"hpu": vars(port.hpu.detect()) | {"errors": errors}, **products}
 
 
 def kernels_in_words() -> str:

@@ -1,6 +1,6 @@
 """What all ranks have to know before they compute anything: the model, the options, the solution's code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from ...model.tokenizer import load_tokenizer
 from ..engine_options import EngineOptions
 from ..loading import load_network
 from ..port import Port
+from ..profiling.quantized_choice import activation_choice
 from ..weights.random_weights import BlankAnswers, random_network, shape
 
 
@@ -61,6 +62,24 @@ class Job:
             chosen, num_hidden_layers=self.random_weights.get("layers") or chosen.num_hidden_layers
         )
 
+    def rounds_activations(self, port: Port) -> Callable[[int], bool] | None:
+        """Whether activations are rounded for weights of so many bits; None if no weight is quantised.
+
+        Raises:
+            ValueError: they are to be rounded, and no weight is quantised, or the kernel does not run here.
+        """
+        options = self.options
+        head = {**self.load_options, **self.random_weights}.get("head_quantization")
+        if not (self.quantization or head or self.config.quantization):
+            if options.activations == "int8":
+                raise ValueError(
+                    'activations is "int8", and no weight is quantised: quantise to 4bit or 8bit'
+                )
+            return None
+        # Several ranks share the cores, so that what one of them measures says little.
+        is_usual = options.num_ranks > 1 or options.cpu_products == "usual"
+        return activation_choice(port, options.activations or ("float" if is_usual else None))
+
     def network(self, port: Port, group: Any) -> tuple[Any, Any]:
         """This rank's part of the model, and the tokenizer; the whole model without a group.
 
@@ -68,6 +87,7 @@ class Job:
             As `load_network`.
         """
         ranks = {"group": group, "stages": self.options.has_stages}
+        ranks |= {"rounds_activations": self.rounds_activations(port)}
         if self.random_weights:
             given = {**self.random_weights, **ranks}
             network, _ = random_network(port, self.model, quantization=self.quantization, **given)

@@ -8,7 +8,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -44,9 +44,7 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
     Raises:
         ValueError: the variable is something else.
     """
-    wanted = wanted or os.environ.get(VARIABLE) or MEASURED
-    if wanted not in (MEASURED, USUAL):
-        raise ValueError(f'{VARIABLE} is {wanted!r}: give "measured" or "usual"')
+    wanted = wanted or wanted_here()
     ways = port.product_ways() if port.device == "cpu" and port.float_dtype == "bfloat16" else {}
     if not ways or wanted == USUAL:
         port.use_products(None)
@@ -57,16 +55,28 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
     return in_words(layout, plain)
 
 
+def wanted_here() -> str:
+    """What TINY_LLM_PRODUCTS asks for: "measured", unless it is "usual". Raises ValueError if it is something else."""
+    wanted = os.environ.get(VARIABLE) or MEASURED
+    if wanted not in (MEASURED, USUAL):
+        raise ValueError(f'{VARIABLE} is {wanted!r}: give "measured" or "usual"')
+    return wanted
+
+
 def report(port: Port) -> str:
     """The chosen products of bf16 matrices in one line, with the speed at which each way reads weights."""
     seconds, layouts = measured_seconds(port), {name: way.layout for name, way in port.product_ways().items()}
-    layout, plain = choice_of(seconds, layouts)
+    return f"{in_words(*choice_of(seconds, layouts))}; {speeds_in_words(seconds)}"
+
+
+def speeds_in_words(seconds: Seconds) -> str:
+    """How fast each way reads weights."""
     speeds = [
         f"{name} {', '.join(f'{1e-9 / each[rows]:.3g}' for rows in sorted(each))}"
         for name, each in seconds.items()
     ]
     rows = ", ".join(map(str, MIX))
-    return f"{in_words(layout, plain)}; GB/s of weights at {rows} rows: {'; '.join(speeds)}"
+    return f"GB/s of weights at {rows} rows: {'; '.join(speeds)}"
 
 
 def in_words(layout: str, plain: tuple[str, ...]) -> str:
@@ -95,14 +105,27 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
 
 def measured_seconds(port: Port) -> Seconds:
     """The seconds of each way, from the file or measured now."""
-    machine = {"version": VERSION, "processor": processor_name(), **port.backend_module.product_machine()}
+    return kept_seconds(port, {}, set(port.product_ways()), lambda: measure(port))
+
+
+def kept_seconds(
+    port: Port, what: Mapping[str, Any], names: set[str], measure: Callable[[], Seconds]
+) -> Seconds:
+    """Seconds from the file of this machine, or measured now and kept.
+
+    Args:
+        what: further things that decide how long it takes.
+        names: of the ways that are measured.
+    """
+    library = port.backend_module.product_machine()
+    machine = {"version": VERSION, "processor": processor_name(), **library, **what}
     try:
         path = user_cache() / f"products-{zlib.crc32(json.dumps(machine).encode()):08x}.json"
     except NoCopyError:  # no home: each engine measures
-        return measure(port)
-    kept = read_file(path, machine, set(port.product_ways()))
+        return measure()
+    kept = read_file(path, machine, names)
     if kept is None:
-        kept = measure(port)
+        kept = measure()
         write_file(path, machine, kept)
     return kept
 
@@ -135,15 +158,27 @@ def write_file(path: Path, machine: Mapping[str, Any], seconds: Seconds) -> None
 
 def measure(port: Port) -> Seconds:
     """Time every way at each number of rows, in turns: medians, in seconds per byte of weights."""
-    one, ways = matrix(port, SHAPE), port.product_ways()
-    one_size = 2 * SHAPE[0] * SHAPE[1]
+    one = matrix(port, SHAPE)
+    return measure_ways(port, port.product_ways(), one.clone, 2 * SHAPE[0] * SHAPE[1], BYTES)
+
+
+def measure_ways(
+    port: Port, ways: Mapping[str, Any], copy: Callable[[], Any], one_size: int, sizes: Mapping[int, int]
+) -> Seconds:
+    """Time ways on copies of a matrix of `SHAPE`.
+
+    Args:
+        copy: makes another copy, for a way to prepare.
+        one_size: bytes of weights of one.
+        sizes: bytes of weights of a measured pass, by rows.
+    """
     prepared: dict[str, list[Any]] = {}
     for way in ways.values():
         if way.layout not in prepared:
-            copies = range(BYTES[1] // one_size)
-            prepared[way.layout] = [way.prepare(one.clone()) for _ in copies]
+            copies = range(max(sizes.values()) // one_size)
+            prepared[way.layout] = [way.prepare(copy()) for _ in copies]
     found: dict[str, dict[int, list[float]]] = {name: {} for name in ways}
-    for rows, size in BYTES.items():
+    for rows, size in sizes.items():
         x, count = matrix(port, (rows, SHAPE[1])), max(1, size // one_size)
         for round_ in range(1 + ROUNDS):
             for name, way in ways.items():
@@ -157,8 +192,8 @@ def measure(port: Port) -> Seconds:
 
 
 def matrix(port: Port, shape: tuple[int, int]) -> Any:
-    """Random numbers in bf16."""
-    return port.backend_module.random_normal(shape, 1.0, 0.0, "bfloat16", port.device)
+    """Random numbers in the type of the port."""
+    return port.backend_module.random_normal(shape, 1.0, 0.0, port.float_dtype, port.device)
 
 
 def timed(multiply: Any, x: Any, matrices: list[Any]) -> float:

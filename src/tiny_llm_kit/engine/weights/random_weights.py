@@ -1,5 +1,6 @@
 """The shapes that are measured, with random weights made in memory: speed does not depend on what a model knows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,6 +97,7 @@ def random_network(
     layers: int | None,
     quantization: str | None,
     head_quantization: str | None = None,
+    rounds_activations: Callable[[int], bool] | None = None,
     group: Any = None,
     stages: bool = False,
 ) -> tuple[Any, RandomCheckpoint]:
@@ -107,6 +109,7 @@ def random_network(
         config: one of `SHAPES`.
         layers: fewer than the shape has; None is all.
         quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
+        rounds_activations: see `WeightQuantizer`.
         group: the ranks that compute the network together; None is this process alone.
         stages: whether these share the layers, and not every matrix.
     """
@@ -117,9 +120,11 @@ def random_network(
     checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
     weights: Any = checkpoint
     if quantization:
-        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, QUANTIZATIONS[quantization]))
+        bits = QUANTIZATIONS[quantization]
+        weights = QuantizedCheckpoint(checkpoint, WeightQuantizer(port, bits, rounds_activations))
     if head_quantization:
-        weights = QuantizedHead(weights, WeightQuantizer(port, QUANTIZATIONS[head_quantization]))
+        bits = QUANTIZATIONS[head_quantization]
+        weights = QuantizedHead(weights, WeightQuantizer(port, bits, rounds_activations))
     if group is not None:
         return model_of_ranks(port, stages)(weights, attention="device", group=group), checkpoint
     return port.Qwen3ModelWeek3(weights, attention="device"), checkpoint

@@ -1,0 +1,353 @@
+"""4- and 8-bit matrices by the kernel in C++ in torch's engine: the product, the choice, the model, what is held."""
+
+import importlib
+import os
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from support.close import assert_close
+from support.packed import PackedServing
+from support.ranks import logits_of_two_steps
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
+from tiny_llm_kit.engine.engine_options import EngineOptions
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.parallel.job import Job
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
+from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
+
+pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("torch")]
+
+EXACT = {"atol": 0, "rtol": 0}
+KINDS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
+kernel = importlib.import_module("tiny_llm_ref.native.quantized_product")
+
+
+@pytest.fixture
+def port():
+    return Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
+
+
+@pytest.fixture
+def native(port):
+    """The module of the matrices."""
+    return importlib.import_module("tiny_llm_ref.torch_backend.native_quantized")
+
+
+def quantized(port, rng, rows=48, columns=256, group_size=64, bits=4, dtype="bfloat16"):
+    return port.quantize_matrix(port.array(rng.normal(size=(rows, columns)), dtype), group_size, bits)
+
+
+def dense(port, w):
+    return port.dequantize_weights(*w.parts, w.group_size, w.bits)
+
+
+def rounded(x, group_size):
+    """x with the numbers of each group rounded to 127 steps of its largest one."""
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // group_size, group_size).astype(np.float32)
+    scales = np.abs(groups).max(-1, keepdims=True) / 127
+    return (np.rint(groups / scales) * scales).reshape(x.shape).astype(np.float64)
+
+
+# The matrix.
+
+
+@pytest.mark.parametrize(("bits", "group_size"), KINDS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", [(256,), (1, 1, 256), (3, 5, 256), (0, 256)])
+def test_a_product_is_that_of_rounded_activations(port, native, rng, bits, group_size, dtype, shape):
+    w = quantized(port, rng, 37, 256, group_size, bits, dtype)
+    x, bias = port.array(rng.normal(size=shape), dtype), port.array(rng.normal(size=37), dtype)
+    out = native.NativeQuantizedMatrix.of(w)(x, bias)
+    expected = rounded(port.numpy(x), group_size) @ port.numpy(dense(port, w)).astype(float).T
+    assert out.dtype == x.dtype and tuple(out.shape) == (*shape[:-1], 37)
+    # A number halfway between two steps may become either.
+    assert_close(port.numpy(out), expected + port.numpy(bias), rtol=0.01, atol=0.15, idea="rounded product")
+
+
+def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
+    w, x = (
+        native.NativeQuantizedMatrix.of(quantized(port, rng)),
+        port.array(rng.normal(size=(4, 512)), "float32"),
+    )
+    assert_close(port.numpy(w(x[:, ::2])), port.numpy(w(x[:, ::2].contiguous())), **EXACT, idea="strides")
+
+
+@pytest.mark.parametrize(("bits", "group_size"), KINDS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_are_those_of_day_2_2(port, native, rng, bits, group_size, dtype):
+    w, ids = quantized(port, rng, 37, 256, group_size, bits, dtype), np.array([[0, 36, 7], [7, 16, 15]])
+    rows = native.NativeQuantizedMatrix.of(w).rows(port.array(ids))
+    assert rows.dtype == w.scales.dtype
+    assert_close(port.numpy(rows), port.numpy(dense(port, w))[ids], **EXACT, idea="rows of the table")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_joined_matrices_share_memory_with_their_outputs(port, native, rng, bits):
+    Matrix = native.NativeQuantizedMatrix
+    parts = [Matrix.of(quantized(port, rng, rows, bits=bits)) for rows in (32, 16, 48)]
+    joined, x = Matrix.joined(parts), port.array(rng.normal(size=(5, 256)), "bfloat16")
+    whole, start = port.numpy(joined(x)), 0
+    for part in parts:
+        stop = start + part.shape[0]
+        view = joined.outputs(start, stop)
+        assert view.lines.untyped_storage().data_ptr() == joined.lines.untyped_storage().data_ptr()
+        assert (view.shape, view.nbytes) == (part.shape, part.nbytes)
+        assert_close(port.numpy(view(x)), port.numpy(part(x)), **EXACT, idea="a view")
+        assert_close(whole[:, start:stop], port.numpy(part(x)), **EXACT, idea="a part of the joined matrix")
+        start = stop
+    assert joined.shape == (96, 256) and joined.nbytes == sum(part.nbytes for part in parts)
+
+
+def test_what_cannot_be_joined_or_cut_is_one_line(port, native, rng):
+    Matrix = native.NativeQuantizedMatrix
+    one = Matrix.of(quantized(port, rng))
+    for other in (
+        {"rows": 40}, {"columns": 128}, {"group_size": 32}, {"bits": 8}, {"dtype": "float32"}
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="cannot be joined"):
+            Matrix.joined([one, Matrix.of(quantized(port, rng, **other))])
+    for start, stop in ((0, 8), (8, 32), (32, 32), (0, 64), (-16, 16)):
+        with pytest.raises(ValueError, match=f"outputs {start} to {stop} of 48: give multiples of 16"):
+            one.outputs(start, stop)
+
+
+def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng):
+    w = native.NativeQuantizedMatrix.of(quantized(port, rng))
+    for x in (
+        port.array(np.ones((2, 255)), "bfloat16"),
+        port.array(np.ones((2, 256)), "float16"),
+        port.array(np.ones((2, 256)), "float32").to("meta"),
+    ):
+        with pytest.raises(
+            ValueError, match=r"x is .* and must be \(\.\.\., 256\) bfloat16 or float32 on cpu"
+        ):
+            w(x)
+    with pytest.raises(ValueError, match=r"bias has 47 numbers, and W \(48, 256\) has 48 outputs"):
+        w(port.array(np.ones((2, 256)), "bfloat16"), port.array(np.ones(47), "bfloat16"))
+    with pytest.raises(ValueError, match="the kernel reads bfloat16 and float32"):
+        native.NativeQuantizedMatrix.of(quantized(port, rng, dtype="float16"))
+
+
+def test_packing_holds_few_rows_in_bytes(port, native, rng):
+    """NumPy's memory alone: beside the packed matrix, which is torch's."""
+    w = quantized(port, rng, 16384, 64)
+    tracemalloc.start()
+    native.NativeQuantizedMatrix.of(w)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16384 * 64 / 2
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_table_has_one_form(port, rng, bits):
+    """Rows and scores of a tied table: the bytes of its words, and no words."""
+    w = quantized(port, rng, bits=bits)
+    config = SimpleNamespace(tie_word_embeddings=True, quantization=SimpleNamespace(group_size=64, bits=bits))
+    held = WeightQuantizer(port, None, lambda bits: True).keep(EMBEDDING, w.parts, config)
+    embedding = port.embedding_of(48, 256, held)
+    ids, x = np.array([[0, 47], [7, 7]]), port.array(rng.normal(size=(2, 3, 256)), "float32")
+    table = port.numpy(dense(port, w))
+    assert held.weight is None and held.nbytes == w.nbytes
+    assert_close(port.numpy(embedding(port.array(ids))), table[ids], **EXACT, idea="rows of the table")
+    expected = rounded(port.numpy(x), 64) @ table.astype(float).T
+    assert_close(port.numpy(embedding.as_linear(x)), expected, rtol=0.01, atol=0.1, idea="scores")
+
+
+# The choice.
+
+USUAL_WINS = {
+    "usual": dict.fromkeys(product_choice.MIX, 1.0),
+    "native": dict.fromkeys(product_choice.MIX, 2.0),
+}
+NATIVE_WINS = {"usual": USUAL_WINS["native"], "native": USUAL_WINS["usual"]}
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """An empty cache folder, where everything is measured; returns the list of (dtype, bits) of each measurement."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(product_choice.VARIABLE, "measured")
+    calls = []
+
+    def measure(port, bits):
+        calls.append((port.float_dtype, bits))
+        return NATIVE_WINS if bits == 4 else USUAL_WINS
+
+    monkeypatch.setattr(quantized_choice, "measure", measure)
+    return calls
+
+
+@pytest.fixture
+def forget():
+    """Lets the next question ask for the kernel again, now and afterwards."""
+
+    def ask_again():
+        kernel.problem.cache_clear()
+        kernel._kernel.cache_clear()
+
+    ask_again()
+    yield ask_again
+    ask_again()
+
+
+def test_a_measurement_has_both_ways_and_every_number_of_rows(monkeypatch, port):
+    monkeypatch.setattr(quantized_choice, "SHAPE", (32, 64))
+    monkeypatch.setattr(product_choice, "SHAPE", (32, 64))
+    monkeypatch.setattr(quantized_choice, "BYTES", dict.fromkeys(quantized_choice.BYTES, 2**12))
+    for bits in (4, 8):
+        found = quantized_choice.measure(port, bits)
+        assert {name: sorted(each) for name, each in found.items()} == {
+            "usual": [1, 4, 16, 128],
+            "native": [1, 4, 16, 128],
+        }
+        assert all(seconds > 0 for each in found.values() for seconds in each.values())
+
+
+def test_each_kind_of_matrix_is_measured_once(port, measured):
+    for _ in "ab":
+        rounds = quantized_choice.activation_choice(port, None)
+        assert (rounds(4), rounds(8)) == (True, False)
+    assert quantized_choice.activation_choice(Port("tiny_llm_ref", "torch", "cpu", "float32"), None)(4)
+    assert measured == [("bfloat16", 4), ("bfloat16", 8), ("float32", 4)]
+
+
+def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
+    assert quantized_choice.report(port, 4).startswith("4 bits: int8 activations; GB/s of weights at 1, 4")
+    assert quantized_choice.report(port, 8).startswith("8 bits: float activations; GB/s")
+    monkeypatch.setenv("TINY_LLM_NATIVE", "0")
+    forget()
+    assert quantized_choice.report(port, 4) == (
+        "4 bits: float activations (the kernel does not run here: TINY_LLM_NATIVE is 0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "options", "expected"),
+    [
+        ("measured", {}, True), ("usual", {}, False), ("measured", {"activations": "float"}, False),
+        ("usual", {"activations": "int8"}, True), ("measured", {"cpu_products": "usual"}, False),
+        ("measured", {"tensor_parallel_size": 2}, False), ("", {}, True),
+    ],
+)  # fmt: skip
+def test_who_decides(monkeypatch, port, measured, variable, options, expected):
+    monkeypatch.setenv(product_choice.VARIABLE, variable)
+    job = Job("tiny_llm_ref", "torch", "cpu", "bfloat16", "tiny-qwen3", "4bit", engine_options=options)
+    assert job.rounds_activations(port)(4) == expected
+
+
+def test_a_plain_model_measures_nothing_and_rounds_nothing(port, measured):
+    job = Job("tiny_llm_ref", "torch", "cpu", "bfloat16", "tiny-qwen3", None)
+    assert job.rounds_activations(port) is None and not measured
+    with pytest.raises(ValueError, match='activations is "int8", and no weight is quantised: quantise'):
+        LLM(activations="int8", backend="torch", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "says"),
+    [
+        ("float16", "the kernel has no float16: choose bfloat16 or float32"),
+        ("float32", "TINY_LLM_NATIVE is 0"),
+    ],
+)
+def test_without_a_kernel_there_is_todays_arithmetic_or_one_line(monkeypatch, measured, forget, dtype, says):
+    monkeypatch.setenv("TINY_LLM_NATIVE", "0")
+    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    assert not quantized_choice.activation_choice(port, None)(4) and not measured
+    assert list(port.quantized_ways()) == ["usual"]
+    with pytest.raises(ValueError, match=f'activations is "int8", and .*{says}; leave activations out'):
+        LLM(quantization="4bit", activations="int8", backend="torch", device="cpu", dtype=dtype)
+
+
+def test_a_blank_kernel_is_no_choice(monkeypatch, port, measured, forget):
+    monkeypatch.setattr(kernel, "_kernel", lambda: lambda *arguments: 3)
+    monkeypatch.setattr(kernel._kernel, "cache_clear", lambda: None, raising=False)
+    assert not quantized_choice.activation_choice(port, None)(4) and not measured
+    with pytest.raises(ValueError, match="week 4 day 1 task 3: multiply_group; leave activations out"):
+        quantized_choice.activation_choice(port, "int8")
+
+
+def test_a_word_that_is_none_of_the_choices_is_refused():
+    with pytest.raises(ValueError, match=r'activations is .bytes.: give "int8" or "float"'):
+        EngineOptions(activations="bytes")
+
+
+def test_what_a_machine_measures_decides_no_test():
+    assert os.environ[product_choice.VARIABLE] == "usual"
+
+
+# The model.
+
+# Relative norm of the difference of logits: what rounding to bytes costs, twice what was seen.
+LARGEST_ERROR = 0.05
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_differ_by_the_rounding_alone(rng, bits, dtype, tied):
+    """Chunks, whole prompts and decodes, with every matrix quantised, table and head too; nothing is held twice."""
+    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    case = small_model(3, tie_word_embeddings=tied, hidden_size=64, intermediate_size=128, **heads)
+    plain = random_checkpoint(port, case).weights
+    models = []
+    for rounds in (None, lambda bits: True):
+        quantizer = WeightQuantizer(port, bits, rounds)
+        weights = {
+            name: quantizer.quantize(name, array.to(port.dtype(dtype)), case.config)
+            if len(array.shape) == 2
+            else array.to(port.dtype(dtype))
+            for name, array in plain.items()
+        }
+        models.append(port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device"))
+    held = [w for name, w in weights.items() if len(plain[name].shape) == 2]
+    assert all(w.weight is w.scales is w.biases is None for w in held)
+    prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
+    usual, native = (
+        logits_of_two_steps(PackedServing(port, port.serving, model), prompts) for model in models
+    )
+    usual, native = (np.stack([rows[place] for place in sorted(rows)]) for rows in (usual, native))
+    error = np.linalg.norm(native - usual) / np.linalg.norm(usual)
+    print(f"{error:.4f}")
+    assert 0 < error < LARGEST_ERROR
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_shipped_model_answers_the_same(quantization, dtype):
+    answers = []
+    for activations in ("float", "int8"):
+        options = {"activations": activations, "dtype": dtype, "num_blocks": 4}
+        with LLM(backend="torch", device="cpu", quantization=quantization, **options) as llm:
+            prepared = llm.engine.network.layers[0].wq.prepared
+            assert (type(prepared).__name__ == "NativeQuantizedMatrix") == (activations == "int8")
+            [output] = llm.chat([{"role": "user", "content": "What is a KV cache?"}], use_tqdm=False)
+        answers.append(output.outputs[0].text)
+    assert answers[0] == answers[1] != ""
+
+
+def test_a_compiled_product_is_the_eager_one(port, native, rng):
+    """One graph for any number of rows, in which the kernel is an operator of this package."""
+    import torch
+
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(str(graph.graph))
+        return graph
+
+    w = native.native_weights(quantized(port, rng))
+    compiled = torch.compile(port.quantized_linear, backend=keep, fullgraph=True)
+    for rows in (5, 7, 40):
+        x = port.array(rng.normal(size=(rows, 256)), "bfloat16")
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        assert_close(
+            port.numpy(compiled(x, w)), port.numpy(port.quantized_linear(x, w)), **EXACT, idea="eager"
+        )
+    assert len(graphs) == 1 and "tiny_llm_ref.native_quantized_linear" in graphs[0]
