@@ -1,5 +1,7 @@
 """Arrays as a kernel sees them: an address, a shape and a type. Given; knows no array library but NumPy."""
 
+import ctypes
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +35,36 @@ def of_numpy(array: np.ndarray, dtype: str | None = None) -> NativeArray:
     if not array.flags.c_contiguous:
         raise ValueError("an array for a kernel must be contiguous: call np.ascontiguousarray")
     return NativeArray(array.ctypes.data, array.shape, dtype or str(array.dtype), array)
+
+
+def of_buffer(buffer: Any, dtype: str) -> NativeArray:
+    """An array of a library that shows its memory by Python's buffer protocol, as a kernel sees it.
+
+    Raises:
+        ValueError: the numbers do not follow each other in memory.
+    """
+    memory = memoryview(buffer)
+    if not memory.c_contiguous:
+        raise ValueError("an array for a kernel must be contiguous")
+    # Of no numbers there is no address. NumPy takes no buffer of bf16, and ctypes does not look at the type.
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory.nbytes else 0
+    return NativeArray(address, memory.shape or (), dtype, buffer)
+
+
+def shared(buffer: Any) -> np.ndarray:
+    """The memory of such an array as NumPy's, without a copy. NumPy takes no bf16: give it as uint16."""
+    return np.asarray(buffer)
+
+
+def empty(shape: tuple[int, ...], dtype: str) -> NativeArray:
+    """An array of NumPy that a kernel fills: its `owner`."""
+    return of_numpy(np.empty(shape, np.uint16 if dtype == "bfloat16" else dtype), dtype)
+
+
+def rows_of(array: NativeArray) -> NativeArray:
+    """The same memory as rows: (..., I) to (R, I)."""
+    *many, columns = array.shape
+    return array._replace(shape=(math.prod(many), columns))
 
 
 def require(name: str, array: NativeArray, shape: tuple[int, ...], *dtypes: str) -> None:

@@ -1,0 +1,107 @@
+"""Attention of decodes by the kernel of Day 4.1, which reads keys and values where they are in their pages. Given."""
+
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import cast
+
+import mlx.core as mx
+
+from ..layer_weights import ModelShape
+from ..native import decode_attention
+from ..native.arrays import empty
+from ..native.threads import available_threads
+from ..serving.blocks.past_reads import PastReads
+from .native import native_array
+
+
+@dataclass(frozen=True)
+class DecodeRuns:
+    """What R requests of one row read: runs of neighbouring slots, in the order of their texts.
+
+    Args:
+        rows: (R,) rows of the step.
+        starts, counts: (N,), of each run its first slot and how many.
+        runs: (R + 1,): row r reads the runs from `runs[r]` to `runs[r + 1] - 1`.
+    """
+
+    rows: mx.array
+    starts: mx.array
+    counts: mx.array
+    runs: mx.array
+
+
+Runs = list[tuple[int, int]]
+
+
+def past_runs(past: PastReads | None, page_size: int) -> dict[int, Runs]:
+    """For each decode the runs of its past, first slot and count, by its row. A run is at most a page."""
+    if past is None:
+        return {}
+    runs: dict[int, Runs] = {group: [] for group in past.groups.tolist()}
+    blocks = past.blocks
+    listed = blocks.block_groups, blocks.block_list, blocks.block_starts, blocks.block_usage
+    for group, block, start, end in zip(*(part.tolist() for part in listed), strict=True):
+        if group in runs and end > start:
+            runs[group].append((block * page_size + start, end - start))
+    # Rows and groups of padding, see `padding.py`, read nothing.
+    rows = zip(past.rows.tolist(), past.groups.tolist(), strict=True)
+    return {row: runs[group] for row, group in rows if group >= 0 and runs[group]}
+
+
+def decode_runs(texts: dict[int, Runs], slots: mx.array) -> DecodeRuns | None:
+    """The runs of some decodes, each with its own row last; None when there are none.
+
+    Args:
+        texts: from `past_runs`.
+        slots: (T,) where the rows of the step are.
+    """
+    if not texts:
+        return None
+    rows = sorted(texts)
+    own = cast(list[int], slots.tolist())
+    listed = [[*texts[row], (own[row], 1)] for row in rows]
+    starts, counts = zip(*chain(*listed), strict=True)
+    ends = list(accumulate(map(len, listed), initial=0))
+    return DecodeRuns(mx.array(rows), *(mx.array(list(part), mx.int64) for part in (starts, counts, ends)))
+
+
+def attend_runs(
+    query: mx.array,
+    key_pages: mx.array,
+    value_pages: mx.array,
+    reads: DecodeRuns,
+    scale: float,
+) -> mx.array:
+    """Attention of one row of each of R requests; no key or value is copied.
+
+    Args:
+        query: (R, H, D).
+        key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
+        reads: see `DecodeRuns`.
+        scale: a number.
+
+    Returns:
+        (R, H, D) in query's type.
+    """
+    keys, values = (pages.flatten(0, 1) for pages in (key_pages, value_pages))
+    mx.eval(query, keys, values)  # in one go
+    q = native_array(query)
+    out = empty(q.shape, q.dtype)
+    decode_attention.attend(
+        q,
+        native_array(keys),
+        native_array(values),
+        out,
+        native_array(reads.starts),
+        native_array(reads.counts),
+        native_array(reads.runs),
+        scale,
+        available_threads(),
+    )
+    return mx.array(out.owner).view(query.dtype)
+
+
+def computes(config: ModelShape) -> bool:
+    """Whether the kernel runs on this machine, and computes the heads of a model."""
+    sizes = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    return decode_attention.fits(*sizes) and decode_attention.works()

@@ -1,0 +1,14 @@
+"""How many threads a kernel gets from a port whose array library has no number of its own. Given."""
+
+import os
+
+
+def available_threads() -> int:
+    """OMP_NUM_THREADS, if it is a number; else the cores that this process may use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1

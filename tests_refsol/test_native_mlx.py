@@ -1,0 +1,143 @@
+"""The kernels of Day 4.1 with MLX's arrays: lazy ones, parts of others, and matrices that are joined and cut."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_ref.native.threads import available_threads
+
+pytestmark = [pytest.mark.port("mlx"), pytest.mark.tool("c++")]
+
+
+@pytest.fixture(scope="module")
+def port():
+    return Port("tiny_llm_ref", "mlx", "cpu")
+
+
+@pytest.fixture(scope="module")
+def native(port):
+    return importlib.import_module("tiny_llm_ref.mlx_backend.native")
+
+
+@pytest.fixture(scope="module")
+def quantized(port):
+    return importlib.import_module("tiny_llm_ref.mlx_backend.native_quantized")
+
+
+def plain(port, native, rng, O, I, dtype):
+    """A matrix (O, I), and packed."""
+    w = port.array(rng.normal(size=(O, I)), dtype)
+    return port.numpy(w).astype(float), native.NativeMatrix.of(w)
+
+
+def close(port, found, expected):
+    np.testing.assert_allclose(port.numpy(found), expected, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_an_array_need_not_be_computed_nor_contiguous(port, native, rng, dtype):
+    """A lazy array, a transposed one, every second row, some columns, no rows."""
+    w, packed = plain(port, native, rng, 37, 6, dtype)
+    whole = port.array(rng.normal(size=(8, 12)), dtype)
+    square = port.array(rng.normal(size=(6, 5)), dtype)
+    for x in (whole[:, :6] + whole[:, 6:], square.T, whole[::2, :6], whole[None, :, 3:9], whole[:0, :6]):
+        close(port, packed(x), port.numpy(x).astype(float) @ w.T)
+
+
+def test_a_bias_in_bf16_is_added(port, native, rng):
+    w, packed = plain(port, native, rng, 16, 6, "bfloat16")
+    x, bias = (port.array(rng.normal(size=size), "bfloat16") for size in ((1, 2, 6), 16))
+    close(port, packed(x, bias), port.numpy(x).astype(float) @ w.T + port.numpy(bias))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_are_those_of_the_matrix(port, native, rng, dtype):
+    """An odd number of columns: the last pair of a bf16 row is half padding."""
+    w, packed = plain(port, native, rng, 37, 7, dtype)
+    ids = [[0, 36, 16], [15, 3, 3]]
+    np.testing.assert_array_equal(port.numpy(packed.rows(port.array(ids))), w[ids])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_matrices_are_joined_and_cut(port, native, rng, dtype):
+    (first, a), (second, b) = (plain(port, native, rng, O, 6, dtype) for O in (16, 48))
+    x = port.array(rng.normal(size=(3, 6)), dtype)
+    both = native.NativeMatrix.joined([a, b])
+    assert both.shape == (64, 6) and both.nbytes == a.nbytes + b.nbytes
+    close(port, both(x), port.numpy(x).astype(float) @ np.concatenate([first, second]).T)
+    part = both.outputs(32, 48)
+    assert part.shape == (16, 6)
+    close(port, part(x), port.numpy(x).astype(float) @ second[16:32].T)
+    whole, some = (native.native_array(matrix.lines).address for matrix in (both, part))
+    assert some == whole + 2 * both.nbytes // 4, "it is a copy"
+
+
+def test_what_cannot_be_joined_or_cut_is_refused(port, native, rng):
+    _, a = plain(port, native, rng, 16, 6, "float32")
+    for other in [(17, 6, "float32"), (16, 8, "float32"), (16, 6, "bfloat16")]:
+        with pytest.raises(ValueError, match="cannot be joined"):
+            native.NativeMatrix.joined([a, plain(port, native, rng, *other)[1]])
+    for bounds in [(0, 8), (8, 16), (0, 32), (16, 16)]:
+        with pytest.raises(ValueError, match="outputs"):
+            a.outputs(*bounds)
+
+
+def test_a_trace_is_refused(port, native, rng):
+    """`mx.compile` knows shapes and no numbers; an answer from an empty array would be wrong in silence."""
+    _, packed = plain(port, native, rng, 16, 6, "float32")
+    with pytest.raises(RuntimeError, match="transformations like compile"):
+        port.backend_module.trace(packed, port.array(np.ones((1, 6))))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_matrices_multiply_are_looked_up_joined_and_cut(port, quantized, rng, bits, dtype):
+    made = [
+        port.quantize_matrix(port.array(rng.normal(size=(O, 64)), dtype), group_size=32, bits=bits)
+        for O in (16, 48)
+    ]
+    a, b = map(quantized.NativeQuantizedMatrix.of, made)
+    w = np.concatenate(
+        [port.numpy(port.dequantize_weights(*each.parts, each.group_size, bits)) for each in made]
+    )
+    both = quantized.NativeQuantizedMatrix.joined([a, b])
+    assert both.nbytes == sum(each.nbytes for each in made) and both.dtype == made[0].dtype
+    ids = [[0, 63], [16, 31]]
+    np.testing.assert_array_equal(port.numpy(both.rows(port.array(ids))), w[ids])
+    x = port.array(rng.normal(size=(2, 3, 64)), dtype)
+    expected = port.numpy(x).astype(float) @ w.astype(float).T
+    for found, outputs in ((both(x), slice(None)), (both.outputs(16, 48)(x), slice(16, 48))):
+        assert found.dtype == x.dtype
+        off = np.linalg.norm(port.numpy(found) - expected[..., outputs])
+        assert off < 0.02 * np.linalg.norm(expected[..., outputs])
+    weights = quantized.native_weights(made[0])
+    assert weights.weight is None and weights.shape == (16, 64)
+    np.testing.assert_array_equal(port.numpy(port.quantized_linear(x, weights)), port.numpy(a(x)))
+
+
+def test_quantized_matrices_that_do_not_fit_are_refused(port, quantized, rng):
+    def made(O, bits=4, dtype="float32"):
+        w = port.quantize_matrix(port.array(rng.normal(size=(O, 64)), dtype), group_size=32, bits=bits)
+        return quantized.NativeQuantizedMatrix.of(w)
+
+    for other in (made(17), made(16, bits=8), made(16, dtype="bfloat16")):
+        with pytest.raises(ValueError, match="cannot be joined"):
+            quantized.NativeQuantizedMatrix.joined([made(16), other])
+    with pytest.raises(ValueError, match="give multiples of 16"):
+        made(16).outputs(0, 8)
+    with pytest.raises(ValueError, match="float16: the kernel reads"):
+        made(16, dtype="float16")
+
+
+def test_threads_are_those_of_the_environment_or_the_cores(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert available_threads() == 3
+    for word in ("", "0", "4,2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", word)
+        monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 5}, raising=False)
+        assert available_threads() == 2
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert available_threads() == 8, "a Mac"
