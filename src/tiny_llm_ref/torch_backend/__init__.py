@@ -27,6 +27,7 @@ from .graphs import cannot_compile, capture_step, compile_model, fixed_sizes
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
 from .native import NativeMatrix
 from .native_attention import DecodeRuns, attend_runs, decode_runs
+from .native_quantized import NativeQuantizedMatrix
 from .packed_attention import (
     PackedMask,
     PastPages,
@@ -86,6 +87,7 @@ __all__ = [
     "Embedding",
     "Meeting",
     "NativeMatrix",
+    "NativeQuantizedMatrix",
     "PackedMask",
     "PackedStep",
     "PastMask",
