@@ -86,7 +86,7 @@ static void add_values(const Decodes<Number>& d, int64_t kv_head, Tokens tokens,
   }
 }
 
-// Takes some tokens into what Q queries know: what is loaded is used by all of them.
+// Takes up to 16 tokens into the state of Q queries from query `q` on: what is loaded is used by all of them.
 template <int Q, typename Number>
 static int attend_tokens(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, State& state, int q) {
   Line lines[Q];  // of each query, first its scores and then its weights

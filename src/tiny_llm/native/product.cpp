@@ -32,7 +32,7 @@ static inline Line dot(const float* line, const float* x, bool, const Line& sum)
   return multiply_add(load(line), line_of(*x), sum);
 }
 
-// One row of x by one block of 16 outputs.
+// One row of x by one block of 16 outputs: y[row][16 b + o] = sum of x[row][k] · W[16 b + o][k], + bias[16 b + o].
 template <typename Number>
 static int multiply_line(const Product<Number>& p, int64_t row, int64_t b) {
   // TASK 4.1.1: multiply the row by each line of block b, and store the 16 sums.
@@ -41,7 +41,8 @@ static int multiply_line(const Product<Number>& p, int64_t row, int64_t b) {
   // END TASK
 }
 
-// R rows of x by B blocks: every line of W is loaded once for R rows, and every number of x once for B lines.
+// R rows of x from `row` on, by B whole blocks from block b on. Every line of W is loaded once for R rows, and every
+// number of x once for B lines.
 template <int B, int R, typename Number>
 static int multiply_tile(const Product<Number>& p, int64_t row, int64_t b) {
   // TASK 4.1.2: multiply R rows by B blocks side by side, in R × B sums.

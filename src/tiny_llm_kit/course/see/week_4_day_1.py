@@ -240,7 +240,7 @@ def _attended(b: Port) -> float:
     return 2 * 2 * REQUESTS * CONTEXT * KV_HEADS * SIZE / medians({"run": run}, ROUNDS)["run"]
 
 
-def _speeds(run: Callable[[int], None], moved: int, numbers: int) -> Mapping[int, tuple[float, float]]:
+def _speeds(run: Callable[[int], object], moved: int, numbers: int) -> Mapping[int, tuple[float, float]]:
     """Bytes and operations per second by rows, of a pass over some weights."""
     seconds = medians({rows: partial(run, rows) for rows in ROWS}, ROUNDS)
     return {rows: (moved / each, 2 * rows * numbers / each) for rows, each in seconds.items()}
