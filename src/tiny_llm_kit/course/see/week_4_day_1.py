@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from ...engine.port import Port
 from ...trace.samples import medians
-from ...trace.tables import figures_table
 from .own_process import in_own_process
 
 SHOWN_ON = "torch"
@@ -49,7 +49,11 @@ Speeds = dict[
 
 def show(b: Port, console: Console) -> None:
     """The speed of memory, then of each version for some numbers of rows."""
-    read = in_own_process(measure_memory, b)
+    try:
+        read = in_own_process(measure_memory, b)
+    except RuntimeError as error:
+        console.print(f"There is nothing to see here: {str(error).rpartition('Error: ')[2]}", soft_wrap=True)
+        return
     console.print(f"Memory is read at {read / 1e9:.1f} GB/s here, by all threads of a kernel.\n")
     found: Speeds = {}
     for measure, names in MEASURES.items():
@@ -64,12 +68,14 @@ def _measured(measure: Callable[[Port], Speeds], names: tuple[str, ...], b: Port
     try:
         return in_own_process(measure, b)
     except RuntimeError as error:
-        return dict.fromkeys(names, f"{error}: `pdm run test --week 4 --day 1` says where")
+        return dict.fromkeys(names, f"it crashes, {error}: `pdm run test --week 4 --day 1` says where")
 
 
 def _table(found: Speeds, console: Console) -> None:
     console.print(f"GB/s of weights, by rows of x; each W of {OUTPUTS:,} × {COLUMNS:,}\n")
-    table = figures_table("", *map(str, ROWS), no_wrap=True)
+    table = Table("", box=None, pad_edge=False)
+    for rows in ROWS:
+        table.add_column(str(rows), justify="right", width=9)  # as wide whatever is measured
     for name, speeds in found.items():
         if isinstance(speeds, str):
             console.print(f"{NAMES[name]}: {speeds}", soft_wrap=True)
