@@ -25,6 +25,9 @@ from .overlay import Overlay
 
 Result = TypeVar("Result")
 
+# Kernels in C++ for any processor, and as soon as possible: half the compiler's time is the header of AVX.
+KERNEL_FLAGS = "-O0 -U__AVX2__ -U__AVX512F__ -U__AVX512BF16__ -U__AVX512VNNI__"
+
 
 @dataclass
 class TestOutcome:
@@ -156,6 +159,7 @@ def with_day_tests(
         os.environ.pop(
             "CI", None
         )  # there pytest explains every failure in full, which takes minutes for long lists
+        os.environ.setdefault("TINY_LLM_NATIVE_FLAGS", KERNEL_FLAGS)
         settings.load_profile(VERDICT)
         try:
             pytest.main(arguments, plugins=[tests])

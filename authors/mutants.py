@@ -10,6 +10,7 @@ from rich.progress import track
 from rich.table import Table
 
 from tiny_llm_kit.course.address import Day, Task, parse_task
+from tiny_llm_kit.course.grading.plugin import tools
 from tiny_llm_kit.course.languages import language_of
 from tiny_llm_kit.course.tree import PARTS, REFERENCE, days, parts_of
 from tiny_llm_kit.repo import BACKENDS, ROOT
@@ -127,6 +128,9 @@ def report_mutants(console: Console, only: Day | None, backends: list[str]) -> i
     """Run every mutant with a progress bar; print killed/total per day and part, and each survivor."""
     chosen = [only] if only else days()
     parts = parts_of(backends)
+    if "native" in parts and "c++" not in tools():
+        parts.remove("native")
+        console.print("not tested on this machine (needs c++): wrong solutions of part native")
     work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]
     verdicts = with_day_tests(
         chosen,

@@ -111,7 +111,7 @@ def report_prefix(console: Console, backends: list[str]) -> int:
 
     findings = with_day_tests(days(), backends, "tiny_llm", work)
     for finding in findings:
-        mark = "[red]wrong[/]" if finding.problems else "[green]right[/]"
+        mark = "[red]wrong[/]" if finding.problems else "[green]right[/]" if finding.tests else "not tested"
         console.print(f"{mark} {finding.name}: {finding.tests} tests")
         for problem in finding.problems[:SHOWN]:
             console.print(f"  {problem}", style="red", markup=False, soft_wrap=True)

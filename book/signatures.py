@@ -3,12 +3,14 @@
 FILE is a path below `src/tiny_llm_ref`; NAME is a function, a class (with its methods) or `Class.method`. Of a file of
 one port, the signature of the other port is shown too if it differs: `theme/ports.js` makes tabs of the two.
 The chapters state contracts this way: they cannot drift from the code, and they cannot give a solution away.
+`cpp_signatures.py` does the same for C++.
 """
 
 import ast
 import re
 import textwrap
 
+import cpp_signatures
 from formulas import ROOT, problem
 
 COLUMNS = 84  # of a block that a page shows without scrolling
@@ -50,6 +52,8 @@ def tabs(blocks):
 def block(file, name):
     """A fenced block. Raises OSError or LookupError when there is no such name."""
     source = (SOURCE / file).read_text(encoding="utf-8")
+    if file.endswith((".cpp", ".h")):
+        return f"```cpp\n{cpp_signatures.contract(source, name)}\n```"
     return f"```python\n{contract(source, name)}\n```"
 
 

@@ -22,6 +22,7 @@ from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it
+import cpp_signatures
 import formulas
 import hints
 import math_font
@@ -202,6 +203,37 @@ def test_signature_has_the_docstring_and_no_body():
     assert "secret" not in whole + signatures.contract(SOURCE, "plain") + signatures.contract(
         SOURCE, "Thing.__call__"
     )
+
+
+CPP = """\
+// What differs between two types, in words that take more than one line of the page, as those of a source may do.
+//
+// And a second paragraph.
+// GIVEN: not the lesson.
+template <int R>
+static int wide(const Number* from, int64_t first, int64_t second, int64_t third, float* to,
+                int threads) {
+  return 0;
+}
+
+// Sums.
+struct Sums {
+  float most;
+};
+
+static int narrow(int x) { return wide<1>(x); }
+"""
+
+
+def test_a_signature_in_cpp_has_its_comment_and_no_body():
+    shown = cpp_signatures.contract(CPP, "wide")
+    assert max(map(len, shown.splitlines())) <= cpp_signatures.COLUMNS
+    assert shown.startswith("// What differs") and "\n// And a second paragraph.\ntemplate <int R>\n" in shown
+    assert shown.endswith("float* to,\n    int threads);") and "GIVEN" not in shown and "return" not in shown
+    assert cpp_signatures.contract(CPP, "Sums") == "// Sums.\nstruct Sums {\n  float most;\n};"
+    assert cpp_signatures.contract(CPP, "narrow") == "static int narrow(int x);"
+    with pytest.raises(LookupError):
+        cpp_signatures.contract(CPP, "Number")
 
 
 LONG = '''

@@ -19,6 +19,7 @@ from tiny_llm_ref.native import (
     quantized_product,
 )
 from tiny_llm_ref.native.arrays import of_numpy
+from tiny_llm_ref.native.compile_errors import readable
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -93,12 +94,13 @@ def test_a_product_is_numpys(path, rng, shape, dtype, biased):
     x, wide_x = given(rng.normal(size=(R, I)), dtype)
     w, wide_w = given(rng.normal(size=(O, I)), dtype)
     bias = rng.normal(size=O).astype(np.float32) if biased else None
-    y = np.full((R, O), 7, x.dtype)
-    arrays = of_numpy(x, dtype), of_numpy(product.pack(w), dtype)
-    product.multiply(*arrays, None if bias is None else of_numpy(bias), of_numpy(y, dtype), threads=2)
+    arrays = of_numpy(x, dtype), of_numpy(product.pack(w), dtype), None if bias is None else of_numpy(bias)
     expected = wide_x @ wide_w.T + (0 if bias is None else bias)
     tolerance = {"rtol": 2**-8, "atol": 1e-4} if dtype == "bfloat16" else {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(numbers_of(y), expected, **tolerance)
+    for in_tiles in (True, False):
+        y = np.full((R, O), 7, x.dtype)
+        product.multiply(*arrays, of_numpy(y, dtype), threads=2, in_tiles=in_tiles)
+        np.testing.assert_allclose(numbers_of(y), expected, **tolerance)
 
 
 def test_an_output_is_rounded_to_the_nearest_bf16(path):
@@ -444,6 +446,30 @@ def test_an_error_in_a_kernel_is_the_compilers(sources):
     sources["kernel.cpp"] = "int answer() { return 42 }"
     with pytest.raises(library.CompileError, match=r"(?s)kernel.cpp does not compile.*expected"):
         library.library("kernel.cpp")
+
+
+GCC = """\
+product.cpp: In function 'int multiply_line()':
+product.cpp:43:14: error: 'k' was not declared in this scope
+   43 |   Line sum = k;
+      |              ^
+product.cpp:50:1: note: candidate
+product.cpp:43:14: error: 'k' was not declared in this scope
+   43 |   Line sum = k;
+      |              ^
+"""
+
+
+def test_a_compilers_errors_have_their_places_in_the_file_itself():
+    """Notes and what is said twice are left out; more than three errors are counted."""
+    first = "src/tiny_llm/native/product.cpp:43:14: error: 'k' was not declared in this scope"
+    source = "   43 |   Line sum = k;\n      |              ^"
+    folder = Path.cwd() / "src" / "tiny_llm" / "native"
+    assert readable(GCC, folder) == f"{first}\n{source}"
+    many = "".join(f"lines.h:{line}: error: no {line}\n" for line in range(5))
+    expected = [f"/elsewhere/lines.h:{line}: error: no {line}" for line in range(3)]
+    assert readable(many, Path("/elsewhere")).splitlines() == [*expected, "… and 2 more"]
+    assert readable("c++: no such option\n", folder) == "c++: no such option\n"
 
 
 def test_a_blank_task_has_its_address(sources):

@@ -32,13 +32,16 @@ static int run_product(int64_t rows, int64_t outputs, int64_t columns, bool bias
   const float* of_bias = biased ? bias.data() : nullptr;
   const auto x = some<Number>(rows * columns);
   const auto w = some<Number>((outputs + 15) / 16 * ((columns + C - 1) / C) * 16 * C);
-  std::vector<Number> y(rows * outputs);
-  int task;
-  if constexpr (sizeof(Number) == 2)
-    task = multiply_bf16(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2);
-  else
-    task = multiply_float(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2);
-  return task | check_product(x, w, of_bias, y, rows, outputs, columns);
+  int failed = 0;
+  for (int in_tiles : {0, 1}) {
+    std::vector<Number> y(rows * outputs);
+    if constexpr (sizeof(Number) == 2)
+      failed |= multiply_bf16(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2, in_tiles);
+    else
+      failed |= multiply_float(x.data(), w.data(), of_bias, y.data(), rows, outputs, columns, 2, in_tiles);
+    failed |= check_product(x, w, of_bias, y, rows, outputs, columns);
+  }
+  return failed;
 }
 
 template <typename Number>

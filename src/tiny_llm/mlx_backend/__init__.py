@@ -24,6 +24,9 @@ from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .graphs import cannot_compile, capture_step, compile_model, fixed_sizes
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .native import NativeMatrix
+from .native_attention import DecodeRuns, attend_runs, decode_runs
+from .native_quantized import NativeQuantizedMatrix
 from .packed_attention import (
     PackedMask,
     PastPages,
@@ -79,8 +82,11 @@ from .tensor_parallel import VocabParallelEmbedding, gather_logits, sum_over_ran
 
 __all__ = [
     "BatchingKvCache",
+    "DecodeRuns",
     "Embedding",
     "Meeting",
+    "NativeMatrix",
+    "NativeQuantizedMatrix",
     "PackedMask",
     "PackedStep",
     "PastMask",
@@ -107,6 +113,7 @@ __all__ = [
     "TinyKvPagedCache",
     "TinyKvPagedPool",
     "VocabParallelEmbedding",
+    "attend_runs",
     "attention_statistics",
     "block_mask",
     "cannot_compile",
@@ -114,6 +121,7 @@ __all__ = [
     "causal_mask",
     "chunked_attention_mask",
     "compile_model",
+    "decode_runs",
     "dequantize_weights",
     "embedding_of",
     "finish_attention",

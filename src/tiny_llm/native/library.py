@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from .compile_errors import readable
+
 SWITCH = "TINY_LLM_NATIVE"  # 0: no kernels of our own
 FLAGS = "TINY_LLM_NATIVE_FLAGS"  # further flags, for example -mno-avx512f
 # GCC first: its OpenMP is the one that torch's Linux wheels bring.
@@ -192,7 +194,7 @@ def _compile(texts: Texts, command: str, flags: Flags, folder: Path) -> Path:
     done = _run(command, *flags, texts[0][0], "-o", str(made), folder=folder)
     if done.returncode == 0:
         return made
-    raise CompileError(f"{texts[0][0]} does not compile:\n{done.stderr}")
+    raise CompileError(f"{texts[0][0]} does not compile:\n{readable(done.stderr, Path(__file__).parent)}")
 
 
 @functools.cache

@@ -39,7 +39,12 @@ def packed_shape(outputs: int, columns: int, dtype: str) -> tuple[int, int, int,
 
 
 def multiply(
-    x: NativeArray, w: NativeArray, bias: NativeArray | None, y: NativeArray, threads: int = 1
+    x: NativeArray,
+    w: NativeArray,
+    bias: NativeArray | None,
+    y: NativeArray,
+    threads: int = 1,
+    in_tiles: bool = True,
 ) -> None:
     """Writes x @ Wᵀ + bias to y. Sums are float32; each output is rounded once.
 
@@ -49,6 +54,7 @@ def multiply(
         bias: (O,), float32; None adds nothing.
         y: (R, O), in x's type.
         threads: that share the outputs.
+        in_tiles: whether several rows and blocks share what is loaded; otherwise one row by one block at a time.
 
     Raises:
         ValueError: a shape or a type is wrong.
@@ -63,13 +69,13 @@ def multiply(
     if bias is not None:
         require("bias", bias, (outputs,), "float32")
     addresses = x.address, w.address, None if bias is None else bias.address, y.address
-    check_task(_kernel(x.dtype)(*addresses, rows, outputs, columns, threads), TASKS)
+    check_task(_kernel(x.dtype)(*addresses, rows, outputs, columns, threads, in_tiles), TASKS)
 
 
 @cache
 def _kernel(dtype: str):
     kernel = getattr(library("product.cpp"), KERNELS[dtype])
-    kernel.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_int]
+    kernel.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 2
     return kernel
 
 

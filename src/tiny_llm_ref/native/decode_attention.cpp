@@ -48,6 +48,7 @@ static void begin(const Decodes<Number>& d, const Number* query, State& state) {
 }
 
 // The scores of some tokens for Q queries from query `q` on; of those that are not there -inf.
+// GIVEN: how keys are read is the product of Tasks 1 and 2 again.
 template <int Q, typename Number>
 static void score(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, const State& state, int q, Line* scores) {
   float found[Q][LINE];
@@ -66,16 +67,8 @@ static void score(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, cons
   for (int i = 0; i < Q; i++) scores[i] = load(found[i]);
 }
 
-// The online softmax: the weights of some tokens, and what the state has so far in terms of the new largest score.
-static Line weigh(State& state, int q, int lines, const Line& scores) {
-  const float most = fmaxf(state.most[q], largest_of(scores)), shrink = exp2f(state.most[q] - most);
-  const Line weights = powers_of_two(add(scores, line_of(-most)));
-  state.total[q] = state.total[q] * shrink + sum_of(weights);
-  state.most[q] = most;
-  for (int at = 0; at < lines; at++) state.sum[q][at] = times(state.sum[q][at], line_of(shrink));
-  return weights;
-}
-
+// Adds the values of some tokens to the sums of Q queries, each with its weight.
+// GIVEN: how values are read.
 template <int Q, typename Number>
 static void add_values(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, State& state, int q, const Line* weights) {
   float some[Q][LINE];
@@ -93,14 +86,25 @@ static void add_values(const Decodes<Number>& d, int64_t kv_head, Tokens tokens,
   }
 }
 
-// Takes some tokens into what Q queries know: what is loaded is used by all of them.
+// Takes up to 16 tokens into the state of Q queries from query `q` on: what is loaded is used by all of them.
 template <int Q, typename Number>
 static int attend_tokens(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, State& state, int q) {
-  Line lines[Q];
+  Line lines[Q];  // of each query, first its scores and then its weights
+  // TASK 4.1.4: score the tokens, turn the scores into weights by the online softmax, and add the values.
+  // All that the state holds is in units of 2^most: when `most` grows, it must shrink before anything is added.
   score<Q>(d, kv_head, tokens, state, q, lines);
-  for (int i = 0; i < Q; i++) lines[i] = weigh(state, q + i, d.lines(), lines[i]);
+  for (int i = 0; i < Q; i++) {
+    const int own = q + i;
+    const float most = fmaxf(state.most[own], largest_of(lines[i]));
+    const float shrink = exp2f(state.most[own] - most);
+    lines[i] = powers_of_two(add(lines[i], line_of(-most)));
+    state.total[own] = state.total[own] * shrink + sum_of(lines[i]);
+    state.most[own] = most;
+    for (int at = 0; at < d.lines(); at++) state.sum[own][at] = times(state.sum[own][at], line_of(shrink));
+  }
   add_values<Q>(d, kv_head, tokens, state, q, lines);
   return 0;
+  // END TASK
 }
 
 // All queries from query `q` on, Q at a time, and then those that are left.

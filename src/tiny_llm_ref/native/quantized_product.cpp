@@ -69,9 +69,13 @@ static void round_group(const QuantizedProduct& p, int64_t i) {
     round_group((const float*)p.x + at, p.group, p.bytes + at, p.scales + i, p.sums + i);
 }
 
-// Integer products of one group: R rows, `columns` bytes apart, by one block of 16 outputs.
+// sums[r] += the integer products of one group: `group` columns of R rows, by one block of 16 outputs.
+//
+// w: the group's lines. x: the group's bytes of the first row; those of the next row are `columns` bytes further.
 template <int BITS, int R>
 static inline int multiply_group(const uint8_t* w, const int8_t* x, int64_t columns, int group, IntLine* sums) {
+  // TASK 4.1.3: add the products of a group to `sums`, four columns of 16 outputs at a time.
+  // Of 4 bits a line of 64 bytes has eight columns, of 8 bits four: two dots for every eight columns either way.
   IntLine others[R];  // a second set of sums: an addition need not wait for the one before
   for (int r = 0; r < R; r++) others[r] = no_ints();
   for (int k = 0; k < group; k += 8) {
@@ -86,6 +90,7 @@ static inline int multiply_group(const uint8_t* w, const int8_t* x, int64_t colu
   }
   for (int r = 0; r < R; r++) sums[r] = add(sums[r], others[r]);
   return 0;
+  // END TASK
 }
 
 static void finish(const QuantizedProduct& p, int64_t row, int64_t b, const Line& sum) {

@@ -265,10 +265,13 @@ def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> s
 def _repr_failure(in_full: Callable, failure: pytest.ExceptionInfo):
     """The report of a failed test: for a blank task its address, so that pytest need not parse the source.
 
-    pytest parses the file of each frame again for each failure; for a blank Day 2.7 alone that took a minute.
+    pytest parses the file of each frame again for each failure; for a blank Day 2.7 alone that took a minute. Of a
+    kernel that does not compile the compiler has said all there is to say.
     """
     blank = _blank_exercise(failure)
-    return f"blank: {blank}" if blank else in_full(failure)
+    if blank:
+        return f"blank: {blank}"
+    return str(failure.value) if type(failure.value).__name__ == "CompileError" else in_full(failure)
 
 
 def _blank_exercise(failure: pytest.ExceptionInfo) -> str | None:
