@@ -15,7 +15,8 @@ from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_kit.engine.profiling import product_choice
+from tiny_llm_kit.engine.profiling import attention_choice, product_choice
+from tiny_llm_kit.engine.profiling.attention_choice import has_chunk_kernel
 from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_products, measured_seconds
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref.torch_backend import native_layer
@@ -259,6 +260,49 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, port, tmp_path)
     assert measured_seconds(port) == measured_seconds(port) == PLAIN_WINS and len(calls) == 2
 
 
+# The attention of chunks.
+
+
+@NEEDS_KERNEL
+@pytest.mark.port("torch")
+@pytest.mark.parametrize("past", [0, 50])
+def test_both_ways_of_a_chunk_compute_the_same(port, rng, past):
+    rows, heads, kv_heads, size = 7, 4, 2, 32
+    pages = [port.array(rng.normal(size=(4, 16, kv_heads, size)), "bfloat16") for _ in range(2)]
+    slots = rng.permutation(64)[: past + rows]
+    own = [
+        port.array(port.numpy(each).reshape(64, kv_heads, size)[slots[past:]], "bfloat16") for each in pages
+    ]
+    query = port.array(rng.normal(size=(rows, heads, size)), "bfloat16")
+    usual, native = (
+        port.numpy(way(query, *own, *pages, port.array(slots), 0.2)) for way in port.chunk_ways().values()
+    )
+    np.testing.assert_allclose(native, usual, atol=0.03)
+
+
+@pytest.mark.port("torch")
+@pytest.mark.parametrize(("faster", "expected"), [("native", True), ("usual", False)])
+def test_chunks_attend_by_what_was_faster(monkeypatch, port, cache, faster, expected):
+    """Measured once; a file of products is another file."""
+    calls, ways = [], {"usual": None, "native": None}
+    seconds = {name: {128: 2.0, 1024: 2.0 - (name == faster)} for name in ways}
+    monkeypatch.setattr(port.solution, "chunk_ways", lambda: ways)
+    monkeypatch.setattr(attention_choice, "measure", lambda port: calls.append(port) or seconds)
+    assert [has_chunk_kernel(port) for _ in range(2)] == 2 * [expected] and len(calls) == 1
+    assert has_chunk_kernel(port, "usual") and len(calls) == 1
+
+
+@NEEDS_KERNEL
+@pytest.mark.port("torch")
+def test_attention_is_measured_for_a_short_and_a_long_text(monkeypatch, port):
+    monkeypatch.setattr(attention_choice, "SIZE", 32)
+    found = attention_choice.measure(port)
+    assert {name: list(each) for name, each in found.items()} == {
+        "usual": [128, 1024],
+        "native": [128, 1024],
+    }
+
+
 # The engine.
 
 CASE = small_model(
@@ -284,13 +328,13 @@ def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache
     assert not isinstance(network.embedding.weight, products.PackedWeight), "a table is read row by row"
 
 
-def plain_and_native(port, products, dtype="bfloat16", **sizes):
+def plain_and_native(port, products, dtype="bfloat16", chunk_kernel=True, **sizes):
     """The same small model twice, the second one with native weights."""
     checkpoint = random_checkpoint(port, small_model(3, **sizes), dtype)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
     products.use_products("native", ("matrix",) * 4)
     products.pack_layers(native)
-    products.use_native_layers(native)
+    products.use_native_layers(native, chunk_kernel)
     return plain, native
 
 
@@ -343,10 +387,11 @@ FAMILIES = {
 @NEEDS_KERNEL
 @pytest.mark.port("torch")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family, compiled):
+@pytest.mark.parametrize(("compiled", "chunk_kernel"), [(False, True), (True, True), (False, False)])
+def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family, compiled, chunk_kernel):
     """Few products of joined matrices, which the layer itself holds no more; there is nothing to compile."""
-    plain, native = plain_and_native(port, products, **NATIVE_SIZES, **FAMILIES[family])
+    sizes = NATIVE_SIZES | FAMILIES[family]
+    plain, native = plain_and_native(port, products, chunk_kernel=chunk_kernel, **sizes)
     for layer in native.layers:
         layer = getattr(layer, "layer", layer)
         assert native_layer.is_native(layer) and not any(hasattr(layer, name) for name in products.MATRICES)

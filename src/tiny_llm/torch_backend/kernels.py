@@ -86,7 +86,7 @@ def _packed_attention_device(
     if isinstance(mask, StepReads):
         return attend_packed(*arrays, mask, scale, decodes)
     if isinstance(mask, PageReads):
-        return attend_in_pages(query, key_pages, value_pages, mask, scale)
+        return attend_in_pages(*arrays, mask, scale)
     if isinstance(mask, FusedMask):
         return attend_fused(*arrays, mask, scale)
     return packed_attention(*arrays, mask, scale)

@@ -7,7 +7,7 @@ says which to use (`use_products`). Until then the processor's flags decide.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from .embedding import Embedding
 from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
-from .native_layer import NativeLayer, can_be_native, is_native
+from .native_layer import NativeLayer, can_be_native, has_kernel, is_native
 from .native_quantized import native_weights
 from .page_attention import page_reads
 from .quantized_weights import prepare_weights, quantized_linear
@@ -138,30 +138,27 @@ def pack_layers(model: Any) -> None:
         if isinstance(model.embedding, Embedding):
             model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
         model.w_lm_head = _packed(model.w_lm_head)
-        _attend_in_pages(model)
 
 
-def use_native_layers(model: Any) -> None:
-    """The kernels of Day 4.1 between the products of every layer whose matrices are all packed for them."""
-    device = choose_kernels("device").packed_attention
-    layers = [
-        each for each in _plain_layers(model) if each.packed_attention is device and can_be_native(each)
-    ]
-    for layer in layers:
+def use_native_layers(model: Any, chunk_kernel: bool = True) -> None:
+    """Our own kernels between the products of each layer whose matrices are packed for those, and for attention.
+
+    Args:
+        model: with packed weights.
+        chunk_kernel: whether chunks of prompts have a kernel of our own too, see `chunk_ways`.
+    """
+    device = choose_kernels("device")
+    layers = [each for each in _plain_layers(model) if each.packed_attention is device.packed_attention]
+    if model.packed_mask is device.packed_mask and any(map(has_kernel, layers)) and computes(model.config):
+        model.packed_mask = partial(page_reads, chunk_kernel=chunk_kernel)
+    for layer in filter(can_be_native, layers):
         NativeLayer(layer)
-    if layers:
-        _attend_in_pages(model)
 
 
 def _plain_layers(model: Any) -> list[Any]:
     """The layers that have their matrices, without their windows."""
     layers = [layer.layer if isinstance(layer, WindowedLayer) else layer for layer in model.layers]
     return [layer for layer in layers if not is_native(layer)]
-
-
-def _attend_in_pages(model: Any) -> None:
-    if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
-        model.packed_mask = page_reads
 
 
 def _packed(w: Any) -> Any:

@@ -11,6 +11,7 @@ from .engine_request import EngineRequest
 from .parallel.ranks import Alone, Ranks
 from .parallel_sampling import ParallelSampling
 from .port import Port
+from .profiling.attention_choice import has_chunk_kernel
 from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products
 from .request_factory import RequestFactory
@@ -53,7 +54,7 @@ class LLMEngine:
         # Several ranks share the cores, so that what one of them measures says little.
         wanted = options.cpu_products if self.ranks.size == 1 else "usual"
         self.products = choose_products(port, network, wanted)
-        port.use_native_layers(network)
+        port.use_native_layers(network, has_chunk_kernel(port, wanted))
         num_blocks = measured_num_blocks(port, self.names, network, options, limits, self.ranks)
         self.shapes = StepShapes(port, self.names, options, limits, num_blocks)
         start = time.perf_counter()

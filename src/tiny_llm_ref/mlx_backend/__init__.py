@@ -36,6 +36,7 @@ from .packed_attention import (
     packed_mask,
     segment_mask,
 )
+from .page_attention import chunk_ways
 from .paged_attention import (
     PastMask,
     block_mask,
@@ -119,6 +120,7 @@ __all__ = [
     "cannot_compile",
     "capture_step",
     "causal_mask",
+    "chunk_ways",
     "chunked_attention_mask",
     "compile_model",
     "decode_runs",

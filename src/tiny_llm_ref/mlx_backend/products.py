@@ -120,5 +120,5 @@ def _layout() -> str:
     return _chosen[0] if _chosen else PLAIN
 
 
-def use_native_layers(model: Any) -> None:
+def use_native_layers(model: Any, chunk_kernel: bool = True) -> None:
     """Nothing: a step of MLX is a graph, whose small operations cost little."""

@@ -59,14 +59,19 @@ def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
     chunks, texts = [], {}
     for rows in rows_of_requests(inputs):
         slots = past.get(rows.start)
-        if slots is not None:
-            slots = torch.cat([slots, inputs.slots[rows]])
         if rows.stop - rows.start == 1 and slots is not None:
-            texts[rows.start] = slots
+            texts[rows.start] = torch.cat([slots, inputs.slots[rows]])
         else:
-            before = 0 if slots is None else len(slots) - (rows.stop - rows.start)
-            chunks.append(ChunkReads(rows, slots, _own_mask(inputs.positions[rows], before, window)))
+            chunks.append(chunk_reads(inputs, rows, slots, window))
     return StepReads(chunks, _decode_reads(texts))
+
+
+def chunk_reads(
+    inputs: PackedInputs, rows: slice, past: torch.Tensor | None, window: int | None
+) -> ChunkReads:
+    """What some rows of one request read, after the slots of its past."""
+    mask = own_mask(inputs.positions[rows], 0 if past is None else len(past), window)
+    return ChunkReads(rows, None if past is None else torch.cat([past, inputs.slots[rows]]), mask)
 
 
 def rows_of_requests(inputs: PackedInputs) -> list[slice]:
@@ -90,7 +95,7 @@ def past_slots(past: PastReads | None, page_size: int) -> dict[int, torch.Tensor
     return {row: slots[group] for group, row in first.items() if group >= 0 and len(slots[group])}
 
 
-def _own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
+def own_mask(positions: torch.Tensor, past: int, window: int | None) -> torch.Tensor | None:
     """What L rows at these positions see of `past` tokens and themselves; None when `is_causal` says it, or nothing."""
     if len(positions) == 1 or (past == 0 and (window is None or len(positions) <= window)):
         return None
@@ -195,14 +200,14 @@ def attend_packed(
     factor: float = query.shape[2] ** -0.5 if scale is None else scale
     heads = torch.empty_like(query)
     for chunk in reads.chunks:
-        heads[chunk.rows] = _attend_chunk(query, key, value, key_pages, value_pages, chunk, factor)
+        heads[chunk.rows] = attend_chunk(query, key, value, key_pages, value_pages, chunk, factor)
     for group in reads.decodes:
         found = decodes(query[group.rows], key_pages, value_pages, group.slots, group.mask, factor)
         heads.index_copy_(0, group.rows, found)
     return heads
 
 
-def _attend_chunk(
+def attend_chunk(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -92,6 +92,11 @@ def can_be_native(layer: Any) -> bool:
     return packed and layer.head_dim % 32 == 0 and matrices["w_gate"].shape[0] % LINE == 0
 
 
+def has_kernel(layer: Any) -> bool:
+    """Whether the products of a layer are kernels of Day 4.1."""
+    return isinstance(_matrix(layer.wq), (NativeMatrix, NativeQuantizedMatrix))
+
+
 def is_native(layer: Any) -> bool:
     """Whether a layer calls the parts of a `NativeLayer`."""
     return isinstance(getattr(layer.project_in, "__self__", None), NativeLayer)

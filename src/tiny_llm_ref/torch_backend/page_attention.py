@@ -1,12 +1,14 @@
 """Attention of packed batches on a CPU by kernels of our own: nothing is gathered, and no mask is made. Given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..native import prompt_attention
+from ..native import decode_attention, prompt_attention
 from ..serving.buckets.packed_inputs import PackedInputs
-from .cpu_attention import past_slots, rows_of_requests
+from .cpu_attention import ChunkReads, attend_chunk, chunk_reads, own_mask, past_slots, rows_of_requests
 from .native import native_array
 from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs
 
@@ -31,27 +33,44 @@ class PageReads:
     """What all rows of a step read; made once, and shared by all layers.
 
     Args:
-        chunks: of requests of several rows, and of those without a past.
+        chunks: of requests of several rows, and of those without a past; a `ChunkReads` is for torch's kernel.
         decodes: of all other requests; None when there are none.
     """
 
-    chunks: list[ChunkText]
+    chunks: list[ChunkText | ChunkReads]
     decodes: DecodeRuns | None
 
 
-def page_reads(inputs: PackedInputs, page_size: int, window: int | None = None) -> PageReads:
-    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`."""
+def page_reads(
+    inputs: PackedInputs, page_size: int, window: int | None = None, *, chunk_kernel: bool = True
+) -> PageReads:
+    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`.
+
+    Args:
+        chunk_kernel: whether our own kernel computes chunks; otherwise torch's does.
+    """
     runs = past_runs(inputs.decodes if window is None else inputs.window_decodes, page_size)
-    past, chunks = past_slots(inputs.chunks, page_size), []
-    for rows in rows_of_requests(inputs):
-        if rows.start not in runs:
-            slots = [past[rows.start]] if rows.start in past else []
-            chunks.append(ChunkText(rows, torch.cat([*slots, inputs.slots[rows]]), window))
+    past = past_slots(inputs.chunks, page_size)
+    make = _chunk_text if chunk_kernel else chunk_reads
+    chunks = [
+        make(inputs, rows, past.get(rows.start), window)
+        for rows in rows_of_requests(inputs)
+        if rows.start not in runs
+    ]
     return PageReads(chunks, decode_runs(runs, inputs.slots))
+
+
+def _chunk_text(
+    inputs: PackedInputs, rows: slice, past: torch.Tensor | None, window: int | None
+) -> ChunkText:
+    own = inputs.slots[rows]
+    return ChunkText(rows, own if past is None else torch.cat([past, own]), window)
 
 
 def attend_in_pages(
     query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
     reads: PageReads,
@@ -61,6 +80,7 @@ def attend_in_pages(
 
     Args:
         query: (T, H, D).
+        key, value: (T, Hkv, D) of these rows.
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
         reads: see `page_reads`.
         scale: 1/√D when None.
@@ -74,7 +94,10 @@ def attend_in_pages(
         return attend_runs(query, *pages, reads.decodes, factor)  # of all rows, in their order
     heads = torch.empty_like(query)
     for chunk in reads.chunks:
-        attend_text(query, *pages, chunk, heads, factor)
+        if isinstance(chunk, ChunkText):
+            attend_text(query, *pages, chunk, heads, factor)
+        else:
+            heads[chunk.rows] = attend_chunk(query, key, value, *pages, chunk, factor)
     if reads.decodes is not None:
         rows = reads.decodes.rows
         heads.index_copy_(0, rows, attend_runs(query.index_select(0, rows), *pages, reads.decodes, factor))
@@ -108,3 +131,29 @@ def attend_text(
         text.window,
         torch.get_num_threads(),
     )
+
+
+def chunk_ways() -> dict[str, Callable[..., torch.Tensor]]:
+    """The ways to compute the attention of a chunk on this machine's CPU; nothing where there is no choice.
+
+    Each takes (query (L, H, D), key and value (L, Hkv, D), key and value pages, slots (S,), scale), where the last L
+    slots are those of the chunk, and returns (L, H, D).
+    """
+    if not decode_attention.works():
+        return {}
+    return {"usual": _attend_gathered, "native": _attend_by_kernel}
+
+
+def _attend_gathered(query: torch.Tensor, *arrays: Any) -> torch.Tensor:
+    *pages, slots, scale = arrays
+    past = len(slots) - len(query)
+    mask = None if past == 0 else own_mask(torch.arange(past, len(slots)), past, None)
+    reads = ChunkReads(slice(0, len(query)), None if past == 0 else slots, mask)
+    return attend_chunk(query, *pages, reads, scale)
+
+
+def _attend_by_kernel(query: torch.Tensor, *arrays: Any) -> torch.Tensor:
+    _, _, *pages, slots, scale = arrays
+    out = torch.empty_like(query)
+    attend_text(query, *pages, ChunkText(slice(0, len(query)), slots, None), out, scale)
+    return out
