@@ -15,7 +15,7 @@ class Endless(AssertionError):
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What `work` returns in a fork of this process, which has one thread.
+    """What `work` returns, which is not None, in a fork of this process, which has one thread.
 
     Raises:
         AssertionError: the child was ended by a signal, such as SIGSEGV.
@@ -27,14 +27,11 @@ def in_child(work: Callable[[], Any]) -> Any:
     ours, theirs = forks.Pipe(duplex=False)
     child = forks.Process(target=_send, args=(work, theirs))
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of a fork beside other threads: it uses none of them
+        # Of a fork beside other threads: it uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
     theirs.close()
-    answer = _received(ours)
-    if answer is None and child.exitcode is None:
-        child.kill()
+    answer = _received(ours, child)
     child.join()
     if answer is None:
         raise _ending(child.exitcode)
@@ -51,10 +48,12 @@ def _send(work: Callable[[], Any], to: Any) -> None:
         to.send(error)
 
 
-def _received(answers: Any) -> Any:
-    """What the child sends within the limit; None if it sends nothing."""
+def _received(answers: Any, child: Any) -> Any:
+    """What the child sends; None if it has ended before, or was stopped after the limit."""
+    if not answers.poll(SECONDS):
+        child.kill()
     try:
-        return answers.recv() if answers.poll(SECONDS) else None
+        return answers.recv()
     except EOFError:
         return None
 

@@ -12,13 +12,9 @@ import numpy as np
 
 from .child import Endless, in_child
 
-GUARD = (
-    1023  # numbers on each side; odd, so that an address is a multiple of the size of a number and of no more
-)
+GUARD = 1023  # numbers on each side; odd, so that an array is aligned to the size of a number and no more
 POISON = {"float32": np.nan, "uint16": 0x7FC0, "uint8": 127, "int64": -1}
 Array = np.ndarray
-
-
 # Texts that do not compile, or whose kernel does not end, with what was said about them: it is said in full once.
 _broken: dict[str, Exception] = {}
 
