@@ -144,16 +144,30 @@ def chunk_ways() -> dict[str, Callable[..., torch.Tensor]]:
     return {"usual": _attend_gathered, "native": _attend_by_kernel}
 
 
-def _attend_gathered(query: torch.Tensor, *arrays: Any) -> torch.Tensor:
-    *pages, slots, scale = arrays
+def _attend_gathered(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    slots: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
     past = len(slots) - len(query)
     mask = None if past == 0 else own_mask(torch.arange(past, len(slots)), past, None)
     reads = ChunkReads(slice(0, len(query)), None if past == 0 else slots, mask)
-    return attend_chunk(query, *pages, reads, scale)
+    return attend_chunk(query, key, value, key_pages, value_pages, reads, scale)
 
 
-def _attend_by_kernel(query: torch.Tensor, *arrays: Any) -> torch.Tensor:
-    _, _, *pages, slots, scale = arrays
+def _attend_by_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    slots: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
     out = torch.empty_like(query)
-    attend_text(query, *pages, ChunkText(slice(0, len(query)), slots, None), out, scale)
+    attend_text(query, key_pages, value_pages, ChunkText(slice(0, len(query)), slots, None), out, scale)
     return out
