@@ -141,7 +141,7 @@ TILES = [
 # Task 3.
 FIRST = "BITS == 4 ? low_nibbles(line) : line;"
 SECOND = "BITS == 4 ? high_nibbles(line) : bytes_at(w + (k + 4) * LINE);"
-PLUS = "sums[r] = add(sums[r], others[r]);"
+SECOND_DOT = "sums[r] = dot_fours<BITS == 4>(second, x + r * columns + k + 4, sums[r]);"
 
 
 def _group(idea: str, survives: str, old: str, new: str) -> Mutant:
@@ -172,18 +172,21 @@ GROUPS = [
     _group(
         "rows of x are as long as a group",
         "a test of one group",
-        "others[r] = dot_fours<BITS == 4>(second, x + r * columns",
-        "others[r] = dot_fours<BITS == 4>(second, x + r * group",
+        SECOND_DOT,
+        SECOND_DOT.replace("r * columns", "r * group"),
     ),
-    _group("the second sums are never added", "a test in which half of x is 0", PLUS, ""),
+    _group("the second four columns are never added", "a test in which half of x is 0", SECOND_DOT, ""),
     _group(
-        "the second sums replace the first", "a test in which half of x is 0", PLUS, "sums[r] = others[r];"
+        "the second four columns replace the sum",
+        "a test in which half of x is 0",
+        SECOND_DOT,
+        SECOND_DOT.replace("4, sums[r]", "4, no_ints()"),
     ),
     _group(
         "the same four columns of x twice",
         "a test in which x repeats",
-        "+ k + 4, others[r]",
-        "+ k, others[r]",
+        SECOND_DOT,
+        SECOND_DOT.replace("k + 4", "k"),
     ),
 ]
 
