@@ -1,5 +1,6 @@
 """One thin file per command: arguments, call, print."""
 
+import faulthandler
 import sys
 from types import TracebackType
 
@@ -14,3 +15,6 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 
 sys.excepthook = _report
+# A learner's kernel in C++ may crash: Python then says where it was called. Tests have this switched on already.
+if not faulthandler.is_enabled() and sys.stderr is sys.__stderr__:
+    faulthandler.enable()

@@ -42,7 +42,8 @@ def attend(
     pool, kv_heads, _ = keys.shape
     if heads % kv_heads or size % LINE or size > MOST_SIZE:
         raise ValueError(
-            f"{heads} heads of {size} numbers over {kv_heads} heads of keys: the kernel has none"
+            f"{heads} heads of {size} numbers over {kv_heads} heads of keys: the kernel takes sizes that are "
+            f"multiples of {LINE} and at most {MOST_SIZE}, and as many heads for each head of keys"
         )
     require("query", query, (rows, heads, size), *KERNELS)
     for name, array in (("keys", keys), ("values", values)):
