@@ -9,12 +9,19 @@ import pytest
 
 from support.close import assert_close
 from support.kernels import attend, multiply, multiply_quantized, rounded
+from tiny_llm_kit.engine.port import Port
 
 pytestmark = pytest.mark.tool("c++")
 
 TYPES = ["float32", "bfloat16"]
 ROUNDING = {"float32": 2**-20, "bfloat16": 2**-8}  # of an output, beside that of its sum
 OR_EARLIER = "; or more is wrong, as an earlier failure says"
+
+
+@pytest.fixture
+def b(b):
+    """The port on a CPU, for which the kernels are, whatever device the run has."""
+    return b if b.device == "cpu" else Port(b.solution.__name__.partition(".")[0], b.name, "cpu")
 
 
 def drawn(rng, *shapes, biased: bool = False) -> list:

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,16 @@ if sys.platform == "linux":
         peak = peak_of_loading(folder, backend, "bfloat16", "4")
         print(f"{peak:.0f} MB")
         assert 30 < peak < 31 + 5 * 10
+
+
+@pytest.mark.port("torch")
+def test_a_vector_does_not_keep_its_file_in_memory(tmp_path):
+    """Norms stay when a kernel has packed the matrices; a part of the mapped file would keep all of it."""
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"norm": torch.ones(3), "matrix": torch.ones(500, 4)}, tmp_path / "model.safetensors")
+    stored = import_module("tiny_llm_kit.engine.backends.backend_torch").open_safetensors(
+        tmp_path / "model.safetensors"
+    )
+    assert stored["norm"].untyped_storage().nbytes() == stored["norm"].nbytes

@@ -275,7 +275,9 @@ def trace(function: Callable, *arrays: torch.Tensor) -> Any:
 def open_safetensors(file: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file by name, as they are stored: views of the mapped file, read when they are touched."""
     with safe_open(file, framework="pt") as tensors:
-        return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+        stored = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+    # A vector that were part of the mapped file would keep all of it in memory after its matrices are packed.
+    return {name: array.clone() if array.ndim < 2 else array for name, array in stored.items()}
 
 
 def from_stored(numbers: np.ndarray, dtype: str) -> torch.Tensor:
