@@ -1,4 +1,4 @@
-"""4- and 8-bit matrices by the kernel in C++ in torch's engine: the product, the choice, the model, what is held."""
+"""4- and 8-bit matrices by the kernel in C++ in the engine: the product, the choice, the model, what is held."""
 
 import importlib
 import os
@@ -20,23 +20,30 @@ from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
 
-pytestmark = [pytest.mark.tool("c++"), pytest.mark.port("torch")]
+pytestmark = pytest.mark.tool("c++")
 
 EXACT = {"atol": 0, "rtol": 0}
 KINDS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
 kernel = importlib.import_module("tiny_llm_ref.native.quantized_product")
-native_layer = importlib.import_module("tiny_llm_ref.torch_backend.native_layer")
 
 
-@pytest.fixture
-def port():
-    return Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.port(name)) for name in ("torch", "mlx")])
+def port(request):
+    return Port("tiny_llm_ref", request.param, "cpu", "bfloat16")
 
 
 @pytest.fixture
 def native(port):
     """The module of the matrices."""
-    return importlib.import_module("tiny_llm_ref.torch_backend.native_quantized")
+    return importlib.import_module(f"tiny_llm_ref.{port.name}_backend.native_quantized")
+
+
+@pytest.fixture
+def is_native(port):
+    """Whether a layer is computed by kernels alone; MLX has no such layers."""
+    if port.name == "mlx":
+        return lambda layer: False
+    return importlib.import_module(f"tiny_llm_ref.{port.name}_backend.native_layer").is_native
 
 
 def quantized(port, rng, rows=48, columns=256, group_size=64, bits=4, dtype="bfloat16"):
@@ -71,11 +78,10 @@ def test_a_product_is_that_of_rounded_activations(port, native, rng, bits, group
 
 
 def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
-    w, x = (
-        native.NativeQuantizedMatrix.of(quantized(port, rng)),
-        port.array(rng.normal(size=(4, 512)), "float32"),
-    )
-    assert_close(port.numpy(w(x[:, ::2])), port.numpy(w(x[:, ::2].contiguous())), **EXACT, idea="strides")
+    w = native.NativeQuantizedMatrix.of(quantized(port, rng))
+    x = rng.normal(size=(4, 512))
+    found, expected = w(port.array(x, "float32")[:, ::2]), w(port.array(x[:, ::2].copy(), "float32"))
+    assert_close(port.numpy(found), port.numpy(expected), **EXACT, idea="strides")
 
 
 @pytest.mark.parametrize(("bits", "group_size"), KINDS)
@@ -109,14 +115,11 @@ def test_what_cannot_be_joined_is_one_line(port, native, rng):
 
 def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng):
     w = native.NativeQuantizedMatrix.of(quantized(port, rng))
-    for x in (
-        port.array(np.ones((2, 255)), "bfloat16"),
-        port.array(np.ones((2, 256)), "float16"),
-        port.array(np.ones((2, 256)), "float32").to("meta"),
-    ):
-        with pytest.raises(
-            ValueError, match=r"x is .* and must be \(\.\.\., 256\) bfloat16 or float32 on cpu"
-        ):
+    wrong = [port.array(np.ones((2, 255)), "bfloat16"), port.array(np.ones((2, 256)), "float16")]
+    if port.name == "torch":  # MLX's arrays are on no device
+        wrong.append(port.array(np.ones((2, 256)), "float32").to("meta"))
+    for x in wrong:
+        with pytest.raises(ValueError, match=r"x is .* and must be \(\.\.\., 256\) bfloat16 or float32"):
             w(x)
     with pytest.raises(ValueError, match=r"bias has 47 numbers, and W \(48, 256\) has 48 outputs"):
         w(port.array(np.ones((2, 256)), "bfloat16"), port.array(np.ones(47), "bfloat16"))
@@ -125,7 +128,7 @@ def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng
 
 
 def test_packing_holds_few_rows_in_bytes(port, native, rng):
-    """NumPy's memory alone: beside the packed matrix, which is torch's."""
+    """NumPy's memory alone: beside the packed matrix, which is the port's."""
     w = quantized(port, rng, 16384, 64)
     tracemalloc.start()
     native.NativeQuantizedMatrix.of(w)
@@ -203,7 +206,7 @@ def test_each_kind_of_matrix_is_measured_once(port, measured):
     for _ in "ab":
         rounds = quantized_choice.activation_choice(port, None)
         assert (rounds(4), rounds(8)) == (True, False)
-    assert quantized_choice.activation_choice(Port("tiny_llm_ref", "torch", "cpu", "float32"), None)(4)
+    assert quantized_choice.activation_choice(Port("tiny_llm_ref", port.name, "cpu", "float32"), None)(4)
     assert measured == [("bfloat16", 4), ("bfloat16", 8), ("float32", 4)]
 
 
@@ -227,15 +230,15 @@ def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
 )  # fmt: skip
 def test_who_decides(monkeypatch, port, measured, variable, options, expected):
     monkeypatch.setenv(product_choice.VARIABLE, variable)
-    job = Job("tiny_llm_ref", "torch", "cpu", "bfloat16", "tiny-qwen3", "4bit", engine_options=options)
+    job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", "4bit", engine_options=options)
     assert job.rounds_activations(port)(4) == expected
 
 
 def test_a_plain_model_measures_nothing_and_rounds_nothing(port, measured):
-    job = Job("tiny_llm_ref", "torch", "cpu", "bfloat16", "tiny-qwen3", None)
+    job = Job("tiny_llm_ref", port.name, "cpu", "bfloat16", "tiny-qwen3", None)
     assert job.rounds_activations(port) is None and not measured
     with pytest.raises(ValueError, match='activations is "int8", and no weight is quantised: quantise'):
-        LLM(activations="int8", backend="torch", device="cpu")
+        LLM(activations="int8", backend=port.name, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -245,13 +248,15 @@ def test_a_plain_model_measures_nothing_and_rounds_nothing(port, measured):
         ("float32", "TINY_LLM_NATIVE is 0"),
     ],
 )
-def test_without_a_kernel_there_is_todays_arithmetic_or_one_line(monkeypatch, measured, forget, dtype, says):
+def test_without_a_kernel_there_is_todays_arithmetic_or_one_line(
+    monkeypatch, port, measured, forget, dtype, says
+):
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
-    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    port = Port("tiny_llm_ref", port.name, "cpu", dtype)
     assert not quantized_choice.activation_choice(port, None)(4) and not measured
     assert list(port.quantized_ways()) == ["usual"]
     with pytest.raises(ValueError, match=f'activations is "int8", and .*{says}; leave activations out'):
-        LLM(quantization="4bit", activations="int8", backend="torch", device="cpu", dtype=dtype)
+        LLM(quantization="4bit", activations="int8", backend=port.name, device="cpu", dtype=dtype)
 
 
 def test_a_blank_kernel_is_no_choice(monkeypatch, port, measured, forget):
@@ -280,27 +285,28 @@ LARGEST_ERROR = 0.05
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("tied", "head_dim"), [(True, 16), (False, 32)])
-def test_logits_differ_by_the_rounding_alone(rng, bits, dtype, tied, head_dim):
+def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, tied, head_dim):
     """Chunks, whole prompts and decodes, with every matrix quantised, table and head too; nothing is held twice.
 
     Heads of 32 numbers are long enough for native layers.
     """
-    port = Port("tiny_llm_ref", "torch", "cpu", dtype)
+    port = Port("tiny_llm_ref", port.name, "cpu", dtype)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": head_dim}
     case = small_model(3, tie_word_embeddings=tied, hidden_size=64, intermediate_size=128, **heads)
-    plain = random_checkpoint(port, case).weights
+    plain = random_checkpoint(port, case, dtype).weights
     models = []
     for rounds in (None, lambda bits: True):
         quantizer = WeightQuantizer(port, bits, rounds)
         weights = {
-            name: quantizer.quantize(name, array.to(port.dtype(dtype)), case.config)
-            if len(array.shape) == 2
-            else array.to(port.dtype(dtype))
+            name: quantizer.quantize(name, array, case.config) if len(array.shape) == 2 else array
             for name, array in plain.items()
         }
         models.append(port.Qwen3ModelWeek3(Checkpoint(case.config, weights), attention="device"))
         port.use_native_layers(models[-1])
-    assert [native_layer.is_native(model.layers[0]) for model in models] == [False, head_dim == 32]
+    assert [is_native(model.layers[0]) for model in models] == [
+        False,
+        port.name == "torch" and head_dim == 32,
+    ]
     held = [w for name, w in weights.items() if len(plain[name].shape) == 2]
     assert all(w.weight is w.scales is w.biases is None for w in held)
     prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
@@ -315,17 +321,18 @@ def test_logits_differ_by_the_rounding_alone(rng, bits, dtype, tied, head_dim):
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_shipped_model_answers_the_same(quantization, dtype):
+def test_the_shipped_model_answers_the_same(port, is_native, quantization, dtype):
     answers = []
     for activations in ("float", "int8"):
         options = {"activations": activations, "dtype": dtype, "num_blocks": 4}
-        with LLM(backend="torch", device="cpu", quantization=quantization, **options) as llm:
-            assert native_layer.is_native(llm.engine.network.layers[0]) == (activations == "int8")
+        with LLM(backend=port.name, device="cpu", quantization=quantization, **options) as llm:
+            assert is_native(llm.engine.network.layers[0]) == (port.name == "torch" and activations == "int8")
             [output] = llm.chat([{"role": "user", "content": "What is a KV cache?"}], use_tqdm=False)
         answers.append(output.outputs[0].text)
     assert answers[0] == answers[1] != ""
 
 
+@pytest.mark.parametrize("port", [pytest.param("torch", marks=pytest.mark.port("torch"))], indirect=True)
 def test_a_compiled_product_is_the_eager_one(port, native, rng):
     """One graph for any number of rows, in which the kernel is an operator of this package."""
     import torch

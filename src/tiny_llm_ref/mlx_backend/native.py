@@ -6,6 +6,7 @@ an array of NumPy, which MLX copies: for the rows of a decode this takes 1 µs, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import mlx.core as mx
 
@@ -13,6 +14,7 @@ from ..native import product
 from ..native.arrays import NativeArray, empty, of_buffer, rows_of, shared
 from ..native.threads import threads_for
 
+TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
 NAMES = {mx.bfloat16: "bfloat16", mx.float32: "float32", mx.int64: "int64", mx.uint8: "uint8"}
 
 
@@ -22,6 +24,11 @@ def native_array(array: mx.array) -> NativeArray:
         return of_buffer(array, NAMES[array.dtype])
     except ValueError:  # for example transposed
         return of_buffer(mx.contiguous(array), NAMES[array.dtype])
+
+
+def _mlx_array(rows: NativeArray, *shape: int) -> mx.array:
+    """A copy of rows (R, O) that a kernel has written: an array (..., O)."""
+    return mx.array(rows.owner.reshape(*shape, rows.shape[1])).view(TYPES[rows.dtype])
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +67,11 @@ class NativeMatrix:
         mx.eval(lines)
         return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]))
 
+    @cached_property
+    def _array(self) -> NativeArray:
+        """The lines as the kernel sees them."""
+        return native_array(self.lines)
+
     @property
     def dtype(self) -> mx.Dtype:
         return self.lines.dtype
@@ -76,10 +88,14 @@ class NativeMatrix:
     def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
         """x @ Wᵀ + bias: (..., I) and (O,) or None to (..., O), in x's type."""
         rows = rows_of(native_array(x))  # `x.reshape` would take 20 µs
-        y = empty((rows.shape[0], self.shape[0]), rows.dtype)
         of_bias = None if bias is None else native_array(bias.astype(mx.float32))
-        product.multiply(rows, native_array(self.lines), of_bias, y, threads_for(rows.shape[0] * self.nbytes))
-        return mx.array(y.owner).view(x.dtype).reshape(*x.shape[:-1], self.shape[0])
+        return _mlx_array(self._multiply(rows, of_bias), *x.shape[:-1])
+
+    def _multiply(self, rows: NativeArray, bias: NativeArray | None) -> NativeArray:
+        """The same of rows (R, I) as a kernel sees them; the bias is float32."""
+        y = empty((rows.shape[0], self.shape[0]), rows.dtype)
+        product.multiply(rows, self._array, bias, y, threads_for(rows.shape[0] * self.nbytes))
+        return y
 
 
 class PackedEmbedding:

@@ -1,24 +1,25 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with MLX's arrays on a CPU. Given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
 from ..native import quantized_product
-from ..native.arrays import empty, rows_of, shared
-from ..native.quantized_product import LINE
+from ..native.arrays import NativeArray, empty, rows_of, shared
+from ..native.quantized_product import LINE, PackedMatrix
 from ..native.threads import threads_for
-from .native import native_array
+from .native import NAMES, _mlx_array, native_array
 from .quantized_weights import QuantizedWeights
 
-FLOATS = (mx.bfloat16, mx.float32)  # types of scales and biases
+SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
+FLOATS = (mx.bfloat16, mx.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class NativeQuantizedMatrix:
-    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to bytes, see `quantized_product.multiply`.
+    """A matrix (O, I) in 4 or 8 bits, packed in lines. A product rounds x to bytes, see `PackedMatrix.multiply`.
 
     Args:
         lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
@@ -33,10 +34,16 @@ class NativeQuantizedMatrix:
     shape: tuple[int, int]
     group_size: int
     bits: int
+    _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
+
+    def __post_init__(self):
+        arrays = native_array(self.lines), native_array(self.constants)
+        packed = PackedMatrix(*arrays, self.shape[0], self.group_size, self.bits)
+        object.__setattr__(self, "_packed", packed)
 
     @classmethod
     def of(cls, w: QuantizedWeights) -> "NativeQuantizedMatrix":
-        """Packs a matrix on the CPU.
+        """Packs a matrix on the CPU, some rows at a time.
 
         Raises:
             ValueError: its scales are neither bf16 nor float32.
@@ -44,8 +51,9 @@ class NativeQuantizedMatrix:
         words, scales, biases = w.parts
         if scales.dtype not in FLOATS:
             raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16 and float32")
-        numbers = quantized_product.numbers_of(shared(mx.contiguous(words)), w.bits)
-        lines = mx.array(quantized_product.pack(numbers, w.bits))
+        numbers = shared(mx.contiguous(words))
+        starts = range(0, len(numbers), SLICE_ROWS)
+        lines = mx.concatenate([_packed_lines(numbers[at : at + SLICE_ROWS], w.bits) for at in starts])
         constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
         return cls(lines, constants.view(scales.dtype), w.shape, w.group_size, w.bits)
 
@@ -99,19 +107,40 @@ class NativeQuantizedMatrix:
         return (groups * constants[..., :1] + constants[..., 1:]).flatten(-2).astype(self.dtype)
 
     def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
-        """x @ Wᵀ + bias with x rounded to bytes: (..., I) and (O,) or None to (..., O), in x's type."""
-        rows = rows_of(native_array(x))
-        y = empty((rows.shape[0], self.shape[0]), rows.dtype)
+        """x @ Wᵀ + bias with x rounded to bytes: (..., I) and (O,) or None to (..., O), in x's type.
+
+        Raises:
+            ValueError: x has other columns, or is not bf16 or float32; or the bias has another size.
+        """
+        if x.shape[-1] != self.shape[1] or x.dtype not in FLOATS:
+            raise ValueError(
+                f"x is {x.shape} {NAMES.get(x.dtype, x.dtype)}, and must be (..., {self.shape[1]}) bfloat16 or float32"
+            )
         of_bias = None if bias is None else native_array(bias.astype(mx.float32))
-        matrix = native_array(self.lines), native_array(self.constants)
-        sizes = self.group_size, self.bits, threads_for(rows.shape[0] * self.nbytes)
-        quantized_product.multiply(rows, *matrix, of_bias, y, *sizes)
-        return mx.array(y.owner).view(x.dtype).reshape(*x.shape[:-1], self.shape[0])
+        return _mlx_array(self._multiply(rows_of(native_array(x)), of_bias), *x.shape[:-1])
+
+    def _multiply(self, rows: NativeArray, bias: NativeArray | None) -> NativeArray:
+        """The same of rows (R, I) as a kernel sees them; the bias is float32."""
+        if bias is not None and bias.shape != self.shape[:1]:
+            raise ValueError(
+                f"bias has {bias.shape[0]} numbers, and W {self.shape} has {self.shape[0]} outputs"
+            )
+        y = empty((rows.shape[0], self.shape[0]), rows.dtype)
+        of_bias = None if bias is None else bias.address
+        threads = threads_for(rows.shape[0] * self.nbytes)
+        self._packed.multiply(
+            rows.address, y.address, of_bias, rows.shape[0], rows.dtype == "bfloat16", threads
+        )
+        return y
 
 
 def native_weights(w: QuantizedWeights) -> QuantizedWeights:
     """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
     return QuantizedWeights(None, None, None, w.group_size, w.bits, NativeQuantizedMatrix.of(w))
+
+
+def _packed_lines(words: Any, bits: int) -> mx.array:
+    return mx.array(quantized_product.pack(quantized_product.numbers_of(words, bits), bits))
 
 
 def _bits_of(array: mx.array) -> Any:

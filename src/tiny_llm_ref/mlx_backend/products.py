@@ -13,13 +13,15 @@ import mlx.core as mx
 
 from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
-from ..native import product
+from ..native import product, quantized_product
 from .basics import linear
 from .cpu_attention import step_reads
 from .embedding import Embedding
 from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
+from .native_quantized import native_weights
+from .quantized_weights import prepare_weights, quantized_linear
 from .window_mask import WindowedLayer
 
 MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
@@ -32,13 +34,13 @@ class ProductWay:
 
     Args:
         layout: of the weights that it reads.
-        prepare: makes this layout of a matrix (O, I).
+        prepare: makes this layout of a matrix (O, I), plain or quantised.
         multiply: (..., I), the prepared matrix, (O,) or None to (..., O).
         most_rows: None is any number.
     """
 
     layout: str
-    prepare: Callable[[mx.array], Any]
+    prepare: Callable[[Any], Any]
     multiply: Callable[..., mx.array]
     most_rows: int | None = None
 
@@ -98,9 +100,15 @@ def product_ways() -> dict[str, ProductWay]:
     return dict(_WAYS)
 
 
-def quantized_ways() -> dict[str, Any]:
-    """The ways to multiply by `QuantizedWeights` on a CPU that an engine may choose from, by name."""
-    return {}
+def quantized_ways() -> dict[str, ProductWay]:
+    """The ways to multiply by `QuantizedWeights` on this machine's CPU, by name.
+
+    "native" rounds activations to bytes, for the kernel of Day 4.1; "usual" is Day 2.3's.
+    """
+    usual = {"usual": ProductWay(PLAIN, prepare_weights, quantized_linear)}
+    if mx.default_device() != mx.Device(mx.cpu) or quantized_product.problem() is not None:
+        return usual
+    return usual | {NATIVE: ProductWay(NATIVE, native_weights, quantized_linear)}
 
 
 def use_products(layout: str | None, plain: tuple[str, ...] = ()) -> None:

@@ -16,6 +16,7 @@ from .product_choice import (
     USUAL,
     Seconds,
     choice_of,
+    copy_of,
     kept_seconds,
     matrix,
     measure_ways,
@@ -90,6 +91,7 @@ def measure(port: Port, bits: int) -> Seconds:
     one = port.quantize_matrix(matrix(port, SHAPE), GROUP_SIZE, bits)
 
     def copy() -> Any:
-        return replace(one, weight=one.weight.clone(), scales=one.scales.clone(), biases=one.biases.clone())
+        names = "weight", "scales", "biases"
+        return replace(one, **{name: copy_of(port, getattr(one, name)) for name in names})
 
     return measure_ways(port, port.quantized_ways(), copy, SHAPE[0] * SHAPE[1] * bits // 8, BYTES)
