@@ -6,7 +6,6 @@ both on its machine (`product_ways`), and says which to use (`use_products`). Un
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -15,12 +14,12 @@ from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
 from ..native import product, quantized_product
 from .basics import linear
-from .cpu_attention import step_reads
 from .embedding import Embedding
 from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
 from .native_quantized import native_weights
+from .page_attention import page_reads
 from .quantized_weights import prepare_weights, quantized_linear
 from .window_mask import WindowedLayer
 
@@ -75,7 +74,7 @@ def _use_kernels(model: Any) -> None:
         model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
     model.w_lm_head = _packed(model.w_lm_head)
     if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
-        model.packed_mask = partial(step_reads, in_place=True)
+        model.packed_mask = page_reads
 
 
 def _packed(w: Any) -> Any:
