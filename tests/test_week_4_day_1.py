@@ -107,8 +107,11 @@ def test_line_adds_the_bias_once(s, rng, dtype):
 
 @pytest.mark.task("4.1.1")
 def test_line_adds_up_in_float32(s):
-    """4,096 ones: a sum in bf16 would stop at 256 or 512, where adding 1 or 2 changes nothing any more."""
-    cases = [(np.ones((1, 4096)), np.ones((16, 4096)), None)]
+    """4,096 ones: a sum in bf16 would stop at 256 or 512, where adding 1 or 2 changes nothing any more.
+
+    Of 2,048 weights of 1 + 1/64 it loses 2 in every 128, also if it is rounded now and then only.
+    """
+    cases = [(np.ones((1, n)), np.full((16, n), w), None) for n, w in ((4096, 1.0), (2048, 1 + 2**-6))]
     check_products(s, cases, "bfloat16", "the sum is a Line of floats until it is stored", in_tiles=False)
 
 

@@ -385,6 +385,14 @@ FAMILIES = {
 
 
 @NEEDS_KERNEL
+@pytest.mark.parametrize("dtype", [on("torch", "bfloat16"), on("mlx", "bfloat16"), on("mlx", "float32")])
+def test_attention_in_pages_keeps_to_a_window(port, products, rng, dtype):
+    plain, native = plain_and_native(port, products, dtype, head_dim=16, **FAMILIES["windowed"])
+    assert native.packed_mask is not plain.packed_mask
+    assert_same_logits(port, rng, plain, native, dtype)
+
+
+@NEEDS_KERNEL
 @pytest.mark.port("torch")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("compiled", "chunk_kernel"), [(False, True), (True, True), (False, False)])

@@ -7,8 +7,9 @@ import pytest
 
 from tiny_llm_kit.course.tree import reference_files
 
-# hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the kernels they have. Only
-# torch's layers call kernels of our own between their products: in MLX that was not tried yet.
+# hpu.py holds every call into Intel's plug-in; attention on a Gaudi and on a CPU is cut for the kernels they have, and
+# MLX's in pages hands NumPy's buffers from kernel to kernel. Only torch's layers call kernels of our own between their
+# products: in MLX that was not tried yet.
 WITHOUT_TWIN = {"hpu.py", "hpu_attention.py", "cpu_attention.py", "native_layer.py", "page_attention.py"}
 SPELLINGS = [
     (r"mx\.array", "Array"),

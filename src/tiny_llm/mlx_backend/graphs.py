@@ -14,11 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..biased_weights import BiasedWeights
-from .native import NativeMatrix
-from .native_quantized import NativeQuantizedMatrix
-from .products import MATRICES
-from .quantized_weights import QuantizedWeights
+from .products import _has_kernels
 from .qwen3_week3 import Qwen3ModelWeek3
 from .window_mask import WindowedLayer
 
@@ -64,18 +60,6 @@ def _compiled_layer(layer: Any) -> Any:
     for name in PARTS:
         setattr(made, name, mx.compile(getattr(layer, name)))
     return made
-
-
-def _has_kernels(layer: Any) -> bool:
-    """Whether a matrix of the layer is packed for a kernel of Day 4.1."""
-    matrices = [_matrix(getattr(layer, name)) for name in MATRICES]
-    return any(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices)
-
-
-def _matrix(w: Any) -> Any:
-    """What a weight multiplies by, without its bias."""
-    w = w.weight if isinstance(w, BiasedWeights) else w
-    return w.prepared if isinstance(w, QuantizedWeights) else w
 
 
 def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:

@@ -12,10 +12,11 @@ from .attention import scaled_dot_product_attention_grouped
 from .cpu_attention import StepReads, attend_packed, step_reads
 from .flash_attention import flash_attention_device, flash_attention_tiled
 from .packed_attention import PackedMask, packed_attention, packed_mask
+from .page_attention import PageReads, attend_in_pages
 from .rms_norm import RMSNorm
 from .rope import RoPE
 
-AnyMask = PackedMask | StepReads  # of a packed step; the second on a CPU
+AnyMask = PackedMask | StepReads | PageReads  # of a packed step; the second and the third on a CPU
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def _packed_attention_device(
     arrays = query, key, value, key_pages, value_pages
     if isinstance(mask, StepReads):
         return attend_packed(*arrays, mask, scale)
+    if isinstance(mask, PageReads):
+        return attend_in_pages(query, key_pages, value_pages, mask, scale)
     return packed_attention(*arrays, mask, scale)
 
 

@@ -1,6 +1,7 @@
 """Attention of decodes by the kernel of Day 4.1, which reads keys and values where they are in their pages. Given."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 from typing import cast
 
@@ -8,7 +9,7 @@ import mlx.core as mx
 
 from ..layer_weights import ModelShape
 from ..native import decode_attention
-from ..native.arrays import empty, shared
+from ..native.arrays import NativeArray, bytes_of, empty, shared
 from ..native.threads import threads_for
 from ..serving.blocks.past_reads import PastReads
 from .native import native_array
@@ -28,6 +29,16 @@ class DecodeRuns:
     starts: mx.array
     counts: mx.array
     runs: mx.array
+
+    @cached_property
+    def _arrays(self) -> tuple[NativeArray, NativeArray, NativeArray]:
+        """Starts, counts and runs as the kernel sees them; all layers read the same."""
+        return native_array(self.starts), native_array(self.counts), native_array(self.runs)
+
+    @cached_property
+    def _tokens(self) -> int:
+        """How many keys all rows read."""
+        return int(shared(self.counts).sum())
 
 
 Runs = list[tuple[int, int]]
@@ -83,22 +94,26 @@ def attend_runs(
     Returns:
         (R, H, D) in query's type.
     """
-    keys, values = (pages.flatten(0, 1) for pages in (key_pages, value_pages))
-    mx.eval(query, keys, values)  # in one go
-    q = native_array(query)
-    out = empty(q.shape, q.dtype)
-    decode_attention.attend(
-        q,
-        native_array(keys),
-        native_array(values),
-        out,
-        native_array(reads.starts),
-        native_array(reads.counts),
-        native_array(reads.runs),
-        scale,
-        threads_for(2 * int(shared(reads.counts).sum()) * keys.nbytes // keys.shape[0]),
-    )
+    mx.eval(query, key_pages, value_pages)  # in one go
+    out = _attend(native_array(query), _slots_of(key_pages), _slots_of(value_pages), reads, scale)
     return mx.array(out.owner).view(query.dtype)
+
+
+def _slots_of(pages: mx.array) -> NativeArray:
+    """Pages, which are computed, as their slots one after the other: (num_blocks + 1, page_size, ...) to (S, ...)."""
+    array = native_array(pages)
+    blocks, page_size, *rest = array.shape
+    return array._replace(shape=(blocks * page_size, *rest))
+
+
+def _attend(
+    query: NativeArray, keys: NativeArray, values: NativeArray, reads: DecodeRuns, scale: float
+) -> NativeArray:
+    """`attend_runs` of arrays as a kernel sees them; keys and values are those of all slots, (S, Hkv, D)."""
+    out = empty(query.shape, query.dtype)
+    size = 2 * reads._tokens * bytes_of(keys) // keys.shape[0]
+    decode_attention.attend(query, keys, values, out, *reads._arrays, scale, threads_for(size))
+    return out
 
 
 def computes(config: ModelShape) -> bool:

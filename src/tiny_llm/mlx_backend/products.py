@@ -6,7 +6,6 @@ both on its machine (`product_ways`), and says which to use (`use_products`). Un
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -15,13 +14,13 @@ from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
 from ..native import product, quantized_product
 from .basics import linear
-from .cpu_attention import step_reads
 from .embedding import Embedding
 from .kernels import choose_kernels
 from .native import NativeMatrix, PackedEmbedding
 from .native_attention import computes
-from .native_quantized import native_weights
-from .quantized_weights import prepare_weights, quantized_linear
+from .native_quantized import NativeQuantizedMatrix, native_weights
+from .page_attention import page_reads
+from .quantized_weights import QuantizedWeights, prepare_weights, quantized_linear
 from .window_mask import WindowedLayer
 
 MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
@@ -74,8 +73,12 @@ def _use_kernels(model: Any) -> None:
     if isinstance(model.embedding, Embedding):
         model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
     model.w_lm_head = _packed(model.w_lm_head)
+    _attend_in_pages(model)
+
+
+def _attend_in_pages(model: Any) -> None:
     if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
-        model.packed_mask = partial(step_reads, in_place=True)
+        model.packed_mask = page_reads
 
 
 def _packed(w: Any) -> Any:
@@ -129,4 +132,19 @@ def _layout() -> str:
 
 
 def use_native_layers(model: Any, chunk_kernel: bool = True) -> None:
-    """Nothing: a step of MLX is a graph, whose small operations cost little."""
+    """Attention by the kernels of Day 4.1, where the products of a layer are kernels; the rest stays MLX's."""
+    layers = [layer.layer if isinstance(layer, WindowedLayer) else layer for layer in model.layers]
+    if any(map(_has_kernels, layers)):
+        _attend_in_pages(model)
+
+
+def _has_kernels(layer: Any) -> bool:
+    """Whether a matrix of the layer is packed for a kernel of Day 4.1."""
+    matrices = [_matrix(getattr(layer, name)) for name in MATRICES]
+    return any(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices)
+
+
+def _matrix(w: Any) -> Any:
+    """What a weight multiplies by, without its bias."""
+    w = w.weight if isinstance(w, BiasedWeights) else w
+    return w.prepared if isinstance(w, QuantizedWeights) else w

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+ITEM_SIZES = {"bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "int64": 8}
+
 
 class NativeArray(NamedTuple):
     """An array in memory, its numbers one after the other.
@@ -65,6 +67,25 @@ def rows_of(array: NativeArray) -> NativeArray:
     """The same memory as rows: (..., I) to (R, I)."""
     *many, columns = array.shape
     return array._replace(shape=(math.prod(many), columns))
+
+
+def bytes_of(array: NativeArray) -> int:
+    """How many bytes an array takes."""
+    return ITEM_SIZES[array.dtype] * math.prod(array.shape)
+
+
+def part_of(array: NativeArray, rows: slice) -> NativeArray:
+    """Some neighbouring rows of an array: (T, ...) to (L, ...), the same memory."""
+    start, stop, _ = rows.indices(array.shape[0])
+    before, some = (array._replace(shape=(count, *array.shape[1:])) for count in (start, stop - start))
+    return some._replace(address=array.address + bytes_of(before))
+
+
+def numbers_of(array: NativeArray) -> np.ndarray:
+    """The same memory as an array of NumPy, bf16 as uint16. It does not keep the memory: the array's owner does."""
+    kind = np.uint16 if array.dtype == "bfloat16" else array.dtype
+    memory = (ctypes.c_char * bytes_of(array)).from_address(array.address)
+    return np.frombuffer(memoryview(memory), kind).reshape(array.shape)
 
 
 def require(name: str, array: NativeArray, shape: tuple[int, ...], *dtypes: str) -> None:

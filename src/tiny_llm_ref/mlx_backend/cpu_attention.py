@@ -16,7 +16,6 @@ import mlx.core as mx
 from ..serving.blocks.past_reads import PastReads
 from ..serving.buckets.packed_inputs import PackedInputs
 from .flash_attention import fused_attention
-from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs
 
 
 @dataclass(frozen=True)
@@ -54,36 +53,21 @@ class StepReads:
     """What all rows of a step read; made once, and shared by all layers.
 
     Args:
-        chunks, decodes, runs: each row of the step is in one of them. `runs` are those of the decodes that the kernel
-            of Day 4.1 computes; None if there are none.
-        order: (T,) the place of each row among those of all chunks, then of all decodes, then of the runs.
+        chunks, decodes: each row of the step is in one of them.
+        order: (T,) the place of each row among those of all chunks and then of all decodes.
     """
 
     chunks: list[ChunkReads]
     decodes: list[DecodeReads]
-    runs: DecodeRuns | None
     order: mx.array
 
 
-def step_reads(
-    inputs: PackedInputs, page_size: int, window: int | None = None, *, in_place: bool = False
-) -> StepReads:
-    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`.
-
-    Args:
-        in_place: whether the kernel of Day 4.1 computes the decodes.
-    """
-    past, runs = _past_slots(inputs.chunks, page_size), {}
-    decodes = inputs.decodes if window is None else inputs.window_decodes
-    if in_place:
-        runs = past_runs(decodes, page_size)
-    else:
-        past |= _past_slots(decodes, page_size)
+def step_reads(inputs: PackedInputs, page_size: int, window: int | None = None) -> StepReads:
+    """Lists what each request of a step reads; takes the arguments of Day 3.3's `packed_mask`."""
+    past = past_slots(inputs.chunks, page_size)
+    past |= past_slots(inputs.decodes if window is None else inputs.window_decodes, page_size)
     own, chunks, texts = inputs.slots.tolist(), [], {}
-    sizes = [len(list(rows)) for _, rows in groupby(inputs.segments.tolist())]
-    for start, stop in pairwise(accumulate(sizes, initial=0)):
-        if start in runs:
-            continue
+    for start, stop in rows_of_requests(inputs):
         slots = past.get(start)
         if stop - start == 1 and slots is not None:
             texts[start] = slots + own[start:stop]
@@ -92,13 +76,16 @@ def step_reads(
             mask = _own_mask(inputs.positions[start:stop], len(slots or ()), window)
             chunks.append(ChunkReads(slice(start, stop), read, mask))
     groups = _similar_lengths(texts)
-    order = _order(chunks, [*groups, sorted(runs)])
-    return StepReads(
-        chunks, [_one_call(rows, texts) for rows in groups], decode_runs(runs, inputs.slots), order
-    )
+    return StepReads(chunks, [_one_call(rows, texts) for rows in groups], _order(chunks, groups))
 
 
-def _past_slots(past: PastReads | None, page_size: int) -> dict[int, list[int]]:
+def rows_of_requests(inputs: PackedInputs) -> list[tuple[int, int]]:
+    """The first row of each request of a step, and the one after its last."""
+    sizes = [len(list(rows)) for _, rows in groupby(inputs.segments.tolist())]
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def past_slots(past: PastReads | None, page_size: int) -> dict[int, list[int]]:
     """For each request with a past its slots, in the order of its text, by the first of its rows."""
     if past is None:
         return {}
@@ -199,8 +186,6 @@ def attend_packed(
     pages = key_pages, value_pages
     heads = [_attend_chunk(query, key, value, *pages, chunk, factor) for chunk in reads.chunks]
     heads += [attend_decodes(query[group.rows], *pages, group, factor) for group in reads.decodes]
-    if reads.runs is not None:
-        heads.append(attend_runs(query[reads.runs.rows], *pages, reads.runs, factor))
     return mx.concatenate(heads)[reads.order]
 
 
