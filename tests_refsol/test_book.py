@@ -586,3 +586,37 @@ def test_a_chapter_begins_with_the_files_that_its_day_fills(day):
         facts = re.search(r'<p class="day-facts">.*?</p>', page.read_text(encoding="utf-8"), re.DOTALL)
         files = {file for file, task in exercises if task in sitting}
         assert {file for file in files if file not in facts[0]} == set(), page.name
+
+
+STATION = re.compile(r"^\| `([\w/]+\.(?:py|cpp))` \| (`.+`) \| \d+ \| (.+) \|$", re.MULTILINE)
+SOURCES = ROOT / "src"
+
+
+def station_texts(file: str) -> list[str]:
+    """The texts of a file that the last chapter names, of each port that has one."""
+    ports = [file.replace("backend/", f"{port}_backend/") for port in ("mlx", "torch")]
+    names = ports if file.startswith("backend/") else [file]
+    rooms = ("tiny_llm_ref", "tiny_llm_kit")
+    found = [path for name in names for room in rooms if (path := SOURCES / room / name).exists()]
+    assert len(found) == len(names), file
+    return [path.read_text(encoding="utf-8") for path in found]
+
+
+def test_the_last_chapter_names_functions_that_are_there():
+    """Each station is in the file beside it, and the file has a task of the day that is named."""
+    rows = STATION.findall((BOOK / "src" / "what-you-have-built.md").read_text(encoding="utf-8"))
+    assert len(rows) > 30
+    for file, names, day in rows:
+        for text in station_texts(file):
+            assert day == "given" or f"TASK {day}." in text, (file, day)
+            for name in re.findall(r"(\w+)`", names):
+                assert re.search(rf"\b(def|class|int) {name}\b", text), (file, name)
+
+
+def test_the_tables_of_sources_name_files_that_are_there():
+    """Paths are those of the repository, or lie below `src` or the reference."""
+    pages = sorted((BOOK / "src").glob("appendix-sources*.md"))
+    named = {name for page in pages for name in re.findall(r"`([\w/]+/[\w/]+\.py)`", page.read_text("utf-8"))}
+    folders = (ROOT, SOURCES, SOURCES / "tiny_llm_ref")
+    assert len(named) > 5
+    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
