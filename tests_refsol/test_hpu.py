@@ -496,10 +496,18 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
 def test_lazy_mode_records_graphs_as_the_plug_in_takes_them():
     """Inputs are handed over and not copied. The third set of shapes is one too many, so it has no graph."""
     report = exercise(**LAZY)
-    assert report["graph_calls"] == [["wrap_in_hpu_graph", [False, True, False, 2]]]
+    assert report["graph_calls"] == [
+        ["wrap_in_hpu_graph", [False, True, False, 2]],
+        ["captured", []],
+        ["captured", []],
+    ]
     assert report["replays"] == [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4], (
         "a kept result is written again"
     )
+
+
+def test_a_host_read_inside_a_captured_step_is_refused():
+    assert exercise(**LAZY)["host read"] == "item: the host reads nothing while an HPU graph is captured"
 
 
 def test_without_lazy_mode_there_are_no_graphs_to_record():

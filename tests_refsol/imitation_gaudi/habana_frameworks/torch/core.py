@@ -2,9 +2,10 @@
 
 import torch
 
-from .. import record
+from .. import imitates, record
 from . import hpu
 from .device import HpuMode
+from .hpu import metrics
 from .utils.internal import is_lazy
 
 torch._register_device_module("hpu", hpu)
@@ -22,7 +23,13 @@ def compile_for_hpu(model=None, *, backend="inductor", **options):
     record.note("compile", options)
     assert not is_lazy(), "lazy mode has no torch.compile"
 
+    shapes = set()
+
     def run(*args):
+        key = tuple(tuple(part.shape) for part in args if isinstance(part, torch.Tensor))
+        if key not in shapes or imitates("recompiles"):
+            shapes.add(key)
+            metrics.compiled()
         torch.compiler._is_compiling_flag = True
         try:
             return model(*args)
