@@ -29,14 +29,15 @@ OURS = {
     "PT_HPU_AUTOLOAD": "0",
     "PT_HPU_WEIGHT_SHARING": "0",
     "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",
+    "PT_HPU_RECIPE_CACHE_CONFIG": RECIPES,
 }
-OURS["PT_HPU_RECIPE_CACHE_CONFIG"] = RECIPES
+COMPILING = {"FUSER_ENABLE_MULTI_THREADED_INVOCATIONS": "1"}  # not in lazy mode
 LAZY = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork"}
 
 
 def beside_the_imitation(program: list, **settings: str) -> subprocess.CompletedProcess:
     """Runs Python in a fresh process that finds the imitation on its path."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PT_HPU_")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PT_HPU_", "FUSER_"))}
     path = os.pathsep.join([str(IMITATION), str(ROOT / "src")])
     env = clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(CACHE)} | settings
     return subprocess.run([sys.executable, *program], cwd=ROOT, env=env, capture_output=True, text=True)
@@ -75,7 +76,7 @@ def test_the_imitation_is_detected_and_chosen_for_auto():
 
 def test_the_environment_is_set_before_torch_is_imported():
     (environment,) = calls_of(exercise(), "import torch")
-    assert environment == [OURS]
+    assert environment == [OURS | COMPILING]
 
 
 def test_torch_does_not_load_the_plug_in_but_hpu_does_after_it():

@@ -12,12 +12,15 @@ from vLLM's Gaudi plug-in, and tested on CPUs against an imitation; not run on a
 # AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and catches the error.
 # WEIGHT_SHARING 0: lazy mode would wrap every parameter in another class; vLLM's plug-in avoids it as well.
 # LAZY_COLLECTIVES: sums over several cards can be part of an HPU graph.
+# FUSER…: torch.compile's graphs are compiled on several threads, for a shorter warm-up; vLLM's plug-in sets it as well.
 import os
 
 os.environ.setdefault("PT_HPU_LAZY_MODE", "0")
 os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
 os.environ.setdefault("PT_HPU_WEIGHT_SHARING", "0")
 os.environ.setdefault("PT_HPU_ENABLE_LAZY_COLLECTIVES", "true")
+if os.environ["PT_HPU_LAZY_MODE"] == "0":
+    os.environ.setdefault("FUSER_ENABLE_MULTI_THREADED_INVOCATIONS", "1")
 
 from collections.abc import Callable
 from dataclasses import dataclass
