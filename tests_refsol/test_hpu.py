@@ -141,6 +141,18 @@ def test_a_plug_in_that_does_not_fit_is_one_line_and_the_cpu(settings, message):
     assert reason.startswith(f"the plug-in does not load: {message}") and "\n" not in reason
 
 
+def test_each_rank_has_a_card_of_its_own(monkeypatch):
+    """The engine is rank 0 though no variable says so. Without an HPU nothing is named."""
+    monkeypatch.delenv("HABANA_VISIBLE_MODULES", raising=False)
+    assert hpu.card_of_rank(1) == {}
+    monkeypatch.setattr(hpu, "available", lambda: True)
+    assert [hpu.card_of_rank(rank) for rank in (0, 3)] == [{"HLS_MODULE_ID": "0"}, {"HLS_MODULE_ID": "3"}]
+    monkeypatch.setenv("HABANA_VISIBLE_MODULES", "4,6")
+    assert hpu.card_of_rank(1) == {"HLS_MODULE_ID": "6"}
+    with pytest.raises(ValueError, match="rank 2 needs a card of its own"):
+        hpu.card_of_rank(2)
+
+
 # The vendor's calls: arguments by position, types, places
 
 

@@ -105,6 +105,24 @@ def load_collectives(device: str) -> None:
         import habana_frameworks.torch.distributed.hccl  # noqa: F401
 
 
+def card_of_rank(local_rank: int) -> dict[str, str]:
+    """The variable that names the card of one of several ranks on this machine; nothing without an HPU.
+
+    Under torchrun the plug-in sets it from the rank. It cannot for an engine that starts its ranks itself: that process
+    is rank 0 without being told so, and would take any free card, perhaps another rank's.
+
+    Raises:
+        ValueError: fewer cards are visible.
+    """
+    if not available():
+        return {}
+    visible = os.environ.get("HABANA_VISIBLE_MODULES")
+    modules = visible.split(",") if visible else list(map(str, range(local_rank + 1)))
+    if local_rank >= len(modules):
+        raise ValueError(f"HABANA_VISIBLE_MODULES is {visible}: rank {local_rank} needs a card of its own")
+    return {"HLS_MODULE_ID": modules[local_rank]}
+
+
 def compile_static(function: Callable) -> Callable:
     """The function compiled by Intel's compiler, once per set of shapes. Not for lazy mode.
 

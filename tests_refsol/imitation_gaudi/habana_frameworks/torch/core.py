@@ -13,6 +13,8 @@ if hpu.is_available():
     HpuMode().__enter__()  # for the rest of the process
 
 
+# Some of the names in the plug-in's compile_backend/config.py; torch raises for others there as well.
+OPTIONS = {"force_static_compile", "keep_input_mutations", "use_eager_fallback", "use_inplace_index_copy"}
 _compile = torch.compile
 
 
@@ -22,6 +24,8 @@ def compile_for_hpu(model=None, *, backend="inductor", **options):
         return _compile(model, backend=backend, **options)
     record.note("compile", options)
     assert not is_lazy(), "lazy mode has no torch.compile"
+    unknown = options.get("options", {}).keys() - OPTIONS
+    assert not unknown, f"no such option of the compiler: {unknown}"
 
     shapes = set()
 

@@ -76,5 +76,7 @@ def _captured(forward, args):
 
 
 def _hashed(part):
-    """Arrays by shape, and not by type; everything else by value."""
-    return tuple(part.shape) if hasattr(part, "shape") else part
+    """Arrays by shape and by their place in what they are a view of, and not by type; everything else by value."""
+    if not hasattr(part, "shape"):
+        return part
+    return tuple(part.shape), part.stride(), part.storage_offset()
