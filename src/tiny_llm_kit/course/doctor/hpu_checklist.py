@@ -38,7 +38,7 @@ VARIABLES = (
     "RUNTIME_SCALE",
     "XDG_CACHE",
 )
-PYTHON_PACKAGES = re.compile(r"habana|^torch$|neural.compressor|^vllm|tiny-llm")
+PYTHON_PACKAGES = re.compile(r"habana|^torch$|neural-compressor|^vllm|tiny-llm")
 DRIVER_PACKAGES = (
     "habanalabs-firmware-tools",
     "habanalabs-graph",
@@ -80,18 +80,19 @@ def output_of(command: list[str]) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def python_packages() -> dict[str, str]:
     """The versions of the packages that belong to the plug-in, to torch and to this course."""
-    found = ((one.metadata["Name"] or "", one.version) for one in importlib.metadata.distributions())
+    every = importlib.metadata.distributions()
+    found = (((one.metadata["Name"] or "").lower().replace("_", "-"), one.version) for one in every)
     return {name: version for name, version in sorted(found) if PYTHON_PACKAGES.search(name)}
 
 
 def driver_packages() -> dict[str, str]:
     """The versions of the packages of the system whose names begin with habana."""
-    lines = "".join(filter(None, map(output_of, LISTINGS))).splitlines()
+    lines = "\n".join(filter(None, map(output_of, LISTINGS))).splitlines()
     return dict(line.split(" ", 1) for line in lines if " " in line)
 
 
@@ -101,7 +102,7 @@ def run() -> dict[str, Any]:
         child = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=errors, text=True)
         clock = threading.Timer(LIMIT, child.kill)
         clock.start()
-        lines = [line for line in child.stdout or () if line.startswith("{")]
+        lines = [line for line in child.stdout or () if line.startswith('{"part":') and line.endswith("}\n")]
         code = child.wait()
         clock.cancel()
         errors.seek(0)
