@@ -211,7 +211,9 @@ def test_fallbacks_before_the_requests_are_a_note():
 def test_a_run_that_crashes_leaves_what_came_before(monkeypatch):
     """The parts that were printed are judged; the last line of the errors is in the finding."""
     first = json.dumps({"part": "imports", **GOOD["parts"]["imports"]})
-    program = f"import os, sys; print({first!r}, '{{half', sep=chr(10), flush=True); sys.stderr.write('a\\nSegmentation fault'); os._exit(9)"
+    half = first[: len(first) // 2]
+    program = f"import os, sys; print({first!r}, {half!r}, sep=chr(10), flush=True);"
+    program += "sys.stderr.write('a\\nSegmentation fault'); os._exit(9)"
     monkeypatch.setattr(checklist, "COMMAND", [sys.executable, "-S", "-c", program])
     report = {**GOOD, **checklist.run()}
     *_, device, end = checklist.judge(report)
