@@ -334,3 +334,26 @@ def test_a_budget_that_is_lowered_while_it_runs_stops_nobody():
     )
     while scheduler.has_work_remaining():
         assert scheduler.step() or not scheduler.has_work_remaining()
+
+
+# ---- graphs with and without chunks, as the appendix on Gaudi has them
+
+
+@pytest.mark.parametrize(
+    "strategy, length, pad_pages, whole, two_calls, one_call",
+    [
+        ("exponential", 2048, True, 32, 55, 85),
+        ("exponential", 8192, True, 44, 95, 135),
+        ("linear", 8192, True, 200, 206, 254),
+        ("linear", 32768, True, 764, 626, 686),
+        ("linear", 8192, False, 71, 11, 11),
+    ],
+)
+def test_the_appendix_counts_graphs(strategy, length, pad_pages, whole, two_calls, one_call):
+    def count(budget, **readers):
+        made = make_buckets(strategy, budget, 16, length, 128, pad_pages=pad_pages, **readers)
+        return len(made.warm_up_list())
+
+    assert count(length, chunk_readers=0, decode_readers=0) == whole
+    assert count(512, chunk_readers=1, decode_readers=1) == two_calls
+    assert count(512, chunk_readers=1) == one_call

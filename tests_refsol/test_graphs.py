@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 from support.replay_emulator import RecordedGraph
 from tiny_llm_kit.engine.compilation import decodes_of_padding, rows_of_padding
 from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_ref import serving
 from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
@@ -371,6 +372,39 @@ def test_lazy_mode_captures_the_step_and_compiles_no_part(torch_port, monkeypatc
 def test_compile_mode_captures_nothing(torch_port, monkeypatch, hpu):
     monkeypatch.setattr(hpu, "detect", lambda: hpu.Detection(True, False, ""))
     assert torch_port.capture_step(len, "hpu", 3) is len
+
+
+def test_long_steps_run_without_a_graph(port):
+    """With the same results, though they pass by what captures."""
+    model = model_of(port)
+    batches = [mixed_batch(n) for n in (4, 6, 9)]
+    buckets, seen = make_buckets("linear", 16, 4, 64, PAGE), []
+
+    def capture(forward):
+        return lambda *arrays: seen.append(len(arrays[0])) or forward(*arrays)
+
+    def is_captured(bucket):
+        return bucket.tokens <= 8
+
+    actual = logits_of(port, model, batches, buckets=buckets, capture=capture, is_captured=is_captured)
+    assert seen == [8, 8]
+    for one, other in zip(actual, logits_of(port, model, batches, buckets=buckets), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "tokens, chunk_pages, device, expected",
+    [
+        (2048, 0, "hpu", True),
+        (2049, 0, "hpu", False),
+        (512, 12, "hpu", True),
+        (512, 13, "hpu", False),
+        (512, 13, "cuda", True),
+    ],
+)
+def test_a_gaudi_captures_up_to_2048_tokens_of_rows_and_pages(tokens, chunk_pages, device, expected):
+    shapes = SimpleNamespace(port=SimpleNamespace(device=device), options=SimpleNamespace(block_size=128))
+    assert StepShapes.is_captured(shapes, serving.Bucket(tokens, 16, chunk_pages, 256)) is expected
 
 
 # ---- the real compiler

@@ -29,14 +29,15 @@ OURS = {
     "PT_HPU_AUTOLOAD": "0",
     "PT_HPU_WEIGHT_SHARING": "0",
     "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",
+    "PT_HPU_RECIPE_CACHE_CONFIG": RECIPES,
 }
-OURS["PT_HPU_RECIPE_CACHE_CONFIG"] = RECIPES
+COMPILING = {"FUSER_ENABLE_MULTI_THREADED_INVOCATIONS": "1"}  # not in lazy mode
 LAZY = {"PT_HPU_LAZY_MODE": "1", "IMITATION_GAUDI": "fork"}
 
 
 def beside_the_imitation(program: list, **settings: str) -> subprocess.CompletedProcess:
     """Runs Python in a fresh process that finds the imitation on its path."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PT_HPU_")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PT_HPU_", "FUSER_"))}
     path = os.pathsep.join([str(IMITATION), str(ROOT / "src")])
     env = clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(CACHE)} | settings
     return subprocess.run([sys.executable, *program], cwd=ROOT, env=env, capture_output=True, text=True)
@@ -75,7 +76,7 @@ def test_the_imitation_is_detected_and_chosen_for_auto():
 
 def test_the_environment_is_set_before_torch_is_imported():
     (environment,) = calls_of(exercise(), "import torch")
-    assert environment == [OURS]
+    assert environment == [OURS | COMPILING]
 
 
 def test_torch_does_not_load_the_plug_in_but_hpu_does_after_it():
@@ -138,6 +139,18 @@ def test_a_plug_in_that_does_not_fit_is_one_line_and_the_cpu(settings, message):
     assert report["device"] == "cpu"
     reason = report["detection"]["reason"]
     assert reason.startswith(f"the plug-in does not load: {message}") and "\n" not in reason
+
+
+def test_each_rank_has_a_card_of_its_own(monkeypatch):
+    """The engine is rank 0 though no variable says so. Without an HPU nothing is named."""
+    monkeypatch.delenv("HABANA_VISIBLE_MODULES", raising=False)
+    assert hpu.card_of_rank(1) == {}
+    monkeypatch.setattr(hpu, "available", lambda: True)
+    assert [hpu.card_of_rank(rank) for rank in (0, 3)] == [{"HLS_MODULE_ID": "0"}, {"HLS_MODULE_ID": "3"}]
+    monkeypatch.setenv("HABANA_VISIBLE_MODULES", "4,6")
+    assert hpu.card_of_rank(1) == {"HLS_MODULE_ID": "6"}
+    with pytest.raises(ValueError, match="rank 2 needs a card of its own"):
+        hpu.card_of_rank(2)
 
 
 # The vendor's calls: arguments by position, types, places
@@ -496,10 +509,18 @@ def test_a_matrix_for_uint4_multiplies_as_its_words_do():
 def test_lazy_mode_records_graphs_as_the_plug_in_takes_them():
     """Inputs are handed over and not copied. The third set of shapes is one too many, so it has no graph."""
     report = exercise(**LAZY)
-    assert report["graph_calls"] == [["wrap_in_hpu_graph", [False, True, False, 2]]]
+    assert report["graph_calls"] == [
+        ["wrap_in_hpu_graph", [False, True, False, 2]],
+        ["captured", []],
+        ["captured", []],
+    ]
     assert report["replays"] == [[10.0] * 3, [10.0] * 3, [2.0] * 3, [2.0] * 4], (
         "a kept result is written again"
     )
+
+
+def test_a_host_read_inside_a_captured_step_is_refused():
+    assert exercise(**LAZY)["host read"] == "item: the host reads nothing while an HPU graph is captured"
 
 
 def test_without_lazy_mode_there_are_no_graphs_to_record():

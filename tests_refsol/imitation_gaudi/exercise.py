@@ -81,6 +81,11 @@ if hpu.available() and hpu.detect().lazy:
     results = [step(ones, None), step(ones * 5, None), step(ones, ones), step(b.array(np.ones(4)), None)]
     report["replays"] = [result.cpu().tolist() for result in results]
 report["graph_calls"] = list(record.calls)
+if hpu.available() and hpu.detect().lazy:
+    try:
+        hpu.wrap_in_graph(lambda x: x * 2 if x.sum().item() else x, 2)(ones)
+    except RuntimeError as error:
+        report["host read"] = str(error)
 record.calls.clear()
 hpu.self_check("cpu")  # the tensors of a CPU take the twins, on a Gaudi's host too
 report["calls_for_cpu_tensors"] = list(record.calls)

@@ -12,12 +12,15 @@ from vLLM's Gaudi plug-in, and tested on CPUs against an imitation; not run on a
 # AUTOLOAD 0: a plug-in that does not fit would break `import torch`; detect() below loads it and catches the error.
 # WEIGHT_SHARING 0: lazy mode would wrap every parameter in another class; vLLM's plug-in avoids it as well.
 # LAZY_COLLECTIVES: sums over several cards can be part of an HPU graph.
+# FUSER…: torch.compile's graphs are compiled on several threads, for a shorter warm-up; vLLM's plug-in sets it as well.
 import os
 
 os.environ.setdefault("PT_HPU_LAZY_MODE", "0")
 os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
 os.environ.setdefault("PT_HPU_WEIGHT_SHARING", "0")
 os.environ.setdefault("PT_HPU_ENABLE_LAZY_COLLECTIVES", "true")
+if os.environ["PT_HPU_LAZY_MODE"] == "0":
+    os.environ.setdefault("FUSER_ENABLE_MULTI_THREADED_INVOCATIONS", "1")
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +103,24 @@ def load_collectives(device: str) -> None:
     """Registers HCCL with torch.distributed. It reads this process's rank from the environment, which must be set."""
     if device == "hpu":
         import habana_frameworks.torch.distributed.hccl  # noqa: F401
+
+
+def card_of_rank(local_rank: int) -> dict[str, str]:
+    """The variable that names the card of one of several ranks on this machine; nothing without an HPU.
+
+    Under torchrun the plug-in sets it from the rank. It cannot for an engine that starts its ranks itself: that process
+    is rank 0 without being told so, and would take any free card, perhaps another rank's.
+
+    Raises:
+        ValueError: fewer cards are visible.
+    """
+    if not available():
+        return {}
+    visible = os.environ.get("HABANA_VISIBLE_MODULES")
+    modules = visible.split(",") if visible else list(map(str, range(local_rank + 1)))
+    if local_rank >= len(modules):
+        raise ValueError(f"HABANA_VISIBLE_MODULES is {visible}: rank {local_rank} needs a card of its own")
+    return {"HLS_MODULE_ID": modules[local_rank]}
 
 
 def compile_static(function: Callable) -> Callable:

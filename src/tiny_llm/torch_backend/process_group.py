@@ -31,8 +31,7 @@ class ProcessGroup:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """See `Group.all_reduce`."""
-        if x.device.type == "hpu":
-            hpu.mark_step()  # lazy mode: what x depends on must be on its way
+        _end_graph(x)
         dist.all_reduce(x, group=self.group)
         return x
 
@@ -40,6 +39,7 @@ class ProcessGroup:
         """See `Group.all_gather`. Gathered along the first axis: a stack of arrays breaks HPU graphs."""
         x = x.contiguous()
         out = x.new_empty(self.size * x.shape[0], *x.shape[1:])
+        _end_graph(x)
         with warnings.catch_warnings():
             # Its successor is missing in Intel's builds of torch.
             warnings.filterwarnings("ignore", "`torch.distributed.all_gather_into_tensor`")
@@ -61,6 +61,12 @@ class ProcessGroup:
     def leave(self) -> None:
         """Closes the connections to the other ranks."""
         dist.destroy_process_group()
+
+
+def _end_graph(x: torch.Tensor) -> None:
+    """Before a collective call in a Gaudi's lazy mode: what x depends on must be on its way."""
+    if x.device.type == "hpu":
+        hpu.mark_step()
 
 
 class Meeting:
@@ -86,6 +92,7 @@ class Meeting:
             "WORLD_SIZE": str(self.size),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.store.port),
+            **hpu.card_of_rank(rank),
         }
 
     def join(self, device: str) -> ProcessGroup:
@@ -94,6 +101,7 @@ class Meeting:
         Raises:
             RuntimeError: they do not come, or this process is in a group already.
         """
+        os.environ.update(hpu.card_of_rank(0))  # before the first array is on the card
         store = dist.PrefixStore("default_pg", self.store)  # as torch does where it reads the environment
         return _join(device, store=store, rank=0, world_size=self.size)
 

@@ -25,6 +25,7 @@ class PackedRunner:
         buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
         capture: turns a forward, which is a function of arrays alone, into one that is captured and replayed; see the
             solution's `capture_step`.
+        is_captured: whether steps of a bucket are; the others run the model as it is.
         ranks: the other ranks of the model, which compute every batch too; None if there are none.
     """
 
@@ -42,6 +43,7 @@ class PackedRunner:
         on_logits: Callable | None = None,
         buckets: Buckets | None = None,
         capture: Callable[[Callable], Callable] = lambda forward: forward,
+        is_captured: Callable[[Bucket | None], bool] = lambda bucket: True,
         ranks: Alone | Ranks | None = None,
     ):
         self.model, self.backend_module, self.device = model, backend_module, device
@@ -50,7 +52,8 @@ class PackedRunner:
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
         self.pools = pools = model.create_kv_pools(num_blocks, block_size)
-        self._forward = capture(lambda *arrays: model(inputs_of(arrays), pools))
+        self._plain = lambda *arrays: model(inputs_of(arrays), pools)
+        self._captured, self._is_captured = capture(self._plain), is_captured
         self.buckets, self.ranks = buckets, ranks or Alone()
         self.waste = PaddingWaste()
 
@@ -113,7 +116,10 @@ class PackedRunner:
         return chosen
 
     def _logits(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
-        return self._forward(*self._inputs(batch, bucket))
+        return self._forward_of(bucket)(*self._inputs(batch, bucket))
+
+    def _forward_of(self, bucket: Bucket | None) -> Callable:
+        return self._captured if self._is_captured(bucket) else self._plain
 
     def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> list[Array]:
         window = self.model.config.sliding_window

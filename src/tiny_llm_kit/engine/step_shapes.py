@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from ..solution_types import Buckets, PackedBatch, ServingPackage
+from ..solution_types import Bucket, Buckets, PackedBatch, ServingPackage
 from .compilation import FREE_SHAPES, keep_compiled, shapes_without_buckets, will_compile
 from .engine_options import EngineLimits, EngineOptions
 from .packed_runner import PackedRunner
 from .parallel.ranks import Alone, Ranks
 from .port import Port
 from .progress_bar import warm_up_bar
+
+# On an HPU, the largest step that is captured as a whole: its rows, and the slots of the pages that its chunks read.
+# vLLM's Gaudi plug-in has the same sum, and as its limit the token budget, which is 2,048 by default. Graphs of long
+# prompts take gigabytes there, and launching operators is a small part of such a step. Not measured by us.
+MOST_CAPTURED = 2048
 
 
 class StepShapes:
@@ -56,12 +61,21 @@ class StepShapes:
             keep_compiled(self.port)
             where = self.port.device, FREE_SHAPES if self.buckets is None else self.num_shapes
             network = self.port.compile_model(network, *where)
-            capture = {"capture": lambda forward: self.port.capture_step(forward, *where)}
+            capture = {
+                "capture": lambda forward: self.port.capture_step(forward, *where),
+                "is_captured": self.is_captured,
+            }
         runner = self.port.packed_runner(
             network, self.num_blocks, self.options.block_size, buckets=self.buckets, ranks=ranks, **capture
         )
         runner.max_model_len = self.limits.max_model_len
         return runner
+
+    def is_captured(self, bucket: Bucket | None) -> bool:
+        """Whether steps of a bucket are captured as a whole, where the device captures steps."""
+        if bucket is None or self.port.device != "hpu":
+            return True
+        return bucket.tokens + (bucket.chunk_pages or 0) * self.options.block_size <= MOST_CAPTURED
 
     def warm_up(self, runner: PackedRunner) -> None:
         """Run every shape that a step can have once, with a progress bar on a terminal."""

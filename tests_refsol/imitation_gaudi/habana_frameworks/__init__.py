@@ -7,7 +7,8 @@ demands that the plug-in's public source has. Its "hpu" tensors live on the CPU.
 with what; it proves nothing about a Gaudi's arithmetic, speed or graph compiler.
 
 The environment variable IMITATION_GAUDI may name, separated by commas: `no-card`, `other-torch` (the plug-in was
-built for another torch), `fork` (torch passes for Intel's own build, which lazy mode demands).
+built for another torch), `fork` (torch passes for Intel's own build, which lazy mode demands), `recompiles` (every
+call is compiled again), `fallback` (RMSNorm runs on the CPU), `wrong-rope` (RoPE turns the other way).
 """
 
 import os

@@ -12,7 +12,7 @@ def note(name: str, *arguments) -> None:
 
 def environment() -> dict[str, str]:
     """The variables that the plug-in reads, as they are now."""
-    return {name: value for name, value in os.environ.items() if name.startswith("PT_HPU_")}
+    return {name: value for name, value in os.environ.items() if name.startswith(("PT_HPU_", "FUSER_"))}
 
 
 def _describe(argument):

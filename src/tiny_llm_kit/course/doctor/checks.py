@@ -131,12 +131,16 @@ def check_gaudi() -> Check:
     except Exception as error:
         return Check("Gaudi", "warn", f"{plug_in}; torch does not work: {error}", "see the line on torch")
     if not found["available"]:
-        return Check("Gaudi", "warn", f"{plug_in}; {found['reason']}", _gaudi_line(found["reason"]))
+        return Check("Gaudi", "warn", f"{plug_in}; {found['reason']}", repair_of(found["reason"]))
     mode = "lazy" if found["lazy"] else "eager"
-    return _fused(f"{plug_in}; {found['reason']}, {mode} mode", found["errors"])
+    detail = f"{plug_in}; {found['reason']}, {mode} mode; fused functions against their twins: "
+    return judge_fused("Gaudi", detail, found["errors"])
 
 
-def _gaudi_line(reason: str) -> str:
+def repair_of(reason: str) -> str:
+    """The command that repairs what keeps the device from being used."""
+    if "no habana_frameworks" in reason:
+        return GAUDI_FIX
     if "does not load" in reason:
         return (
             "take plug-in and torch from one Gaudi release, as its container has them; unset PT_HPU_LAZY_MODE"
@@ -144,13 +148,13 @@ def _gaudi_line(reason: str) -> str:
     return "start the container with `--runtime=habana`; `hl-smi` must list a card"
 
 
-def _fused(detail: str, errors: list[tuple[str, float | str]]) -> Check:
-    """The line on the fused functions: the difference of each from its twin, or the error with which it fails."""
+def judge_fused(name: str, detail: str, errors: list[tuple[str, float | str]]) -> Check:
+    """The fused functions: the difference of each from its twin, or the error with which it fails, after `detail`."""
     found = [f"{name} fails ({e})" if isinstance(e, str) else f"{name} {e:.4f}" for name, e in errors]
-    detail = f"{detail}; fused functions against their twins: {', '.join(found)}"
+    detail += ", ".join(found)
     if all(not isinstance(e, str) and e <= BF16_TOLERANCE for _, e in errors):
-        return Check("Gaudi", "ok", detail)
-    return Check("Gaudi", "warn", detail, "report this line and the Gaudi release: the twins are right")
+        return Check(name, "ok", detail)
+    return Check(name, "warn", detail, "report this line and the Gaudi release: the twins are right")
 
 
 def check_products() -> Check:

@@ -1,7 +1,7 @@
 """The last stage of a pipeline, in the process that plans: it announces a batch to all stages and draws its tokens."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...solution_types import Array, Bucket, PackedBatch, Sampled
@@ -18,7 +18,7 @@ class PipelinedRunner(PackedRunner):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.num_stages = self.ranks.size
-        self._submitted: deque[tuple[PackedBatch, Sequence[Array]]] = deque()
+        self._submitted: deque[tuple[PackedBatch, Callable, Sequence[Array]]] = deque()
 
     def run(self, batch: PackedBatch) -> list[Sampled]:
         """See `PackedModel.run`. Only while no batch is submitted."""
@@ -41,11 +41,11 @@ class PipelinedRunner(PackedRunner):
         Raises:
             RankError: a stage is gone.
         """
-        batch, inputs = self._submitted.popleft()
+        batch, forward, inputs = self._submitted.popleft()
         self.ranks.group.end_planning()
         with self.backend_module.inference(), self.ranks.group.computing():
             with self.ranks.computing():
-                logits = self._finish_with_ranks(self._forward(*inputs))
+                logits = self._finish_with_ranks(forward(*inputs))
             return [] if logits is None else self._choose(batch, logits)
 
     def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
@@ -56,4 +56,4 @@ class PipelinedRunner(PackedRunner):
         self.ranks.announce(batch, bucket)
         with self.backend_module.inference():
             # Made now: before the batch is computed here, its blocks may belong to another request.
-            self._submitted.append((batch, self._inputs(batch, bucket)))
+            self._submitted.append((batch, self._forward_of(bucket), self._inputs(batch, bucket)))

@@ -14,6 +14,9 @@ from .. import record
 HPU = torch.device("hpu", 0)
 # These take tensors of two devices by their nature.
 COPIES = {"to", "copy_", "cpu", "__setitem__", "set_"}
+# With these the host waits for numbers, or for a shape that depends on them.
+READS = {"item", "tolist", "cpu", "nonzero", "masked_select", "unique", "__bool__", "__int__", "__index__"}
+capturing: list[bool] = []  # not empty while an HPU graph is captured
 
 
 class HpuTensor(torch.Tensor):
@@ -36,6 +39,8 @@ class HpuMode(TorchFunctionMode):
             return function(*args, **kwargs)
         if name in ("numpy", "__array__") and any(on_hpu):
             raise TypeError("can't convert hpu tensor to numpy; use .cpu() first")
+        if capturing and any(on_hpu) and name in READS:
+            raise RuntimeError(f"{name}: the host reads nothing while an HPU graph is captured")
         if any(on_hpu) and name not in COPIES:
             self._forbid_mixing(name, inputs)
         if asked_for and asked_for.type == "hpu" and not any(on_hpu) and not kwargs.get("non_blocking"):

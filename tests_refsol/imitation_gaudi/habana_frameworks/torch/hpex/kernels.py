@@ -4,7 +4,7 @@ from enum import Enum
 
 import torch
 
-from ... import record
+from ... import imitates, record
 
 
 class RotaryPosEmbeddingMode(Enum):
@@ -19,6 +19,8 @@ def apply_rotary_pos_emb(p, *args):
     assert mode is RotaryPosEmbeddingMode.BLOCKWISE and position_ids is None and offset == 0
     assert cos.shape[-1] == sin.shape[-1] == p.shape[-1], "cos and sin have the full head size"
     assert cos.shape[-3] == p.shape[-3] and cos.shape[-2] == 1, "one row of cos and sin for every token"
+    if imitates("wrong-rope"):
+        sin = -sin
     wide = torch.float32 if torch.float32 in (p.dtype, cos.dtype, sin.dtype) else p.dtype
     p, cos, sin = p.to(wide), cos.to(wide), sin.to(wide)
     half = p.shape[-1] // 2

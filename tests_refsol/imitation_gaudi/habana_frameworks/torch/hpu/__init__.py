@@ -1,7 +1,9 @@
 """The module that becomes `torch.hpu`: as much of it as the course asks for."""
 
-from .. import imitates, record
-from .utils.internal import is_lazy
+from ... import imitates, record
+from .. import device
+from ..utils.internal import is_lazy
+from . import metrics
 
 
 def is_available() -> bool:
@@ -12,7 +14,7 @@ def device_count() -> int:
     return 0 if imitates("no-card") else 1
 
 
-def get_device_name(device: int | None = None) -> str:
+def get_device_name(index: int | None = None) -> str:
     return "imitation of a Gaudi"
 
 
@@ -48,17 +50,33 @@ if is_lazy():  # as in the plug-in, which has graphs in lazy mode alone
         forward, results = module.forward, {}
 
         def replay(*args):
-            key, result = tuple(map(_hashed, args)), forward(*args)
+            key = tuple(map(_hashed, args))
             if key not in results:
                 if max_graphs is not None and len(results) >= max_graphs:
-                    return result
-                results[key] = result
-            return results[key].copy_(result)
+                    return forward(*args)
+                results[key] = _captured(forward, args)
+                record.note("captured")
+                metrics.compiled()
+                return results[key]
+            if imitates("recompiles"):
+                metrics.compiled()
+            return results[key].copy_(forward(*args))
 
         module.forward = replay
         return module
 
 
+def _captured(forward, args):
+    """Runs what is captured; the host may read nothing of it meanwhile."""
+    device.capturing.append(True)
+    try:
+        return forward(*args)
+    finally:
+        device.capturing.pop()
+
+
 def _hashed(part):
-    """Arrays by shape, and not by type; everything else by value."""
-    return tuple(part.shape) if hasattr(part, "shape") else part
+    """Arrays by shape and by their place in what they are a view of, and not by type; everything else by value."""
+    if not hasattr(part, "shape"):
+        return part
+    return tuple(part.shape), part.stride(), part.storage_offset()
