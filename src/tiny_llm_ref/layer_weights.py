@@ -68,6 +68,7 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
     config = checkpoint.config
     E, F = config.hidden_size, config.intermediate_size
     Hq, Hkv, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    # ANCHOR: names (the page of Week 1 Day 5 shows these lines)
     places = {
         "w_input_layernorm": ("input_layernorm", E),
         "wq": ("self_attn.q_proj", Hq * D, E),
@@ -81,6 +82,7 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
         "w_up": ("mlp.up_proj", F, E),
         "w_down": ("mlp.down_proj", E, F),
     }
+    # ANCHOR_END: names
     if not config.head_norms:
         del places["q_norm"], places["k_norm"]
     return {
