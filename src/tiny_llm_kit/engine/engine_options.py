@@ -32,6 +32,8 @@ class EngineOptions:
         policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
             plan in two; or a name of the policies of Day 3.5.
         latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
+        scale_chunks_by_load: whether the chunks of a step shrink with the share of `max_num_seqs` that decodes in it;
+            see `LoadChunker`.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
             seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
@@ -63,6 +65,7 @@ class EngineOptions:
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
     latency_target: float | None = None
+    scale_chunks_by_load: bool = False
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
     cpu_products: str | None = None
@@ -91,6 +94,8 @@ class EngineOptions:
             raise ValueError(f'activations is {self.activations!r}: give "int8" or "float"')
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
+        if self.scale_chunks_by_load and not self.enable_chunked_prefill:
+            raise ValueError("scale_chunks_by_load needs chunks: turn enable_chunked_prefill on")
         if self.latency_target is not None and self.policy != "slack":
             raise ValueError(f'latency_target is for policy="slack", and the policy is {self.policy!r}')
         if not 0 < self.gpu_memory_utilization <= 1:
