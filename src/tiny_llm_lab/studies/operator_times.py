@@ -1,8 +1,8 @@
 """Published times of a layer's products, from the profiles of Vidur, a simulator by authors of Sarathi-Serve.
 
 They are in data/profiling/compute of github.com/microsoft/vidur. Each time is the sum of the medians of a layer's
-operators without attention: norms, projections, RoPE, activation, additions. The profiles of attention are in large-file
-storage and were not at hand.
+operators without attention: norms, projections, RoPE, activation, additions. The profiles of attention are in
+large-file storage and were not at hand.
 """
 
 from collections.abc import Mapping
