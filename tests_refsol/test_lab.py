@@ -312,8 +312,8 @@ def test_the_guides_run_ends_its_memory_before_its_slots(monkeypatch):
     monkeypatch.setattr(guide, "ANSWER", 64)
     study = guide.run(StudyPlan(PLAN.names, requests=60, seeds=(0,)))
     at_once = HARDWARE[guide.MODEL].num_blocks * 16 // guide.PROMPT
-    assert all(0 < most <= at_once < guide.SEQS for most in column(study, "most at a time"))
-    assert all(preemptions >= 0 for preemptions in column(study, "preemptions"))
+    assert all(0 < most <= at_once < guide.SEQS for most in column(study, "at once"))
+    assert all(preemptions >= 0 for preemptions in column(study, "preempted"))
 
 
 def test_figures_of_the_paper_are_shown_beside_its_own_model(capsys):
