@@ -18,8 +18,8 @@ SEQS, BUDGET = 128, 4096  # of the guide's command, which has 1,024 requests
 WAYS: dict[str, dict[str, Any]] = {
     "512": {"max_num_batched_tokens": 512},
     "2,048": {"max_num_batched_tokens": 2048},
-    "4,096, the guide": {"max_num_batched_tokens": BUDGET},
-    "whole prompts": {"max_num_batched_tokens": PROMPT + ANSWER, "enable_chunked_prefill": False},
+    "4,096 (guide)": {"max_num_batched_tokens": BUDGET},
+    "whole": {"max_num_batched_tokens": PROMPT + ANSWER, "enable_chunked_prefill": False},
 }
 
 
@@ -71,7 +71,7 @@ def run(plan: StudyPlan) -> Study:
         "guide",
         f"The guide's run, {counted(plan.requests, 'request')} of {PROMPT:,} + {ANSWER:,} tokens, at most {SEQS} at "
         f"a time\n{HARDWARE[MODEL].says}",
-        ("chunks", "total s", "tokens/s", "P50 TTFT s", "P99 TBT s", "longest gap s", "at once", "preempted"),
+        ("chunks", "total s", "tokens/s", "P50 TTFT s", "P99 TBT s", "longest s", "at once", "preempted"),
         rows,
         (
             "The guide's figures, and step times of a Gaudi 2, were not published.",

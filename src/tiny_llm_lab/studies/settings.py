@@ -20,10 +20,10 @@ COLUMNS = (
     "budget",
     "relaxed s",
     "budget",
-    "decode ms",
-    "paper ms",
-    "prompt ms",
-    "paper ms",
+    "decode",
+    "paper",
+    "prompt",
+    "paper",
 )
 # A prompt of 4,096 tokens, in milliseconds. That of Yi-34B is in the artefact, and the line goes through it.
 PROMPT = {"yi-34b": 758.0, "falcon-180b": 2 * 1150.0}
@@ -43,7 +43,7 @@ def run(plan: StudyPlan) -> Study:
         )
     return Study(
         "settings",
-        f"The paper's settings; decode: {REQUESTS} requests, {CONTEXT:,} tokens each; prompt: {CONTEXT:,} tokens",
+        f"The paper's settings; decode: {REQUESTS} requests, {CONTEXT:,} tokens each; prompt: {CONTEXT:,} tokens; ms",
         COLUMNS,
         rows,
         (
