@@ -599,6 +599,10 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
             {"scale_chunks_by_load": True, "enable_chunked_prefill": False, "max_num_batched_tokens": None},
             "scale_chunks_by_load needs chunks",
         ),
+        (
+            {"scale_chunks_by_load": True, "policy": "orca", "max_num_batched_tokens": None},
+            "scale_chunks_by_load needs chunks",
+        ),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"num_blocks": 1.5}, "num_blocks is 1.5"),
         ({"block_size": True}, "block_size is True"),

@@ -94,8 +94,6 @@ class EngineOptions:
             raise ValueError(f'activations is {self.activations!r}: give "int8" or "float"')
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(f'scheduling_policy is {self.scheduling_policy!r}: give "fcfs" or "priority"')
-        if self.scale_chunks_by_load and not self.enable_chunked_prefill:
-            raise ValueError("scale_chunks_by_load needs chunks: turn enable_chunked_prefill on")
         if self.latency_target is not None and self.policy != "slack":
             raise ValueError(f'latency_target is for policy="slack", and the policy is {self.policy!r}')
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -139,7 +137,7 @@ class EngineLimits:
             config: of its model.
 
         Raises:
-            ValueError: the model reads fewer tokens than are asked for.
+            ValueError: the model reads fewer tokens than are asked for, or what needs chunks has none.
         """
         most = config.max_position_embeddings
         if (options.max_model_len or 0) > most:
@@ -147,5 +145,9 @@ class EngineLimits:
         longest = options.max_model_len or most
         kind = names.POLICIES.get(options.policy, names.HybridScheduler)
         has_chunks = options.enable_chunked_prefill and not issubclass(kind, names.WholePrompts)
+        if options.scale_chunks_by_load and not has_chunks:
+            raise ValueError(
+                "scale_chunks_by_load needs chunks: turn enable_chunked_prefill on, or choose another policy"
+            )
         least = max(CHUNKED_BUDGET if has_chunks else longest, options.max_num_seqs)
         return cls(longest, options.max_num_batched_tokens or least, has_chunks)
