@@ -35,6 +35,7 @@ class EnginePlan:
     max_num_seqs: int = count(16, "requests that run at a time")
     enable_chunked_prefill: bool = switch(True, "else whole prompts first")
     policy: str = option("hybrid", "one forward per step, or two; or of Day 3.5", choices=policies())
+    scale_chunks_by_load: bool = switch(False, "smaller chunks, the more requests decode beside them")
     enforce_eager: bool | None = switch(None, "run the model as it is written, or compile it first")
     bucketing_strategy: str | None = option(
         None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]

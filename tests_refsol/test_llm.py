@@ -503,6 +503,7 @@ EFFECTS = {
     "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
     "policy": ("separate", lambda llm: llm.engine.scheduler.mixed_steps),
     "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
+    "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.scheduler.prompt_rules]),
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
@@ -592,6 +593,15 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
         (
             {"bucketing_strategy": "exp"},
             "bucketing_strategy is 'exp': choose exponential, linear, padding-aware",
+        ),
+        ({"scale_chunks_by_load": True, "max_num_seqs": 24}, "max_num_batched_tokens is 24: the chunker"),
+        (
+            {"scale_chunks_by_load": True, "enable_chunked_prefill": False, "max_num_batched_tokens": None},
+            "scale_chunks_by_load needs chunks",
+        ),
+        (
+            {"scale_chunks_by_load": True, "policy": "orca", "max_num_batched_tokens": None},
+            "scale_chunks_by_load needs chunks",
         ),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"num_blocks": 1.5}, "num_blocks is 1.5"),

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
             ChunkedPrefillScheduler,
             EngineLoop,
             HybridScheduler,
+            LoadChunker,
             NotServing,
             PackedBatch,
             PackedInputs,

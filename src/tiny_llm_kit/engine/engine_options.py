@@ -32,6 +32,8 @@ class EngineOptions:
         policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
             plan in two; or a name of the policies of Day 3.5.
         latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
+        scale_chunks_by_load: whether the chunks of a step shrink with the share of `max_num_seqs` that decodes in it;
+            see `LoadChunker`.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
             seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
@@ -63,6 +65,7 @@ class EngineOptions:
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
     latency_target: float | None = None
+    scale_chunks_by_load: bool = False
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
     cpu_products: str | None = None
@@ -134,7 +137,7 @@ class EngineLimits:
             config: of its model.
 
         Raises:
-            ValueError: the model reads fewer tokens than are asked for.
+            ValueError: the model reads fewer tokens than are asked for, or what needs chunks has none.
         """
         most = config.max_position_embeddings
         if (options.max_model_len or 0) > most:
@@ -142,5 +145,9 @@ class EngineLimits:
         longest = options.max_model_len or most
         kind = names.POLICIES.get(options.policy, names.HybridScheduler)
         has_chunks = options.enable_chunked_prefill and not issubclass(kind, names.WholePrompts)
+        if options.scale_chunks_by_load and not has_chunks:
+            raise ValueError(
+                "scale_chunks_by_load needs chunks: turn enable_chunked_prefill on, or choose another policy"
+            )
         least = max(CHUNKED_BUDGET if has_chunks else longest, options.max_num_seqs)
         return cls(longest, options.max_num_batched_tokens or least, has_chunks)

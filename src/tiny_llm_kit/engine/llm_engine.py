@@ -17,6 +17,8 @@ from .profiling.product_choice import choose_products
 from .request_factory import RequestFactory
 from .step_shapes import StepShapes
 
+TILE = 64  # tokens: what sizes that a policy chooses are multiples of
+
 
 class LLMEngine:
     """Serves requests with one model. An `Engine` for the loop of Day 3.6. Not for several threads at once.
@@ -93,8 +95,14 @@ class LLMEngine:
     def _policy_options(self) -> dict[str, Any]:
         if self.profile is None:
             return {}
-        tile = min(64, self.max_num_batched_tokens)
+        tile = min(TILE, self.max_num_batched_tokens)
         return {"profile": self.profile, "latency_target": self.options.latency_target, "tile": tile}
+
+    def _load_chunker(self) -> Any:
+        """Chunks in multiples of a tile, up to what a step has beside the most decodes."""
+        most = max(1, self.max_num_batched_tokens - self.options.max_num_seqs)
+        tile = min(TILE, most)
+        return self.names.LoadChunker(range(tile, most + 1, tile))
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix. No request may be running."""
@@ -110,6 +118,7 @@ class LLMEngine:
             max_num_seqs=options.max_num_seqs,
             enable_chunked_prefill=options.enable_chunked_prefill,
             buckets=self.runner.buckets,
+            chunker=self._load_chunker() if options.scale_chunks_by_load else None,
             queue=self.names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
             clock=self.clock,
             on_event=self._emit,

@@ -24,6 +24,7 @@ from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .chunked_prefill.completion import Completion
+from .chunked_prefill.load_chunker import LoadChunker
 from .chunked_prefill.priority_scheduler import PriorityScheduler
 from .chunked_prefill.request import Request, model_call
 from .chunked_prefill.sweep import sweep_chunk_sizes
@@ -85,6 +86,7 @@ __all__ = [
     "FlatBlocks",
     "HybridScheduler",
     "KvCache",
+    "LoadChunker",
     "NotServing",
     "Orca",
     "OutOfBlocks",
