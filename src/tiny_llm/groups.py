@@ -85,7 +85,7 @@ class ExpertParallelWeights:
 
 
 class PartialSums:
-    """A rank's checkpoint whose row-parallel matrices are `RowParallelWeights`.
+    """A rank's checkpoint whose row-parallel matrices are `RowParallelWeights`, and whose experts may be parallel.
 
     Args:
         checkpoint: this rank's part of the weights.
@@ -99,5 +99,13 @@ class PartialSums:
     def weight(self, name: str, *shape: int) -> Any:
         """See `Checkpoint.weight`."""
         found = self.checkpoint.weight(name, *shape)
+        if ".mlp.experts." in name:
+            return self._of_experts(name, found)
         layer, kind = name.split(".")[-2:]
         return RowParallelWeights(found, self.group) if layer in ROW_PARALLEL and kind == "weight" else found
+
+    def _of_experts(self, name: str, found: Any) -> Any:
+        """With expert parallelism a rank has whole experts, else a part of each one."""
+        if self.config.mixture is not None and self.config.mixture.ranks > 1:
+            return ExpertParallelWeights(found, self.group)
+        return RowParallelWeights(found, self.group) if name.endswith("down_proj") else found

@@ -10,8 +10,18 @@ from .projection import Weights
 from .quantized_weights import QuantizedWeights
 
 
+class ExpertMatrices(tuple[Weights, ...]):
+    """X matrices (O, I) of any kind that `project` takes."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(X, O, I)."""
+        first: Any = self[0]
+        return len(self), *first.shape
+
+
 @dataclass(frozen=True, eq=False)
-class QuantizedExperts:
+class _QuantizedExperts:
     """The quantised matrices (O, I) of X experts, for MLX's product on a GPU.
 
     Args:
@@ -42,9 +52,7 @@ class QuantizedExperts:
         )
 
 
-Experts = (
-    mx.array | QuantizedExperts | tuple[Weights, ...]
-)  # (X, O, I), or X matrices (O, I) of any kind that `project` takes
+Experts = mx.array | _QuantizedExperts | ExpertMatrices  # (X, O, I)
 
 
 def stack_experts(matrices: Sequence[Weights]) -> Experts:
@@ -56,30 +64,30 @@ def stack_experts(matrices: Sequence[Weights]) -> Experts:
         return stacked
     quantized = [each for each in matrices if isinstance(each, QuantizedWeights) and each.prepared is None]
     if len(quantized) < len(matrices) or _on_cpu():
-        return tuple(matrices)
-    return stack_quantized(quantized)
+        return ExpertMatrices(matrices)
+    return _stack_quantized(quantized)
 
 
-def stack_quantized(matrices: Sequence[QuantizedWeights]) -> QuantizedExperts:
+def _stack_quantized(matrices: Sequence[QuantizedWeights]) -> _QuantizedExperts:
     """Quantised matrices as one; they have the same groups and bits."""
     weight, scales, biases = (mx.stack(list(part)) for part in zip(*(w.parts for w in matrices), strict=True))
     mx.eval(weight, scales, biases)
-    return QuantizedExperts(weight, scales, biases, matrices[0].group_size, matrices[0].bits)
+    return _QuantizedExperts(weight, scales, biases, matrices[0].group_size, matrices[0].bits)
 
 
 def packed_experts(experts: Experts, pack: Callable[[mx.array], Any]) -> Experts:
     """Plain experts in another layout, one by one; quantised ones have theirs already."""
-    return tuple(pack(each) for each in experts) if isinstance(experts, mx.array) else experts
+    return ExpertMatrices(pack(each) for each in experts) if isinstance(experts, mx.array) else experts
 
 
-def reads_no_count(experts: Experts) -> TypeGuard[mx.array | QuantizedExperts]:
+def reads_no_count(experts: Experts) -> TypeGuard[mx.array | _QuantizedExperts]:
     """Whether MLX multiplies rows by these matrices in one call: the host need not know how many rows each has.
 
     On a CPU it does so for plain float32 alone.
     """
     if isinstance(experts, mx.array):
         return experts.dtype == mx.float32 or not _on_cpu()
-    return isinstance(experts, QuantizedExperts)
+    return isinstance(experts, _QuantizedExperts)
 
 
 def _on_cpu() -> bool:

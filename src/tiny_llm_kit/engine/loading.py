@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
+from ..model.expert_names import model_name
 from ..model.files import CheckpointError
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
@@ -201,7 +202,7 @@ def load_checkpoint(
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
     stored = parts or whole_files(backend_module, headers)
     weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
-    files = {name: headers[name].file.name for name in names}
+    files = {model_name(name): headers[name].file.name for name in names}
     return Checkpoint(config, weights, folder, files, parts.bytes_read if parts else bytes_of(headers, names))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..groups import ExpertParallelWeights, Group, RowParallelWeights
+from ..layer_weights import MixtureShape
 from ..serving.parallel.shards import vocabulary_of
 from .basics import silu
 from .combine_experts import combine_experts
@@ -81,6 +82,14 @@ class MixtureOfExperts:
         out = self._mix(rows[mine.start : mine.stop])
         padded = mx.pad(out, [(0, share - len(out)), (0, 0)])
         return group.all_gather(padded).flatten(0, 1)[: len(rows)]
+
+
+def mixture_of(shape: MixtureShape, weights: dict[str, Any]) -> MixtureOfExperts:
+    """The mixture of a layer, from the weights of `layer_weights`."""
+    names = "w_router", "w_gate_up", "w_down"
+    return MixtureOfExperts(
+        shape.num_experts_per_tok, shape.norm_topk_prob, *(weights[name] for name in names)
+    )
 
 
 def _held(w: Any) -> Any:

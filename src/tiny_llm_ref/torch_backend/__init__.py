@@ -14,7 +14,7 @@ from .combine_experts import combine_experts
 from .embedding import Embedding, QuantizedEmbedding, embedding_of
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
-from .expert_weights import packed_experts, stack_experts
+from .expert_weights import ExpertMatrices, packed_experts, stack_experts
 from .flash_attention import (
     attention_statistics,
     finish_attention,
@@ -93,6 +93,7 @@ __all__ = [
     "BatchingKvCache",
     "DecodeRuns",
     "Embedding",
+    "ExpertMatrices",
     "Meeting",
     "MixtureOfExperts",
     "NativeMatrix",

@@ -69,7 +69,11 @@ class QuantizedCheckpoint:
 
     def weight(self, name: str, *shape: int) -> Any:
         array, quantizer = self.plain.weight(name, *shape), self.quantizer
-        return quantizer.quantize(name, array, self.config) if quantizer.applies_to(name, shape) else array
+        if not quantizer.applies_to(name, shape[-2:]):
+            return array
+        if len(shape) == 2:
+            return quantizer.quantize(name, array, self.config)
+        return quantizer.port.stack_experts([quantizer.quantize(name, each, self.config) for each in array])
 
 
 class BlankAnswers:
