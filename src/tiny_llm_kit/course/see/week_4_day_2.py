@@ -26,7 +26,7 @@ REPEATED = 2048  # tokens that are routed for a mean, at least
 SHAPES = {"Mixtral": (8, 2), "Qwen3-MoE": (128, 8)}  # X, k
 LAYER = (128, 8, 256, 192)  # X, k, E and F of the layer that is measured
 RANKS = (2, 4, 8)
-ROUNDS = 5
+ROUNDS = 9
 MEASURED = (r"(?<=MB  )[ \d.]+",)  # the times of a line
 
 
