@@ -140,6 +140,11 @@ def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> Any:
     return BiasedWeights(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]))
 
 
+def has_mixture(layer: Any) -> bool:
+    """Whether the MLP of a layer is a mixture of experts."""
+    return "mixture" in vars(layer)
+
+
 def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable:
     """The norm of queries or keys; the identity in families that have none."""
     return (lambda x: x) if weight is None else norm(dim, weight, eps)

@@ -1,5 +1,6 @@
 """A mixture of experts: an MLP of which each token uses k parts, that a router chooses. Given."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from .basics import silu
 from .combine_experts import combine_experts
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
-from .expert_weights import Experts
+from .expert_weights import Experts, packed_experts, reads_no_count
 from .grouped_product import grouped_product
 from .projection import project
 from .router import route
@@ -58,6 +59,16 @@ class MixtureOfExperts:
             return self._on_ranks(rows, self.ranks).reshape(x.shape)
         out = self._mix(rows)
         return (out if self.sums is None else sum_over_ranks(out, self.sums)).reshape(x.shape)
+
+    @property
+    def reads_no_count(self) -> bool:
+        """Whether nothing is read on the host, so that a call can be traced."""
+        return self.ranks is None and all(map(reads_no_count, (self.w_gate_up, self.w_down)))
+
+    def pack(self, pack_weight: Callable[[torch.Tensor], Any]) -> None:
+        """Changes the layout of plain experts, one by one; one layer's are in memory twice meanwhile."""
+        self.w_gate_up = packed_experts(self.w_gate_up, pack_weight)
+        self.w_down = packed_experts(self.w_down, pack_weight)
 
     def _mix(self, rows: torch.Tensor) -> torch.Tensor:
         """(T, E) to (T, E), by the experts of this process and, with expert parallelism, of the others."""

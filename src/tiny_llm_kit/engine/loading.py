@@ -122,6 +122,7 @@ def load_network(
     rounds_activations: Callable[[int], bool] | None = None,
     group: Any = None,
     stages: bool = False,
+    expert_parallel: bool = False,
 ) -> tuple[Any, Tokenizer]:
     """Load a week's model with its weights on the port's device, and its tokenizer.
 
@@ -133,6 +134,7 @@ def load_network(
         rounds_activations: see `WeightQuantizer`.
         group: the ranks that compute the model together, for the engine of Week 3; this process alone when None.
         stages: whether these share the layers, and not every matrix.
+        expert_parallel: whether these share the experts, and not every expert's matrices.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.
@@ -147,7 +149,7 @@ def load_network(
     bits = QUANTIZATIONS.get(quantize or "")
     quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None
     tokenizer = load_tokenizer(model)
-    part = None if group is None else part_of(port, group, stages)
+    part = None if group is None else part_of(port, group, stages, expert_parallel)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
     if head_quantization:
         bits = QUANTIZATIONS[head_quantization]
