@@ -51,6 +51,7 @@ class EnginePlan:
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")
+    enable_expert_parallel: bool = flag("these devices share the experts of a mixture (Day 4.2)")
     pipeline_parallel_size: int = count(1, "devices that hold some of the layers each (Day 3.7)")
     config: str | None = option(
         None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)

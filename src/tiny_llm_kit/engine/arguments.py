@@ -98,7 +98,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--enforce-eager`, `--activations` and `--tensor-parallel-size`, options of Week 3's engine alone."""
+    """Add the options of Week 3's engine alone."""
     parser.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
@@ -115,6 +115,11 @@ def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1",
+    )
+    parser.add_argument(
+        "--enable-expert-parallel",
+        action="store_true",
+        help="these devices share the experts of a mixture (week3, Day 4.2)",
     )
 
 

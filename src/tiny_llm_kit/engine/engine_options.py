@@ -47,6 +47,7 @@ class EngineOptions:
         seed: of the requests that have none.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.
+        enable_expert_parallel: whether these devices share the experts of a mixture, and not every expert's matrices.
         pipeline_parallel_size: devices that each hold some of the layers, one process each, and compute different steps
             at the same time. For the policy "hybrid".
 
@@ -72,6 +73,7 @@ class EngineOptions:
     activations: str | None = None
     seed: int = 0
     tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False
     pipeline_parallel_size: int = 1
 
     def __post_init__(self):

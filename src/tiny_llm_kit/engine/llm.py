@@ -16,6 +16,7 @@ from .llm_engine import LLMEngine
 from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
 from .parallel.job import Job
+from .parallel.rank_part import check_ranks
 from .parallel.start import ranks_of
 from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
@@ -264,7 +265,7 @@ def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
     """
     port, options = job.port(), job.options
     if options.num_ranks > 1:  # checked before any process is started
-        port.serving.check_tensor_parallel(job.config, options.tensor_parallel_size)
+        check_ranks(port.serving, job.config, options.tensor_parallel_size, options.enable_expert_parallel)
         port.serving.stage_layers(job.config.num_hidden_layers, options.pipeline_parallel_size, 0)
     ranks = ranks_of(port, job)
     try:

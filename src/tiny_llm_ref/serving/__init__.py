@@ -32,6 +32,7 @@ from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
 from .loop.request_stream import Piece, RequestStream
 from .model import BatchCache, KvCache, PackedModel, PipelinedModel, Sampled, ServingModel
+from .parallel.expert_exchange import ExchangePlan, exchange_plan
 from .parallel.pipelined_scheduler import PipelinedScheduler
 from .parallel.shards import (
     Shard,
@@ -82,6 +83,7 @@ __all__ = [
     "DecodeFirst",
     "EngineLoop",
     "Event",
+    "ExchangePlan",
     "FifoQueue",
     "FlatBlocks",
     "HybridScheduler",
@@ -129,6 +131,7 @@ __all__ = [
     "check_tensor_parallel",
     "choose_replica",
     "even_part",
+    "exchange_plan",
     "exponential_ladder",
     "flat_blocks",
     "kv_heads_of",

@@ -87,6 +87,7 @@ class Job:
             As `load_network`.
         """
         ranks = {"group": group, "stages": self.options.has_stages}
+        ranks |= {"expert_parallel": self.options.enable_expert_parallel}
         ranks |= {"rounds_activations": self.rounds_activations(port)}
         if self.random_weights:
             given = {**self.random_weights, **ranks}
