@@ -67,7 +67,7 @@ from .speculation.prompt_lookup import NgramIndex, PromptLookup
 from .speculation.proposals import Proposals
 from .speculation.proposer import Proposer
 from .speculation.rewind import rewind
-from .speculation.speculative_scheduler import SpeculativeScheduler
+from .speculation.speculative_scheduler import SpeculationCounts, SpeculativeScheduler
 from .speculation.verify import verify
 
 __all__ = [
@@ -127,6 +127,7 @@ __all__ = [
     "ServingModel",
     "Shard",
     "SlackScheduler",
+    "SpeculationCounts",
     "SpeculativeScheduler",
     "StaticBatching",
     "StepProfile",

@@ -2,13 +2,21 @@
 
 from collections import abc
 from collections.abc import Callable
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
-from ..policies.step_profile import StepProfile
 from .draft_length import AcceptanceRate, choose_k
 from .proposer import Proposer
+
+
+class StepCosts(Protocol):
+    """What a step takes. The `StepProfile` of Day 3.5 is one."""
+
+    def seconds(self, tokens: int, decodes: int = 0) -> float:
+        """Seconds of a step with so many tokens, drafts included, for requests of which `decodes` decode."""
+        ...
 
 
 class Proposals:
@@ -23,7 +31,7 @@ class Proposals:
         ValueError: `num_speculative_tokens` is below 1.
     """
 
-    def __init__(self, proposer: Proposer, num_speculative_tokens: int, profile: StepProfile | None = None):
+    def __init__(self, proposer: Proposer, num_speculative_tokens: int, profile: StepCosts | None = None):
         if num_speculative_tokens < 1:
             raise ValueError(f"num_speculative_tokens is {num_speculative_tokens}: give at least 1")
         self.proposer, self.num_speculative_tokens, self.profile = proposer, num_speculative_tokens, profile

@@ -10,9 +10,8 @@ from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
 from ..buckets.packed_batch import PackedBatch
 from ..model import PackedModel, Sampled
-from ..policies.step_profile import StepProfile
 from .drafted import Drafted, drafts_of, pack_drafts, sampled_requests
-from .proposals import Proposals
+from .proposals import Proposals, StepCosts
 from .proposer import Proposer
 from .rewind import rewind
 from .verify import verify
@@ -60,7 +59,7 @@ class SpeculativeScheduler(HybridScheduler):
         *,
         proposer: Proposer,
         num_speculative_tokens: int,
-        profile: StepProfile | None = None,
+        profile: StepCosts | None = None,
         **options: Any,
     ):
         super().__init__(model, allocator, **options)
