@@ -99,6 +99,7 @@ if TYPE_CHECKING:
 
         batch_generate = staticmethod(serving.batch_generate)
         check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
+        choose_k = staticmethod(serving.choose_k)
         flat_blocks = staticmethod(serving.flat_blocks)
         kv_heads_of = staticmethod(serving.kv_heads_of)
         make_buckets = staticmethod(serving.make_buckets)
