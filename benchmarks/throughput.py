@@ -205,17 +205,21 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, 
             f"--compare {divided[0]}: with several ranks, compare with single, or with a baseline"
         )
     found: dict[str, Any] = {}
+    draft: dict[str, Any] = {}
     if size > 1:
         found[OURS] = OurGenerator(LLM.of_job(job, EndlessTokenizer()), max(1, plan.threads // size))
     if size > 1 and not plan.compare:
         return found
     network, checkpoint = model_of(port, job)
     if size == 1:
-        found[OURS] = OurGenerator(LLM.of(port, network, EndlessTokenizer(), **options), plan.threads)
+        draft = {"draft_network": job.draft_network(port)}
+        found[OURS] = OurGenerator(
+            LLM.of(port, network, EndlessTokenizer(), **options, **draft), plan.threads
+        )
         network = found[OURS].llm.engine.network  # whose weights are packed already, if it was compiled
     for name in plan.compare:
         if name in VARIANTS:
-            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]})
+            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]}, **draft)
             found[f"{OURS} {name}"] = OurGenerator(llm, plan.threads)
         else:
             found |= module_of(name, port).generators(

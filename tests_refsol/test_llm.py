@@ -181,7 +181,7 @@ def test_arguments_of_vllm_that_change_nothing_are_named_once():
         ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is 'fp8': the KV cache has the type of the model; leave it out"),
         ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
-        ({"speculative_config": {"model": "x"}}, "speculative_config is .*: there is no draft model; leave it out$"),
+        ({"logits_processors": ["x"]}, "logits_processors is .*: logits are not changed by callers; leave it out"),
         ({"enable_lora": True}, "enable_lora is True: there are no adapters"),
     ],
 )  # fmt: skip
@@ -511,6 +511,7 @@ EFFECTS = {
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "pipeline_parallel_size": (2, None),  # likewise
+    "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.scheduler)),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 

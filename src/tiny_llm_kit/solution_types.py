@@ -82,6 +82,7 @@ if TYPE_CHECKING:
             PackedBatch,
             PackedInputs,
             PriorityScheduler,
+            PromptLookup,
             QueueFull,
             Request,
             Sampled,
@@ -90,6 +91,8 @@ if TYPE_CHECKING:
             Sequence,
             Shard,
             SlackScheduler,
+            SpeculationCounts,
+            SpeculativeScheduler,
             StructuredOutputsParams,
             Turns,
             WholePrompts,
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
         batch_generate = staticmethod(serving.batch_generate)
         check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
         even_part = staticmethod(serving.even_part)
+        choose_k = staticmethod(serving.choose_k)
         flat_blocks = staticmethod(serving.flat_blocks)
         kv_heads_of = staticmethod(serving.kv_heads_of)
         make_buckets = staticmethod(serving.make_buckets)

@@ -63,9 +63,18 @@ from .requests.stop_strings import StopStrings
 from .requests.structured_outputs import StructuredOutputsParams
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
 from .routing.replica_loads import ReplicaLoads
+from .speculation.draft_length import AcceptanceRate, choose_k
+from .speculation.drafted import Drafted, pack_drafts
+from .speculation.prompt_lookup import NgramIndex, PromptLookup
+from .speculation.proposals import Proposals
+from .speculation.proposer import Proposer
+from .speculation.rewind import rewind
+from .speculation.speculative_scheduler import SpeculationCounts, SpeculativeScheduler
+from .speculation.verify import verify
 
 __all__ = [
     "POLICIES",
+    "AcceptanceRate",
     "AdaptiveChunker",
     "AgedQueue",
     "AnswerText",
@@ -81,6 +90,7 @@ __all__ = [
     "ChunksOnly",
     "Completion",
     "DecodeFirst",
+    "Drafted",
     "EngineLoop",
     "Event",
     "ExchangePlan",
@@ -89,6 +99,7 @@ __all__ = [
     "HybridScheduler",
     "KvCache",
     "LoadChunker",
+    "NgramIndex",
     "NotServing",
     "Orca",
     "OutOfBlocks",
@@ -104,6 +115,9 @@ __all__ = [
     "PrefillFirst",
     "PrefixCache",
     "PriorityScheduler",
+    "PromptLookup",
+    "Proposals",
+    "Proposer",
     "QueueFull",
     "ReplicaLoads",
     "Request",
@@ -117,6 +131,8 @@ __all__ = [
     "ServingModel",
     "Shard",
     "SlackScheduler",
+    "SpeculationCounts",
+    "SpeculativeScheduler",
     "StaticBatching",
     "StepProfile",
     "StopStrings",
@@ -129,6 +145,7 @@ __all__ = [
     "bucketize",
     "cached_tokens",
     "check_tensor_parallel",
+    "choose_k",
     "choose_replica",
     "even_part",
     "exchange_plan",
@@ -141,17 +158,20 @@ __all__ = [
     "model_call",
     "next_chunk",
     "pack",
+    "pack_drafts",
     "pad_chunk_reads",
     "pad_decode_reads",
     "padding_aware_ladder",
     "percentile",
     "prefix_hashes",
     "profile_steps",
+    "rewind",
     "room_for_prompts",
     "select_optimal_chunk_size",
     "shard_of",
     "stage_layers",
     "sweep_chunk_sizes",
     "tokens_to_delay",
+    "verify",
     "vocabulary_of",
 ]

@@ -1,9 +1,11 @@
 """The options of Week 3's engine, and the limits that follow from them for one model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..model.config import ModelConfig
+from .speculation.speculative_config import SpeculativeConfig
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks", "tensor_parallel_size",
@@ -50,6 +52,8 @@ class EngineOptions:
         enable_expert_parallel: whether these devices share the experts of a mixture, and not every expert's matrices.
         pipeline_parallel_size: devices that each hold some of the layers, one process each, and compute different steps
             at the same time. For the policy "hybrid".
+        speculative_config: how drafts are made, see `SpeculativeConfig`; None makes none (Day 4.3). For the policies
+            "hybrid" and "separate".
 
     Raises:
         ValueError: a value is out of range.
@@ -75,6 +79,7 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
     pipeline_parallel_size: int = 1
+    speculative_config: Mapping[str, Any] | None = None
 
     def __post_init__(self):
         for name in COUNTS:
@@ -90,6 +95,8 @@ class EngineOptions:
             raise ValueError(
                 f'pipeline_parallel_size is for policy="hybrid", and the policy is {self.policy!r}'
             )
+        if self.speculation is not None:
+            self._check_speculation()
         if self.cpu_products not in (None, "measured", "usual"):
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.activations not in (None, "int8", "float"):
@@ -104,6 +111,25 @@ class EngineOptions:
             )
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
             raise ValueError(f"seed is {self.seed!r}: give a whole number from 0 to 2⁶³ - 1")
+
+    def _check_speculation(self) -> None:
+        if self.has_stages:
+            raise ValueError(
+                "speculative_config and pipeline_parallel_size: a stage cannot check drafts yet; leave one of them out"
+            )
+        if self.policy not in ("hybrid", "separate"):
+            raise ValueError(
+                f'speculative_config is for policy="hybrid" or "separate", and the policy is {self.policy!r}'
+            )
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """The checked `speculative_config`.
+
+        Raises:
+            ValueError: it is wrong.
+        """
+        return None if self.speculative_config is None else SpeculativeConfig.of(self.speculative_config)
 
     @property
     def num_ranks(self) -> int:

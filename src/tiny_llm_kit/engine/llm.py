@@ -88,10 +88,14 @@ class LLM:
         return made
 
     @classmethod
-    def of(cls, port: Port, network: Any, tokenizer: Any, **options: Any) -> "LLM":
-        """An `LLM` of a model that is loaded already."""
+    def of(
+        cls, port: Port, network: Any, tokenizer: Any, *, draft_network: Any = None, **options: Any
+    ) -> "LLM":
+        """An `LLM` of a model that is loaded already, as is the draft model of `speculative_config`, if any."""
         made = cls.__new__(cls)
-        made.engine = LLMEngine(port, network, tokenizer, EngineOptions(**options))
+        made.engine = LLMEngine(
+            port, network, tokenizer, EngineOptions(**options), draft_network=draft_network
+        )
         return made
 
     @classmethod
@@ -270,7 +274,8 @@ def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
     ranks = ranks_of(port, job)
     try:
         network, own = job.network(port, ranks.group)
-        return LLMEngine(port, network, tokenizer or own, options, ranks=ranks)
+        draft = job.draft_network(port)
+        return LLMEngine(port, network, tokenizer or own, options, ranks=ranks, draft_network=draft)
     except BaseException:
         ranks.close()
         raise

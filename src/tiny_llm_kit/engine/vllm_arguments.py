@@ -49,7 +49,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "hf_token": ((), NO_HUB),
     "chat_template": ((), "the template is the model's own"),
     "logits_processors": (([],), "logits are not changed by callers"),
-    "speculative_config": ((), "there is no draft model"),
     "compilation_config": ((), "enforce_eager=False compiles"),
     "kv_transfer_config": ((), "an engine keeps its own keys and values"),
 }
