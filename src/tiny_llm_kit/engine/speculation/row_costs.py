@@ -54,7 +54,7 @@ def measured_row_costs(
     for count in request_counts(max_num_seqs):
         most = max(1, min(most_drafts + 1, room // count))
         shapes += [(count, rows) for rows in sorted({1, -(-(most + 1) // 2), most})]
-    batches = [verifying_batch(names, runner, *shape, context) for shape in shapes]
+    batches = [verifying_batch(names, runner, count, rows, context) for count, rows in shapes]
     seconds = dict(zip(shapes, _seconds(runner, batches), strict=True))
     return RowCosts(
         {
