@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         batch_generate = staticmethod(serving.batch_generate)
         check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
         even_part = staticmethod(serving.even_part)
+        exchange_plan = staticmethod(serving.exchange_plan)
         flat_blocks = staticmethod(serving.flat_blocks)
         kv_heads_of = staticmethod(serving.kv_heads_of)
         make_buckets = staticmethod(serving.make_buckets)
