@@ -5,17 +5,24 @@ That its logits are those of transformers is in `test_families.py`; the parts of
 
 import json
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from support.close import assert_close
 from tiny_llm_kit.course.fakes.lockstep import LockstepGroup, LockstepRunner
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
 from tiny_llm_kit.engine.parallel.rank_part import RankPart
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams
+from tiny_llm_ref.torch_backend import hpu
 
 SHIPPED = MODELS / "tiny-qwen3"
 EXPERTS = 4
@@ -100,3 +107,100 @@ def test_each_rank_reads_only_its_part(b, s, folder, expert_parallel):
     ]
     shared = 4 * (2 * 192 + 2 * 64) * 2 + 192 * 2 + 3 * EXPERTS * 192 * 2  # norms and routers
     assert read == [(total + shared) // 2] * 2
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_experts_are_the_dequantised_ones(b, folder, bits):
+    """Two experts of a matrix are quantised as one, so that no group has numbers of both."""
+    quantized = load_checkpoint(folder, b.name, "cpu", "float32", WeightQuantizer(b, bits))
+    stack = quantized.weights["model.layers.0.mlp.experts.gate_up_proj"]
+    assert stack.shape == (EXPERTS, 1024, 192) and not hasattr(
+        quantized.weights["model.layers.0.mlp.gate.weight"], "bits"
+    )
+    plain = load_checkpoint(folder, b.name, "cpu", "float32")
+    one = plain.weights["model.layers.0.mlp.experts.gate_up_proj"][2]
+    x = b.array(np.random.default_rng(0).normal(size=(3, 192)), "float32")
+    again = b.quantize_matrix(one, WeightQuantizer(b, bits).group_size, bits)
+    wanted = b.numpy(b.quantized_linear(x, b.prepare_weights(again)))
+    assert_close(b.numpy(b.project(x, stack[2])), wanted, atol=1e-6, idea="an expert's own levels")
+    llm = LLM.of(b, *load_network(b, folder, "week3", f"{bits}bit"), **TIGHT)
+    assert "prompt" in texts(llm)[0]
+
+
+def test_packed_experts_give_the_answers_of_plain_ones(b, folder):
+    """In every layout that the products of this machine have."""
+    port = Port("ref", b.name, "cpu", "bfloat16")
+    expected = texts(LLM.of(port, *load_network(port, folder, "week3"), cpu_products="usual", **TIGHT))
+    for layout in {way.layout for way in port.product_ways().values()}:
+        network, tokenizer = load_network(port, folder, "week3")
+        port.use_products(layout, ("matrix",) * 4)
+        port.pack_layers(network)
+        found = texts(LLM.of(port, network, tokenizer, cpu_products="usual", **TIGHT))
+        assert found == expected, layout
+
+
+def test_the_operator_of_a_gaudi_computes_the_same(rng):
+    """Its twin, with all experts and as two ranks with half of them each."""
+    b = Port("ref", "torch", "cpu", "float32")
+    x, router, w_in, w_out = (
+        torch.tensor(rng.normal(size=shape), dtype=torch.float32)
+        for shape in ((5, 6), (4, 6), (4, 10, 6), (4, 6, 5))
+    )
+    expected = b.MixtureOfExperts(2, False, router, w_in, w_out)(x)
+    routes = b.route(x @ router.T, 2, False)
+    parts = [hpu.mixture_of_experts(x, *routes, w_in[i : i + 2], w_out[i : i + 2], i) for i in (0, 2)]
+    assert_close(
+        hpu.mixture_of_experts(x, *routes, w_in, w_out).numpy(),
+        expected.numpy(),
+        atol=1e-5,
+        idea="all experts",
+    )
+    assert_close((parts[0] + parts[1]).numpy(), expected.numpy(), atol=1e-5, idea="experts of two ranks")
+
+
+def test_an_expert_that_is_missing_is_named(b, folder, tmp_path):
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.experts.2.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    shutil.copy(folder / "config.json", tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"expert 2 lacks a matrix of .*layers\.1\.mlp\.experts\.gate_up_proj"
+    ):
+        load_checkpoint(tmp_path, b.name, "cpu")
+
+
+def test_ranks_that_cannot_share_the_experts_are_refused(s, folder):
+    from tiny_llm_kit.engine.parallel.rank_part import check_ranks
+    from tiny_llm_kit.model.config import read_config
+
+    config = read_config(folder)
+    with pytest.raises(ValueError, match="has no experts"):
+        check_ranks(s, read_config(SHIPPED), 2, True)
+    few = SimpleNamespace(**vars(config) | {"mixture": SimpleNamespace(num_experts=3, intermediate_size=9)})
+    with pytest.raises(ValueError, match="must divide 3 experts"):
+        check_ranks(s, few, 2, True)
+    with pytest.raises(ValueError, match="must divide the 9 numbers in an expert's MLP"):
+        check_ranks(s, few, 2, False)
+
+
+def test_mlx_multiplies_quantised_experts_in_one_call(mlx_port, rng):
+    """What a GPU takes, tried on a CPU."""
+    b = mlx_port
+    from tiny_llm_ref.mlx_backend import expert_weights
+
+    matrices = [
+        b.quantize_matrix(b.array(rng.normal(size=(10, 64)), "float32"), 32, bits=4) for _ in range(3)
+    ]
+    x, counts = b.array(rng.normal(size=(7, 64)), "float32"), b.array([2, 0, 5])
+    one_call = b.grouped_product(x, expert_weights._stack_quantized(matrices), counts)
+    assert_close(
+        b.numpy(one_call),
+        b.numpy(b.grouped_product_by_expert(x, matrices, counts)),
+        atol=1e-4,
+        idea="one call",
+    )
+
+
+@pytest.fixture
+def mlx_port():
+    return Port("ref", "mlx", "cpu", "float32")

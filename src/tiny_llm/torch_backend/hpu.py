@@ -28,6 +28,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 
 def keep_recipes() -> None:
@@ -504,6 +505,61 @@ class Uint4Matrix:
         return x @ convert_from_uint4(self.words, self.scales, self.zeros, torch.bfloat16).to(x.dtype)
 
 
+def mixture_of_experts(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: torch.Tensor,
+    w_gate_up: Any,
+    w_down: Any,
+    first: int = 0,
+) -> torch.Tensor:
+    """Each token's weighted sum of what its experts compute. Shapes do not depend on how many rows an expert has.
+
+    Args:
+        x: (T, E).
+        experts, weights: (T, k), from `route`.
+        w_gate_up: n matrices (2F, E); an array (n, 2F, E) on an HPU goes to Intel's operator.
+        w_down: n matrices (E, F), likewise.
+        first: the number of the first of these n experts; others of a token add nothing.
+
+    Returns:
+        (T, E) in x's type.
+    """
+    if x.device.type != "hpu" or not isinstance(w_gate_up, torch.Tensor):
+        return mixture_of_experts_twin(x, experts, weights, w_gate_up, w_down, first)
+    # As in vLLM's plug-in: one matrix per expert, and the numbers of the first and the last of them.
+    return torch.ops.hpu.mixture_of_experts(
+        hidden_states=x,
+        expert_routing_table=experts.long(),
+        router_weights=weights.to(x.dtype),
+        w12=list(w_gate_up.unbind()),
+        w3=list(w_down.unbind()),
+        permuted_weights=True,
+        activation="silu",
+        experts_min=first,
+        experts_max=first + len(w_gate_up) - 1,
+    )
+
+
+def mixture_of_experts_twin(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: torch.Tensor,
+    w_gate_up: Any,
+    w_down: Any,
+    first: int = 0,
+) -> torch.Tensor:
+    # Every expert computes all rows. A token that did not choose it counts 0.
+    from .projection import project
+
+    out = torch.zeros(x.shape, device=x.device)
+    for expert, (w_in, w_out) in enumerate(zip(w_gate_up, w_down, strict=True), start=first):
+        gate, up = project(x, w_in).chunk(2, dim=-1)
+        share = torch.where(experts == expert, weights, 0).sum(dim=-1, keepdim=True)
+        out = out + share * project(F.silu(gate) * up, w_out).float()
+    return out.to(x.dtype)
+
+
 def self_check(device: str = "hpu") -> list[tuple[str, float | str]]:
     """Compares each fused function on `device` with its twin on the CPU.
 
@@ -554,8 +610,15 @@ def _self_check_cases() -> list[tuple[str, Callable, list[torch.Tensor]]]:
         ("causal attention", partial(attend, is_causal=True), [query, key[:, :, :5], value[:, :, :5]]),
         ("causal attention with a past", attend, [query, key, value, past]),
         ("decode statistics", statistics, [query[:, :, :1], key, value, past[:1].float()]),
+        ("mixture", mixture_of_experts, _mixture_inputs(normal)),
         ("uint4", partial(convert_from_uint4, dtype=torch.bfloat16), [words, *table]),
     ]
+
+
+def _mixture_inputs(normal: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+    """Five tokens with two of three experts each."""
+    experts = torch.tensor([[0, 2], [2, 1], [1, 0], [2, 0], [0, 1]])
+    return [normal(5, 64), experts, normal(5, 2).abs(), normal(3, 256, 64) / 8, normal(3, 64, 128) / 8]
 
 
 detect()  # now, so that `torch.hpu` exists after this import

@@ -8,6 +8,7 @@ import torch
 from ..groups import ExpertParallelWeights, Group, RowParallelWeights
 from ..layer_weights import MixtureShape
 from ..serving.parallel.shards import vocabulary_of
+from . import hpu
 from .basics import silu
 from .combine_experts import combine_experts
 from .expert_order import sort_by_expert
@@ -55,6 +56,8 @@ class MixtureOfExperts:
             (..., E); with several ranks x and the result are the same on all of them.
         """
         rows = x.reshape(-1, x.shape[-1])
+        if rows.device.type == "hpu":
+            return self._on_hpu(rows).reshape(x.shape)
         if self.ranks is not None:
             return self._on_ranks(rows, self.ranks).reshape(x.shape)
         out = self._mix(rows)
@@ -69,6 +72,14 @@ class MixtureOfExperts:
         """Changes the layout of plain experts, one by one; one layer's are in memory twice meanwhile."""
         self.w_gate_up = packed_experts(self.w_gate_up, pack_weight)
         self.w_down = packed_experts(self.w_down, pack_weight)
+
+    def _on_hpu(self, rows: torch.Tensor) -> torch.Tensor:
+        """(T, E) to (T, E) without a count read on the host: every rank has all rows, and adds its experts' part."""
+        experts, weights = route(project(rows, self.w_router), self.k, self.renormalise)
+        first = 0 if self.ranks is None else self.ranks.rank * len(self.w_gate_up)
+        out = hpu.mixture_of_experts(rows, experts, weights, self.w_gate_up, self.w_down, first)
+        group = self.sums or self.ranks
+        return out if group is None else sum_over_ranks(out, group)
 
     def _mix(self, rows: torch.Tensor) -> torch.Tensor:
         """(T, E) to (T, E), by the experts of this process and, with expert parallelism, of the others."""

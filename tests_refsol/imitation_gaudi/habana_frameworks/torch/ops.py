@@ -26,6 +26,41 @@ def convert_from_uint4(qweight, scales, zero_points, out_dtype):
     return torch.stack(rows).to(out_dtype).to("hpu")
 
 
+def mixture_of_experts(
+    *,
+    hidden_states,
+    expert_routing_table,
+    router_weights,
+    w12,
+    w3,
+    permuted_weights,
+    activation,
+    experts_min,
+    experts_max,
+):
+    """The sum over the experts from `experts_min` to `experts_max` (included): (T, E).
+
+    hidden_states (T, E), expert_routing_table (T, k) int64, router_weights (T, k) in their type, w12 a list of (2F, E),
+    gate above up, w3 a list of (E, F); with `permuted_weights` matrices are (outputs, inputs).
+    """
+    record.note("mixture_of_experts", hidden_states, expert_routing_table, len(w12), experts_min, experts_max)
+    assert expert_routing_table.dtype == torch.int64 and router_weights.dtype == hidden_states.dtype
+    assert permuted_weights and activation == "silu" and len(w12) == len(w3) == experts_max - experts_min + 1
+    x, table, weights = (
+        hidden_states.cpu().double(),
+        expert_routing_table.cpu(),
+        router_weights.cpu().double(),
+    )
+    out = torch.zeros_like(x)
+    for token, (chosen, counts) in enumerate(zip(table.tolist(), weights, strict=True)):
+        for expert, weight in zip(chosen, counts, strict=True):
+            if experts_min <= expert <= experts_max:
+                first, last = (w[expert - experts_min].cpu().double() for w in (w12, w3))
+                gate, up = (first @ x[token]).chunk(2)
+                out[token] += weight * (last @ (torch.nn.functional.silu(gate) * up))
+    return out.to(hidden_states.dtype).to("hpu")
+
+
 def _nibbles(words):
     """Eight numbers of each word, the lowest bits first; by division, which knows no sign bit."""
     unsigned = words.long() % 2**32
@@ -35,4 +70,4 @@ def _nibbles(words):
 # `sdpa_recomp_fwd` is missing on purpose. The real one returns its maximum in the queries' type, whatever the softmax
 # mode, so what is merged by it is off by 0.2 at scores of 80; and upstream calls it only on contiguous slices of keys
 # of 1,024 and more.
-torch.ops.hpu = SimpleNamespace(convert_from_uint4=convert_from_uint4)
+torch.ops.hpu = SimpleNamespace(convert_from_uint4=convert_from_uint4, mixture_of_experts=mixture_of_experts)
