@@ -72,6 +72,7 @@ class Counts:
         self._engine = engine
         self.calls = self.preemptions = self.peak_blocks = 0
         self._before = replace(engine.runner.waste)
+        self._drafts = engine.speculation and replace(engine.speculation.counts)
         engine.scheduler.model = cast(PackedModel, self)  # `__getattr__` has the rest of it
 
     def __call__(self, event: Event) -> None:
@@ -110,7 +111,15 @@ class Counts:
             "computed_tokens": waste.padded_tokens,
             "scheduled_pages": waste.pages,
             "computed_pages": waste.padded_pages,
+            **self._draft_figures(),
         }
+
+    def _draft_figures(self) -> dict[str, int]:
+        """Drafts since the start; none of it for an engine without them."""
+        if self._engine.speculation is None or self._drafts is None:
+            return {}
+        now, before = vars(self._engine.speculation.counts), vars(self._drafts)
+        return {name: now[name] - before[name] for name in now}
 
 
 def figures_of_run(engine: LLMEngine, workload: Workload) -> dict[str, Any]:

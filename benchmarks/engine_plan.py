@@ -1,9 +1,10 @@
 """Options of our engine and its load, as bench-throughput and bench-serve have them; names as in vLLM."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tiny_llm_kit.engine.arguments import whole_number
+from tiny_llm_kit.engine.arguments import json_object, whole_number
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.port import resolve_serving
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, check_layers
@@ -15,6 +16,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unchunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
     "separate": {"policy": "separate"},
     "uncached": {"enable_prefix_caching": False},
+    "undrafted": {"speculative_config": None},
     "single": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1},
 }
 
@@ -35,6 +37,7 @@ class EnginePlan:
     max_num_seqs: int = count(16, "requests that run at a time")
     enable_chunked_prefill: bool = switch(True, "else whole prompts first")
     policy: str = option("hybrid", "one forward per step, or two; or of Day 3.5", choices=policies())
+    scale_chunks_by_load: bool = switch(False, "smaller chunks, the more requests decode beside them")
     enforce_eager: bool | None = switch(None, "run the model as it is written, or compile it first")
     bucketing_strategy: str | None = option(
         None, "pad steps to few shapes", choices=["exponential", "linear", "padding-aware"]
@@ -50,7 +53,11 @@ class EnginePlan:
     block_size: int = count(128, "tokens of a KV block")
     num_blocks: int | None = count(None, "KV blocks; default: what fits")
     tensor_parallel_size: int = count(1, "devices that hold a part of every matrix each (Day 3.7)")
+    enable_expert_parallel: bool = flag("these devices share the experts of a mixture (Day 4.2)")
     pipeline_parallel_size: int = count(1, "devices that hold some of the layers each (Day 3.7)")
+    speculative_config: Mapping[str, Any] | None = option(
+        None, "how drafts are made (Day 4.3), as an object in JSON", type=json_object, metavar="JSON"
+    )
     config: str | None = option(
         None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
     )

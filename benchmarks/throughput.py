@@ -1,7 +1,8 @@
 """`pdm run bench-throughput`: requests and tokens per second of a workload, compared with baselines.
 
 Our engine answers all requests as `LLM.generate` does. `--preset chunked-prefill` measures the workloads of Day 2.7
-instead, with chunks of several sizes; `--preset chunked-prefill --help` has its options.
+instead, with chunks of several sizes; `--preset chunked-prefill --help` has its options. `--preset guide` is a run of
+vLLM's guide for Gaudi at a 64th of its size.
 """
 
 import argparse
@@ -39,7 +40,18 @@ from .report import OURS
 COMPARED = [*VARIANTS, *BASELINES]
 CONTINUOUS = "transformers, continuous"
 NO_PSUTIL = "transformers continuous batching: on a CPU it needs psutil; install it beside torch"
-PRESETS = ("chunked-prefill",)
+PRESETS = ("chunked-prefill", "guide")
+# The run of the guide to chunked prefill on Gaudi with an eighth of its requests, each of an eighth of the length: a
+# 64th of its tokens. So are its limits, and every ratio of one number to another is the guide's.
+GUIDE = {
+    "num_prompts": 128,
+    "input_len": 1024,
+    "output_len": 128,
+    "max_num_batched_tokens": 512,
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+    "compare": ("unchunked",),
+}
 
 
 @dataclass(frozen=True)
@@ -193,17 +205,21 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, 
             f"--compare {divided[0]}: with several ranks, compare with single, or with a baseline"
         )
     found: dict[str, Any] = {}
+    draft: dict[str, Any] = {}
     if size > 1:
         found[OURS] = OurGenerator(LLM.of_job(job, EndlessTokenizer()), max(1, plan.threads // size))
     if size > 1 and not plan.compare:
         return found
     network, checkpoint = model_of(port, job)
     if size == 1:
-        found[OURS] = OurGenerator(LLM.of(port, network, EndlessTokenizer(), **options), plan.threads)
+        draft = {"draft_network": job.draft_network(port)}
+        found[OURS] = OurGenerator(
+            LLM.of(port, network, EndlessTokenizer(), **options, **draft), plan.threads
+        )
         network = found[OURS].llm.engine.network  # whose weights are packed already, if it was compiled
     for name in plan.compare:
         if name in VARIANTS:
-            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]})
+            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]}, **draft)
             found[f"{OURS} {name}"] = OurGenerator(llm, plan.threads)
         else:
             found |= module_of(name, port).generators(
@@ -215,18 +231,20 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, 
 def parser(argv: list[str] | None) -> argparse.ArgumentParser:
     """The options of the command, or of the preset that is asked for."""
     chooser = argparse.ArgumentParser(prog="pdm run bench-throughput", add_help=False, allow_abbrev=False)
-    chooser.add_argument(
-        "--preset", choices=PRESETS, help="measure these workloads instead, with other options"
-    )
-    if chooser.parse_known_args(argv)[0].preset:
+    chooser.add_argument("--preset", choices=PRESETS, help="measure these workloads instead")
+    preset = chooser.parse_known_args(argv)[0].preset
+    if preset == "chunked-prefill":
         return bench_parser("throughput", chunked_prefill.__doc__, chunked_prefill.SweepPlan, chooser)
-    return bench_parser("throughput", __doc__, ThroughputPlan, chooser)
+    found = bench_parser("throughput", __doc__, ThroughputPlan, chooser)
+    if preset == "guide":
+        found.set_defaults(**GUIDE)
+    return found
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
     options = parser(argv).parse_args(argv)
-    if options.preset:
+    if options.preset == "chunked-prefill":
         chunked_prefill.run(options, argv)
         return
     if options.trust_remote_code:

@@ -88,6 +88,15 @@ def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
     return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
 
 
+def drafts(result: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each engine with drafts: what became of those of its last run."""
+    for name, runs in ours(result):
+        run = runs[-1]
+        if run.get("draft_tokens"):
+            made, share = run["draft_tokens"], run["accepted_tokens"] / run["draft_tokens"]
+            yield f"{name}: {made:,} drafts in {run['drafts']:,} decodes, {100 * share:.0f} % of them accepted"
+
+
 def quantized(plan: Mapping[str, Any]) -> str:
     """The quantised parts of the model, and their bits."""
     bits = f", layers in {plan['quantization']}" if plan["quantization"] else ""
@@ -105,7 +114,11 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     console.print(
         f"{chunking}, {plan['policy']}; at most {plan['max_num_seqs']} requests and {result['budget']:,} tokens a step"
     )
-    for line in (*result.get("notes", ()), *(f"Left out: {each}" for each in result["left_out"])):
+    for line in (
+        *result.get("notes", ()),
+        *drafts(result),
+        *(f"Left out: {each}" for each in result["left_out"]),
+    ):
         console.print(line)
     for table in (speeds(result), latencies(result), counts(result)):
         console.print()

@@ -74,6 +74,7 @@ YARN_ALL = YARN | {
 }
 SLIDING = "sliding_attention"
 SLIDES = {"use_sliding_window": True}
+EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
 # E is 36 in all: H · D is seldom E. Windows of 1 to 16 tokens are shorter than the prompt.
 CASES = {
     "qwen3-gqa-tied": Case("Qwen3", (6, 2, 10), tied=True),
@@ -98,6 +99,20 @@ CASES = {
     "mistral-window": Case("Mistral", (6, 2, 6), silent=True, fields={"sliding_window": 7}),
     "mistral-mqa-tied": Case("Mistral", (4, 1, 14), LINEAR, tied=True, fields={"sliding_window": 16}),
     "mistral-no-window": Case("Mistral", (6, 6, 8), YARN, fields={"sliding_window": None}),
+    "mixtral-gqa": Case("Mixtral", (6, 2, 10), fields={"num_local_experts": 5}),
+    "mixtral-window-tied": Case(
+        "Mixtral", (6, 6, 6), LINEAR, tied=True, silent=True,
+        fields={"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 7},
+    ),
+    "mixtral-yarn": Case("Mixtral", (4, 1, 14), YARN, fields={"num_local_experts": 3, "num_experts_per_tok": 1}),
+    "qwen3-moe-gqa-tied": Case(
+        "Qwen3Moe", (6, 2, 10), tied=True, fields=EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [1]}
+    ),
+    "qwen3-moe-mha-window": Case(
+        "Qwen3Moe", (3, 3, 8), LLAMA3,
+        fields=EXPERTS | SLIDES | {"sliding_window": 5, "attention_bias": True},
+    ),
+    "qwen3-moe-step": Case("Qwen3Moe", (4, 1, 6), DYNAMIC, fields=EXPERTS | {"decoder_sparse_step": 2}),
     "mistral-itself": Case("Mistral", (4, 2, 10), DYNAMIC, fields={"sliding_window": 1}),
 }  # fmt: skip
 

@@ -11,8 +11,19 @@ from datetime import date
 import numpy as np
 import torch
 import transformers
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
-from tiny_llm_kit.course.grading.goldens import CASES, FOLDER, SmallModel, random_inputs, random_weights
+from tiny_llm_kit.course.grading.goldens import (
+    CASES,
+    FOLDER,
+    MIXTURES,
+    SmallMixture,
+    SmallModel,
+    random_inputs,
+    random_mixture,
+    random_weights,
+)
 from tiny_llm_kit.model.config import ModelConfig
 
 COMMAND = "pdm run python tests_refsol/make_goldens.py"
@@ -39,7 +50,7 @@ def _their_config(config: ModelConfig) -> transformers.Qwen3Config:
 
 def _fields(config: ModelConfig) -> dict:
     """The fields of plain Qwen3, without those that other families have."""
-    others = ("attention_bias", "mlp_bias", "sliding_window", "layer_types", "rope_scaling")
+    others = ("attention_bias", "mlp_bias", "sliding_window", "layer_types", "rope_scaling", "mixture")
     return {name: value for name, value in asdict(config).items() if name not in others}
 
 
@@ -58,6 +69,44 @@ def compute(case: SmallModel) -> dict[str, np.ndarray]:
     return {"inputs": inputs} | {name: array.numpy() for name, array in results.items()}
 
 
+@torch.no_grad()
+def compute_mixture(case: SmallMixture) -> dict[str, np.ndarray]:
+    """The arrays that `golden_mixture` describes."""
+    arrays = {name: torch.from_numpy(array) for name, array in random_mixture(case).items()}
+    block = _their_mixture(case).eval()
+    block.load_state_dict(
+        {
+            "gate.weight": arrays["router"],
+            "experts.gate_up_proj": arrays["gate_up"],
+            "experts.down_proj": arrays["down"],
+        }
+    )
+    _, weights, experts = block.gate(arrays["x"])
+    results = {"experts": experts, "weights": weights, "y": block(arrays["x"][None])[0]}
+    return {name: array.numpy() for name, array in results.items()}
+
+
+def _their_mixture(case: SmallMixture) -> torch.nn.Module:
+    """transformers' layer of a family; the families name the same sizes differently."""
+    shared = {
+        "hidden_size": case.hidden_size,
+        "num_experts_per_tok": case.k,
+        "experts_implementation": "eager",
+    }
+    if case.family == "Mixtral":
+        config = transformers.MixtralConfig(
+            **shared, num_local_experts=case.num_experts, intermediate_size=case.intermediate_size
+        )
+        return MixtralSparseMoeBlock(config)
+    config = transformers.Qwen3MoeConfig(
+        **shared,
+        num_experts=case.num_experts,
+        moe_intermediate_size=case.intermediate_size,
+        norm_topk_prob=case.renormalise,
+    )
+    return Qwen3MoeSparseMoeBlock(config)
+
+
 def provenance() -> dict:
     """Who computed the goldens, when, and from what."""
     return {
@@ -72,6 +121,7 @@ def provenance() -> dict:
             "numpy": np.__version__,
         },
         "cases": {name: asdict(case) | {"config": _fields(case.config)} for name, case in CASES.items()},
+        "mixtures": {name: asdict(case) for name, case in MIXTURES.items()},
     }
 
 
@@ -79,6 +129,8 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, case in CASES.items():
         np.savez_compressed(FOLDER / f"{name}.npz", **compute(case))
+    for name, mixture in MIXTURES.items():
+        np.savez_compressed(FOLDER / f"{name}.npz", **compute_mixture(mixture))
     (FOLDER / "provenance.json").write_text(json.dumps(provenance(), indent=2) + "\n", encoding="utf-8")
 
 

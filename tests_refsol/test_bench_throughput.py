@@ -51,6 +51,14 @@ def bench(capsys, tmp_path):
     return run
 
 
+def test_the_preset_of_the_guide_keeps_its_ratios():
+    """The guide: 1,024 requests of 8,192 and 1,024 tokens, 128 at a time, 4,096 tokens a step."""
+    options = vars(command.parser(["--preset", "guide"]).parse_args(["--preset", "guide", "--rounds", "1"]))
+    names = ("num_prompts", "input_len", "output_len", "max_num_batched_tokens", "max_num_seqs")
+    assert [8 * options[name] for name in names] == [1024, 8192, 1024, 4096, 128]
+    assert options["enforce_eager"] and options["compare"] == ("unchunked",) and options["rounds"] == 1
+
+
 @pytest.mark.parametrize("backend", installed_backends())
 def test_the_original_command_runs_on_every_port(bench, backend):
     out, result = bench(ORIGINAL, "--backend", backend)

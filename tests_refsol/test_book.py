@@ -1,6 +1,7 @@
 """The book's own tools: formulas, signatures, the link check, the capture of screens; and its table of contents."""
 
 import html
+import importlib
 import re
 import subprocess
 import sys
@@ -620,3 +621,21 @@ def test_the_tables_of_sources_name_files_that_are_there():
     folders = (ROOT, SOURCES, SOURCES / "tiny_llm_ref")
     assert len(named) > 5
     assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
+
+
+# ---- scripts
+
+
+IMPORT = re.compile(r"^ *from (tiny_llm\S*) import (\w+(?:, \w+)*)$", re.MULTILINE)
+
+
+def test_every_name_that_a_script_of_the_book_imports_exists():
+    """No command runs the scripts on the pages, so a function that moves would break them unnoticed."""
+    imports = [
+        (page.name, module, name)
+        for page in sorted((BOOK / "src").glob("*.md"))
+        for module, names in IMPORT.findall(page.read_text(encoding="utf-8"))
+        for name in names.split(", ")
+    ]
+    assert imports
+    assert [entry for entry in imports if not hasattr(importlib.import_module(entry[1]), entry[2])] == []

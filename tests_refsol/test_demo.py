@@ -18,6 +18,7 @@ from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.demo import knobs, prompts, report, session
+from tiny_llm_kit.trace.demo.device_watch import DeviceUse, DeviceWatch, resident_bytes, used_bytes_of
 from tiny_llm_kit.trace.demo.runs import POLICIES, Demo, Knobs
 from tiny_llm_kit.trace.demo.stream import serve_async
 from tiny_llm_kit.trace.demo.view import DemoLines, Pieces, RequestBoard
@@ -140,6 +141,7 @@ def outcome_of(name: str, gap, ttft, total, texts=("a",), long_ttft=None):
         per_second=lambda count: total and count / total,
         ttft=lambda index: ttft,
         latency=lambda index: total,
+        use=DeviceUse(1.5, 250.0),
     )
 
 
@@ -173,10 +175,43 @@ def test_the_table_and_the_answers():
         r"short mean +10.00 +11.00 *\nlong mean +- +- *\nrequests/s +0.10 +0.09 *\ntokens/s +0.60 +0.55",
         out,
     )
-    assert "fused" not in out
+    assert re.search(r"cores busy +1.50 +1.50 *\nmemory MB +250.00 +250.00", out)
+    assert "fused" not in out and "public demo" not in out
     report.show(console, [outcome_of("whole", 2.0, 4.0, 10.0)], has_fused_attention=False)
     assert "without a fused kernel" in console.file.getvalue()
     assert max(map(len, out.splitlines())) <= 88
+
+
+def test_the_verdict_compares_with_one_request_at_a_time():
+    """A second a token: in two slots two answers share their decode steps, and chunks of one prompt stop the other."""
+    runs = [served(policy, 40, 24, 40, 24, batch_size=2, max_tokens=40) for policy in (UNCHUNKED, CHUNKED)]
+    alone = demo_of(SimulatedModel(), 40, 24, 40, 24, batch_size=2, max_tokens=40).one_by_one()
+    alone = alone.serve(UNCHUNKED, lambda event: None, lambda: None)
+    assert alone.trace.end == 2 * (40 + 24) + 4 * 39
+    line, promise, _ = report.verdict(runs, alone)
+    times = [alone.trace.end / run.trace.end for run in runs]
+    assert line == "throughput (one request at a time: 1): " + ", ".join(
+        f"{name} {each:.1f}" for name, each in zip(("unchunked", "chunked"), times, strict=True)
+    )
+    assert times[0] > 1.2 and "3 to 5" in promise
+
+
+def test_a_watch_has_the_cores_and_the_most_memory():
+    seconds, used = {"processor": 1.0, "wall": 10.0}, iter([5e6, 9e6, 7e6])
+    watch = DeviceWatch(lambda: next(used), lambda: seconds["processor"], lambda: seconds["wall"])
+    with watch:
+        for _ in range(3):
+            watch(None)
+        seconds.update(processor=4.0, wall=12.0)
+    assert watch.use == DeviceUse(1.5, 9.0)
+    with DeviceWatch(lambda: None) as blind:
+        blind(None)
+    assert blind.use.memory is None
+
+
+def test_the_memory_in_use_is_that_of_the_device():
+    device = SimpleNamespace(device_memory=lambda device: None if device == "cpu" else (30, 100))
+    assert used_bytes_of(device, "hpu")() == 70 and used_bytes_of(device, "cpu") is resident_bytes
 
 
 # ---- streams
@@ -374,6 +409,8 @@ def test_the_command_runs_three_policies(kind, backend, monkeypatch, capsys):
     assert out.count("first token\n") == 15 and "\x1b" not in out
     assert re.search(r"\ntokens/s +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d *\n", out)
     assert "out of memory" not in out, "the tables are for --help"
+    assert re.search(r"cores busy +\d+\.\d\d +\d", out)
+    assert ("throughput (one request at a time: 1): unchunked" in out) == (kind == "sync")
     assert ("small_1   > You are welcome!" in out) == (kind == "async")
 
 

@@ -1,4 +1,4 @@
-"""Qwen3, Qwen2, Llama and Mistral by configuration: logits of transformers' models, and of no wrong version of them."""
+"""All families by configuration: logits of transformers' models, and of no wrong version of them."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def ours(b, folder):
 
 def test_every_family_has_three_shapes_and_every_kind_of_rope():
     """Grouped and plain heads, heads that are not E / H, tied and untied, windows shorter than the prompt."""
-    for name in ("Qwen3", "Qwen2", "Llama", "Mistral"):
+    for name in ("Qwen3", "Qwen2", "Llama", "Mistral", "Mixtral", "Qwen3Moe"):
         cases = [case for case in CASES.values() if case.family == name]
         assert len(cases) >= 3, name
         assert {case.tied for case in cases} == {True, False}, name

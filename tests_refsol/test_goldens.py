@@ -9,7 +9,14 @@ import torch
 import transformers
 
 from support.close import assert_close
-from tiny_llm_kit.course.grading.goldens import CASES, FOLDER, golden, random_checkpoint, random_inputs
+from tiny_llm_kit.course.grading.goldens import (
+    CASES,
+    FOLDER,
+    MIXTURES,
+    golden,
+    random_checkpoint,
+    random_inputs,
+)
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import load_tokenizer
@@ -21,9 +28,11 @@ LOOK_UP = "\n".join(f"{name} {417 + 31 * i}" for i, name in enumerate(NAMES)) + 
 make_goldens = runpy.run_path(str(ROOT / "tests_refsol" / "make_goldens.py"))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *MIXTURES])
 def test_stored_goldens_are_what_transformers_computes(name):
-    stored, fresh = golden(name), make_goldens["compute"](CASES[name])
+    case = CASES.get(name) or MIXTURES[name]
+    compute = make_goldens["compute" if name in CASES else "compute_mixture"]
+    stored, fresh = golden(name), compute(case)
     assert stored.keys() == fresh.keys()
     for key, array in fresh.items():
         assert_close(stored[key], array, idea=f"{name}.npz: {key} is stale; run `{make_goldens['COMMAND']}`")
@@ -34,7 +43,10 @@ def test_goldens_have_a_provenance():
     assert provenance.keys() == make_goldens["provenance"]().keys()
     assert provenance["versions"].keys() == {"transformers", "torch", "numpy"}
     assert provenance["cases"] == make_goldens["provenance"]()["cases"], "the cases have changed since"
-    assert {path.stem for path in FOLDER.glob("*.npz")} == CASES.keys()
+    assert provenance["mixtures"] == make_goldens["provenance"]()["mixtures"], (
+        "the mixtures have changed since"
+    )
+    assert {path.stem for path in FOLDER.glob("*.npz")} == CASES.keys() | MIXTURES.keys()
 
 
 def test_goldens_are_small():

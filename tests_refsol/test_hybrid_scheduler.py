@@ -15,6 +15,7 @@ from tiny_llm_ref.serving import (
     BlockAllocator,
     ChunkedPrefillMetrics,
     HybridScheduler,
+    LoadChunker,
     PriorityScheduler,
     Sampled,
     SamplingParams,
@@ -433,6 +434,30 @@ def test_a_chunker_chooses_how_many_tokens_of_prompts_ride_along():
     ]
     assert sizes[0] == 16 and set(sizes[6:-1]) == {8}, sizes
     assert all(engine.is_alone(one) for one in engine.sequences)
+
+
+def test_a_chunk_shrinks_with_the_load():
+    """The same prompt beside 1, 2 and 3 of 4 decodes: its chunks are what the idle slots leave of the budget."""
+    sizes = {}
+    for decodes in (0, 1, 2, 3):
+        engine = Engine(chunker=LoadChunker((2, 4, 8)), max_num_batched_tokens=12, num_blocks=200)
+        for letter in "abc"[:decodes]:
+            engine.add(letter, max_tokens=20)
+        engine.scheduler.step()
+        engine.add("k" * 36, max_tokens=1)
+        engine.finish()
+        steps = [event.parts for event in engine.events if event.kind == "step"][bool(decodes) :]
+        sizes[decodes] = [part.tokens for parts in steps for part in parts if part.kind == "chunk"]
+        assert all(engine.is_alone(one) for one in engine.sequences)
+    assert sizes == {0: [12] * 3, 1: [8] * 4 + [4], 2: [4] * 9, 3: [2] * 18}
+
+
+def test_a_load_chunker_says_what_is_out_of_range():
+    chunker = LoadChunker((4, 8))
+    assert [chunker.select_chunk_size(16, share) for share in (0.0, 0.5, 0.75, 1.0)] == [8, 8, 4, 4]
+    for base, share in ((0, 0.5), (8, 1.5)):
+        with pytest.raises(ValueError, match="share from 0 to 1"):
+            chunker.select_chunk_size(base, share)
 
 
 # ---- what listens

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from types import SimpleNamespace
@@ -16,10 +17,22 @@ from tiny_llm_kit.engine.port import installed_backends, resolve_serving
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, StepWork
 from tiny_llm_lab import lab as command
-from tiny_llm_lab.studies import agreement, capacity, latency_studies, pipeline, scale, single_prompt
+from tiny_llm_lab.studies import (
+    agreement,
+    capacity,
+    chunk_policies,
+    guide,
+    latency_studies,
+    latency_targets,
+    pipeline,
+    scale,
+    settings,
+    single_prompt,
+)
 from tiny_llm_lab.studies.catalogue import ALL, STUDIES
 from tiny_llm_lab.studies.hardware import DECODE, DECODE_CONTEXT, HARDWARE, PREFILL
-from tiny_llm_lab.studies.served import StudyPlan, options_of, serve_trace
+from tiny_llm_lab.studies.operator_times import A40_LLAMA2_70B, A100_LLAMA3_8B
+from tiny_llm_lab.studies.served import StudyPlan, options_of, serve_in_stages, serve_trace
 from tiny_llm_lab.studies.study import show
 from tiny_llm_lab.traffic import TRACES, traffic
 
@@ -78,7 +91,7 @@ def test_a_seed_is_a_trace_and_a_rate_only_stretches_it():
 # ---- the paper's hardware
 
 
-@pytest.mark.parametrize("name", HARDWARE)
+@pytest.mark.parametrize("name", ["yi-34b", "yi-34b-steps"])
 def test_the_published_prompts_are_within_a_tenth(name):
     cost = HARDWARE[name].cost
     for tokens, seconds in PREFILL.items():
@@ -230,6 +243,87 @@ def test_a_million_is_labelled_as_extrapolated():
     assert "extrapolated" in study.rows[1][0] and study.rows[1][2:4] == [None, None]
 
 
+# ---- the other models of the paper
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "layers"), [("mistral-7b", A100_LLAMA3_8B, 32), ("llama2-70b", A40_LLAMA2_70B, 80)]
+)
+def test_a_step_of_published_products_takes_their_time(name, times, layers):
+    cost = replace(HARDWARE[name].cost, pair=0.0)
+    for tokens, seconds in times.seconds.items():
+        assert cost.seconds(StepWork(tokens)) == pytest.approx(layers * seconds, rel=0.06)
+    assert cost.seconds(StepWork(1)) == pytest.approx(layers * times.one_token)
+
+
+def test_the_rule_for_targets_agrees_where_nothing_was_left_out():
+    """Five decode steps are the strict target: it holds for one card, and less than half of it for cards that talk."""
+    study = settings.run(PLAN)
+    ours, rule = column(study, "decode"), [row[6] for row in study.rows]
+    share = dict(zip(settings.MODELS, (a / b for a, b in zip(ours, rule, strict=True)), strict=True))
+    assert share["mistral-7b"] == pytest.approx(1, abs=0.1) and share["llama2-70b"] < 0.5
+    assert [row[-1] for row in study.rows][::2] == [None, None], "a prompt of these was not published"
+    assert column(study, "prompt")[3] == 2 * 1150
+
+
+def test_requests_in_stages_are_all_served():
+    plan = StudyPlan(PLAN.names, "llama2-70b", requests=12, seeds=(0,))
+    group = serve_in_stages(plan, "openchat", 1.0, 0, **options_of("Sarathi-Serve", "openchat"))
+    latencies = group.recorder.latencies()
+    assert (latencies.requests, latencies.failed, len(latencies.ttfts)) == (12, 0, 12)
+    assert group.allocator.num_free == group.allocator.num_blocks == HARDWARE["llama2-70b"].num_blocks // 2
+    alone = HARDWARE["llama2-70b"].cost.seconds(StepWork(decodes=1))
+    assert latencies.gaps.min() >= alone, "a token takes both stages"
+
+
+def test_a_larger_budget_leaves_more_bubbles(monkeypatch):
+    monkeypatch.setattr(pipeline, "BUDGETS", (128, 2048))
+    [[_, small, *_], [_, large, *_]] = pipeline.budgets(PLAN).rows
+    assert 0 < small < large / 1.5
+
+
+def test_capacities_by_target_compare_the_better_budget_with_the_best_vllm(monkeypatch):
+    """Stand-ins: gaps of whole prompts grow with the rate; those of chunks do not, but a queue forms."""
+
+    def trials(plan, trace, scheduler, budget, **others):
+        return (lambda rate: (rate / 2, 0.0)) if scheduler == "vLLM" else (lambda rate: (0.15, 2 * rate))
+
+    monkeypatch.setattr(latency_targets, "trials", trials)
+    monkeypatch.setattr(latency_targets, "TARGETS", (0.1, 0.2, 2.0))
+    study = latency_targets.run(StudyPlan(PLAN.names, "mistral-7b", seeds=(0,)))
+    assert column(study, "chunks are ×") == [None, pytest.approx(2.5, abs=0.2), pytest.approx(0.25, abs=0.02)]
+    assert column(study, "paper, ×") == [3.5, None, None]
+
+
+def test_chunks_that_go_first_stop_every_answer():
+    study = chunk_policies.sglang(PLAN)
+    gaps = {(row[0], row[1]): row[-1] for row in study.rows}
+    assert gaps[512, "chunks first"] > 5 * gaps[512, "mixed"]
+
+
+def test_chunks_by_load_lie_between_the_budgets(monkeypatch):
+    monkeypatch.setattr(chunk_policies, "RATES", (1.0,))
+    monkeypatch.setattr(chunk_policies, "BUDGETS", (512, 2048))
+    small, large, scaled = column(chunk_policies.load(PLAN), "P99 TBT")
+    assert small < scaled < large
+
+
+def test_the_guides_run_ends_its_memory_before_its_slots(monkeypatch):
+    monkeypatch.setattr(guide, "ANSWER", 64)
+    study = guide.run(StudyPlan(PLAN.names, requests=60, seeds=(0,)))
+    at_once = HARDWARE[guide.MODEL].num_blocks * 16 // guide.PROMPT
+    assert all(0 < most <= at_once < guide.SEQS for most in column(study, "at once"))
+    assert all(preemptions >= 0 for preemptions in column(study, "preempted"))
+
+
+def test_figures_of_the_paper_are_shown_beside_its_own_model(capsys):
+    other = StudyPlan(PLAN.names, "mistral-7b", requests=4, seeds=(0,))
+    assert set(column(single_prompt.piggyback(other), "paper ms")) == {None}
+    with pytest.raises(SystemExit):
+        command.main(["capacity", "--hardware", "llama-3-8b"])
+    assert "the paper has no targets for it" in capsys.readouterr().err
+
+
 # ---- simulator and engine
 
 
@@ -266,7 +360,7 @@ def printed(result):
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("name", ["tiles", "overhead", "bubbles", "budget"])
+@pytest.mark.parametrize("name", ["settings", "tiles", "overhead", "bubbles", "budget"])
 def test_a_study_is_the_same_in_every_run_and_survives_json(name, few_budgets):
     first, second = (STUDIES[name](PLAN).result({}, {}) for _ in range(2))
     assert first == second
@@ -301,7 +395,7 @@ def test_a_result_stays_in_its_folder(name, capsys):
 def test_a_wrong_study_is_one_line(capsys):
     with pytest.raises(SystemExit):
         command.main(["abalation"])
-    assert "no study 'abalation': choose from piggyback, tiles" in capsys.readouterr().err
+    assert "no study 'abalation': choose from settings, piggyback, tiles" in capsys.readouterr().err
     assert set(ALL) < set(STUDIES)
 
 

@@ -181,7 +181,7 @@ def test_arguments_of_vllm_that_change_nothing_are_named_once():
         ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is 'fp8': the KV cache has the type of the model; leave it out"),
         ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
-        ({"speculative_config": {"model": "x"}}, "speculative_config is .*: there is no draft model; leave it out$"),
+        ({"logits_processors": ["x"]}, "logits_processors is .*: logits are not changed by callers; leave it out"),
         ({"enable_lora": True}, "enable_lora is True: there are no adapters"),
     ],
 )  # fmt: skip
@@ -503,6 +503,7 @@ EFFECTS = {
     "scheduling_policy": ("priority", lambda llm: type(llm.engine.scheduler.waiting.queue)),
     "policy": ("separate", lambda llm: llm.engine.scheduler.mixed_steps),
     "latency_target": (60.0, lambda llm: getattr(llm.engine.scheduler, "latency_target", None)),
+    "scale_chunks_by_load": (True, lambda llm: [type(rule) for rule in llm.engine.scheduler.prompt_rules]),
     "enforce_eager": (False, lambda llm: llm.engine.is_compiled),
     "bucketing_strategy": ("linear", lambda llm: llm.engine.runner.buckets),
     "cpu_products": ("usual", None),  # in test_products.py
@@ -510,6 +511,7 @@ EFFECTS = {
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
     "tensor_parallel_size": (2, None),  # in test_ranks.py
     "pipeline_parallel_size": (2, None),  # likewise
+    "speculative_config": ({"method": "ngram"}, lambda llm: type(llm.engine.scheduler)),
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
@@ -592,6 +594,15 @@ def test_the_pool_of_a_cpu_holds_what_its_requests_can_use(make):
         (
             {"bucketing_strategy": "exp"},
             "bucketing_strategy is 'exp': choose exponential, linear, padding-aware",
+        ),
+        ({"scale_chunks_by_load": True, "max_num_seqs": 24}, "max_num_batched_tokens is 24: the chunker"),
+        (
+            {"scale_chunks_by_load": True, "enable_chunked_prefill": False, "max_num_batched_tokens": None},
+            "scale_chunks_by_load needs chunks",
+        ),
+        (
+            {"scale_chunks_by_load": True, "policy": "orca", "max_num_batched_tokens": None},
+            "scale_chunks_by_load needs chunks",
         ),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"num_blocks": 1.5}, "num_blocks is 1.5"),

@@ -56,6 +56,8 @@ def flags(options: Mapping[str, Any]) -> list[str]:
         option = name.replace("_", "-")
         if isinstance(value, bool):
             found.append(f"--{option}" if value else f"--no-{option}")
+        elif isinstance(value, Mapping):
+            found += [f"--{option}", json.dumps(value)]
         elif value is not None:
             found += [f"--{option}", str(value)]
     return found

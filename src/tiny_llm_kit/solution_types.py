@@ -77,10 +77,12 @@ if TYPE_CHECKING:
             ChunkedPrefillScheduler,
             EngineLoop,
             HybridScheduler,
+            LoadChunker,
             NotServing,
             PackedBatch,
             PackedInputs,
             PriorityScheduler,
+            PromptLookup,
             QueueFull,
             Request,
             Sampled,
@@ -89,6 +91,8 @@ if TYPE_CHECKING:
             Sequence,
             Shard,
             SlackScheduler,
+            SpeculationCounts,
+            SpeculativeScheduler,
             StructuredOutputsParams,
             Turns,
             WholePrompts,
@@ -96,6 +100,9 @@ if TYPE_CHECKING:
 
         batch_generate = staticmethod(serving.batch_generate)
         check_tensor_parallel = staticmethod(serving.check_tensor_parallel)
+        choose_k = staticmethod(serving.choose_k)
+        even_part = staticmethod(serving.even_part)
+        exchange_plan = staticmethod(serving.exchange_plan)
         flat_blocks = staticmethod(serving.flat_blocks)
         kv_heads_of = staticmethod(serving.kv_heads_of)
         make_buckets = staticmethod(serving.make_buckets)

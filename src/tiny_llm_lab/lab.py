@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     with ends_at_a_blank(needs=Day(3, 3)):
         for name, run in chosen(options, console).items():
             before = provenance("cpu")
-            found = run()
+            found = fitting(run)
             asked = {"requests": options.requests, "seeds": options.seeds, "hardware": options.hardware}
             results.append(found.result(asked, before))
             show(console, results[-1])
@@ -89,6 +89,14 @@ def chosen(options: argparse.Namespace, console: Console) -> dict[str, Callable[
     names = resolve_serving(options.solution)
     plan = StudyPlan(names, options.hardware, options.requests, tuple(options.seeds))
     return {name: partial(STUDIES[name], plan) for name in options.studies or ALL}
+
+
+def fitting(run: Callable[[], Study]) -> Study:
+    """The result of a study; a study that does not fit the options ends the command with one line."""
+    try:
+        return run()
+    except ValueError as error:
+        fail(error)
 
 
 def compare_engine(options: argparse.Namespace, console: Console) -> Study:

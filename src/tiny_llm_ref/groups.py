@@ -1,5 +1,6 @@
 """The ranks that compute one model together, as one of them sees the others. Given, for both ports."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,19 @@ class Group(Protocol):
 
     def all_gather(self, x: Any) -> Any:
         """All ranks' arrays: (...) to (size, ...), in the order of the ranks."""
+        ...
+
+    def all_to_all(self, x: Any, sent: Sequence[int], received: Sequence[int]) -> Any:
+        """Rows for each rank, and rows from each: here ranks may give different numbers of rows.
+
+        Args:
+            x: (N, ...), first the rows for rank 0, then those for rank 1, and so on.
+            sent: how many of them each rank gets; their sum is N.
+            received: how many rows come from each rank.
+
+        Returns:
+            The rows that the others have sent to this rank, in the order of the ranks.
+        """
         ...
 
     def send(self, x: Any, rank: int) -> None:
@@ -57,8 +71,21 @@ class RowParallelWeights:
     group: Group
 
 
+@dataclass(frozen=True)
+class ExpertParallelWeights:
+    """The matrices of the experts that a rank holds.
+
+    Args:
+        weight: of X / size experts, of any kind that `grouped_product` takes.
+        group: the ranks that hold the other experts.
+    """
+
+    weight: Any
+    group: Group
+
+
 class PartialSums:
-    """A rank's checkpoint whose row-parallel matrices are `RowParallelWeights`.
+    """A rank's checkpoint whose row-parallel matrices are `RowParallelWeights`, and whose experts may be parallel.
 
     Args:
         checkpoint: this rank's part of the weights.
@@ -72,5 +99,13 @@ class PartialSums:
     def weight(self, name: str, *shape: int) -> Any:
         """See `Checkpoint.weight`."""
         found = self.checkpoint.weight(name, *shape)
+        if ".mlp.experts." in name:
+            return self._of_experts(name, found)
         layer, kind = name.split(".")[-2:]
         return RowParallelWeights(found, self.group) if layer in ROW_PARALLEL and kind == "weight" else found
+
+    def _of_experts(self, name: str, found: Any) -> Any:
+        """With expert parallelism a rank has whole experts, else a part of each one."""
+        if self.config.mixture is not None and self.config.mixture.ranks > 1:
+            return ExpertParallelWeights(found, self.group)
+        return RowParallelWeights(found, self.group) if name.endswith("down_proj") else found

@@ -13,6 +13,35 @@ class RopeScaling(Protocol):
     attention_factor: float
 
 
+class MixtureShape(Protocol):
+    """The numbers of a mixture of experts, from the kit's `Mixture`."""
+
+    @property
+    def num_experts(self) -> int: ...
+
+    @property
+    def num_experts_per_tok(self) -> int: ...
+
+    @property
+    def intermediate_size(self) -> int: ...
+
+    @property
+    def norm_topk_prob(self) -> bool: ...
+
+    @property
+    def layers(self) -> tuple[int, ...]: ...
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that share the experts of each layer."""
+        ...
+
+    @property
+    def held_experts(self) -> int:
+        """Experts of each layer that this process has."""
+        ...
+
+
 class ModelShape(Protocol):
     """The fields of `config.json` that a model reads, and what the kit's `ModelConfig` derives from them."""
 
@@ -29,6 +58,7 @@ class ModelShape(Protocol):
     rope_scaling: RopeScaling | None
     tie_word_embeddings: bool
     sliding_window: int | None
+    mixture: MixtureShape | None
 
     @property
     def head_norms(self) -> bool:
@@ -63,11 +93,13 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
     """The weights of layer `index`, by the parameter names of `Qwen3TransformerBlock`.
 
     Families without norms on queries and keys have no `q_norm` and `k_norm`. A projection
-    with a bias is a `BiasedWeights`.
+    with a bias is a `BiasedWeights`. A layer with a mixture of experts has the weights of
+    `MixtureOfExperts` instead of `w_gate`, `w_up` and `w_down`.
     """
     config = checkpoint.config
     E, F = config.hidden_size, config.intermediate_size
     Hq, Hkv, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    # ANCHOR: names (the page of Week 1 Day 5 shows these lines)
     places = {
         "w_input_layernorm": ("input_layernorm", E),
         "wq": ("self_attn.q_proj", Hq * D, E),
@@ -81,11 +113,24 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
         "w_up": ("mlp.up_proj", F, E),
         "w_down": ("mlp.down_proj", E, F),
     }
+    # ANCHOR_END: names
     if not config.head_norms:
         del places["q_norm"], places["k_norm"]
+    layer = f"model.layers.{index}."
+    if config.mixture is None or index not in config.mixture.layers:
+        return {ours: _weight(checkpoint, layer, *place) for ours, place in places.items()}
+    del places["w_gate"], places["w_up"], places["w_down"]
+    rest = {ours: _weight(checkpoint, layer, *place) for ours, place in places.items()}
+    return rest | _experts(checkpoint, layer, config.mixture)
+
+
+def _experts(checkpoint: Checkpoint, layer: str, mixture: MixtureShape) -> dict[str, Any]:
+    """The weights of a mixture, by the parameter names of `MixtureOfExperts`."""
+    E, F, X = checkpoint.config.hidden_size, mixture.intermediate_size, mixture.held_experts
     return {
-        ours: _weight(checkpoint, f"model.layers.{index}.", theirs, *shape)
-        for ours, (theirs, *shape) in places.items()
+        "w_router": checkpoint.weight(f"{layer}mlp.gate.weight", mixture.num_experts, E),
+        "w_gate_up": checkpoint.weight(f"{layer}mlp.experts.gate_up_proj", X, 2 * F, E),
+        "w_down": checkpoint.weight(f"{layer}mlp.experts.down_proj", X, E, F),
     }
 
 
@@ -95,6 +140,11 @@ def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> Any:
     if name not in checkpoint.config.biases:
         return weight
     return BiasedWeights(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]))
+
+
+def has_mixture(layer: Any) -> bool:
+    """Whether the MLP of a layer is a mixture of experts."""
+    return "mixture" in vars(layer)
 
 
 def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable:

@@ -16,7 +16,8 @@ BAD_FIELDS = {
     "unknown architecture": (
         {"architectures": ["MambaForCausalLM"]},
         "architectures[0] is 'MambaForCausalLM' and must be "
-        "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM",
+        "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+        "Qwen3MoeForCausalLM",
     ),
     "heads that do not divide": (
         {"num_key_value_heads": 4},

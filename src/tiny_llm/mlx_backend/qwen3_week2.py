@@ -12,6 +12,7 @@ from .batching_kv_cache import BatchingKvCache
 from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
+from .mixture import mixture_of
 from .paged_kv_cache import TinyKvPagedPool
 from .projection import project
 from .rope_tables import rope_of
@@ -49,11 +50,15 @@ class Qwen3LayerWeek2:
         E, eps = config.hidden_size, config.rms_norm_eps
         self.head_dim, self.rope, self.attend = config.head_dim, rope, kernels.attend
         self.wq, self.wk, self.wv, self.wo = (weights[name] for name in ("wq", "wk", "wv", "wo"))
-        self.w_gate, self.w_up, self.w_down = (weights[name] for name in ("w_gate", "w_up", "w_down"))
+        self.take_mlp(config, weights)
         self.q_norm = head_norm(kernels.norm, self.head_dim, weights.get("q_norm"), eps)
         self.k_norm = head_norm(kernels.norm, self.head_dim, weights.get("k_norm"), eps)
         self.input_layernorm = kernels.norm(E, weights["w_input_layernorm"], eps)
         self.post_attention_layernorm = kernels.norm(E, weights["w_post_attention_layernorm"], eps)
+
+    def take_mlp(self, config, weights: dict[str, mx.array]) -> None:
+        """Keeps the weights of the MLP."""
+        self.w_gate, self.w_up, self.w_down = (weights[name] for name in ("w_gate", "w_up", "w_down"))
 
     def attention(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
         """Attention of L new tokens over themselves and all tokens that the cache holds.
@@ -84,11 +89,24 @@ class Qwen3LayerWeek2:
         raise NotImplementedError("week 2 day 1 task 4: Qwen3LayerWeek2.__call__")
 
 
+class Qwen3MixtureLayerWeek2(Qwen3LayerWeek2):
+    """A layer whose MLP is a mixture of experts (Week 4). Given."""
+
+    def take_mlp(self, config, weights: dict[str, mx.array]) -> None:
+        self.mixture = mixture_of(config.mixture, weights)
+
+    def __call__(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
+        """See `Qwen3LayerWeek2`."""
+        x = x + self.attention(self.input_layernorm(x), step, cache)
+        return x + self.mixture(self.post_attention_layernorm(x))
+
+
 class Qwen3ModelWeek2:
     """Qwen3 that computes only new tokens; it reads past keys and values from caches.
 
     Qwen2, Llama and Mistral differ only in the weights that they have, in RoPE's tables and in sliding windows, which
-    `layer_weights.py`, `rope_tables.py` and `window_mask.py` read from the configuration.
+    `layer_weights.py`, `rope_tables.py` and `window_mask.py` read from the configuration. Layers of Mixtral and
+    Qwen3-MoE have another MLP, in `mixture.py`.
 
     Args:
         checkpoint: the weights, used without a copy.
@@ -99,6 +117,7 @@ class Qwen3ModelWeek2:
     """
 
     layer_class = Qwen3LayerWeek2
+    mixture_layer_class = Qwen3MixtureLayerWeek2
     is_first = is_last = True  # of the stages that share the layers (Day 3.7)
 
     def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
@@ -111,14 +130,16 @@ class Qwen3ModelWeek2:
         if self.is_first or (self.is_last and tied):
             self.embedding = embedding_of(V, E, checkpoint.weight("model.embed_tokens.weight", V, E))
         self.rope = rope_of(config, kernels)
-        layers = [
-            self.layer_class(config, layer_weights(checkpoint, index), self.rope, kernels)
-            for index in self.layer_range
-        ]
+        layers = [self._layer(checkpoint, index, kernels) for index in self.layer_range]
         self.layers = behind_windows(layers, [config.windows[index] for index in self.layer_range])
         self.norm = kernels.norm(E, checkpoint.weight("model.norm.weight", E), config.rms_norm_eps)
         has_head = self.is_last and not tied
         self.w_lm_head = checkpoint.weight("lm_head.weight", V, E) if has_head else None
+
+    def _layer(self, checkpoint: Checkpoint, index: int, kernels: Kernels) -> Qwen3LayerWeek2:
+        weights = layer_weights(checkpoint, index)
+        kind = self.mixture_layer_class if "w_router" in weights else self.layer_class
+        return kind(checkpoint.config, weights, self.rope, kernels)
 
     @property
     def layer_range(self) -> range:

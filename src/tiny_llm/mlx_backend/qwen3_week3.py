@@ -9,6 +9,7 @@ from ..layer_weights import Checkpoint
 from ..serving.buckets.packed_inputs import PackedInputs
 from .basics import silu
 from .kernels import AnyMask, Kernels, choose_kernels
+from .mixture import mixture_of
 from .paged_kv_cache import TinyKvPagedPool
 from .projection import project
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2
@@ -105,6 +106,19 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         return self.project_out(x, self.attention(query, key, value, step, cache))
 
 
+class Qwen3MixtureLayerWeek3(Qwen3LayerWeek3):
+    """A layer whose MLP is a mixture of experts (Week 4). Given."""
+
+    def take_mlp(self, config, weights: dict[str, mx.array]) -> None:
+        self.mixture = mixture_of(config.mixture, weights)
+
+    def project_out(self, x: mx.array, heads: mx.array) -> mx.array:
+        """See `Qwen3LayerWeek3`."""
+        _, T, _ = x.shape
+        x = x + project(heads.reshape(1, T, -1), self.wo)
+        return x + self.mixture(self.post_attention_layernorm(x))
+
+
 class Qwen3ModelWeek3(Qwen3ModelWeek2):
     """Qwen3 that computes a packed batch: every weight is read once per step, whatever is in it.
 
@@ -115,6 +129,7 @@ class Qwen3ModelWeek3(Qwen3ModelWeek2):
     """
 
     layer_class = Qwen3LayerWeek3
+    mixture_layer_class = Qwen3MixtureLayerWeek3
 
     def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
         super().__init__(checkpoint, attention)

@@ -24,6 +24,7 @@ from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from .chunked_prefill.completion import Completion
+from .chunked_prefill.load_chunker import LoadChunker
 from .chunked_prefill.priority_scheduler import PriorityScheduler
 from .chunked_prefill.request import Request, model_call
 from .chunked_prefill.sweep import sweep_chunk_sizes
@@ -31,6 +32,7 @@ from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
 from .loop.request_stream import Piece, RequestStream
 from .model import BatchCache, KvCache, PackedModel, PipelinedModel, Sampled, ServingModel
+from .parallel.expert_exchange import ExchangePlan, exchange_plan
 from .parallel.pipelined_scheduler import PipelinedScheduler
 from .parallel.shards import (
     Shard,
@@ -61,9 +63,18 @@ from .requests.stop_strings import StopStrings
 from .requests.structured_outputs import StructuredOutputsParams
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
 from .routing.replica_loads import ReplicaLoads
+from .speculation.draft_length import AcceptanceRate, choose_k
+from .speculation.drafted import Drafted, pack_drafts
+from .speculation.prompt_lookup import NgramIndex, PromptLookup
+from .speculation.proposals import Proposals
+from .speculation.proposer import Proposer
+from .speculation.rewind import rewind
+from .speculation.speculative_scheduler import SpeculationCounts, SpeculativeScheduler
+from .speculation.verify import verify
 
 __all__ = [
     "POLICIES",
+    "AcceptanceRate",
     "AdaptiveChunker",
     "AgedQueue",
     "AnswerText",
@@ -79,12 +90,16 @@ __all__ = [
     "ChunksOnly",
     "Completion",
     "DecodeFirst",
+    "Drafted",
     "EngineLoop",
     "Event",
+    "ExchangePlan",
     "FifoQueue",
     "FlatBlocks",
     "HybridScheduler",
     "KvCache",
+    "LoadChunker",
+    "NgramIndex",
     "NotServing",
     "Orca",
     "OutOfBlocks",
@@ -100,6 +115,9 @@ __all__ = [
     "PrefillFirst",
     "PrefixCache",
     "PriorityScheduler",
+    "PromptLookup",
+    "Proposals",
+    "Proposer",
     "QueueFull",
     "ReplicaLoads",
     "Request",
@@ -113,6 +131,8 @@ __all__ = [
     "ServingModel",
     "Shard",
     "SlackScheduler",
+    "SpeculationCounts",
+    "SpeculativeScheduler",
     "StaticBatching",
     "StepProfile",
     "StopStrings",
@@ -125,8 +145,10 @@ __all__ = [
     "bucketize",
     "cached_tokens",
     "check_tensor_parallel",
+    "choose_k",
     "choose_replica",
     "even_part",
+    "exchange_plan",
     "exponential_ladder",
     "flat_blocks",
     "kv_heads_of",
@@ -136,17 +158,20 @@ __all__ = [
     "model_call",
     "next_chunk",
     "pack",
+    "pack_drafts",
     "pad_chunk_reads",
     "pad_decode_reads",
     "padding_aware_ladder",
     "percentile",
     "prefix_hashes",
     "profile_steps",
+    "rewind",
     "room_for_prompts",
     "select_optimal_chunk_size",
     "shard_of",
     "stage_layers",
     "sweep_chunk_sizes",
     "tokens_to_delay",
+    "verify",
     "vocabulary_of",
 ]

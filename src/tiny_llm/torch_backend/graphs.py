@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from ..layer_weights import has_mixture
 from . import hpu
 from .cpu_attention import attend_decodes_in_place
 from .kernels import choose_kernels
@@ -86,15 +87,35 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
     if kind == "hpu" and hpu.detect().lazy:
         return model  # lazy mode has no torch.compile: `capture_step` captures the whole step
     _allow_graphs(num_buckets)
-    parts = {name: _compiled(getattr(model.layer_class, name), kind) for name in PARTS[kind]}
+    kinds = {type(layer): layer for layer in map(_inner, model.layers)}
+    parts = {each: _compiled_parts(layer, kind) for each, layer in kinds.items()}
     if kind == "cpu":
-        parts["decodes"] = _for_any_decodes(torch.compile(attend_decodes_in_place))
         pack_layers(model)
     made = copy(model)
-    made.layers = [_compiled_layer(layer, parts, kind) for layer in model.layers]
+    made.layers = [_compiled_layer(layer, parts[type(_inner(layer))], kind) for layer in model.layers]
     for name in MODEL_PARTS.get(kind, ()):
         setattr(made, name, partial(_compiled(getattr(type(model), name), kind), model))
     return made
+
+
+def _compiled_parts(layer: Any, kind: str) -> dict[str, Callable]:
+    """The parts of a layer's class, compiled."""
+    parts = {name: _compiled(getattr(type(layer), name), kind) for name in _parts_of(layer, kind)}
+    if kind == "cpu":
+        parts["decodes"] = _for_any_decodes(torch.compile(attend_decodes_in_place))
+    return parts
+
+
+def _parts_of(layer: Any, kind: str) -> tuple[str, ...]:
+    """The names of these parts. Without the MLP where a mixture reads how many rows each expert has."""
+    if not has_mixture(layer) or kind == "hpu" or layer.mixture.reads_no_count:
+        return PARTS[kind]
+    return ("project_in",)
+
+
+def _inner(layer: Any) -> Any:
+    """A layer without its window."""
+    return layer.layer if isinstance(layer, WindowedLayer) else layer
 
 
 def _allow_graphs(num_buckets: int) -> None:
@@ -146,7 +167,8 @@ def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     if isinstance(layer, WindowedLayer):
         return WindowedLayer(_compiled_layer(layer.layer, parts, device))
     made = copy(layer)
-    for name in PARTS[device] if not is_native(layer) else ():  # those are kernels: there is nothing to fuse
+    is_compiled = not is_native(layer)  # those are kernels: there is nothing to fuse
+    for name in _parts_of(layer, device) if is_compiled else ():
         setattr(made, name, partial(parts[name], layer))
     if device == "cpu" and layer.packed_attention is choose_kernels("device").packed_attention:
         made.packed_attention = partial(layer.packed_attention, decodes=parts["decodes"])

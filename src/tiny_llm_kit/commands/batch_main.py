@@ -104,6 +104,7 @@ def job_of(options: argparse.Namespace) -> BatchJob:
                 enforce_eager=options.enforce_eager,
                 activations=options.activations,
                 tensor_parallel_size=options.tensor_parallel_size,
+                enable_expert_parallel=options.enable_expert_parallel,
                 seed=options.seed,
             )
             return make_engine_job(llm.engine, prompts, **limits)

@@ -12,9 +12,10 @@ from ..engine.arguments import add_model_arguments, whole_number
 from ..engine.port import resolve_serving
 from ..terminal import INTERRUPTED, command, fail
 from ..trace.demo import prompts, report
+from ..trace.demo.device_watch import used_bytes_of
 from ..trace.demo.knobs import help_text
 from ..trace.demo.runs import Demo, Knobs
-from ..trace.demo.session import serve_policies
+from ..trace.demo.session import serve_one_by_one, serve_policies
 from ..trace.prompts import read_prompts
 from ..trace.provenance import warn_if_busy
 from ..trace.serve import NoEnd, Serving
@@ -109,10 +110,13 @@ def main(argv: list[str] | None = None) -> None:
         try:
             gap = options.gap if options.demo == "async" else None
             moves = console.is_terminal and not options.plain
-            runs, is_interrupted = serve_policies(demo, console, gap, moves)
+            used_bytes = used_bytes_of(demo.serving.model.backend_module, demo.serving.model.device)
+            runs, is_interrupted = serve_policies(demo, console, gap, moves, used_bytes)
+            alone = serve_one_by_one(demo) if gap is None and not is_interrupted else None
         except NoEnd as problem:
             fail(f"demo: {problem}")
-        report.show(console, runs, (options.backend, demo.serving.model.device) != ("mlx", "cpu"))
+        has_fused_attention = (options.backend, demo.serving.model.device) != ("mlx", "cpu")
+        report.show(console, runs, has_fused_attention, alone)
         if is_interrupted:
             console.print("\ninterrupted")
             sys.exit(INTERRUPTED)

@@ -64,7 +64,7 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
 
 def open_engine(options: argparse.Namespace) -> TerminalSession:
     """Load Week 3's engine, ready to answer; it draws tokens by `SamplingParams`."""
-    names = "enforce_eager", "activations", "tensor_parallel_size", "seed"
+    names = "enforce_eager", "activations", "tensor_parallel_size", "enable_expert_parallel", "seed"
     llm = open_llm(options, max_num_seqs=1, **{name: getattr(options, name) for name in names})
 
     def generate(

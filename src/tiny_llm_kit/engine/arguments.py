@@ -1,6 +1,7 @@
 """Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
 
 import argparse
+import json
 import math
 import os
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
 
 
 def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--enforce-eager`, `--activations` and `--tensor-parallel-size`, options of Week 3's engine alone."""
+    """Add the options of Week 3's engine alone."""
     parser.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
@@ -115,6 +116,11 @@ def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="devices that hold a part of every matrix each (week3, Day 3.7); default: 1",
+    )
+    parser.add_argument(
+        "--enable-expert-parallel",
+        action="store_true",
+        help="these devices share the experts of a mixture (week3, Day 4.2)",
     )
 
 
@@ -151,8 +157,30 @@ def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> No
         if "bool" in kinds:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
         else:
-            kind = whole_number(0) if "int" in kinds else float if "float" in kinds else str
+            kind = argument_kind(kinds)
             group.add_argument(flag, type=kind, default=default, help=text)
+
+
+def argument_kind(annotation: str) -> Callable[[str], Any]:
+    """The type of an option by the annotation of its field, such as "int | None"."""
+    if "Mapping" in annotation:
+        return json_object
+    return whole_number(0) if "int" in annotation else float if "float" in annotation else str
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An object in JSON.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no object in JSON, such as \'{{"method": "ngram"}}\'')
+    return value
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:

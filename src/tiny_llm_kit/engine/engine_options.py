@@ -1,9 +1,11 @@
 """The options of Week 3's engine, and the limits that follow from them for one model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..model.config import ModelConfig
+from .speculation.speculative_config import SpeculativeConfig
 
 COUNTS = (
     "max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size", "num_blocks", "tensor_parallel_size",
@@ -32,6 +34,8 @@ class EngineOptions:
         policy: how steps are planned: "hybrid" mixes chunks and decodes in one forward, "separate" computes the same
             plan in two; or a name of the policies of Day 3.5.
         latency_target: seconds between two tokens of an answer, for the policy "slack", which measures steps first.
+        scale_chunks_by_load: whether the chunks of a step shrink with the share of `max_num_seqs` that decodes in it;
+            see `LoadChunker`.
         enforce_eager: True runs the model as it is written; False compiles it before the first request, which takes
             seconds or minutes; None compiles it on an HPU and on CUDA.
         bucketing_strategy: how steps are padded to few shapes: "exponential", "linear" or "padding-aware". None pads
@@ -45,8 +49,11 @@ class EngineOptions:
         seed: of the requests that have none.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.
+        enable_expert_parallel: whether these devices share the experts of a mixture, and not every expert's matrices.
         pipeline_parallel_size: devices that each hold some of the layers, one process each, and compute different steps
             at the same time. For the policy "hybrid".
+        speculative_config: how drafts are made, see `SpeculativeConfig`; None makes none (Day 4.3). For the policies
+            "hybrid" and "separate".
 
     Raises:
         ValueError: a value is out of range.
@@ -63,13 +70,16 @@ class EngineOptions:
     scheduling_policy: str = "fcfs"
     policy: str = "hybrid"
     latency_target: float | None = None
+    scale_chunks_by_load: bool = False
     enforce_eager: bool | None = None
     bucketing_strategy: str | None = None
     cpu_products: str | None = None
     activations: str | None = None
     seed: int = 0
     tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False
     pipeline_parallel_size: int = 1
+    speculative_config: Mapping[str, Any] | None = None
 
     def __post_init__(self):
         for name in COUNTS:
@@ -85,6 +95,8 @@ class EngineOptions:
             raise ValueError(
                 f'pipeline_parallel_size is for policy="hybrid", and the policy is {self.policy!r}'
             )
+        if self.speculation is not None:
+            self._check_speculation()
         if self.cpu_products not in (None, "measured", "usual"):
             raise ValueError(f'cpu_products is {self.cpu_products!r}: give "measured" or "usual"')
         if self.activations not in (None, "int8", "float"):
@@ -99,6 +111,25 @@ class EngineOptions:
             )
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
             raise ValueError(f"seed is {self.seed!r}: give a whole number from 0 to 2⁶³ - 1")
+
+    def _check_speculation(self) -> None:
+        if self.has_stages:
+            raise ValueError(
+                "speculative_config and pipeline_parallel_size: a stage cannot check drafts yet; leave one of them out"
+            )
+        if self.policy not in ("hybrid", "separate"):
+            raise ValueError(
+                f'speculative_config is for policy="hybrid" or "separate", and the policy is {self.policy!r}'
+            )
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """The checked `speculative_config`.
+
+        Raises:
+            ValueError: it is wrong.
+        """
+        return None if self.speculative_config is None else SpeculativeConfig.of(self.speculative_config)
 
     @property
     def num_ranks(self) -> int:
@@ -134,7 +165,7 @@ class EngineLimits:
             config: of its model.
 
         Raises:
-            ValueError: the model reads fewer tokens than are asked for.
+            ValueError: the model reads fewer tokens than are asked for, or what needs chunks has none.
         """
         most = config.max_position_embeddings
         if (options.max_model_len or 0) > most:
@@ -142,5 +173,9 @@ class EngineLimits:
         longest = options.max_model_len or most
         kind = names.POLICIES.get(options.policy, names.HybridScheduler)
         has_chunks = options.enable_chunked_prefill and not issubclass(kind, names.WholePrompts)
+        if options.scale_chunks_by_load and not has_chunks:
+            raise ValueError(
+                "scale_chunks_by_load needs chunks: turn enable_chunked_prefill on, or choose another policy"
+            )
         least = max(CHUNKED_BUDGET if has_chunks else longest, options.max_num_seqs)
         return cls(longest, options.max_num_batched_tokens or least, has_chunks)

@@ -16,6 +16,7 @@ from .llm_engine import LLMEngine
 from .outputs import RequestOutput
 from .padding_waste import PaddingWaste
 from .parallel.job import Job
+from .parallel.rank_part import check_ranks
 from .parallel.start import ranks_of
 from .port import Port, backend_of_environment, default_port
 from .progress_bar import GenerationBar
@@ -87,10 +88,14 @@ class LLM:
         return made
 
     @classmethod
-    def of(cls, port: Port, network: Any, tokenizer: Any, **options: Any) -> "LLM":
-        """An `LLM` of a model that is loaded already."""
+    def of(
+        cls, port: Port, network: Any, tokenizer: Any, *, draft_network: Any = None, **options: Any
+    ) -> "LLM":
+        """An `LLM` of a model that is loaded already, as is the draft model of `speculative_config`, if any."""
         made = cls.__new__(cls)
-        made.engine = LLMEngine(port, network, tokenizer, EngineOptions(**options))
+        made.engine = LLMEngine(
+            port, network, tokenizer, EngineOptions(**options), draft_network=draft_network
+        )
         return made
 
     @classmethod
@@ -264,12 +269,13 @@ def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
     """
     port, options = job.port(), job.options
     if options.num_ranks > 1:  # checked before any process is started
-        port.serving.check_tensor_parallel(job.config, options.tensor_parallel_size)
+        check_ranks(port.serving, job.config, options.tensor_parallel_size, options.enable_expert_parallel)
         port.serving.stage_layers(job.config.num_hidden_layers, options.pipeline_parallel_size, 0)
     ranks = ranks_of(port, job)
     try:
         network, own = job.network(port, ranks.group)
-        return LLMEngine(port, network, tokenizer or own, options, ranks=ranks)
+        draft = job.draft_network(port)
+        return LLMEngine(port, network, tokenizer or own, options, ranks=ranks, draft_network=draft)
     except BaseException:
         ranks.close()
         raise

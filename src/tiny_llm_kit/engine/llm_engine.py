@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..terminal import interrupts_kept
@@ -15,7 +16,10 @@ from .profiling.attention_choice import has_chunk_kernel
 from .profiling.engine_profiling import measured_num_blocks, measured_profile
 from .profiling.product_choice import choose_products
 from .request_factory import RequestFactory
+from .speculation.speculation import Speculation, draft_model
 from .step_shapes import StepShapes
+
+TILE = 64  # tokens: what sizes that a policy chooses are multiples of
 
 
 class LLMEngine:
@@ -28,6 +32,7 @@ class LLMEngine:
         options: see `EngineOptions`.
         clock: seconds, for events and metrics.
         ranks: the others that hold a part of the model; None if there are none. The engine ends them.
+        draft_network: `Qwen3ModelWeek3` of the draft model, if the options name one.
 
     Raises:
         RankError: a rank is gone.
@@ -42,6 +47,7 @@ class LLMEngine:
         options: EngineOptions,
         clock: Callable[[], float] = time.perf_counter,
         ranks: Alone | Ranks | None = None,
+        draft_network: Any = None,
     ):
         self.port, self.tokenizer, self.options, self.clock = port, tokenizer, options, clock
         self.names = port.serving
@@ -65,6 +71,7 @@ class LLMEngine:
             self.warm_up()
         slack = options.policy == "slack"
         self.profile = measured_profile(self.names, self.runner, options, limits) if slack else None
+        self.speculation = self._make_speculation(draft_network)
         self._requests = RequestFactory(
             self.names,
             tokenizer,
@@ -90,11 +97,28 @@ class LLMEngine:
         """Runs every shape that a step can have once, with a progress bar on a terminal."""
         self.shapes.warm_up(self.runner)
 
+    def _make_speculation(self, draft_network: Any) -> Speculation | None:
+        config = self.options.speculation
+        if config is None:
+            return None
+        where = self.options, self.limits, self.runner
+        if config.method == "ngram":
+            proposer = self.names.PromptLookup(*config.lookup)
+        else:
+            proposer = draft_model(self.port, draft_network, *where)
+        return Speculation(self.names, *where, config, proposer)
+
     def _policy_options(self) -> dict[str, Any]:
         if self.profile is None:
             return {}
-        tile = min(64, self.max_num_batched_tokens)
+        tile = min(TILE, self.max_num_batched_tokens)
         return {"profile": self.profile, "latency_target": self.options.latency_target, "tile": tile}
+
+    def _load_chunker(self) -> Any:
+        """Chunks in multiples of a tile, up to what a step has beside the most decodes."""
+        most = max(1, self.max_num_batched_tokens - self.options.max_num_seqs)
+        tile = min(TILE, most)
+        return self.names.LoadChunker(range(tile, most + 1, tile))
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix. No request may be running."""
@@ -102,14 +126,17 @@ class LLMEngine:
         self.allocator = self.names.BlockAllocator(
             self.runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
         )
-        self.scheduler = self.names.make_scheduler(
-            options.policy,
+        make = partial(self.names.make_scheduler, options.policy)
+        if self.speculation is not None:
+            make = self.speculation.scheduler
+        self.scheduler = make(
             self.runner,
             self.allocator,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_num_seqs=options.max_num_seqs,
             enable_chunked_prefill=options.enable_chunked_prefill,
             buckets=self.runner.buckets,
+            chunker=self._load_chunker() if options.scale_chunks_by_load else None,
             queue=self.names.PriorityScheduler() if options.scheduling_policy == "priority" else None,
             clock=self.clock,
             on_event=self._emit,

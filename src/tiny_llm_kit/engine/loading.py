@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig, read_config
+from ..model.expert_names import model_name
 from ..model.files import CheckpointError
 from ..model.hub import model_folder
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
@@ -121,6 +122,7 @@ def load_network(
     rounds_activations: Callable[[int], bool] | None = None,
     group: Any = None,
     stages: bool = False,
+    expert_parallel: bool = False,
 ) -> tuple[Any, Tokenizer]:
     """Load a week's model with its weights on the port's device, and its tokenizer.
 
@@ -132,6 +134,7 @@ def load_network(
         rounds_activations: see `WeightQuantizer`.
         group: the ranks that compute the model together, for the engine of Week 3; this process alone when None.
         stages: whether these share the layers, and not every matrix.
+        expert_parallel: whether these share the experts, and not every expert's matrices.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.
@@ -146,7 +149,7 @@ def load_network(
     bits = QUANTIZATIONS.get(quantize or "")
     quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None
     tokenizer = load_tokenizer(model)
-    part = None if group is None else part_of(port, group, stages)
+    part = None if group is None else part_of(port, group, stages, expert_parallel)
     weights = load_checkpoint(model, port.name, port.device, port.float_dtype, quantizer, part)
     if head_quantization:
         bits = QUANTIZATIONS[head_quantization]
@@ -201,7 +204,7 @@ def load_checkpoint(
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
     stored = parts or whole_files(backend_module, headers)
     weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
-    files = {name: headers[name].file.name for name in names}
+    files = {model_name(name): headers[name].file.name for name in names}
     return Checkpoint(config, weights, folder, files, parts.bytes_read if parts else bytes_of(headers, names))
 
 

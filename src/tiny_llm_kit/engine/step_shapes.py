@@ -44,9 +44,13 @@ class StepShapes:
         strategy = options.bucketing_strategy or ("exponential" if "tokens" in fixed else None)
         if strategy is None:
             return None
-        sizes = limits.max_num_batched_tokens, options.max_num_seqs, limits.max_model_len, options.block_size
+        rows, speculation = options.max_num_seqs, options.speculation
+        if speculation is not None:  # every draft has a sampled row
+            rows = max(rows, 1 + speculation.num_speculative_tokens)
+        sizes = limits.max_num_batched_tokens, rows, limits.max_model_len, options.block_size
         own = not options.enable_prefix_caching
-        known = limits_of_steps(options.policy, limits.has_chunks, self.num_blocks) if own else {}
+        policy = options.policy if speculation is None else None
+        known = limits_of_steps(policy, limits.has_chunks, self.num_blocks) if own else {}
         return self.names.make_buckets(strategy, *sizes, pad_pages="pages" in fixed, **known)
 
     def new_runner(self, network: Any, ranks: Alone | Ranks | None = None) -> PackedRunner:
@@ -97,11 +101,11 @@ class StepShapes:
         return len(self._free_shapes() if self.buckets is None else self.buckets.warm_up_list())
 
 
-def limits_of_steps(policy: str, has_chunks: bool, num_blocks: int) -> dict[str, int]:
+def limits_of_steps(policy: str | None, has_chunks: bool, num_blocks: int) -> dict[str, int]:
     """Upper limits of any step when no two requests share a block, see `Buckets`.
 
     Args:
-        policy, num_blocks: of the engine.
+        policy, num_blocks: of the engine; None if a decode may have several rows, so that any request reads as a chunk.
         has_chunks: whether a prompt may be computed in parts.
     """
     limits = {"num_pages": num_blocks}

@@ -27,7 +27,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "convert": (("auto", "none"), "this engine generates"),
     "generation_config": (("auto", "vllm"), "defaults are those of SamplingParams"),
     "data_parallel_size": ((1,), "an engine is one copy of the model"),
-    "enable_expert_parallel": ((False,), "there are no experts"),
     "distributed_executor_backend": (("uni", "mp"), "ranks are processes on this machine"),
     "kv_cache_dtype": (("auto",), "the KV cache has the type of the model"),
     "cpu_offload_gb": ((0,), "weights stay on the device"),
@@ -50,7 +49,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "hf_token": ((), NO_HUB),
     "chat_template": ((), "the template is the model's own"),
     "logits_processors": (([],), "logits are not changed by callers"),
-    "speculative_config": ((), "there is no draft model"),
     "compilation_config": ((), "enforce_eager=False compiles"),
     "kv_transfer_config": ((), "an engine keeps its own keys and values"),
 }

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .families import FAMILIES, biases_of, head_dim_of, key_value_heads_of, windows_of
+from .families import FAMILIES, biases_of, head_dim_of, key_value_heads_of, mixture_of, windows_of
 from .files import CheckpointError, read_json, require
+from .mixture import Mixture
 from .rope_scaling import RopeScaling, read_rope_scaling, rope_fields
 
 ARCHITECTURES = tuple(FAMILIES)
@@ -41,6 +42,7 @@ class ModelConfig:
         attention_bias, mlp_bias: whether these projections have biases; `biases` lists them.
         sliding_window: window in tokens, the query's own included; None if no layer has one.
         layer_types: "full_attention" or "sliding_attention" for each layer; if empty, all are full.
+        mixture: the layers whose MLP is a mixture of experts; None if there are none.
         rope_scaling: the frequencies of a scaled RoPE; None for the plain one of `rope_theta`.
         dtype: the type in which the weights were saved; the caller chooses that in which they are loaded.
 
@@ -65,6 +67,7 @@ class ModelConfig:
     sliding_window: int | None = None
     layer_types: tuple[str, ...] = ()
     rope_scaling: RopeScaling | None = None
+    mixture: Mixture | None = None
     dtype: str | None = None
     quantization: Quantization | None = None
 
@@ -178,7 +181,8 @@ def _config(data: dict[str, Any]) -> ModelConfig:
     )
     # The rest needs sizes that were checked above.
     window, types = windows_of(architecture, data, config.num_hidden_layers)
-    config = replace(config, sliding_window=window, layer_types=types)
+    mixture = mixture_of(architecture, data, config.num_hidden_layers)
+    config = replace(config, sliding_window=window, layer_types=types, mixture=mixture)
     return replace(config, rope_scaling=read_rope_scaling(rope, config, data))
 
 

@@ -1,14 +1,16 @@
 """Differences between families of models, read from `config.json` by the rules of transformers. Knows no arrays.
 
-All four have one architecture: norms before attention and before a gated MLP, RoPE, grouped heads. Qwen3 normalises its
+All have one architecture: norms before attention and before a gated MLP, RoPE, grouped heads. Qwen3 normalises its
 queries and keys, Qwen2 has biases, Mistral has a sliding window; for Llama the file says whether there are biases.
+Mixtral is Mistral with a mixture of experts as its MLP, and Qwen3-MoE is Qwen3 with one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .files import require
+from .mixture import Mixture, mixtral, qwen3_moe
 
 # Defaults of transformers' classes, for files that omit the field.
 DEFAULT_WINDOW, DEFAULT_WINDOW_LAYERS = 4096, 28
@@ -25,8 +27,11 @@ class Family:
         head_norms: queries and keys are normalised.
         attention_bias, mlp_bias: always (True), never (False), or given by the field of that name (None).
         output_bias: the projection after attention has a bias if the three before it have one.
-        window: layers that may have a sliding window: "none", "all", or "some", which the file lists.
+        window: layers that may have a sliding window: "none", "all", "some", which the file lists, or "switched": all,
+            if the file says that windows are used.
+        default_window: in tokens, where the file has no `sliding_window`.
         must_give_head_dim: the file must give D; otherwise D is E / H if the file does not.
+        mixture: reads the numbers of a mixture of experts from the file, for so many layers.
     """
 
     head_norms: bool = False
@@ -35,6 +40,8 @@ class Family:
     output_bias: bool = True
     window: str = "none"
     must_give_head_dim: bool = False
+    default_window: int | None = DEFAULT_WINDOW
+    mixture: Callable[[Mapping[str, Any], int], Mixture] | None = None
 
     def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
         """Reject biases that this architecture never has, and missing ones that it always has."""
@@ -50,6 +57,8 @@ FAMILIES = {
     "Qwen2ForCausalLM": Family(attention_bias=True, output_bias=False, window="some"),
     "LlamaForCausalLM": Family(attention_bias=None, mlp_bias=None),
     "MistralForCausalLM": Family(window="all"),
+    "MixtralForCausalLM": Family(window="all", default_window=None, mixture=mixtral),
+    "Qwen3MoeForCausalLM": Family(head_norms=True, attention_bias=None, window="switched", mixture=qwen3_moe),
 }
 
 
@@ -79,10 +88,21 @@ def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> Any:
     return data.get("num_attention_heads") if given is None and may_derive else given
 
 
+def mixture_of(architecture: str, data: Mapping[str, Any], layers: int) -> Mixture | None:
+    """The numbers of the mixtures of a model with this many layers; None if it has none."""
+    read = FAMILIES[architecture].mixture
+    mixture = read(data, layers) if read else None
+    return mixture if mixture and mixture.layers else None
+
+
 def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[str, ...]]:
     """`sliding_window` and `layer_types` of a model with this many layers: (None, ()) if none slides."""
-    rule = {"none": _no_window, "all": _all_slide, "some": _some_slide}[FAMILIES[architecture].window]
-    window, types = rule(data, layers)
+    family = FAMILIES[architecture]
+    if family.window == "all":
+        window, types = _all_slide(data, layers, family.default_window)
+    else:
+        rules = {"none": _no_window, "some": _some_slide, "switched": _all_slide_by_switch}
+        window, types = rules[family.window](data, layers)
     is_full = len(types) in (0, layers) and all(kind == "full_attention" for kind in types)
     return (None, ()) if is_full else (window, types)
 
@@ -94,18 +114,27 @@ def _no_window(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ..
     return None, ()
 
 
-def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
+def _all_slide(data: Mapping[str, Any], layers: int, default: int | None) -> tuple[Any, tuple[str, ...]]:
     """Mistral's windows: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
-    window = data.get("sliding_window", DEFAULT_WINDOW)
+    window = data.get("sliding_window", default)
     return window, () if window is None else ("sliding_attention",) * layers
+
+
+def _all_slide_by_switch(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
+    """Qwen3-MoE's windows: for all layers, if they are used at all."""
+    return _all_slide(data, layers, DEFAULT_WINDOW) if _uses_windows(data) else (None, ())
+
+
+def _uses_windows(data: Mapping[str, Any]) -> bool:
+    switch = data.get("use_sliding_window", False)
+    require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
+    return switch
 
 
 def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
-    switch = data.get("use_sliding_window", False)
-    require("use_sliding_window", switch, isinstance(switch, bool), "a bool")
-    window = data.get("sliding_window", DEFAULT_WINDOW) if switch else None
+    window = data.get("sliding_window", DEFAULT_WINDOW) if _uses_windows(data) else None
     types = data.get("layer_types")
     if types is not None:
         require("layer_types", types, isinstance(types, list), "a list")

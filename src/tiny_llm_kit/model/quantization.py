@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..solution_types import Array
+from .expert_names import is_router
 
 if TYPE_CHECKING:  # the options of every command read the names below, and `--help` needs no NumPy
     from .config import ModelConfig
@@ -18,8 +19,8 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def in_a_layer(name: str, shape: Sequence[int]) -> bool:
-    """Whether a weight is a matrix of a layer."""
-    return name.startswith("model.layers.") and len(shape) == 2
+    """Whether a weight is a matrix of a layer, without the routers of mixtures: they are small, and decide a lot."""
+    return name.startswith("model.layers.") and len(shape) == 2 and not is_router(name)
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,37 @@
 
 from collections.abc import Callable
 
-from . import capacity, incidents, latency_studies, pipeline, scale, single_prompt
+from . import (
+    capacity,
+    chunk_policies,
+    guide,
+    incidents,
+    latency_studies,
+    latency_targets,
+    pipeline,
+    scale,
+    settings,
+    single_prompt,
+)
 from .served import StudyPlan
 from .study import Study
 
 STUDIES: dict[str, Callable[[StudyPlan], Study]] = {
+    "settings": settings.run,
     "piggyback": single_prompt.piggyback,
     "tiles": single_prompt.tiles,
     "overhead": single_prompt.overhead,
     "bubbles": pipeline.bubbles,
     "pipeline": pipeline.run,
+    "bubble-budgets": pipeline.budgets,
     "ablation": latency_studies.ablation,
     "budget": latency_studies.budget,
     "bursts": latency_studies.bursts,
     "capacity": capacity.run,
+    "targets": latency_targets.run,
+    "sglang": chunk_policies.sglang,
+    "load": chunk_policies.load,
+    "guide": guide.run,
     "incidents": incidents.run,
     "scale": scale.run,
 }

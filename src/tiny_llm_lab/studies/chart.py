@@ -10,7 +10,7 @@ from tiny_llm_kit.trace.template import render
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 462, 28, 228
 LEGEND = 16  # height of a line
-DASHES = ("none", "7 4", "2 3", "10 3 2 3")  # of the first curve, the second, and so on
+DASHES = ("none", "7 4", "2 3", "10 3 2 3", "1 6")  # of the first curve, the second, and so on
 
 
 @dataclass(frozen=True)

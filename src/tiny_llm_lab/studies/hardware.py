@@ -1,6 +1,7 @@
 """The cost of steps on the paper's hardware, from published figures.
 
-Yi-34B on two A100 with tensor parallelism, from the CSV files of Sarathi-Serve's artefact and from the paper's targets.
+Yi-34B on two A100 with tensor parallelism, from the CSV files of Sarathi-Serve's artefact. Mistral-7B and LLaMA2-70B
+from the times of single operators in another artefact, see `operator_times`. Falcon-180B from two figures of the paper.
 None of the figures that the studies are compared with is used here.
 """
 
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 from tiny_llm_kit.trace.simulation.cost_fit import fit_line
 from tiny_llm_kit.trace.simulation.step_cost import Line, RooflineCost, pairs
+
+from .operator_times import A40_LLAMA2_70B, A100_LLAMA3_8B, LayerTimes
 
 # osdi-experiments/figure-2/prefill.csv: tokens -> seconds. The prompt of 256 tokens is left out: it was the first batch
 # of its run, and took longer (0.121) than one of 512. The one of 128 is bound by memory, as a decode step is.
@@ -21,18 +24,35 @@ TILE = 128
 # Yi-34B's published shape, and two cards of 80 GB that read 1.935 TB/s each.
 WEIGHT_BYTES, KV_BYTES = 2 * 34.4e9, 60 * 2 * 8 * 128 * 2
 CARDS, CARD_BYTES, CARD_BANDWIDTH = 2, 80e9, 1.935e12
+A40_BYTES, A40_BANDWIDTH = 48e9, 0.696e12
 BLOCK = 16  # tokens
-# With 90 % of the memory, and nothing for activations. The paper does not say how many blocks there were.
-NUM_BLOCKS = int((0.9 * CARDS * CARD_BYTES - WEIGHT_BYTES) / KV_BYTES / BLOCK)
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A model on a device: where its costs come from, the cost of a step, and KV blocks of `BLOCK` tokens."""
+    """A model on a device.
+
+    Args:
+        says: where its costs come from.
+        cost: seconds of a step.
+        num_blocks: KV blocks of `BLOCK` tokens.
+        targets: the paper's Table 3 and the artefact's budgets: name -> P99 of the time between tokens, in seconds, and
+            tokens of a step of Sarathi-Serve. Empty where the paper does not have the model.
+        stages: of the pipeline; each has its own requests.
+        orca_seqs: requests that Orca runs at a time, in the artefact's configurations.
+    """
 
     says: str
     cost: RooflineCost
-    num_blocks: int = NUM_BLOCKS
+    num_blocks: int
+    targets: Mapping[str, tuple[float, int]]
+    stages: int = 1
+    orca_seqs: int = 16
+
+
+def blocks_of(cards: int, card_bytes: float, weight_bytes: float, kv_bytes: float) -> int:
+    """KV blocks in 90 % of the memory, with nothing for activations: the paper does not say how many there were."""
+    return int((0.9 * cards * card_bytes - weight_bytes) / kv_bytes / BLOCK)
 
 
 def prefill_line(seconds: Mapping[int, float] = PREFILL) -> Line:
@@ -55,10 +75,80 @@ def by_bandwidth(tile: int = TILE) -> RooflineCost:
     return RooflineCost(math.a, math.b, math.c, WEIGHT_BYTES / bandwidth, KV_BYTES / bandwidth, tile)
 
 
-# They agree about one decode: 46 and 49 ms, where 47 were measured. About many they do not: with 32 requests of
-# 4,096 tokens a step takes 52 or 203 ms, and the paper's rule for its targets (5 and 25 such steps) says 40. The
-# artefact's measured steps are of code with slower attention kernels than the paper's, it seems.
+# Operations per second of attention, as a share of those of the products, in the line of Yi-34B: a pair costs four
+# operations per layer and hidden value, a token two per weight. No step of the other models has been published.
+ATTENTION_SHARE = (60 * 4 * 7168 / prefill_line().c) / (2 * 34.4e9 / prefill_line().b)
+
+
+def by_operators(times: LayerTimes, layers: int, kv_bytes: float, bandwidth: float) -> RooflineCost:
+    """The cost of a step whose products were measured one by one.
+
+    Without communication and without the work between operators, which are not in the file: so each step is faster
+    than it was.
+
+    Args:
+        times: of the products of a layer.
+        layers: of the model.
+        kv_bytes: of a token's keys and values, in all layers.
+        bandwidth: bytes per second of the cards that hold a layer together.
+    """
+    line = fit_line([(tokens, 0, layers * each) for tokens, each in times.seconds.items()], passes=1)
+    operations = 2 * times.weights * layers / line.b
+    pair = layers * 4 * times.hidden_size / (ATTENTION_SHARE * operations)
+    weights = max(0.0, layers * times.one_token - line.a)
+    return RooflineCost(line.a, line.b, pair, weights, kv_bytes / bandwidth, TILE)
+
+
+def by_two_steps(prompt: float, decodes: float, stages: int) -> RooflineCost:
+    """The cost of a step from two published ones, of a stage: a prompt of 4,096 tokens, and decodes alone.
+
+    The contexts of the decodes are not published, so all their time is that of reading the weights.
+    """
+    return RooflineCost(0.0, stages * prompt / 4096, 0.0, stages * decodes, 0.0, TILE)
+
+
+# The two sources of Yi-34B agree about one decode: 46 and 49 ms, where 47 were measured. About many they do not: with
+# 32 requests of 4,096 tokens a step takes 52 or 203 ms, and the paper's rule for its targets (5 and 25 such steps) says
+# 40. The artefact's measured steps are of code with slower attention kernels than the paper's, it seems.
+YI_BLOCKS = blocks_of(CARDS, CARD_BYTES, WEIGHT_BYTES, KV_BYTES)
+YI_TARGETS = {"strict": (0.2, 512), "relaxed": (1.0, 2048)}
+SMALL_KV, LARGE_KV, FALCON_KV = 32 * 2 * 8 * 128 * 2, 80 * 2 * 8 * 128 * 2, 80 * 2 * 8 * 64 * 2
 HARDWARE = {
-    "yi-34b": Hardware("Yi-34B, 2 × A100: prompts as measured, decodes by bandwidth", by_bandwidth()),
-    "yi-34b-steps": Hardware("Yi-34B, 2 × A100: prompts and decodes as measured", by_step_times()),
+    "yi-34b": Hardware(
+        "Yi-34B, 2 × A100: prompts as measured, decodes by bandwidth", by_bandwidth(), YI_BLOCKS, YI_TARGETS
+    ),
+    "yi-34b-steps": Hardware(
+        "Yi-34B, 2 × A100: prompts and decodes as measured", by_step_times(), YI_BLOCKS, YI_TARGETS
+    ),
+    # Its layers have the shapes of those of Llama-3-8B. The vocabulary is another one, but the head is not counted.
+    "mistral-7b": Hardware(
+        "Mistral-7B, 1 × A100: products as measured, attention by rate and bandwidth",
+        by_operators(A100_LLAMA3_8B, 32, SMALL_KV, CARD_BANDWIDTH),
+        blocks_of(1, CARD_BYTES, 2 * 7.24e9, SMALL_KV),
+        {"strict": (0.1, 512), "relaxed": (0.5, 2048)},
+    ),
+    "llama2-70b": Hardware(
+        "LLaMA2-70B, 8 × A40, TP4-PP2: products as measured, attention by rate and bandwidth",
+        by_operators(A40_LLAMA2_70B, 80, LARGE_KV, 4 * A40_BANDWIDTH),
+        blocks_of(8, A40_BYTES, 2 * 69e9, LARGE_KV),
+        {"strict": (1.0, 512), "relaxed": (5.0, 1536)},
+        stages=2,
+        orca_seqs=8,
+    ),
+    # The paper: a prompt of 4k tokens takes about 1,150 ms, a step of 32 decodes about 200. Here these are of a stage,
+    # since a whole step in 1,150 ms would be more than four A100 can compute at their peak.
+    "falcon-180b": Hardware(
+        "Falcon-180B, 2 × 4 × A100, TP4-PP2: two published steps",
+        by_two_steps(1.15, 0.2, stages=2),
+        blocks_of(8, CARD_BYTES, 2 * 180e9, FALCON_KV),
+        {"strict": (1.0, 512), "relaxed": (5.0, 2048)},
+        stages=2,
+        orca_seqs=8,
+    ),
+    "llama-3-8b": Hardware(
+        "Llama-3-8B, 1 × A100: products as measured, attention by rate and bandwidth",
+        by_operators(A100_LLAMA3_8B, 32, SMALL_KV, CARD_BANDWIDTH),
+        blocks_of(1, CARD_BYTES, 2 * 8.03e9, SMALL_KV),
+        {},
+    ),
 }

@@ -1,6 +1,6 @@
 """Latencies on realistic traffic: the ablation of Sarathi-Serve, its token budget, and arrivals in bursts."""
 
-from .served import StudyPlan, latencies_of_seeds, medians, options_of, runs_of
+from .served import StudyPlan, latencies_of_seeds, medians, of_yi, options_of, runs_of
 from .study import Chart, Curve, Study
 
 # (trace, requests per second in the artefact's script) -> scheduler -> P50 TTFT, P99 TBT, seconds, in the paper.
@@ -28,7 +28,7 @@ def ablation(plan: StudyPlan) -> Study:
         for scheduler, (ttft, tbt) in schedulers.items():
             found = latencies_of_seeds(plan, trace, rate, **options_of(scheduler, trace))
             p50, p99 = medians(found, lambda run: run.ttft(50), lambda run: run.tbt(99))
-            rows.append([trace, rate, scheduler, p50, ttft, p99, tbt])
+            rows.append([trace, rate, scheduler, p50, of_yi(plan, ttft), p99, of_yi(plan, tbt)])
     return Study(
         "ablation",
         f"Ablation, seconds\n{runs_of(plan)}",

@@ -3,11 +3,9 @@
 There are as many micro-batches as stages, each with separate requests.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
-from tiny_llm_kit.solution_types import Sampled
 from tiny_llm_kit.trace.pipeline.simulated_pipeline import (
     KINDS,
     STAGES,
@@ -15,47 +13,28 @@ from tiny_llm_kit.trace.pipeline.simulated_pipeline import (
     kind_of,
     pass_in_turns,
 )
-from tiny_llm_kit.trace.simulation.simulated_model import SimulatedPackedModel
-from tiny_llm_kit.trace.simulation.simulator import Simulation
 from tiny_llm_kit.trace.simulation.step_cost import StepWork
 
 from ..traffic import TRACES, traffic
-from .hardware import BLOCK, HARDWARE
+from .hardware import HARDWARE
+from .pipelined_serving import groups_of
 from .served import StudyPlan, options_of, runs_of
-from .study import Study
+from .study import Chart, Curve, Study
 
 TRACE = "openchat"
 ROUNDS = 50  # of a pair of micro-batches
 SCHEDULERS = ("vLLM", "Orca", "Sarathi-Serve")
+BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)
 COLUMNS = ("scheduler", "bubbles, %", *(f"{kind}, %" for kind in KINDS), "tokens/s")
 
 
-class PipelinedModel(SimulatedPackedModel):
-    """A simulated model whose steps are micro-batches in a shared pipeline."""
-
-    def __init__(self, pipeline: SimulatedPipeline, sampled: Callable[[int], Sampled], max_model_len: int):
-        super().__init__(sampled, pipeline.cost, max_model_len)
-        self._pipeline, self._end = pipeline, 0.0
-
-    def end_of(self, work: StepWork) -> float:
-        """When the micro-batch has left the pipeline."""
-        is_late = self.clock.now > self._end
-        self._end = self._pipeline.send(work, self.clock.now, is_late)
-        return self._end
-
-
-def serve_saturated(plan: StudyPlan, scheduler: str, seed: int) -> SimulatedPipeline:
+def serve_saturated(plan: StudyPlan, scheduler: str, seed: int, budget: int = 512) -> SimulatedPipeline:
     """Serve requests that are all there at the start, a group per stage, until the first group is served."""
     hardware, most = HARDWARE[plan.hardware], TRACES[TRACE].most
-    pipeline, blocks = SimulatedPipeline(hardware.cost), hardware.num_blocks // STAGES
-    models = [PipelinedModel(pipeline, plan.names.Sampled, most) for _ in range(STAGES)]
-    options = options_of(scheduler, TRACE)
-    groups = [
-        Simulation(plan.names, model=model, num_blocks=blocks, block_size=BLOCK, **options)
-        for model in models
-    ]
-    for number, spec in enumerate(traffic(TRACE, 1.0, plan.requests, seed)):
-        groups[number % STAGES].send(replace(spec, time=0.0), number)
+    pipeline = SimulatedPipeline(hardware.cost, STAGES)
+    specs = [replace(spec, time=0.0) for spec in traffic(TRACE, 1.0, plan.requests, seed)]
+    options = options_of(scheduler, TRACE, budget)
+    groups = groups_of(plan.names, pipeline, specs, most, hardware.num_blocks, **options)
     while min(groups, key=lambda group: group.clock.now).advance():
         pass
     return pipeline
@@ -117,4 +96,25 @@ def run(plan: StudyPlan) -> Study:
         (
             "The paper draws its bubbles, and has no table of them. Passing activations on costs nothing here.",
         ),
+    )
+
+
+def budgets(plan: StudyPlan) -> Study:
+    """Run Sarathi-Serve under each token budget: a larger one makes micro-batches less equal."""
+    rows = []
+    for budget in BUDGETS:
+        found = [serve_saturated(plan, "Sarathi-Serve", seed, budget) for seed in plan.seeds]
+        figures = [(*shares(each), each.tokens / each.end) for each in found]
+        rows.append([budget, *map(median, zip(*figures, strict=True))])
+    names = ("all bubbles", *KINDS)
+    curves = [Curve(name, [(row[0], row[at]) for row in rows]) for at, name in enumerate(names, 1)]
+    return Study(
+        "bubble-budgets",
+        f"Bubbles by token budget, {STAGES} stages, {TRACE}, all requests at the start\n{runs_of(plan)}",
+        ("budget", *COLUMNS[1:]),
+        rows,
+        (
+            "The paper states that budgets differ in their bubbles, and that this made it choose 1,536 for LLaMA2-70B.",
+        ),
+        Chart("tokens of a step", "% of the stages' time", curves, log_x=True),
     )

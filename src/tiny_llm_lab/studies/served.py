@@ -6,12 +6,14 @@ from statistics import median
 from typing import Any
 
 from tiny_llm_kit.solution_types import ServingPackage
+from tiny_llm_kit.trace.pipeline.simulated_pipeline import SimulatedPipeline
 from tiny_llm_kit.trace.simulation.simulator import Simulation
 from tiny_llm_kit.trace.text import counted
 
 from ..latency_recorder import Latencies, LatencyRecorder
 from ..traffic import TRACES, traffic
 from .hardware import BLOCK, HARDWARE
+from .pipelined_serving import groups_of, serve_all
 
 SEQS, ORCA_SEQS = 128, 16  # as in the artefact's configurations
 
@@ -32,12 +34,18 @@ def runs_of(plan: StudyPlan) -> str:
     return f"{HARDWARE[plan.hardware].says}; {runs}"
 
 
-def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:
+def of_yi(plan: StudyPlan, figure: float) -> float | None:
+    """A figure that the paper has for Yi-34B; None for another model."""
+    return figure if plan.hardware.startswith("yi-34b") else None
+
+
+def options_of(scheduler: str, trace: str, budget: int = 512, orca_seqs: int = ORCA_SEQS) -> dict[str, Any]:
     """The options that make the hybrid scheduler one of the paper's.
 
     Args:
         scheduler: "hybrid-batching-only", "chunked-prefills-only", "Sarathi-Serve", "vLLM" or "Orca".
         budget: tokens of a step, for those that cut prompts into chunks.
+        orca_seqs: requests that Orca runs at a time.
     """
     most = TRACES[trace].most
     found: Mapping[str, dict[str, Any]] = {
@@ -47,7 +55,7 @@ def options_of(scheduler: str, trace: str, budget: int = 512) -> dict[str, Any]:
         "Sarathi-Serve": {"max_num_batched_tokens": budget},
         # Whole prompts first, in steps of their own.
         "vLLM": {"max_num_batched_tokens": most, "enable_chunked_prefill": False},
-        "Orca": {"max_num_batched_tokens": ORCA_SEQS * most, "max_num_seqs": ORCA_SEQS},
+        "Orca": {"max_num_batched_tokens": orca_seqs * most, "max_num_seqs": orca_seqs},
     }
     return {"max_num_seqs": SEQS, **found[scheduler]}
 
@@ -70,6 +78,26 @@ def serve_trace(
     return simulation.run()
 
 
+def serve_in_stages(
+    plan: StudyPlan, trace: str, rate: float, seed: int, variation: float = 1.0, **options: Any
+) -> Simulation:
+    """Run one trace in a pipeline, and return the group of its first stage, whose recorder has heard all of them."""
+    hardware, recorder = HARDWARE[plan.hardware], LatencyRecorder()
+    pipeline = SimulatedPipeline(hardware.cost, hardware.stages)
+    specs = traffic(trace, rate, plan.requests, seed, variation)
+    groups = groups_of(
+        plan.names,
+        pipeline,
+        specs,
+        TRACES[trace].most,
+        hardware.num_blocks,
+        recorder=recorder,
+        **options,
+    )
+    serve_all(groups)
+    return groups[0]
+
+
 def medians(found: Sequence[Latencies], *figures: Callable[[Latencies], float | None]) -> list[float]:
     """The median of each figure over the runs; runs without it do not count."""
     return [median(seconds for each in found if (seconds := figure(each)) is not None) for figure in figures]
@@ -77,4 +105,5 @@ def medians(found: Sequence[Latencies], *figures: Callable[[Latencies], float | 
 
 def latencies_of_seeds(plan: StudyPlan, trace: str, rate: float, **options: Any) -> list[Latencies]:
     """Latencies of one run per seed."""
-    return [serve_trace(plan, trace, rate, seed, **options).recorder.latencies() for seed in plan.seeds]
+    serve = serve_trace if HARDWARE[plan.hardware].stages == 1 else serve_in_stages
+    return [serve(plan, trace, rate, seed, **options).recorder.latencies() for seed in plan.seeds]

@@ -9,7 +9,7 @@ from tiny_llm_kit.trace.simulation.step_cost import StepWork
 from tiny_llm_kit.trace.workload import SHORT, RequestSpec
 
 from .hardware import DECODE_CONTEXT, HARDWARE, TILE
-from .served import StudyPlan
+from .served import StudyPlan, of_yi
 from .study import Chart, Curve, Study
 
 PROMPTS, CHUNKS = (2047, 4095, 8191, 16383), (512, 1024, 2048)
@@ -44,7 +44,7 @@ def overhead(plan: StudyPlan) -> Study:
         whole = ttft(plan, prompt, prompt)
         for chunk in CHUNKS:
             seconds = ttft(plan, prompt, chunk)
-            rows.append([prompt, chunk, seconds, seconds / whole, PAPER[prompt][chunk]])
+            rows.append([prompt, chunk, seconds, seconds / whole, of_yi(plan, PAPER[prompt][chunk])])
     return Study(
         "overhead",
         f"Chunk overhead\n{HARDWARE[plan.hardware].says}",
@@ -62,7 +62,7 @@ def piggyback(plan: StudyPlan) -> Study:
     cost, rows = HARDWARE[plan.hardware].cost, []
     for (tokens, decodes), published in MIXED.items():
         work = StepWork.of([(tokens, 0)], [DECODE_CONTEXT] * decodes)
-        rows.append([tokens, decodes, 1000 * cost.seconds(work), 1000 * published])
+        rows.append([tokens, decodes, 1000 * cost.seconds(work), of_yi(plan, 1000 * published)])
     return Study(
         "piggyback",
         f"Decodes beside a prompt\n{HARDWARE[plan.hardware].says}",

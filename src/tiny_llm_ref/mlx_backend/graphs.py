@@ -14,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..layer_weights import has_mixture
 from .products import _has_kernels
 from .qwen3_week3 import Qwen3ModelWeek3
 from .window_mask import WindowedLayer
@@ -57,9 +58,14 @@ def _compiled_layer(layer: Any) -> Any:
     if _has_kernels(layer):
         return layer
     made = copy(layer)
-    for name in PARTS:
+    for name in _parts_of(layer):
         setattr(made, name, mx.compile(getattr(layer, name)))
     return made
+
+
+def _parts_of(layer: Any) -> tuple[str, ...]:
+    """The parts that are compiled: a mixture that reads how many rows each expert has cannot be traced."""
+    return PARTS if not has_mixture(layer) or layer.mixture.reads_no_count else ("project_in",)
 
 
 def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:

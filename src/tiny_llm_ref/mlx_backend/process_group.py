@@ -8,8 +8,9 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ class ProcessGroup:
     def all_gather(self, x: mx.array) -> mx.array:
         """See `Group.all_gather`. MLX gathers along the first axis."""
         return mx.distributed.all_gather(x, group=self.group).reshape(self.size, *x.shape)
+
+    def all_to_all(self, x: mx.array, sent: Sequence[int], received: Sequence[int]) -> mx.array:
+        """See `Group.all_to_all`. MLX has no such call: all ranks gather all rows, and each takes its own."""
+        longest = int(self.all_gather(mx.array(max(sent))).max())
+        parts = mx.split(x, list(accumulate(sent))[:-1])
+        padded = [mx.pad(part, [(0, longest - len(part)), *[(0, 0)] * (x.ndim - 1)]) for part in parts]
+        gathered = self.all_gather(mx.stack(padded))[:, self.rank]  # (size, longest, ...)
+        return mx.concatenate([part[:rows] for part, rows in zip(gathered, received, strict=True)])
 
     def send(self, x: mx.array, rank: int) -> None:
         """See `Group.send`."""

@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
+from ..layer_weights import has_mixture
 from ..native import product, quantized_product
 from .basics import linear
 from .embedding import Embedding
@@ -60,10 +61,12 @@ def pack_weight(w: mx.array) -> mx.array | NativeMatrix:
 
 def pack_layers(model: Any) -> None:
     """Packs the matrices of all layers in place, one by one: memory never holds two copies of the model."""
-    for layer in model.layers:
-        layer = layer.layer if isinstance(layer, WindowedLayer) else layer
+    for layer in _plain_layers(model):
         for name in MATRICES:
-            setattr(layer, name, _packed(getattr(layer, name)))
+            if name in vars(layer):
+                setattr(layer, name, _packed(getattr(layer, name)))
+        if has_mixture(layer) and _layout() != PLAIN:
+            layer.mixture.pack(pack_weight)
     if _layout() == NATIVE:
         _use_kernels(model)
 
@@ -79,6 +82,11 @@ def _use_kernels(model: Any) -> None:
 def _attend_in_pages(model: Any) -> None:
     if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
         model.packed_mask = page_reads
+
+
+def _plain_layers(model: Any) -> list[Any]:
+    """The layers without their windows."""
+    return [layer.layer if isinstance(layer, WindowedLayer) else layer for layer in model.layers]
 
 
 def _packed(w: Any) -> Any:
@@ -133,14 +141,13 @@ def _layout() -> str:
 
 def use_native_layers(model: Any, chunk_kernel: bool = True) -> None:
     """Attention by the kernels of Day 4.1, where the products of a layer are kernels; the rest stays MLX's."""
-    layers = [layer.layer if isinstance(layer, WindowedLayer) else layer for layer in model.layers]
-    if any(map(_has_kernels, layers)):
+    if any(map(_has_kernels, _plain_layers(model))):
         _attend_in_pages(model)
 
 
 def _has_kernels(layer: Any) -> bool:
     """Whether a matrix of the layer is packed for a kernel of Day 4.1."""
-    matrices = [_matrix(getattr(layer, name)) for name in MATRICES]
+    matrices = [_matrix(getattr(layer, name)) for name in MATRICES if name in vars(layer)]
     return any(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices)
 
 

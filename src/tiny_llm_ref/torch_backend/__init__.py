@@ -10,7 +10,11 @@ from .attention import (
 from .basics import linear, silu, softmax
 from .batching_kv_cache import BatchingKvCache
 from .chunked_attention_mask import chunked_attention_mask
+from .combine_experts import combine_experts
 from .embedding import Embedding, QuantizedEmbedding, embedding_of
+from .expert_order import sort_by_expert
+from .expert_parallel import run_on_ranks
+from .expert_weights import ExpertMatrices, packed_experts, stack_experts
 from .flash_attention import (
     attention_statistics,
     finish_attention,
@@ -24,7 +28,9 @@ from .flash_attention import (
 from .generate import simple_generate
 from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .graphs import cannot_compile, capture_step, compile_model, fixed_sizes
+from .grouped_product import grouped_product, grouped_product_by_expert
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
+from .mixture import MixtureOfExperts
 from .native import NativeMatrix
 from .native_attention import DecodeRuns, attend_runs, decode_runs
 from .native_quantized import NativeQuantizedMatrix
@@ -79,6 +85,7 @@ from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, Step
 from .qwen3_week3 import PackedStep, Qwen3LayerWeek3, Qwen3ModelWeek3
 from .rms_norm import RMSNorm
 from .rope import RoPE
+from .router import route
 from .sampler import make_sampler
 from .tensor_parallel import VocabParallelEmbedding, gather_logits, sum_over_ranks
 
@@ -86,7 +93,9 @@ __all__ = [
     "BatchingKvCache",
     "DecodeRuns",
     "Embedding",
+    "ExpertMatrices",
     "Meeting",
+    "MixtureOfExperts",
     "NativeMatrix",
     "NativeQuantizedMatrix",
     "PackedMask",
@@ -123,6 +132,7 @@ __all__ = [
     "causal_mask",
     "chunk_ways",
     "chunked_attention_mask",
+    "combine_experts",
     "compile_model",
     "decode_runs",
     "dequantize_weights",
@@ -135,6 +145,8 @@ __all__ = [
     "fused_attention",
     "gather_logits",
     "gather_pages",
+    "grouped_product",
+    "grouped_product_by_expert",
     "join_launched",
     "launched",
     "length_mask",
@@ -148,6 +160,7 @@ __all__ = [
     "own_statistics",
     "pack_layers",
     "packed_attention",
+    "packed_experts",
     "packed_mask",
     "paged_attention",
     "paged_decode_statistics",
@@ -163,6 +176,8 @@ __all__ = [
     "quantized_matmul_device",
     "quantized_matmul_tiled",
     "quantized_ways",
+    "route",
+    "run_on_ranks",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "segment_mask",
@@ -170,6 +185,8 @@ __all__ = [
     "simple_generate",
     "simple_generate_with_kv_cache",
     "softmax",
+    "sort_by_expert",
+    "stack_experts",
     "sum_over_ranks",
     "use_native_layers",
     "use_products",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..biased_weights import BiasedWeights
+from ..layer_weights import has_mixture
 from ..native import between_products
 from ..native.arrays import NativeArray
 from ..native.product import LINE
@@ -36,8 +37,7 @@ class NativeLayer:
         self.heads, self.kv_heads = (_matrix(w).shape[0] // layer.head_dim for w in (layer.wq, layer.wk))
         self.w_in = _taken(layer, "wq", "wk", "wv")
         self.wo = _taken(layer, "wo")
-        self.w_gate_up = _taken(layer, "w_gate", "w_up")
-        self.w_down = _taken(layer, "w_down")
+        self.mlp = layer.mixture if has_mixture(layer) else NativeMLP(layer)
         self.eps = layer.input_layernorm.eps
         self.input_norm, self.mlp_norm = (
             native_array(norm.weight) for norm in (layer.input_layernorm, layer.post_attention_layernorm)
@@ -70,10 +70,7 @@ class NativeLayer:
     def project_out(self, x: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         """See `Qwen3LayerWeek3.project_out`."""
         x = x[0] + _product(heads.flatten(1), self.wo)
-        gate_up = _product(self._normalized(x, self.mlp_norm), self.w_gate_up)
-        hidden = x.new_empty(len(x), gate_up.shape[1] // 2)
-        between_products.gate(native_array(gate_up), native_array(hidden), torch.get_num_threads())
-        return (x + _product(hidden, self.w_down))[None]
+        return (x + self.mlp(self._normalized(x, self.mlp_norm)))[None]
 
     def _normalized(self, x: torch.Tensor, weight: NativeArray) -> torch.Tensor:
         """RMSNorm of rows (R, E)."""
@@ -84,12 +81,30 @@ class NativeLayer:
         return y
 
 
+class NativeMLP:
+    """The MLP of a layer, which gives its matrices up."""
+
+    def __init__(self, layer: Any):
+        self.w_gate_up = _taken(layer, "w_gate", "w_up")
+        self.w_down = _taken(layer, "w_down")
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Qwen3MLP`: (R, E) to (R, E)."""
+        gate_up = _product(x, self.w_gate_up)
+        hidden = x.new_empty(len(x), gate_up.shape[1] // 2)
+        between_products.gate(native_array(gate_up), native_array(hidden), torch.get_num_threads())
+        return _product(hidden, self.w_down)
+
+
 def can_be_native(layer: Any) -> bool:
-    """Whether a `NativeLayer` computes what a layer with the device's kernels does: all its matrices are packed."""
-    names = "wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down"
-    matrices = {name: _matrix(getattr(layer, name)) for name in names}
+    """Whether a `NativeLayer` computes what a layer with the device's kernels does: all its matrices are packed.
+
+    A mixture of experts computes as before: its matrices are packed for the kernels as well, where the layer's are.
+    """
+    of_mlp = () if has_mixture(layer) else ("w_gate", "w_up", "w_down")
+    matrices = {name: _matrix(getattr(layer, name)) for name in ("wq", "wk", "wv", "wo", *of_mlp)}
     packed = all(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices.values())
-    return packed and layer.head_dim % 32 == 0 and matrices["w_gate"].shape[0] % LINE == 0
+    return packed and layer.head_dim % 32 == 0 and all(matrices[n].shape[0] % LINE == 0 for n in of_mlp[:1])
 
 
 def has_kernel(layer: Any) -> bool:

@@ -7,7 +7,7 @@ Only gloo was run by us.
 import os
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +45,12 @@ class ProcessGroup:
             warnings.filterwarnings("ignore", "`torch.distributed.all_gather_into_tensor`")
             dist.all_gather_into_tensor(out, x, group=self.group)
         return out.reshape(self.size, *x.shape)
+
+    def all_to_all(self, x: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> torch.Tensor:
+        """See `Group.all_to_all`."""
+        out = x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(out, x.contiguous(), list(received), list(sent), group=self.group)
+        return out
 
     def send(self, x: torch.Tensor, rank: int) -> None:
         """See `Group.send`."""

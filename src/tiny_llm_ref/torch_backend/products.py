@@ -14,6 +14,7 @@ import torch
 
 from ..biased_weights import BiasedWeights
 from ..groups import RowParallelWeights
+from ..layer_weights import has_mixture
 from ..native import product, quantized_product
 from .basics import linear
 from .embedding import Embedding
@@ -133,7 +134,10 @@ def pack_layers(model: Any) -> None:
     """
     for layer in _plain_layers(model):
         for name in MATRICES:
-            setattr(layer, name, _packed(getattr(layer, name)))
+            if name in vars(layer):
+                setattr(layer, name, _packed(getattr(layer, name)))
+        if has_mixture(layer):
+            layer.mixture.pack(pack_weight)
     if _choice().layout == NATIVE:
         if isinstance(model.embedding, Embedding):
             model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))

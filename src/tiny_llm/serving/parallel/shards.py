@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 # The last word but one of a weight's name says which way it is divided. All others, the norms, are whole on every rank.
-COLUMN_PARALLEL = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-ROW_PARALLEL = ("o_proj", "down_proj")
+# w1, w3 and w2 are gate, up and down of Mixtral's experts.
+COLUMN_PARALLEL = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "w3")
+ROW_PARALLEL = ("o_proj", "down_proj", "w2")
 VOCABULARY_PARALLEL = ("embed_tokens", "lm_head")
 
 

@@ -27,7 +27,7 @@ class Call:
 
     Args:
         name: of the method of `LockstepRank`.
-        array: what this rank gives; None for `receive`.
+        array: what this rank gives; None for `receive`, and for `all_to_all` a list of arrays, one per rank.
         sender: of `receive`.
     """
 
@@ -38,6 +38,8 @@ class Call:
     def __str__(self) -> str:
         if self.sender is not None:
             return f"receive from rank {self.sender}"
+        if self.name == "all_to_all":  # ranks may give different numbers of rows
+            return f"{self.name} of rows {list(self.array[0].shape[1:])} in {self.array[0].dtype}"
         return f"{self.name} of {list(self.array.shape)} in {self.array.dtype}"
 
 
@@ -113,6 +115,8 @@ class LockstepGroup:
         if calls[0].name == "all_reduce":
             total = sum(arrays[1:], start=arrays[0])
             return dict(enumerate(total + 0 for _ in calls))  # copies: a rank may write into its own
+        if calls[0].name == "all_to_all":
+            return {rank: [array[rank] for array in arrays] for rank in range(self.size)}
         gathered = self.backend_module.concatenate([array[None] for array in arrays], 0)
         return dict(enumerate(gathered + 0 for _ in calls))
 
@@ -128,6 +132,21 @@ class LockstepRank:
 
     def all_gather(self, x: Array) -> Array:
         return self.group.wait(Call("all_gather", x))
+
+    def all_to_all(self, x: Array, sent: Sequence[int], received: Sequence[int]) -> Array:
+        if (len(sent), len(received), sum(sent)) != (self.size, self.size, x.shape[0]):
+            raise LockstepError(
+                f"rank {self.rank} has {x.shape[0]} rows of {self.size} ranks, and sends {sent}"
+            )
+        starts = [sum(sent[:rank]) for rank in range(self.size)]
+        parts = [x[start : start + rows] for start, rows in zip(starts, sent, strict=True)]
+        found = self.group.wait(Call("all_to_all", parts))
+        arrived = [part.shape[0] for part in found]
+        if arrived != list(received):
+            raise LockstepError(
+                f"rank {self.rank} expects {list(received)} rows, and the ranks sent {arrived}"
+            )
+        return self.group.backend_module.concatenate(found, 0)
 
     def send(self, x: Array, rank: int) -> None:
         self.group.mailbox(self.rank, rank).append(x)

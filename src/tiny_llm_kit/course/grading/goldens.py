@@ -55,6 +55,27 @@ def _case(column: int) -> SmallModel:
 CASES = {name: _case(column) for column, name in enumerate(NAMES)}
 
 
+@dataclass(frozen=True)
+class SmallMixture:
+    """A small mixture of experts, the MLP of one layer."""
+
+    family: str  # "Mixtral" or "Qwen3Moe", the beginning of transformers' class names
+    num_experts: int  # X
+    k: int  # experts per token
+    renormalise: bool  # whether the weights of a token are divided by their sum
+    hidden_size: int  # E
+    intermediate_size: int  # F of each expert
+    tokens: int  # T of the inputs
+    seed: int  # of its weights and inputs
+
+
+MIXTURES = {
+    "mixtral": SmallMixture("Mixtral", 5, 2, True, 12, 10, 9, seed=14),
+    "qwen3-moe": SmallMixture("Qwen3Moe", 9, 3, True, 10, 6, 7, seed=15),
+    "qwen3-moe-shares": SmallMixture("Qwen3Moe", 7, 4, False, 8, 14, 11, seed=16),
+}
+
+
 def small_model(seed: int, rows: int = 1, tokens: int = 1, **sizes: int | float | bool) -> SmallModel:
     """The first of `CASES` with other sizes."""
     return SmallModel(replace(CASES["tied-1"].config, **sizes), seed, rows, tokens)
@@ -69,6 +90,28 @@ def golden(name: str) -> dict[str, np.ndarray]:
     """
     with np.load(FOLDER / f"{name}.npz") as arrays:
         return dict(arrays)
+
+
+def golden_mixture(name: str) -> dict[str, np.ndarray]:
+    """The stored arrays of a mixture for the x of `random_mixture`.
+
+    experts: (T, k), the most probable first. weights: (T, k). y: (T, E), the output of the layer.
+    """
+    return golden(name)
+
+
+def random_mixture(case: SmallMixture) -> dict[str, np.ndarray]:
+    """Random float32 weights and inputs of a mixture.
+
+    x: (T, E). router: (X, E). gate_up: (X, 2F, E), an expert's gate above its up. down: (X, E, F).
+    """
+    random = np.random.RandomState(case.seed)
+    X, E, F = case.num_experts, case.hidden_size, case.intermediate_size
+    shapes = {"x": (case.tokens, E), "router": (X, E), "gate_up": (X, 2 * F, E), "down": (X, E, F)}
+    return {
+        name: (random.standard_normal(shape) / (1 if name == "x" else np.sqrt(shape[-1]))).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def random_weights(case: SmallModel) -> dict[str, np.ndarray]:

@@ -62,7 +62,7 @@ def _next_tokens(b: Port, checkpoint: Checkpoint, console: Console) -> None:
     logits = b.numpy(b.Qwen3ModelWeek1(checkpoint)(b.array([ids])))
     console.print(f'\n"{QUESTION}" is {len(ids)} tokens with the chat template around it.')
     console.print(f"Your model's logits are {logits.shape}: after each token, a score for every next one.")
-    console.print("Behind the last one, the best are:\n")
+    console.print("After the last one, the best are:\n")
     last = logits[0, -1].astype(np.float64)
     weights = np.exp(last - last.max())
     for id in np.argsort(-last)[:3]:

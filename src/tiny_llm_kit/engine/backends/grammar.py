@@ -16,24 +16,38 @@ MOST_CHARACTERS = 2**18  # of a schema or an expression; one of 4 MB takes more 
 class Grammar:
     """The state of one answer in its grammar. It follows from the tokens alone, so preemption does not change it.
 
+    With drafts a step asks for several states: after the answer, and after each draft behind it.
+
     Args:
         matcher: of llguidance, at the beginning of a text.
         vocab_size: token ids are below it.
     """
 
     def __init__(self, matcher: Any, vocab_size: int):
-        self._matcher, self._vocab_size, self._consumed = matcher, vocab_size, 0
+        self._matcher, self._vocab_size = matcher, vocab_size
+        self._consumed: list[int] = []
 
     def allowed(self, tokens: Sequence[int]) -> np.ndarray:
         """(V,) whether each token may follow.
 
         Args:
-            tokens: the answer so far; it only ever grows.
+            tokens: the answer so far, and drafts. What follows a draft that the grammar does not allow has no meaning:
+                the model does not draw that draft.
         """
-        self._matcher.consume_tokens(list(tokens[self._consumed :]))
-        self._consumed = len(tokens)
+        tokens = list(tokens)
+        kept = common_length(self._consumed, tokens)
+        self._matcher.rollback(len(self._consumed) - kept)
+        self._consumed = tokens[: kept + self._matcher.try_consume_tokens(tokens[kept:])]
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         return np.unpackbits(bits, bitorder="little")[: self._vocab_size].view(bool)
+
+
+def common_length(a: list[int], b: list[int]) -> int:
+    """How many tokens two texts have in common at the front. They differ at the end, if at all."""
+    most = min(len(a), len(b))
+    if a[:most] == b[:most]:
+        return most
+    return next(count for count in range(most) if a[count] != b[count])
 
 
 class Grammars:

@@ -78,9 +78,10 @@ class LogitsProcessors:
 
     def _prompt_ids(self, request: AnswerSequence) -> np.ndarray:
         """The ids of a prompt, each once: it does not change, so they are sorted once."""
-        if request not in self._prompts:
-            self._prompts[request] = np.unique(request.prompt_tokens)
-        return self._prompts[request]
+        sequence = getattr(request, "sequence", request)  # a row after drafts has a stand-in for its request
+        if sequence not in self._prompts:
+            self._prompts[sequence] = np.unique(request.prompt_tokens)
+        return self._prompts[sequence]
 
     def _masked(self, logits: Array, requests: Sequence[AnswerSequence]) -> Array:
         """-inf for each token with which the text would leave the grammar of its request."""

@@ -7,9 +7,10 @@ from .rank_part import RankPart
 from .stage_part import StagePart
 
 
-def part_of(port: Port, group: Any, stages: bool) -> RankPart | StagePart:
+def part_of(port: Port, group: Any, stages: bool, expert_parallel: bool = False) -> RankPart | StagePart:
     """What this rank holds."""
-    return (StagePart if stages else RankPart)(port.serving, group.rank, group.size)
+    place = port.serving, group.rank, group.size
+    return StagePart(*place) if stages else RankPart(*place, expert_parallel)
 
 
 def model_of_ranks(port: Port, stages: bool) -> Any:

@@ -87,12 +87,25 @@ class Job:
             As `load_network`.
         """
         ranks = {"group": group, "stages": self.options.has_stages}
+        ranks |= {"expert_parallel": self.options.enable_expert_parallel}
         ranks |= {"rounds_activations": self.rounds_activations(port)}
         if self.random_weights:
             given = {**self.random_weights, **ranks}
             network, _ = random_network(port, self.model, quantization=self.quantization, **given)
             return network, BlankAnswers(load_tokenizer(self.model))
         return load_network(port, self.model, "week3", self.quantization, **self.load_options, **ranks)
+
+    def draft_network(self, port: Port) -> Any:
+        """The draft model of `speculative_config`, as it is stored; None if there is none.
+
+        Raises:
+            As `load_network`.
+        """
+        speculation = self.options.speculation
+        if speculation is None or speculation.model is None:
+            return None
+        options = {**self.load_options, "head_quantization": None}
+        return load_network(port, speculation.model, "week3", **options)[0]
 
     def message(self) -> dict[str, Any]:
         """All of it as an object of JSON."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...model.config import ModelConfig
+from ...model.expert_names import place_of
+from ...model.mixture import Mixture
 from ...solution_types import ServingPackage, Shard
 
 
@@ -15,11 +17,13 @@ class RankPart:
         names: the module `serving` of a solution.
         rank: from 0 to size - 1.
         size: number of ranks.
+        expert_parallel: whether ranks hold different experts, and not a part of each one.
     """
 
     names: ServingPackage
     rank: int
     size: int
+    expert_parallel: bool = False
 
     def config(self, whole: ModelConfig) -> ModelConfig:
         """The model's configuration with the heads and hidden numbers of this rank, and the whole vocabulary.
@@ -27,22 +31,58 @@ class RankPart:
         Raises:
             ValueError: the ranks would not get equal shares.
         """
-        self.names.check_tensor_parallel(whole, self.size)
+        check_ranks(self.names, whole, self.size, self.expert_parallel)
         kv_heads = self.names.kv_heads_of(whole.num_key_value_heads, self.rank, self.size)
         return replace(
             whole,
             num_attention_heads=whole.num_attention_heads // self.size,
             num_key_value_heads=len(kv_heads),
             intermediate_size=whole.intermediate_size // self.size,
+            mixture=self._mixture(whole.mixture),
         )
 
+    def _mixture(self, whole: Mixture | None) -> Mixture | None:
+        if whole is None:
+            return None
+        if self.expert_parallel:
+            return replace(whole, ranks=self.size)
+        return replace(whole, intermediate_size=whole.intermediate_size // self.size)
+
     def holds(self, name: str, whole: ModelConfig) -> bool:
-        """Whether this rank holds some of a weight: it does of every one."""
-        return True
+        """Whether this rank holds some of a weight: of each one, but for other ranks' experts."""
+        place = place_of(name) if self.expert_parallel and whole.mixture else None
+        if place is None or whole.mixture is None:
+            return True
+        return place.expert in self.names.even_part(whole.mixture.num_experts, self.rank, self.size)
 
     def shard(self, name: str, shape: Sequence[int], whole: ModelConfig) -> Shard:
         """Which rows or columns of a weight this rank holds; `shape` is the weight's own."""
+        if self.expert_parallel and place_of(name) is not None:
+            return self.names.Shard()
         return self.names.shard_of(name, shape, self.rank, self.size, whole.num_key_value_heads)
+
+
+def check_ranks(names: ServingPackage, config: ModelConfig, size: int, expert_parallel: bool) -> None:
+    """Check that a model can be divided among so many ranks.
+
+    Raises:
+        ValueError: ranks would not get equal shares; or there are no experts to share.
+    """
+    names.check_tensor_parallel(config, size)
+    mixture = config.mixture
+    if expert_parallel and mixture is None:
+        raise ValueError("enable_expert_parallel: this model has no experts: leave it out")
+    if mixture is None:
+        return
+    if expert_parallel and mixture.num_experts % size:
+        raise ValueError(
+            f"tensor_parallel_size is {size}: with enable_expert_parallel it must divide {mixture.num_experts} experts"
+        )
+    if not expert_parallel and mixture.intermediate_size % size:
+        raise ValueError(
+            f"tensor_parallel_size is {size}: it must divide the {mixture.intermediate_size} numbers in an expert's "
+            "MLP; enable_expert_parallel shares whole experts"
+        )
 
 
 def index_of(shard: Shard, shape: Sequence[int]) -> tuple[slice, ...]:

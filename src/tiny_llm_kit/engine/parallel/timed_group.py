@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,9 @@ class TimedGroup:
 
     def all_gather(self, x: Array) -> Array:
         return self.group.all_gather(x)
+
+    def all_to_all(self, x: Array, sent: Sequence[int], received: Sequence[int]) -> Array:
+        return self.group.all_to_all(x, sent, received)
 
     def send(self, x: Array, rank: int) -> None:
         self.backend_module.evaluate(x)

@@ -69,7 +69,11 @@ class QuantizedCheckpoint:
 
     def weight(self, name: str, *shape: int) -> Any:
         array, quantizer = self.plain.weight(name, *shape), self.quantizer
-        return quantizer.quantize(name, array, self.config) if quantizer.applies_to(name, shape) else array
+        if not quantizer.applies_to(name, shape[-2:]):
+            return array
+        if len(shape) == 2:
+            return quantizer.quantize(name, array, self.config)
+        return quantizer.port.stack_experts([quantizer.quantize(name, each, self.config) for each in array])
 
 
 class BlankAnswers:
@@ -100,6 +104,7 @@ def random_network(
     rounds_activations: Callable[[int], bool] | None = None,
     group: Any = None,
     stages: bool = False,
+    expert_parallel: bool = False,
 ) -> tuple[Any, RandomCheckpoint]:
     """Week 3's network with random weights, and where they come from.
 
@@ -112,11 +117,12 @@ def random_network(
         rounds_activations: see `WeightQuantizer`.
         group: the ranks that compute the network together; None is this process alone.
         stages: whether these share the layers, and not every matrix.
+        expert_parallel: whether these share the experts, and not every expert's matrices.
     """
     chosen = shape(config, layers) if config else read_config(model_folder(model))
     chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
     if group is not None:
-        chosen = part_of(port, group, stages).config(chosen)
+        chosen = part_of(port, group, stages, expert_parallel).config(chosen)
     checkpoint = RandomCheckpoint(chosen, port.backend_module, port.float_dtype, port.device)
     weights: Any = checkpoint
     if quantization:

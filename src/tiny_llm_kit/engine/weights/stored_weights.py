@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError
 
 from ...model.config import ModelConfig
+from ...model.expert_names import model_name, place_of
+from ...model.expert_tensors import stacks_of
 from ...model.files import CheckpointError, shown
 from ...model.quantization import WeightQuantizer
-from ...model.quantized_tensors import parts
+from ...model.quantized_tensors import parts as quantized_parts
 from ...model.safetensors_folder import TensorInfo, refused
 from ...solution_types import Array
 from ..backend import Backend
@@ -39,7 +42,9 @@ def whole_files(backend_module: Backend, headers: Mapping[str, TensorInfo]) -> d
 
 def bytes_of(headers: Mapping[str, TensorInfo], names: Iterable[str]) -> int:
     """Bytes of these weights in their files, scales and biases included."""
-    tensors = (part for name in names for part in (parts(name) if headers[name].dtype == "U32" else [name]))
+    tensors = (
+        part for name in names for part in (quantized_parts(name) if headers[name].dtype == "U32" else [name])
+    )
     return sum(math.prod(headers[each].shape) * BYTES[headers[each].dtype] for each in tensors)
 
 
@@ -55,6 +60,8 @@ def read_weights(
 ) -> dict[str, Any]:
     """Read one weight after the other, so that only one is in memory in its stored and in its final form.
 
+    The experts of a layer are one weight.
+
     Args:
         stored: the tensors, of the shapes in `headers`.
         headers: of the tensors, by name.
@@ -65,21 +72,61 @@ def read_weights(
     Raises:
         CheckpointError: a weight is not finite, or too large for float16.
     """
-    weights = {}
+    reader = _Reader(backend_module, stored, headers, config, device, dtype, quantizer)
+    plain = {model_name(name): name for name in names if place_of(name) is None}
+    stacks = stacks_of(names, headers)
+    shown_names = _with_progress if quantizer and quantizer.bits else list
+    weights = {name: reader.matrix([plain[name]]) for name in shown_names(list(plain))}
+    return weights | {name: reader.stack(stacks[name]) for name in shown_names(list(stacks))}
 
-    def taken(name: str) -> Array:
-        return _checked(backend_module, stored.pop(name), headers[name], name, dtype)
 
-    for name in _with_progress(names) if quantizer and quantizer.bits else names:
-        if headers[name].dtype == "U32":
-            words, *numbers = parts(name)
-            triple = [stored.pop(words), *map(taken, numbers)]
-            weights[name] = _quantized_weight(backend_module, name, triple, config, device, dtype, quantizer)
-        elif quantizer and quantizer.applies_to(name, headers[name].shape):
-            weights[name] = quantizer.quantize(name, backend_module.place(taken(name), dtype, "cpu"), config)
-        else:
-            weights[name] = backend_module.place(taken(name), dtype, device)
-    return weights
+@dataclass(frozen=True)
+class _Reader:
+    """Reads weights; the arguments are those of `read_weights`."""
+
+    backend_module: Backend
+    stored: Stored
+    headers: Mapping[str, TensorInfo]
+    config: ModelConfig
+    device: str
+    dtype: str
+    quantizer: WeightQuantizer | None
+
+    def stack(self, experts: list[list[str]]) -> Any:
+        """One matrix per expert, each of several parts, as one weight."""
+        found = [self.matrix(parts) for parts in experts]
+        if self.quantizer is not None and hasattr(found[0], "group_size"):
+            return self.quantizer.port.stack_experts(found)
+        stack = self.backend_module.concatenate([each[None] for each in found], 0)
+        self.backend_module.evaluate(stack)
+        return stack
+
+    def matrix(self, parts: list[str]) -> Any:
+        """A weight whose parts follow each other along its outputs."""
+        info, quantizer = self.headers[parts[0]], self.quantizer
+        if info.dtype == "U32":
+            return self._quantized(parts)
+        array = self._joined([self._taken(each) for each in parts])
+        if quantizer and quantizer.applies_to(parts[0], info.shape):
+            placed = self.backend_module.place(array, self.dtype, "cpu")
+            return quantizer.quantize(parts[0], placed, self.config)
+        return self.backend_module.place(array, self.dtype, self.device)
+
+    def _quantized(self, names: list[str]) -> Any:
+        triples = [
+            [self.stored.pop(words), *map(self._taken, numbers)]
+            for words, *numbers in map(quantized_parts, names)
+        ]
+        triple = [self._joined(list(arrays)) for arrays in zip(*triples, strict=True)]
+        return _quantized_weight(
+            self.backend_module, names[0], triple, self.config, self.device, self.dtype, self.quantizer
+        )
+
+    def _joined(self, arrays: list[Array]) -> Array:
+        return arrays[0] if len(arrays) == 1 else self.backend_module.concatenate(arrays, 0)
+
+    def _taken(self, name: str) -> Array:
+        return _checked(self.backend_module, self.stored.pop(name), self.headers[name], name, self.dtype)
 
 
 def _checked(backend_module: Backend, array: Array, info: TensorInfo, name: str, dtype: str) -> Array:

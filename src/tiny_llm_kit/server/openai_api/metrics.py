@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ...engine.llm_engine import LLMEngine
@@ -42,6 +43,13 @@ COUNTERS = {
 }
 
 
+DRAFTS = {
+    "drafts": "decodes that had drafts",
+    "draft_tokens": "drafts",
+    "accepted_tokens": "drafts that were right",
+}
+
+
 class ServerMetrics(Protocol):
     """What the HTTP side counts and shows."""
 
@@ -72,6 +80,27 @@ class AnswerTimes(RequestTimes):
         yield "request_inference_time_seconds", self.started_time, self.finished_time
         yield "request_prefill_time_seconds", self.started_time, self.first_token_time
         yield "request_decode_time_seconds", self.first_token_time, self.finished_time
+
+
+class DraftCounters:
+    """A collector of Prometheus that reads what an engine counts of its drafts.
+
+    Args:
+        engine: with drafts.
+        model_name: the label.
+    """
+
+    def __init__(self, engine: LLMEngine, model_name: str):
+        self._engine, self._label = engine, model_name
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One counter for each number."""
+        if self._engine.speculation is None:
+            return
+        for name, about in DRAFTS.items():
+            counter = CounterMetricFamily(f"vllm:spec_decode_num_{name}", about, labels=["model_name"])
+            counter.add_metric([self._label], getattr(self._engine.speculation.counts, name))
+            yield counter
 
 
 class EngineMetrics:
@@ -130,6 +159,7 @@ class EngineMetrics:
         )
         for name, about, value in gauges:
             self._made(Gauge, name, about).set_function(value)
+        self._registry.register(DraftCounters(engine, self._label))
         options = {name: str(getattr(engine.options, name)) for name in CACHE_OPTIONS}
         cache = {"num_gpu_blocks": str(engine.allocator.num_blocks), **options}
         name, about = "vllm:cache_config_info", "options of the KV cache, as labels"

@@ -7,8 +7,10 @@ from rich.table import Table
 
 from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
 from ..workload import LONG, SHORT
+from .device_watch import TOOLS
 from .runs import Demo, PolicyRun
 
+PROMISED = "3 to 5"  # in its readme
 # Figures of which less is better: name -> function of a run.
 COMPARED = {
     "longest gap": lambda run: run.trace.longest_gap,
@@ -22,6 +24,8 @@ ALSO_SHOWN = {
     "long mean": lambda run: run.mean_latency(LONG),
     "requests/s": lambda run: run.per_second(run.num_finished),
     "tokens/s": lambda run: run.per_second(run.trace.num_tokens),
+    "cores busy": lambda run: run.use and run.use.cores,
+    "memory MB": lambda run: run.use and run.use.memory,
 }
 
 
@@ -31,10 +35,13 @@ def seconds(value: float | None) -> str:
 
 def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
     """Print the requests, the model, and when they are sent."""
-    console.print(f"{what} on {demo.serving.model.device}; {len(demo.specs)} requests, {when}:")
+    device = demo.serving.model.device
+    console.print(f"{what} on {device}; {len(demo.specs)} requests, {when}:")
     for spec in demo.specs:
         size = "long text" if spec.kind == LONG else "question"
         console.print(f"  {spec.name}  {spec.text_tokens:>5,} tokens, {size}")
+    if device in TOOLS:
+        console.print(f"watch the device meanwhile, in another terminal: watch -n 1 {TOOLS[device]}")
 
 
 def table(runs: Sequence[PolicyRun]) -> Table:
@@ -72,6 +79,16 @@ def summary(baseline: PolicyRun, run: PolicyRun) -> list[str]:
     return [f"{run.policy.name} against {baseline.policy.name}:", f"  {figures}", f"  {verdict}"]
 
 
+def verdict(runs: Sequence[PolicyRun], alone: PolicyRun) -> list[str]:
+    """Lines with each policy's throughput, as a multiple of that of one request at a time."""
+    times = (f"{run.policy.name} {alone.trace.end / run.trace.end:.1f}" for run in runs if run.trace.end)
+    return [
+        f"throughput (one request at a time: 1): {', '.join(times)}",
+        f"  A public demo promises {PROMISED} for chunks, and compares them with nothing.",
+        "  What is gained is the gain of batching: chunks are there for the gaps.",
+    ]
+
+
 def same_answers(runs: Sequence[PolicyRun]) -> str:
     """A line on whether the policies gave the same texts.
 
@@ -81,19 +98,31 @@ def same_answers(runs: Sequence[PolicyRun]) -> str:
     return "the same answers under every policy" if len(texts) == 1 else "the answers differ between policies"
 
 
-def show(console: Console, runs: Sequence[PolicyRun], has_fused_attention: bool = True) -> None:
-    """Print table and summary of the finished policies, and the effect of a missing fused attention."""
+def show(
+    console: Console,
+    runs: Sequence[PolicyRun],
+    has_fused_attention: bool = True,
+    alone: PolicyRun | None = None,
+) -> None:
+    """Print table and summary of the finished policies, and the effect of a missing fused attention.
+
+    Args:
+        alone: the same requests one by one, if they were served so.
+    """
     if not runs:
         return
     console.print(
         "\nSeconds from sending a request to its first token (TTFT) and to its end; one run each.\n"
-        "Below: medians of TTFT; short mean and long mean are mean times to the end.\n"
+        "Below: medians of TTFT; short mean and long mean are mean times to the end;\n"
+        "cores that computed, on average; the most memory in use.\n"
     )
     console.print(table(runs))
     console.print()
     for run in runs[1:]:
         for line in summary(runs[0], run):
             console.print(line, soft_wrap=True)
+    for line in verdict(runs, alone) if alone else ():
+        console.print(line, soft_wrap=True)
     if not has_fused_attention:
         console.print(WITHOUT_A_FUSED_KERNEL)
     console.print(f"{same_answers(runs)}; with medians:\n`pdm run bench-throughput --preset chunked-prefill`")

@@ -8,6 +8,7 @@ from ...solution_types import Request
 from ..serve import Listener, Service, Serving
 from ..trace import Trace
 from ..workload import RequestSpec, Workload
+from .device_watch import DeviceUse
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class Demo:
         if not request.is_done:
             names.batch_generate(self.serving.model, self.serving.tokenizer, [request], room, 1)
 
+    def one_by_one(self) -> "Demo":
+        """The same requests, of which one runs at a time, whatever its priority."""
+        alone = {"batch_size": 1, "reserved_decode_slots": 0, "priorities": False, "peak_load": None}
+        return replace(self, knobs=replace(self.knobs, **alone))
+
     def serve(
         self, policy: DemoPolicy, on_event: Listener, check_interrupt: Callable[[], None]
     ) -> "PolicyRun":
@@ -105,6 +111,7 @@ class PolicyRun:
     specs: Sequence[RequestSpec]  # what was sent, and the same as objects of the solution
     requests: Sequence[Request]
     trace: Trace  # what was recorded
+    use: DeviceUse | None = None  # of the device, where it was watched
 
     def ttft(self, number: int) -> float | None:
         """Seconds from sending a request to its first token; None if it had none."""

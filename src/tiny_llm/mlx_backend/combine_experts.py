@@ -1,0 +1,19 @@
+"""The end of a mixture of experts: each token's weighted sum of what its experts have computed."""
+
+import mlx.core as mx
+
+
+def combine_experts(outputs: mx.array, order: mx.array, weights: mx.array) -> mx.array:
+    """The outputs of the experts, summed for each token.
+
+    Args:
+        outputs: (T·k, E), in the order of the experts.
+        order: (T·k,), from `sort_by_expert`: row i of `outputs` belongs to pair `order[i]`.
+        weights: (T, k), from `route`.
+
+    Returns:
+        (T, E) in the type of `outputs`; the sum is computed in float32 and rounded once.
+    """
+    # TASK 4.2.4: the inverse of `order` brings every pair back to its token. Then a weighted sum over the k of a token.
+    # Which row of `outputs` has pair p? The place of p in `order`: sorting `order` finds all of them.
+    raise NotImplementedError("week 4 day 2 task 4: combine_experts")

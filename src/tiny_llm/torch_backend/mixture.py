@@ -1,0 +1,108 @@
+"""A mixture of experts: an MLP of which each token uses k parts, that a router chooses. Given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..groups import ExpertParallelWeights, Group, RowParallelWeights
+from ..layer_weights import MixtureShape
+from ..serving.parallel.shards import vocabulary_of
+from .basics import silu
+from .combine_experts import combine_experts
+from .expert_order import sort_by_expert
+from .expert_parallel import run_on_ranks
+from .expert_weights import Experts, packed_experts, reads_no_count
+from .grouped_product import grouped_product
+from .projection import project
+from .router import route
+from .tensor_parallel import sum_over_ranks
+
+
+class MixtureOfExperts:
+    """The MLP of a layer with X experts, each of them an MLP as `Qwen3MLP`.
+
+    Args:
+        k: experts per token.
+        renormalise: see `route`.
+        w_router: (X, E).
+        w_gate_up: `Experts`, X matrices (2F, E): an expert's gate above its up.
+        w_down: `Experts`, X matrices (E, F). With `RowParallelWeights` every rank has a part of F of each expert; with
+            `ExpertParallelWeights` every rank has X / size experts, here and in `w_gate_up`.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        renormalise: bool,
+        w_router: torch.Tensor,
+        w_gate_up: Any,
+        w_down: Any,
+    ):
+        self.k, self.renormalise, self.w_router = k, renormalise, w_router
+        self.num_experts = w_router.shape[0]
+        self.sums: Group | None = w_down.group if isinstance(w_down, RowParallelWeights) else None
+        self.ranks: Group | None = w_down.group if isinstance(w_down, ExpertParallelWeights) else None
+        self.w_gate_up: Experts = _held(w_gate_up)
+        self.w_down: Experts = _held(w_down)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            x: (..., E).
+
+        Returns:
+            (..., E); with several ranks x and the result are the same on all of them.
+        """
+        rows = x.reshape(-1, x.shape[-1])
+        if self.ranks is not None:
+            return self._on_ranks(rows, self.ranks).reshape(x.shape)
+        out = self._mix(rows)
+        return (out if self.sums is None else sum_over_ranks(out, self.sums)).reshape(x.shape)
+
+    @property
+    def reads_no_count(self) -> bool:
+        """Whether nothing is read on the host, so that a call can be traced."""
+        return self.ranks is None and all(map(reads_no_count, (self.w_gate_up, self.w_down)))
+
+    def pack(self, pack_weight: Callable[[torch.Tensor], Any]) -> None:
+        """Changes the layout of plain experts, one by one; one layer's are in memory twice meanwhile."""
+        self.w_gate_up = packed_experts(self.w_gate_up, pack_weight)
+        self.w_down = packed_experts(self.w_down, pack_weight)
+
+    def _mix(self, rows: torch.Tensor) -> torch.Tensor:
+        """(T, E) to (T, E), by the experts of this process and, with expert parallelism, of the others."""
+        experts, weights = route(project(rows, self.w_router), self.k, self.renormalise)
+        order, counts = sort_by_expert(experts, self.num_experts)
+        pairs = rows[order // self.k]
+        if self.ranks is None:
+            outputs = self.compute(pairs, counts)
+        else:
+            outputs = run_on_ranks(pairs, counts, self.compute, self.ranks)
+        return combine_experts(outputs, order, weights)
+
+    def compute(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The MLP of each row's expert: (N, E), sorted by expert, and (X,) to (N, E)."""
+        gate, up = grouped_product(rows, self.w_gate_up, counts).chunk(2, dim=-1)
+        return grouped_product(silu(gate) * up, self.w_down, counts)
+
+    def _on_ranks(self, rows: torch.Tensor, group: Group) -> torch.Tensor:
+        """Every rank has all rows: it routes its share of them, and afterwards they gather the outputs."""
+        share = -(-len(rows) // group.size)
+        mine = vocabulary_of(len(rows), group.rank, group.size)
+        out = self._mix(rows[mine.start : mine.stop])
+        padded = torch.nn.functional.pad(out, (0, 0, 0, share - len(out)))
+        return group.all_gather(padded).flatten(0, 1)[: len(rows)]
+
+
+def mixture_of(shape: MixtureShape, weights: dict[str, Any]) -> MixtureOfExperts:
+    """The mixture of a layer, from the weights of `layer_weights`."""
+    names = "w_router", "w_gate_up", "w_down"
+    return MixtureOfExperts(
+        shape.num_experts_per_tok, shape.norm_topk_prob, *(weights[name] for name in names)
+    )
+
+
+def _held(w: Any) -> Any:
+    """The matrices that this process has."""
+    return w.weight if isinstance(w, (RowParallelWeights, ExpertParallelWeights)) else w

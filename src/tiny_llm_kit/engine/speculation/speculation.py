@@ -1,0 +1,80 @@
+"""What an engine needs for drafts: a proposer, the costs of rows, and the scheduler that uses both."""
+
+from typing import Any
+
+from ...solution_types import BlockAllocator, HybridScheduler, ServingPackage
+from ..engine_options import EngineLimits, EngineOptions
+from ..packed_runner import PackedRunner
+from ..port import Port
+from ..step_shapes import StepShapes
+from .draft_model import DraftModel
+from .row_costs import measured_row_costs
+from .speculative_config import SpeculativeConfig
+
+CONTEXT = 256  # tokens that a request reads while costs are measured
+
+
+class Speculation:
+    """Speculative decoding of one engine. Costs are measured when it is made.
+
+    Args:
+        names: the module `serving` of the solution.
+        options, limits, runner: of the engine.
+        config: its speculative options.
+        proposer: `PromptLookup` of the solution, or a `DraftModel`.
+    """
+
+    def __init__(
+        self,
+        names: ServingPackage,
+        options: EngineOptions,
+        limits: EngineLimits,
+        runner: PackedRunner,
+        config: SpeculativeConfig,
+        proposer: Any,
+    ):
+        self.names, self.policy, self.config, self.proposer = names, options.policy, config, proposer
+        most, context = config.num_speculative_tokens, min(CONTEXT, limits.max_model_len // 2)
+        self.costs = measured_row_costs(names, runner, options.max_num_seqs, most, context)
+        self.counts = names.SpeculationCounts()
+
+    def scheduler(self, runner: PackedRunner, allocator: BlockAllocator, **options: Any) -> HybridScheduler:
+        """A scheduler with drafts, whose counts go on from the one before."""
+        made = self.names.SpeculativeScheduler(
+            runner,
+            allocator,
+            proposer=self.proposer,
+            num_speculative_tokens=self.config.num_speculative_tokens,
+            profile=self.costs,
+            mixed_steps=self.policy == "hybrid",
+            **options,
+        )
+        made.counts = self.counts
+        return made
+
+
+def draft_model(
+    port: Port, network: Any, options: EngineOptions, limits: EngineLimits, target: PackedRunner
+) -> DraftModel:
+    """A draft model with as many KV blocks as the model has.
+
+    Args:
+        port: of the solution.
+        network: `Qwen3ModelWeek3` of the draft model.
+        options, limits: of the engine.
+        target: the model's runner.
+
+    Raises:
+        ValueError: the vocabularies differ.
+    """
+    if network.config.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"speculative_config: the draft model has {network.config.vocab_size:,} token ids, and the model "
+            f"{target.vocab_size:,}: give a model with the same tokenizer"
+        )
+    shapes = StepShapes(port, port.serving, options, limits, target.num_blocks)
+    runner = shapes.new_runner(network)
+    runner.max_model_len = min(runner.max_model_len, network.config.max_position_embeddings)
+    if shapes.is_compiled:
+        shapes.warm_up(runner)
+    return DraftModel(port.serving, runner, limits.max_num_batched_tokens)
