@@ -138,7 +138,7 @@ def choose_loader(solution: str, backend: str, wanted: str) -> str:
 
 
 def load_options(solution: str, backend: str) -> dict[str, Any]:
-    """Options of `runtime.loading.load` for this solution, without what is still blank."""
+    """Options of `engine.loading.load` for this solution, without what is still blank."""
     blank = blank_tasks(solution, backend)
     return {
         "keep_quantized": has("quantization", blank),
@@ -148,7 +148,7 @@ def load_options(solution: str, backend: str) -> dict[str, Any]:
 
 
 def network_options(solution: str, backend: str) -> dict[str, Any]:
-    """Options of `runtime.loading.load_network` for this solution."""
+    """Options of `engine.loading.load_network` for this solution."""
     options = load_options(solution, backend)
     del options["chunk_mask"]  # of a runner of Week 2
     return options
@@ -201,7 +201,7 @@ def load(
         model: a shipped name, a folder or a hub id; see `hub.model_folder`.
         solution: "ref" or "tiny_llm", whose code runs.
         backend: "mlx" or "torch"; "auto" is the learner's port, see `choose_backend`.
-        options: see `runtime.loading.load`.
+        options: see `engine.loading.load`.
 
     Raises:
         CheckpointError: the model's files are missing or unusable.

@@ -1,6 +1,6 @@
 """The loop around a serving engine: many readers on an asyncio event loop, one thread that owns the device.
 
-Knows requests, streams and steps. Knows no HTTP, no text, no arrays: the server of `kit/runtime` is one user of it.
+Knows requests, streams and steps. Knows no HTTP, no text, no arrays: the server of `kit/server` is one user of it.
 """
 
 import asyncio
