@@ -28,7 +28,7 @@ LOADS, RATES, MOST_DRAFTS = (1, 2, 4, 8, 16), (0.3, 0.6, 0.9), 8
 
 
 @dataclass
-class Run:
+class DraftedRun:
     """One answer: the tokens that each step gave it, and how many drafts there were and were accepted."""
 
     steps: list[list[int]]
@@ -48,7 +48,7 @@ class Chats:
         self.tokenizer: Tokenizer = load_tokenizer(MODEL)
         self.model = b.Qwen3ModelWeek3(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
 
-    def run(self, *turns: str, drafts: int = DRAFTS, **sampling: Any) -> Run:
+    def run(self, *turns: str, drafts: int = DRAFTS, **sampling: Any) -> DraftedRun:
         """The answer to the last of some turns, of which the user has the first, the third and so on."""
         roles = cycle(("user", "assistant"))
         messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
@@ -57,11 +57,11 @@ class Chats:
         sequence = self.s.Sequence(prompt, self.tokenizer, sampling=params, max_seq_len=BLOCKS * BLOCK)
         engine = self.b.packed_runner(self.model, BLOCKS, BLOCK), self.s.BlockAllocator(BLOCKS, BLOCK)
         if not drafts:
-            return Run(_steps(self.s.HybridScheduler(*engine), sequence))
+            return DraftedRun(_steps(self.s.HybridScheduler(*engine), sequence))
         lookup = self.s.PromptLookup()
         scheduler = self.s.SpeculativeScheduler(*engine, proposer=lookup, num_speculative_tokens=drafts)
         steps, counts = _steps(scheduler, sequence), scheduler.counts
-        return Run(steps, counts.draft_tokens, counts.accepted_tokens)
+        return DraftedRun(steps, counts.draft_tokens, counts.accepted_tokens)
 
 
 def _steps(scheduler: HybridScheduler, sequence: AnswerSequence) -> list[list[int]]:
@@ -98,7 +98,7 @@ def show(b: Port, console: Console) -> None:
     _lengths(b.serving.choose_k, console)
 
 
-def _coloured(run: Run, tokenizer: Tokenizer) -> Text:
+def _coloured(run: DraftedRun, tokenizer: Tokenizer) -> Text:
     """An answer. The last token of a step is a draw that was no draft."""
     text, detokenizer = Text(), tokenizer.detokenizer()
     colours = cycle(COLOURS)
