@@ -50,15 +50,20 @@ def measured_row_costs(
         context: tokens that each request reads.
     """
     room = MOST_ROWS if runner.buckets is None else runner.buckets.max_num_seqs
-    lines = {}
+    shapes = []
     for count in request_counts(max_num_seqs):
         most = max(1, min(most_drafts + 1, room // count))
-        samples = [
-            (count * rows, 0, _seconds(runner, verifying_batch(names, runner, count, rows, context)))
-            for rows in sorted({1, -(-(most + 1) // 2), most})
-        ]
-        lines[count] = line_through(samples)
-    return RowCosts(lines)
+        shapes += [(count, rows) for rows in sorted({1, -(-(most + 1) // 2), most})]
+    batches = [verifying_batch(names, runner, *shape, context) for shape in shapes]
+    seconds = dict(zip(shapes, _seconds(runner, batches), strict=True))
+    return RowCosts(
+        {
+            count: line_through(
+                [(count * rows, 0.0, seconds[each, rows]) for each, rows in shapes if each == count]
+            )
+            for count, _ in shapes
+        }
+    )
 
 
 def request_counts(most: int) -> list[int]:
@@ -95,10 +100,12 @@ def verifying_batch(
     return batch
 
 
-def _seconds(runner: PackedRunner, batch: PackedBatch) -> float:
-    taken = []
+def _seconds(runner: PackedRunner, batches: Sequence[PackedBatch]) -> list[float]:
+    """The shortest time of each batch. They take turns, so that whatever else runs for a while slows all of them."""
+    taken: list[list[float]] = [[] for _ in batches]
     for _ in range(1 + ROUNDS):
-        start = time.perf_counter()
-        runner.run(batch)
-        taken.append(time.perf_counter() - start)
-    return min(taken[1:])  # whatever else runs only adds to it
+        for batch, mine in zip(batches, taken, strict=True):
+            start = time.perf_counter()
+            runner.run(batch)
+            mine.append(time.perf_counter() - start)
+    return [min(mine[1:]) for mine in taken]

@@ -12,6 +12,9 @@ LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 class SpeculativeConfig:
     """How drafts are made. `LLM(speculative_config={…})` takes an object with these fields.
 
+    Answers are those without drafts as far as a row of logits is the same in steps of one row and of several. In bf16
+    two tokens whose logits differ by a rounding error may change places, as they may in other batches.
+
     Args:
         method: "ngram" looks them up in the text so far, "draft_model" asks a second model.
         num_speculative_tokens: drafts of one request in one step, at most; requests have fewer where these do not pay.

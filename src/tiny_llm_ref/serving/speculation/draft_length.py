@@ -5,7 +5,7 @@ from collections.abc import Callable
 MEMORY = 0.95  # weight of earlier drafts in the estimate after a step with drafts,
 REST = 0.99  # and after a step whose drafts did not pay: slower, so that few are tried in vain
 PRIOR = 1.0  # number of drafts that a request counts before it has had any,
-PRIOR_RATE = 0.6  # and the share of them that counts as right
+PRIOR_RATE = 0.7  # and the share of them that counts as right
 
 
 class AcceptanceRate:
