@@ -54,7 +54,7 @@ def measured_row_costs(
     for count in request_counts(max_num_seqs):
         most = max(1, min(most_drafts + 1, room // count))
         shapes += [(count, rows) for rows in sorted({1, -(-(most + 1) // 2), most})]
-    batches = [verifying_batch(names, runner, *shape, context) for shape in shapes]
+    batches = [verifying_batch(names, runner, count, rows, context) for count, rows in shapes]
     seconds = dict(zip(shapes, _seconds(runner, batches), strict=True))
     return RowCosts(
         {
@@ -96,7 +96,9 @@ def verifying_batch(
     batch.context_lens.extend([context] * count)
     batch.block_tables.extend([[block] * -(-(context + rows) // runner.block_size)] * count)
     batch.sample_rows.extend(range(total))
-    batch.sampling.extend([names.SamplingParams()] * total)
+    batch.sampling.extend(
+        [names.SamplingParams(1.0, seed=0)] * total
+    )  # a draw is a large part of a small model's row
     return batch
 
 
