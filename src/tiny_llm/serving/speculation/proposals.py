@@ -10,6 +10,8 @@ from ..batching.sequence import Sequence
 from .draft_length import AcceptanceRate, choose_k
 from .proposer import Proposer
 
+MARGIN = 1.25  # a draft has to pay this multiple of its row's cost, which has no share of the host's work for drafts
+
 
 class StepCosts(Protocol):
     """What a step takes. The `StepProfile` of Day 3.5 is one."""
@@ -83,8 +85,14 @@ class Proposals:
         if profile is None:
             return None
         planned, decodes = sum(entry.size for entry in plan), sum(entry.is_decode for entry in plan)
-        draft_seconds = self.proposer.draft_seconds
-        return lambda rows: profile.seconds(rows, decodes) + (rows - planned) * draft_seconds
+        draft_seconds, least = self.proposer.draft_seconds, profile.seconds(planned, decodes)
+
+        def seconds(rows: int) -> float:
+            return (
+                least + MARGIN * (profile.seconds(rows, decodes) - least) + (rows - planned) * draft_seconds
+            )
+
+        return seconds
 
     def rate(self, sequence: Sequence) -> AcceptanceRate:
         """How often the drafts of a request were right so far."""
