@@ -491,6 +491,7 @@ def mixture_of_experts(
     w_gate_up: Any,
     w_down: Any,
     first: int = 0,
+    multiply: Callable[..., torch.Tensor] = F.linear,
 ) -> torch.Tensor:
     """Each token's weighted sum of what its experts compute. Shapes do not depend on how many rows an expert has.
 
@@ -500,12 +501,13 @@ def mixture_of_experts(
         w_gate_up: n matrices (2F, E); an array (n, 2F, E) on an HPU goes to Intel's operator.
         w_down: n matrices (E, F), likewise.
         first: the number of the first of these n experts; others of a token add nothing.
+        multiply: x (T, I) and a matrix (O, I), of whatever kind they are, to (T, O).
 
     Returns:
         (T, E) in x's type.
     """
     if x.device.type != "hpu" or not isinstance(w_gate_up, torch.Tensor):
-        return mixture_of_experts_twin(x, experts, weights, w_gate_up, w_down, first)
+        return mixture_of_experts_twin(x, experts, weights, w_gate_up, w_down, first, multiply)
     # As in vLLM's plug-in: one matrix per expert, and the numbers of the first and the last of them.
     return torch.ops.hpu.mixture_of_experts(
         hidden_states=x,
@@ -527,15 +529,14 @@ def mixture_of_experts_twin(
     w_gate_up: Any,
     w_down: Any,
     first: int = 0,
+    multiply: Callable[..., torch.Tensor] = F.linear,
 ) -> torch.Tensor:
     # Every expert computes all rows. A token that did not choose it counts 0.
-    from .projection import project
-
     out = torch.zeros(x.shape, device=x.device)
     for expert, (w_in, w_out) in enumerate(zip(w_gate_up, w_down, strict=True), start=first):
-        gate, up = project(x, w_in).chunk(2, dim=-1)
+        gate, up = multiply(x, w_in).chunk(2, dim=-1)
         share = torch.where(experts == expert, weights, 0).sum(dim=-1, keepdim=True)
-        out = out + share * project(F.silu(gate) * up, w_out).float()
+        out = out + share * multiply(F.silu(gate) * up, w_out).float()
     return out.to(x.dtype)
 
 

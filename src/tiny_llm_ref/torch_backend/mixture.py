@@ -40,7 +40,8 @@ class MixtureOfExperts:
         w_gate_up: Any,
         w_down: Any,
     ):
-        self.k, self.renormalise, self.w_router = k, renormalise, w_router
+        self.k, self.renormalise = k, renormalise
+        self.w_router: Any = w_router
         self.num_experts = w_router.shape[0]
         self.sums: Group | None = w_down.group if isinstance(w_down, RowParallelWeights) else None
         self.ranks: Group | None = w_down.group if isinstance(w_down, ExpertParallelWeights) else None
@@ -69,7 +70,8 @@ class MixtureOfExperts:
         return self.ranks is None and all(map(reads_no_count, (self.w_gate_up, self.w_down)))
 
     def pack(self, pack_weight: Callable[[torch.Tensor], Any]) -> None:
-        """Changes the layout of plain experts, one by one; one layer's are in memory twice meanwhile."""
+        """Changes the layout of plain weights, expert by expert; meanwhile those of a layer are in memory twice."""
+        self.w_router = pack_weight(self.w_router)
         self.w_gate_up = packed_experts(self.w_gate_up, pack_weight)
         self.w_down = packed_experts(self.w_down, pack_weight)
 
@@ -77,7 +79,7 @@ class MixtureOfExperts:
         """(T, E) to (T, E) without a count read on the host: every rank has all rows, and adds its experts' part."""
         experts, weights = route(project(rows, self.w_router), self.k, self.renormalise)
         first = 0 if self.ranks is None else self.ranks.rank * len(self.w_gate_up)
-        out = hpu.mixture_of_experts(rows, experts, weights, self.w_gate_up, self.w_down, first)
+        out = hpu.mixture_of_experts(rows, experts, weights, self.w_gate_up, self.w_down, first, project)
         group = self.sums or self.ranks
         return out if group is None else sum_over_ranks(out, group)
 
