@@ -509,7 +509,8 @@ EFFECTS = {
     "activations": ("float", None),  # in test_native_quantized.py
     "seed": (1, lambda llm: texts(llm.generate(PROMPTS[0], replace(WARM, seed=None)))),
     "tensor_parallel_size": (2, None),  # in test_ranks.py
-    "pipeline_parallel_size": (2, None),  # likewise
+    "enable_expert_parallel": (True, None),  # in test_mixtures.py
+    "pipeline_parallel_size": (2, None),  # in test_ranks.py
 }
 ENDLESS = SamplingParams(max_tokens=99, ignore_eos=True)
 
