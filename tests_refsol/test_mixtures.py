@@ -16,8 +16,10 @@ from support.close import assert_close
 from tiny_llm_kit.course.fakes.lockstep import LockstepGroup, LockstepRunner
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
-from tiny_llm_kit.engine.parallel.rank_part import RankPart
+from tiny_llm_kit.engine.parallel.job import Job
+from tiny_llm_kit.engine.parallel.rank_part import RankPart, check_ranks
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.repo import MODELS
@@ -96,6 +98,17 @@ def test_ranks_give_the_answers_of_one(b, folder, whole, size, expert_parallel):
     assert any("all_to_all" in call for call in group.calls) is expert_parallel
 
 
+def test_the_option_of_an_llm_shares_the_experts(b, folder):
+    """What the engine starts on each rank, here without processes."""
+    rank = LockstepGroup(2, b.backend_module).ranks[1]
+    for option in (False, True):
+        options = {"tensor_parallel_size": 2, "enable_expert_parallel": option}
+        job = Job("ref", b.name, "cpu", "float32", str(folder), None, {}, options)
+        mixture = job.network(b, rank)[0].layers[0].mixture
+        assert (mixture.ranks is rank, mixture.sums is rank) == (option, not option)
+        assert len(mixture.w_down) == (EXPERTS // 2 if option else EXPERTS)
+
+
 @pytest.mark.parametrize("expert_parallel", [False, True])
 def test_each_rank_reads_only_its_part(b, s, folder, expert_parallel):
     total = sum(array.nbytes for array in load_checkpoint(folder, b.name, "cpu", "bfloat16").weights.values())
@@ -170,8 +183,6 @@ def test_an_expert_that_is_missing_is_named(b, folder, tmp_path):
 
 
 def test_ranks_that_cannot_share_the_experts_are_refused(s, folder):
-    from tiny_llm_kit.engine.parallel.rank_part import check_ranks
-    from tiny_llm_kit.model.config import read_config
 
     config = read_config(folder)
     with pytest.raises(ValueError, match="has no experts"):
