@@ -76,14 +76,20 @@ def definitions(node):
     ]
 
 
+def public_methods(node):
+    """The methods that a class shows: `__init__` and its like, and those without an underscore in front."""
+    methods = definitions(node) if isinstance(node, ast.ClassDef) else []
+    return [each for each in methods if not each.name.startswith("_") or each.name.endswith("__")]
+
+
 def contract_lines(lines, node):
-    """Header and docstring; for a class also those of its methods, each after a blank line."""
+    """Header and docstring; for a class also those of its public methods, each after a blank line."""
     first = node.body[0]
     documented = ast.get_docstring(node) is not None
     end = first.end_lineno if documented else header_end(lines, node)
     start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     result = lines[start - 1 : end]
-    methods = definitions(node) if isinstance(node, ast.ClassDef) else []
+    methods = public_methods(node)
     for method in methods:
         result += ["", *contract_lines(lines, method)]
     if not documented and not methods:

@@ -193,6 +193,9 @@ class Thing:
     ) -> int:
         # TASK 1.1.2: secret.
         return self.secret + x
+
+    def _inner(self) -> int:
+        return self.secret
 '''
 
 
@@ -204,6 +207,7 @@ def test_signature_has_the_docstring_and_no_body():
     assert "secret" not in whole + signatures.contract(SOURCE, "plain") + signatures.contract(
         SOURCE, "Thing.__call__"
     )
+    assert "_inner" not in whole and "def _inner" in signatures.contract(SOURCE, "Thing._inner")
 
 
 CPP = """\
