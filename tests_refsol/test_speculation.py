@@ -217,6 +217,17 @@ def test_acceptance_is_estimated_from_drafts_that_were_tried():
     assert bad.value == pytest.approx(first, abs=0.01)
 
 
+def test_a_new_request_begins_with_the_estimate_of_those_before_it():
+    proposals = Proposals(Guesses(None, random.Random(0)), 4)
+    first, second = (Sequence([1, 2], ByteTokenizer(), max_seq_len=40) for _ in "ab")
+    begin = proposals.rate(first).value
+    for _ in range(20):
+        proposals.observe(first, 4, 0)
+    assert proposals.rate(second).value < 0.1 < begin
+    proposals.observe(second, 1, 1)
+    assert proposals.rate(second).value > 0.5 > proposals.rate(first).value
+
+
 def test_each_number_of_requests_has_costs_of_its_own():
     costs = RowCosts({1: StepLine(30.0, 1.0), 4: StepLine(32.0, 2.0)})
     assert [costs.seconds(10, decodes) for decodes in (0, 1, 2, 4, 9)] == [40, 40, 52, 52, 52]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 MEMORY = 0.95  # weight of earlier drafts in the estimate after a step with drafts,
 REST = 0.99  # and after a step whose drafts did not pay: slower, so that few are tried in vain
 PRIOR = 1.0  # number of drafts that a request counts before it has had any,
-PRIOR_RATE = 0.7  # and the share of them that counts as right
+PRIOR_RATE = 0.7  # and the share of them that counts as right before any request has had drafts
 
 
 class AcceptanceRate:
@@ -13,15 +13,19 @@ class AcceptanceRate:
 
     A moving estimate from the request's own drafts. While its drafts do not pay, the estimate moves back to where it
     began, so that one is tried from time to time.
+
+    Args:
+        prior: where it begins.
     """
 
-    def __init__(self):
+    def __init__(self, prior: float = PRIOR_RATE):
+        self.prior = prior
         self._right, self._tried = 0.0, 0.0  # drafts, of which earlier ones count less
 
     @property
     def value(self) -> float:
         """From 0 to 1."""
-        return (self._right + PRIOR * PRIOR_RATE) / (self._tried + PRIOR)
+        return (self._right + PRIOR * self.prior) / (self._tried + PRIOR)
 
     def observe(self, drafts: int, accepted: int) -> None:
         """Records a step: of so many drafts the first `accepted` were right. Those after a wrong one were not tried."""

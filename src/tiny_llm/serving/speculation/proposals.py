@@ -37,6 +37,7 @@ class Proposals:
         if num_speculative_tokens < 1:
             raise ValueError(f"num_speculative_tokens is {num_speculative_tokens}: give at least 1")
         self.proposer, self.num_speculative_tokens, self.profile = proposer, num_speculative_tokens, profile
+        self.overall = AcceptanceRate()  # of all requests: where the estimate of a new one begins
         self._rates: WeakKeyDictionary[Sequence, AcceptanceRate] = WeakKeyDictionary()
 
     def of(self, plan: abc.Sequence[Scheduled], room: int) -> dict[int, list[int]]:
@@ -66,7 +67,7 @@ class Proposals:
     def lengths(self, plan: abc.Sequence[Scheduled], wanted: dict[int, int], room: int) -> dict[int, int]:
         """How many of the drafts that entries want pay in one step; earlier entries choose first."""
         seconds = self.seconds_of_rows(plan)
-        rows = useful = sum(entry.size for entry in plan)
+        planned = rows = useful = sum(entry.size for entry in plan)
         lengths = {}
         for number, most in wanted.items():
             rate, k = self.rate(plan[number].sequence), max(0, min(most, room))
@@ -77,7 +78,14 @@ class Proposals:
             lengths[number] = k
             rows, room = rows + k, room - k
             useful += sum(rate.value**i for i in range(1, k + 1))
+        if rows == planned:
+            self.overall.rest()
         return lengths
+
+    def observe(self, sequence: Sequence, drafts: int, accepted: int) -> None:
+        """Records that the first `accepted` of a request's drafts were right."""
+        for rate in (self.rate(sequence), self.overall):
+            rate.observe(drafts, accepted)
 
     def seconds_of_rows(self, plan: abc.Sequence[Scheduled]) -> Callable[[int], float] | None:
         """The seconds of this step by its number of rows, drafts included; None without a profile."""
@@ -97,7 +105,7 @@ class Proposals:
     def rate(self, sequence: Sequence) -> AcceptanceRate:
         """How often the drafts of a request were right so far."""
         if sequence not in self._rates:
-            self._rates[sequence] = AcceptanceRate()
+            self._rates[sequence] = AcceptanceRate(self.overall.value)
         return self._rates[sequence]
 
 

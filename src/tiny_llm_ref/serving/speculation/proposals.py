@@ -2,6 +2,7 @@
 
 from collections import abc
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -37,6 +38,7 @@ class Proposals:
         if num_speculative_tokens < 1:
             raise ValueError(f"num_speculative_tokens is {num_speculative_tokens}: give at least 1")
         self.proposer, self.num_speculative_tokens, self.profile = proposer, num_speculative_tokens, profile
+        self.overall = AcceptanceRate()  # of all requests: where the estimate of a new one begins
         self._rates: WeakKeyDictionary[Sequence, AcceptanceRate] = WeakKeyDictionary()
 
     def of(self, plan: abc.Sequence[Scheduled], room: int) -> dict[int, list[int]]:
@@ -47,6 +49,8 @@ class Proposals:
             room: drafts of all requests together, at most.
         """
         wanted = {number: self.most(entry.sequence) for number, entry in enumerate(plan) if entry.is_decode}
+        if not self.may_pay(plan, wanted):
+            return {}
         if self.proposer.draft_seconds:  # what takes time to make is not made in vain
             wanted = self.lengths(plan, wanted, room)
         asked = [(number, plan[number].sequence, k) for number, k in wanted.items() if k > 0]
@@ -54,10 +58,24 @@ class Proposals:
             return {}
         made = self.proposer.propose([(sequence, k) for _, sequence, k in asked])
         drafts = {
-            number: before_end(sequence, ids) for (number, sequence, _), ids in zip(asked, made, strict=True)
+            number: before_end(sequence, ids)
+            for (number, sequence, _), ids in zip(asked, made, strict=True)
+            if ids
         }
         lengths = self.lengths(plan, {number: len(ids) for number, ids in drafts.items()}, room)
         return {number: drafts[number][:k] for number, k in lengths.items() if k > 0}
+
+    def may_pay(self, plan: abc.Sequence[Scheduled], wanted: abc.Iterable[int]) -> bool:
+        """Whether a draft of the entry with the best estimate pays. Under load nothing is looked up in vain."""
+        rates = [self.rate(plan[number].sequence) for number in wanted]
+        if not rates:
+            return False
+        seconds, rows = self.seconds_of_rows(plan), sum(entry.size for entry in plan)
+        if seconds is None or choose_k(max(rate.value for rate in rates), 1, rows, rows, seconds):
+            return True
+        for rate in (*rates, self.overall):
+            rate.rest()
+        return False
 
     def most(self, sequence: Sequence) -> int:
         """How many drafts a request may have: its last token is drawn, so none is guessed for it."""
@@ -79,6 +97,11 @@ class Proposals:
             useful += sum(rate.value**i for i in range(1, k + 1))
         return lengths
 
+    def observe(self, sequence: Sequence, drafts: int, accepted: int) -> None:
+        """Records that the first `accepted` of a request's drafts were right."""
+        for rate in (self.rate(sequence), self.overall):
+            rate.observe(drafts, accepted)
+
     def seconds_of_rows(self, plan: abc.Sequence[Scheduled]) -> Callable[[int], float] | None:
         """The seconds of this step by its number of rows, drafts included; None without a profile."""
         profile = self.profile
@@ -87,6 +110,7 @@ class Proposals:
         planned, decodes = sum(entry.size for entry in plan), sum(entry.is_decode for entry in plan)
         draft_seconds, least = self.proposer.draft_seconds, profile.seconds(planned, decodes)
 
+        @cache
         def seconds(rows: int) -> float:
             return (
                 least + MARGIN * (profile.seconds(rows, decodes) - least) + (rows - planned) * draft_seconds
@@ -97,7 +121,7 @@ class Proposals:
     def rate(self, sequence: Sequence) -> AcceptanceRate:
         """How often the drafts of a request were right so far."""
         if sequence not in self._rates:
-            self._rates[sequence] = AcceptanceRate()
+            self._rates[sequence] = AcceptanceRate(self.overall.value)
         return self._rates[sequence]
 
 

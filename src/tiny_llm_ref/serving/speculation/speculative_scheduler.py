@@ -151,7 +151,7 @@ class SpeculativeScheduler(HybridScheduler):
         """
         sequence = entry.sequence
         self.counts.add(len(entry.drafts), len(tokens) - 1)
-        self.proposals.rate(sequence).observe(len(entry.drafts), len(tokens) - 1)
+        self.proposals.observe(sequence, len(entry.drafts), len(tokens) - 1)
         for token in tokens[1:]:
             if not sequence.is_done:  # a token before this one may have ended it, and so may a listener
                 sequence.num_computed += 1  # the draft that this token was drawn after
