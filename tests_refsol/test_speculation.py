@@ -20,8 +20,13 @@ from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
-from tiny_llm_kit.engine.profiling.step_timer import StepLine
-from tiny_llm_kit.engine.speculation.row_costs import RowCosts, request_counts
+from tiny_llm_kit.engine.speculation.row_costs import (
+    RowCosts,
+    StepCost,
+    request_counts,
+    step_cost,
+    steps_to_measure,
+)
 from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
@@ -41,6 +46,7 @@ from tiny_llm_ref.serving import (
     make_scheduler,
     verify,
 )
+from tiny_llm_ref.serving.speculation.proposals import MARGIN
 
 # ---- the scheduler, on a model that checks what every row can see
 
@@ -198,11 +204,11 @@ def test_drafts_that_cost_time_are_chosen_before_they_are_made():
             asked.append([k for _, k in wanted])
             return [[5] * k for _, k in wanted]
 
-    proposals = Proposals(Costly(), 4, RowCosts({1: StepLine(1.0, 0.0)}))
+    proposals = Proposals(Costly(), 4, RowCosts({1: StepCost(1.0, 0.0, 0.0)}))
     plan = [Scheduled(sequence, 2, 1)]
     assert proposals.of(plan, 100) == {0: [5] * 4} and proposals.of(plan, 3) == {0: [5] * 3}
     Costly.draft_seconds = 1.0
-    assert proposals.of(plan, 100) == {} and asked == [[4], [4]]
+    assert proposals.of(plan, 100) == {} and asked == [[4], [3]]
 
 
 def test_acceptance_is_estimated_from_drafts_that_were_tried():
@@ -229,9 +235,44 @@ def test_a_new_request_begins_with_the_estimate_of_those_before_it():
 
 
 def test_each_number_of_requests_has_costs_of_its_own():
-    costs = RowCosts({1: StepLine(30.0, 1.0), 4: StepLine(32.0, 2.0)})
+    costs = RowCosts({1: StepCost(31.0, 0.0, 1.0), 4: StepCost(40.0, 3.0, 2.0)})
     assert [costs.seconds(10, decodes) for decodes in (0, 1, 2, 4, 9)] == [40, 40, 52, 52, 52]
+    assert [costs.first_draft_seconds(decodes) for decodes in (1, 2, 9)] == [0, 3, 3]
     assert request_counts(16) == [1, 4, 16] and request_counts(1) == [1] and request_counts(6) == [1, 4, 6]
+
+
+def test_the_first_draft_of_a_step_has_a_cost_of_its_own():
+    assert steps_to_measure(1, 8, 63) == [[1], [5], [9]]
+    assert steps_to_measure(4, 8, 16) == [[1] * 4, [2, 1, 1, 1], [3] * 4, [5] * 4]
+    assert steps_to_measure(4, 8, 2) == [[1] * 4, [2, 1, 1, 1]] and steps_to_measure(4, 8, 0) == [[1] * 4]
+    cost = step_cost([(4, 2.0), (5, 2.6), (8, 3.2), (12, 4.0)])
+    assert (cost.plain, cost.first, cost.row) == (2.0, pytest.approx(0.4), pytest.approx(0.2))
+    assert step_cost([(4, 2.0), (5, 1.9), (8, 1.9)]) == StepCost(2.0, 0.0, pytest.approx(0.0))
+    assert step_cost([(4, 2.0), (5, 2.5)]) == StepCost(2.0, 0.0, 0.5)
+    assert step_cost([(4, 2.0)]) == StepCost(2.0, 0.0, 0.5)
+
+
+def test_drafts_of_all_requests_pay_for_the_first_one_together():
+    """The first one costs nine tenths of a step: four more tokens beside four are worth it, three are not."""
+    proposals = Proposals(Likely(), 1, RowCosts({4: StepCost(1.0, 0.9 / MARGIN, 0.0)}))
+    sequences = [Sequence([1, 2], ByteTokenizer(), max_seq_len=40) for _ in range(4)]
+    for sequence in sequences:
+        sequence.take(3)
+        for _ in range(200):
+            proposals.observe(sequence, 1, 1)
+    plan = [Scheduled(sequence, 2, 1) for sequence in sequences]
+    assert len(proposals.of(plan, 100)) == 4 and proposals.of(plan, 3) == {}
+    prompt = Scheduled(Sequence([1] * 9, ByteTokenizer(), max_seq_len=40), 0, 4)
+    assert len(proposals.of([*plan, prompt], 3)) == 3, "a chunk has paid already"
+
+
+class Likely:
+    """Guesses the same draft always."""
+
+    draft_seconds = 0.0
+
+    def propose(self, wanted):
+        return [[5] * k for _, k in wanted]
 
 
 # ---- the distribution

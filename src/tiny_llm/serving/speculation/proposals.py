@@ -2,6 +2,7 @@
 
 from collections import abc
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -14,10 +15,14 @@ MARGIN = 1.25  # a draft has to pay this multiple of its row's cost, which has n
 
 
 class StepCosts(Protocol):
-    """What a step takes. The `StepProfile` of Day 3.5 is one."""
+    """What a step takes."""
 
     def seconds(self, tokens: int, decodes: int = 0) -> float:
         """Seconds of a step with so many tokens, drafts included, for requests of which `decodes` decode."""
+        ...
+
+    def first_draft_seconds(self, decodes: int) -> float:
+        """Seconds that a step of decodes takes besides when it has any drafts."""
         ...
 
 
@@ -48,17 +53,24 @@ class Proposals:
             room: drafts of all requests together, at most.
         """
         wanted = {number: self.most(entry.sequence) for number, entry in enumerate(plan) if entry.is_decode}
-        if self.proposer.draft_seconds:  # what takes time to make is not made in vain
-            wanted = self.lengths(plan, wanted, room)
-        asked = [(number, plan[number].sequence, k) for number, k in wanted.items() if k > 0]
-        if not asked:
-            return {}
-        made = self.proposer.propose([(sequence, k) for _, sequence, k in asked])
-        drafts = {
-            number: before_end(sequence, ids) for (number, sequence, _), ids in zip(asked, made, strict=True)
-        }
-        lengths = self.lengths(plan, {number: len(ids) for number, ids in drafts.items()}, room)
+        lengths = self.lengths(plan, wanted, room)  # nothing is looked up in vain
+        asked = [(number, plan[number].sequence, k) for number, k in lengths.items() if k > 0]
+        if asked:
+            made = self.proposer.propose([(sequence, k) for _, sequence, k in asked])
+            drafts = {
+                number: before_end(sequence, ids)
+                for (number, sequence, _), ids in zip(asked, made, strict=True)
+            }
+            lengths = self.lengths(plan, {number: len(ids) for number, ids in drafts.items()}, room)
+        self.rest(plan, [number for number in wanted if not lengths.get(number)])
         return {number: drafts[number][:k] for number, k in lengths.items() if k > 0}
+
+    def rest(self, plan: abc.Sequence[Scheduled], numbers: abc.Sequence[int]) -> None:
+        """Records that these entries of a plan have no drafts."""
+        for number in numbers:
+            self.rate(plan[number].sequence).rest()
+        if len(numbers) == len(plan):
+            self.overall.rest()
 
     def most(self, sequence: Sequence) -> int:
         """How many drafts a request may have: its last token is drawn, so none is guessed for it."""
@@ -70,17 +82,21 @@ class Proposals:
         planned = rows = useful = sum(entry.size for entry in plan)
         lengths = {}
         for number, most in wanted.items():
-            rate, k = self.rate(plan[number].sequence), max(0, min(most, room))
+            rate, k = self.rate(plan[number].sequence).value, max(0, min(most, room))
             if seconds is not None:
-                k = choose_k(rate.value, k, rows, useful, seconds)
-            if k == 0:
-                rate.rest()
+                k = choose_k(rate, k, rows, useful, seconds)
             lengths[number] = k
             rows, room = rows + k, room - k
-            useful += sum(rate.value**i for i in range(1, k + 1))
-        if rows == planned:
-            self.overall.rest()
-        return lengths
+            useful += sum(rate**i for i in range(1, k + 1))
+        if seconds is None or useful * seconds(planned) > planned * (seconds(rows) + self.first_draft(plan)):
+            return lengths
+        return dict.fromkeys(lengths, 0)
+
+    def first_draft(self, plan: abc.Sequence[Scheduled]) -> float:
+        """Seconds that any drafts cost in this step besides their rows; a step with chunks has paid them already."""
+        if self.profile is None or not all(entry.is_decode for entry in plan):
+            return 0.0
+        return MARGIN * self.profile.first_draft_seconds(len(plan))
 
     def observe(self, sequence: Sequence, drafts: int, accepted: int) -> None:
         """Records that the first `accepted` of a request's drafts were right."""
@@ -95,6 +111,7 @@ class Proposals:
         planned, decodes = sum(entry.size for entry in plan), sum(entry.is_decode for entry in plan)
         draft_seconds, least = self.proposer.draft_seconds, profile.seconds(planned, decodes)
 
+        @cache
         def seconds(rows: int) -> float:
             return (
                 least + MARGIN * (profile.seconds(rows, decodes) - least) + (rows - planned) * draft_seconds
