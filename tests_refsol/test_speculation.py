@@ -23,9 +23,9 @@ from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.speculation.row_costs import (
     RowCosts,
     StepCost,
+    drafts_to_measure,
     request_counts,
     step_cost,
-    steps_to_measure,
 )
 from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
 from tiny_llm_kit.model.tokenizer import load_tokenizer
@@ -46,7 +46,7 @@ from tiny_llm_ref.serving import (
     make_scheduler,
     verify,
 )
-from tiny_llm_ref.serving.speculation.proposals import MARGIN
+from tiny_llm_ref.serving.speculation.observed_costs import ObservedCosts
 
 # ---- the scheduler, on a model that checks what every row can see
 
@@ -204,10 +204,10 @@ def test_drafts_that_cost_time_are_chosen_before_they_are_made():
             asked.append([k for _, k in wanted])
             return [[5] * k for _, k in wanted]
 
-    proposals = Proposals(Costly(), 4, RowCosts({1: StepCost(1.0, 0.0, 0.0)}))
+    proposals = Proposals(Costly(), 4, RowCosts({1: StepCost(1.0, 0.0)}))
     plan = [Scheduled(sequence, 2, 1)]
     assert proposals.of(plan, 100) == {0: [5] * 4} and proposals.of(plan, 3) == {0: [5] * 3}
-    Costly.draft_seconds = 1.0
+    proposals.costs.draft_seconds = 1.0
     assert proposals.of(plan, 100) == {} and asked == [[4], [3]]
 
 
@@ -235,44 +235,31 @@ def test_a_new_request_begins_with_the_estimate_of_those_before_it():
 
 
 def test_each_number_of_requests_has_costs_of_its_own():
-    costs = RowCosts({1: StepCost(31.0, 0.0, 1.0), 4: StepCost(40.0, 3.0, 2.0)})
+    costs = RowCosts({1: StepCost(31.0, 1.0), 4: StepCost(40.0, 2.0)})
     assert [costs.seconds(10, decodes) for decodes in (0, 1, 2, 4, 9)] == [40, 40, 52, 52, 52]
-    assert [costs.first_draft_seconds(decodes) for decodes in (1, 2, 9)] == [0, 3, 3]
     assert request_counts(16) == [1, 4, 16] and request_counts(1) == [1] and request_counts(6) == [1, 4, 6]
+    assert [drafts_to_measure(count, 8, 64) for count in (1, 4, 16, 64, 99)] == [4, 1, 1, 0, 0]
+    assert drafts_to_measure(1, 8, 3) == 2
+    assert step_cost(4, 1, 2.0, 2.8) == StepCost(2.0, pytest.approx(0.2))
+    assert step_cost(4, 1, 2.0, 1.9) == StepCost(2.0, 0.0) and step_cost(4, 0, 2.0, 2.0) == StepCost(2.0, 0.5)
 
 
-def test_the_first_draft_of_a_step_has_a_cost_of_its_own():
-    assert steps_to_measure(1, 8, 63) == [[1], [5], [9]]
-    assert steps_to_measure(4, 8, 16) == [[1] * 4, [2, 1, 1, 1], [3] * 4, [5] * 4]
-    assert steps_to_measure(4, 8, 2) == [[1] * 4, [2, 1, 1, 1]] and steps_to_measure(4, 8, 0) == [[1] * 4]
-    cost = step_cost([(4, 2.0), (5, 2.6), (8, 3.2), (12, 4.0)])
-    assert (cost.plain, cost.first, cost.row) == (2.0, pytest.approx(0.4), pytest.approx(0.2))
-    assert step_cost([(4, 2.0), (5, 1.9), (8, 1.9)]) == StepCost(2.0, 0.0, pytest.approx(0.0))
-    assert step_cost([(4, 2.0), (5, 2.5)]) == StepCost(2.0, 0.0, 0.5)
-    assert step_cost([(4, 2.0)]) == StepCost(2.0, 0.0, 0.5)
-
-
-def test_drafts_of_all_requests_pay_for_the_first_one_together():
-    """The first one costs nine tenths of a step: four more tokens beside four are worth it, three are not."""
-    proposals = Proposals(Likely(), 1, RowCosts({4: StepCost(1.0, 0.9 / MARGIN, 0.0)}))
-    sequences = [Sequence([1, 2], ByteTokenizer(), max_seq_len=40) for _ in range(4)]
-    for sequence in sequences:
-        sequence.take(3)
-        for _ in range(200):
-            proposals.observe(sequence, 1, 1)
-    plan = [Scheduled(sequence, 2, 1) for sequence in sequences]
-    assert len(proposals.of(plan, 100)) == 4 and proposals.of(plan, 3) == {}
-    prompt = Scheduled(Sequence([1] * 9, ByteTokenizer(), max_seq_len=40), 0, 4)
-    assert len(proposals.of([*plan, prompt], 3)) == 3, "a chunk has paid already"
-
-
-class Likely:
-    """Guesses the same draft always."""
-
-    draft_seconds = 0.0
-
-    def propose(self, wanted):
-        return [[5] * k for _, k in wanted]
+def test_the_steps_themselves_have_the_last_word_on_costs():
+    """What was measured before counts as eight drafts; without drafts the cost moves back to it."""
+    costs = ObservedCosts(RowCosts({4: StepCost(1.0, 0.1)}), draft_seconds=0.1)
+    assert (costs.plain(4), costs.draft(4)) == (1.0, pytest.approx(0.2))
+    costs.observe(4, 8, 9.0)
+    assert costs.draft(4) == pytest.approx(0.2), "nothing is known of a step without drafts"
+    costs.observe(4, 0, 2.0)
+    assert costs.plain(4) == 2.0
+    for _ in range(40):
+        costs.observe(4, 8, 6.0)
+    assert costs.draft(4) == pytest.approx(0.5, abs=0.04) and costs.draft(1) < 0.3, "each size has its own"
+    for _ in range(1500):
+        costs.observe(4, 0, 2.0)
+    assert costs.draft(4) == pytest.approx(0.2, abs=0.02)
+    costs.observe(4, 1, 0.1)
+    assert costs.draft(4) >= 0
 
 
 # ---- the distribution
@@ -388,7 +375,7 @@ def test_every_way_to_ask_gives_the_answer_without_drafts(loaded, answers, optio
     """Greedy and seeded, penalties, bias, grammars, log-probabilities, stop strings, n; also with preemption."""
     config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     llm = LLM.of(*loaded, **{**SMALL, **options}, speculative_config=config)
-    llm.engine.scheduler.proposals.profile = None  # every draft pays
+    llm.engine.scheduler.proposals.costs = None  # every draft pays
     assert results(llm) == answers
     counts = llm.engine.scheduler.counts
     assert 0 < counts.accepted_tokens < counts.draft_tokens
@@ -398,7 +385,7 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
     """It draws with the request's own seeds, and sees its penalties and grammars; its blocks are given back."""
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.scheduler.proposals.profile = None
+    llm.engine.scheduler.proposals.costs = None
     assert results(llm) == answers
     counts, proposer = llm.engine.scheduler.counts, llm.engine.speculation.proposer
     assert counts.accepted_tokens > 0.95 * counts.draft_tokens > 0 and proposer.draft_seconds > 1e-6
@@ -411,7 +398,7 @@ def test_a_draft_model_like_the_model_is_always_right(loaded, answers):
 def test_a_draft_model_without_free_blocks_has_no_drafts(loaded, answers):
     config = {"model": "tiny-qwen3", "num_speculative_tokens": 3}
     llm = LLM.of(*loaded, draft_network=loaded[1], **SMALL, speculative_config=config)
-    llm.engine.scheduler.proposals.profile = None
+    llm.engine.scheduler.proposals.costs = None
     llm.engine.speculation.proposer.allocator.allocate(56)
     assert results(llm) == answers
 
@@ -430,7 +417,7 @@ def test_a_grammar_takes_drafts_back():
 
 def test_metrics_have_the_names_of_vllm(loaded):
     llm = LLM.of(*loaded, **SMALL, speculative_config={"method": "ngram", "prompt_lookup_max": 1})
-    llm.engine.scheduler.proposals.profile = None
+    llm.engine.scheduler.proposals.costs = None
     metrics = EngineMetrics("m")
     metrics.watch(llm.engine)
     with llm.engine.heard_by(metrics):

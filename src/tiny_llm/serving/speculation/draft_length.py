@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 MEMORY = 0.95  # weight of earlier drafts in the estimate after a step with drafts,
-REST = 0.99  # and after a step whose drafts did not pay: slower, so that few are tried in vain
+REST = 0.98  # and after a step whose drafts did not pay: slower, so that few are tried in vain
 PRIOR = 1.0  # number of drafts that a request counts before it has had any,
 PRIOR_RATE = 0.7  # and the share of them that counts as right before any request has had drafts
 
@@ -32,9 +32,10 @@ class AcceptanceRate:
         self._right = MEMORY * self._right + accepted
         self._tried = MEMORY * self._tried + min(accepted + 1, drafts)
 
-    def rest(self) -> None:
-        """Records a step whose drafts did not pay."""
-        self._right, self._tried = REST * self._right, REST * self._tried
+    def rest(self, steps: int = 1) -> None:
+        """Records steps in which drafts did not pay."""
+        kept = REST**steps
+        self._right, self._tried = kept * self._right, kept * self._tried
 
 
 def choose_k(rate: float, most: int, rows: int, useful: float, seconds: Callable[[int], float]) -> int:

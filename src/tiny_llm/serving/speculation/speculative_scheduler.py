@@ -10,8 +10,9 @@ from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
 from ..buckets.packed_batch import PackedBatch
 from ..model import PackedModel, Sampled
-from .drafted import Drafted, drafts_of, pack_drafts, sampled_requests
-from .proposals import Proposals, StepCosts
+from .drafted import Drafted, drafts_of, has_drafts, pack_drafts, sampled_requests
+from .observed_costs import StepCosts
+from .proposals import Proposals
 from .proposer import Proposer
 from .rewind import rewind
 from .verify import verify
@@ -101,6 +102,8 @@ class SpeculativeScheduler(HybridScheduler):
 
     def packed(self, call: list[Scheduled]) -> PackedBatch:
         """A call of the model as a batch, with a sampled row after each draft."""
+        if not has_drafts(call):
+            return super().packed(call)
         batch = pack_drafts(call)
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
@@ -119,6 +122,17 @@ class SpeculativeScheduler(HybridScheduler):
         Raises:
             ValueError: there are more of them, or fewer.
         """
+        begin, drafts = self.now, sum(len(drafts_of(entry)) for entry in plan)
+        is_timed = all(entry.is_decode for entry in plan)  # chunks of prompts would hide what drafts cost
+        if drafts:
+            self.commit_with_drafts(plan, sampled)
+        else:
+            super().commit(plan, sampled)
+        if is_timed and self.proposals.costs is not None:
+            self.proposals.costs.observe(len(plan), drafts, self.now - begin)
+
+    def commit_with_drafts(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
+        """See `commit`. Given."""
         draws = iter(sampled)
         taken = [
             (entry, verify(drafts_of(entry), list(islice(draws, 1 + len(drafts_of(entry))))))

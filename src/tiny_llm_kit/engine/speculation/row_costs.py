@@ -7,7 +7,6 @@ from typing import Any
 
 from ...solution_types import PackedBatch, ServingPackage
 from ..packed_runner import PackedRunner
-from ..profiling.step_timer import fit_line
 
 ROUNDS = 3  # measured runs, after one that warms up
 MOST_ROWS = 64  # of a measured step
@@ -19,18 +18,16 @@ class StepCost:
 
     Args:
         plain: seconds without drafts.
-        first: seconds more with any drafts: attention is two computations then, of decodes and of chunks.
         row: seconds of each draft.
     """
 
     plain: float
-    first: float
     row: float
 
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Seconds of steps that check drafts.
+    """Seconds of steps that check drafts, before any was made.
 
     One more row costs less beside one request than beside sixteen, so each number of requests has costs of its own.
 
@@ -41,28 +38,20 @@ class RowCosts:
     costs: dict[int, StepCost]
 
     def seconds(self, tokens: int, decodes: int = 0) -> float:
-        """Seconds of a step with this many rows, without what the first draft costs besides.
+        """Seconds of a step with this many rows.
 
         Args:
             tokens: rows, drafts included.
             decodes: requests that decode; the next larger number that was measured counts.
         """
-        count, cost = self._of(decodes)
-        return cost.plain + cost.row * (tokens - count)
-
-    def first_draft_seconds(self, decodes: int) -> float:
-        """See `StepCost.first`."""
-        return self._of(decodes)[1].first
-
-    def _of(self, decodes: int) -> tuple[int, StepCost]:
         count = next((count for count in self.costs if count >= decodes), max(self.costs))
-        return count, self.costs[count]
+        return self.costs[count].plain + self.costs[count].row * (tokens - count)
 
 
 def measured_row_costs(
     names: ServingPackage, runner: PackedRunner, max_num_seqs: int, most_drafts: int, context: int
 ) -> RowCosts:
-    """Measures steps of 1, 4, 16 … requests, without drafts and with several numbers of them.
+    """Measures steps of 1, 4, 16 … requests, without drafts and with some for each.
 
     Args:
         names: the module `serving` of the solution.
@@ -72,46 +61,28 @@ def measured_row_costs(
         context: tokens that each request reads.
     """
     room = MOST_ROWS if runner.buckets is None else runner.buckets.max_num_seqs
-    steps = {
-        count: steps_to_measure(count, most_drafts, room - count) for count in request_counts(max_num_seqs)
-    }
-    batches = [verifying_batch(names, runner, rows, context) for each in steps.values() for rows in each]
-    seconds = iter(_seconds(runner, batches))
+    counts = request_counts(max_num_seqs)
+    drafts = [drafts_to_measure(count, most_drafts, room) for count in counts]
+    steps = [(count, 1 + more) for count, each in zip(counts, drafts, strict=True) for more in (0, each)]
+    seconds = _seconds(runner, [verifying_batch(names, runner, *step, context) for step in steps])
     return RowCosts(
-        {count: step_cost([(sum(rows), next(seconds)) for rows in each]) for count, each in steps.items()}
+        {
+            count: step_cost(count, each, plain, drafted)
+            for count, each, plain, drafted in zip(counts, drafts, seconds[::2], seconds[1::2], strict=True)
+        }
     )
 
 
-def steps_to_measure(count: int, most_drafts: int, room: int) -> list[list[int]]:
-    """Rows of each request in the steps that are measured for one number of requests; the first has no drafts.
-
-    In one of them every fourth request has a draft, and the others decode. One request alone is measured with many
-    drafts: the time of a single row would be lost in the noise.
-
-    Args:
-        count: requests of the step.
-        most_drafts: drafts of a request, at most.
-        room: drafts of all requests, at most.
-    """
-    few = [[2] * (count // 4) + [1] * (count - count // 4)] if count > 1 else []
-    most = min(most_drafts, room // count)
-    same = [[1 + drafts] * count for drafts in sorted({-(-most // 2), most} - {0}) if drafts > 0]
-    return [[1] * count, *(rows for rows in few if sum(rows) - count <= room), *same]
+def drafts_to_measure(count: int, most_drafts: int, room: int) -> int:
+    """Drafts of each of `count` requests; one request has several, because a single row is lost in the noise."""
+    return max(0, min(-(-most_drafts // 2) if count == 1 else 1, room // count - 1))
 
 
-def step_cost(samples: Sequence[tuple[int, float]]) -> StepCost:
-    """The costs by a sample (rows, seconds) without drafts and others with drafts, on whose line a draft costs its row.
-
-    Without others every row costs the same; with one, the first draft costs nothing besides its row.
-    """
-    (rows, plain), *others = samples
-    if not others:
-        return StepCost(plain, 0.0, plain / rows)
-    if len(others) == 1:
-        [(more, seconds)] = others
-        return StepCost(plain, 0.0, max(0.0, seconds - plain) / (more - rows))
-    line = fit_line([(more, 0.0, seconds) for more, seconds in others])
-    return StepCost(plain, max(0.0, line.a + line.b * rows - plain), line.b)
+def step_cost(count: int, drafts: int, plain: float, drafted: float) -> StepCost:
+    """The costs from two measurements; if there was no room for drafts, a row costs a request's share of the step."""
+    if drafts < 1:
+        return StepCost(plain, plain / count)
+    return StepCost(plain, max(0.0, drafted - plain) / (count * drafts))
 
 
 def request_counts(most: int) -> list[int]:
@@ -124,20 +95,19 @@ def request_counts(most: int) -> list[int]:
 
 
 def verifying_batch(
-    names: ServingPackage, runner: PackedRunner, rows: Sequence[int], context: int
+    names: ServingPackage, runner: PackedRunner, count: int, rows: int, context: int
 ) -> PackedBatch:
-    """A batch of requests with these numbers of sampled rows after `context` tokens, all in the pad block."""
+    """A batch of `count` requests, each with `rows` sampled rows after `context` tokens, all in the pad block."""
     batch: Any = names.PackedBatch()
-    block, total = runner.num_blocks, sum(rows)
+    block, total = runner.num_blocks, count * rows
     batch.token_ids.extend([0] * total)
+    batch.positions.extend([*range(context, context + rows)] * count)
     batch.slots.extend([block * runner.block_size] * total)
+    batch.query_start.extend(range(rows, total + 1, rows))
+    batch.context_lens.extend([context] * count)
+    batch.block_tables.extend([[block] * -(-(context + rows) // runner.block_size)] * count)
     batch.sample_rows.extend(range(total))
     batch.sampling.extend([names.SamplingParams()] * total)
-    for own in rows:
-        batch.positions.extend(range(context, context + own))
-        batch.query_start.append(len(batch.positions))
-        batch.context_lens.append(context)
-        batch.block_tables.append([block] * -(-(context + own) // runner.block_size))
     return batch
 
 

@@ -27,6 +27,11 @@ def drafts_of(entry: Scheduled) -> tuple[int, ...]:
     return entry.drafts if isinstance(entry, Drafted) else ()
 
 
+def has_drafts(plan: abc.Sequence[Scheduled]) -> bool:
+    """Whether any entry of a plan has drafts; without them a step is one of Week 3, in as little time. Given."""
+    return any(isinstance(entry, Drafted) for entry in plan)
+
+
 def pack_drafts(plan: abc.Sequence[Scheduled]) -> PackedBatch:
     """Puts the tokens of all entries into one row, as `pack` does, with the drafts of each after its known tokens.
 
