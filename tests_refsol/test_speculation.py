@@ -21,8 +21,8 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.speculation.row_costs import (
+    DecodeCost,
     RowCosts,
-    StepCost,
     drafts_to_measure,
     request_counts,
     step_cost,
@@ -204,7 +204,7 @@ def test_drafts_that_cost_time_are_chosen_before_they_are_made():
             asked.append([k for _, k in wanted])
             return [[5] * k for _, k in wanted]
 
-    proposals = Proposals(Costly(), 4, RowCosts({1: StepCost(1.0, 0.0)}))
+    proposals = Proposals(Costly(), 4, RowCosts({1: DecodeCost(1.0, 0.0)}))
     plan = [Scheduled(sequence, 2, 1)]
     assert proposals.of(plan, 100) == {0: [5] * 4} and proposals.of(plan, 3) == {0: [5] * 3}
     proposals.costs.draft_seconds = 1.0
@@ -235,18 +235,20 @@ def test_a_new_request_begins_with_the_estimate_of_those_before_it():
 
 
 def test_each_number_of_requests_has_costs_of_its_own():
-    costs = RowCosts({1: StepCost(31.0, 1.0), 4: StepCost(40.0, 2.0)})
+    costs = RowCosts({1: DecodeCost(31.0, 1.0), 4: DecodeCost(40.0, 2.0)})
     assert [costs.seconds(10, decodes) for decodes in (0, 1, 2, 4, 9)] == [40, 40, 52, 52, 52]
     assert request_counts(16) == [1, 4, 16] and request_counts(1) == [1] and request_counts(6) == [1, 4, 6]
     assert [drafts_to_measure(count, 8, 64) for count in (1, 4, 16, 64, 99)] == [4, 1, 1, 0, 0]
     assert drafts_to_measure(1, 8, 3) == 2
-    assert step_cost(4, 1, 2.0, 2.8) == StepCost(2.0, pytest.approx(0.2))
-    assert step_cost(4, 1, 2.0, 1.9) == StepCost(2.0, 0.0) and step_cost(4, 0, 2.0, 2.0) == StepCost(2.0, 0.5)
+    assert step_cost(4, 1, 2.0, 2.8) == DecodeCost(2.0, pytest.approx(0.2))
+    assert step_cost(4, 1, 2.0, 1.9) == DecodeCost(2.0, 0.0) and step_cost(4, 0, 2.0, 2.0) == DecodeCost(
+        2.0, 0.5
+    )
 
 
 def test_the_steps_themselves_have_the_last_word_on_costs():
     """What was measured before counts as eight drafts; without drafts the cost moves back to it."""
-    costs = ObservedCosts(RowCosts({4: StepCost(1.0, 0.1)}), draft_seconds=0.1)
+    costs = ObservedCosts(RowCosts({4: DecodeCost(1.0, 0.1)}), draft_seconds=0.1)
     assert (costs.plain(4), costs.draft(4)) == (1.0, pytest.approx(0.2))
     costs.observe(4, 8, 9.0)
     assert costs.draft(4) == pytest.approx(0.2), "nothing is known of a step without drafts"

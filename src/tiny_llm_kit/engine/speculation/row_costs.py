@@ -13,7 +13,7 @@ MOST_ROWS = 64  # of a measured step
 
 
 @dataclass(frozen=True)
-class StepCost:
+class DecodeCost:
     """What steps with one number of requests take.
 
     Args:
@@ -35,7 +35,7 @@ class RowCosts:
         costs: by the number of requests that decode, ascending.
     """
 
-    costs: dict[int, StepCost]
+    costs: dict[int, DecodeCost]
 
     def seconds(self, tokens: int, decodes: int = 0) -> float:
         """Seconds of a step with this many rows.
@@ -78,11 +78,11 @@ def drafts_to_measure(count: int, most_drafts: int, room: int) -> int:
     return max(0, min(-(-most_drafts // 2) if count == 1 else 1, room // count - 1))
 
 
-def step_cost(count: int, drafts: int, plain: float, drafted: float) -> StepCost:
+def step_cost(count: int, drafts: int, plain: float, drafted: float) -> DecodeCost:
     """The costs from two measurements; if there was no room for drafts, a row costs a request's share of the step."""
     if drafts < 1:
-        return StepCost(plain, plain / count)
-    return StepCost(plain, max(0.0, drafted - plain) / (count * drafts))
+        return DecodeCost(plain, plain / count)
+    return DecodeCost(plain, max(0.0, drafted - plain) / (count * drafts))
 
 
 def request_counts(most: int) -> list[int]:
