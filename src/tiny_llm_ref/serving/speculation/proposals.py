@@ -43,21 +43,23 @@ class Proposals:
             room: drafts of all requests together, at most.
         """
         decodes = [number for number, entry in enumerate(plan) if entry.is_decode]
-        if not self.may_pay(plan, decodes):
-            self.rest(plan, decodes)
-            return {}
-        wanted = {number: self.most(plan[number].sequence) for number in decodes}
-        lengths = self.lengths(plan, wanted, room)  # nothing is looked up in vain
-        asked = [(number, plan[number].sequence, k) for number, k in lengths.items() if k > 0]
-        if asked:
-            made = self.proposer.propose([(sequence, k) for _, sequence, k in asked])
-            drafts = {
-                number: before_end(sequence, ids)
-                for (number, sequence, _), ids in zip(asked, made, strict=True)
-            }
-            lengths = self.lengths(plan, {number: len(ids) for number, ids in drafts.items()}, room)
+        drafts = self.made(plan, decodes, room) if self.may_pay(plan, decodes) else {}
+        lengths = self.lengths(plan, {number: len(ids) for number, ids in drafts.items()}, room)
         self.rest(plan, [number for number in decodes if not lengths.get(number)])
         return {number: drafts[number][:k] for number, k in lengths.items() if k > 0}
+
+    def made(
+        self, plan: abc.Sequence[Scheduled], decodes: abc.Sequence[int], room: int
+    ) -> dict[int, list[int]]:
+        """The proposer's drafts by the number of their entry, for entries of which some would pay."""
+        wanted = self.lengths(plan, {number: self.most(plan[number].sequence) for number in decodes}, room)
+        asked = [(number, plan[number].sequence, k) for number, k in wanted.items() if k > 0]
+        if not asked:
+            return {}
+        made = self.proposer.propose([(sequence, k) for _, sequence, k in asked])
+        return {
+            number: before_end(sequence, ids) for (number, sequence, _), ids in zip(asked, made, strict=True)
+        }
 
     def may_pay(self, plan: abc.Sequence[Scheduled], decodes: abc.Sequence[int]) -> bool:
         """Whether a draft of the request with the best estimate pays. Under load the others are not asked."""
