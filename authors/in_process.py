@@ -88,8 +88,12 @@ class DayTests(Generic[Result]):
         return self.outcomes.pop(item.nodeid)
 
     def _items(self, of: Day | Task, port: str | None = None) -> list[pytest.Item]:
-        chosen = [(its, item) for task, its, item in self.items if (task or ())[: len(of)] == tuple(of)]
-        return [item for its, item in chosen if port is None or its in (None, port)]
+        of = tuple(of)
+        return [
+            item
+            for task, its, item in self.items
+            if (task or ())[: len(of)] == of and (port is None or its in (None, port))
+        ]
 
     @contextlib.contextmanager
     def _output_kept(self):

@@ -71,23 +71,23 @@ class Overlay(MetaPathFinder):
         if file.suffix == ".py":
             return {_module(file)}
         package = _module(file.parent / "__init__.py")
-        return {name for name in self._loaded() if f"{name}.".startswith(f"{package}.")}
+        return {name for name in self.loaded() if f"{name}.".startswith(f"{package}.")}
 
     def _has(self, name: str) -> bool:
         return name == self.package or name.startswith(f"{self.package}.")
 
-    def _loaded(self) -> list[str]:
+    def loaded(self) -> list[str]:
         return [name for name in sys.modules if self._has(name)]
 
     def _unload(self) -> dict[str, ModuleType]:
-        return {name: sys.modules.pop(name) for name in self._loaded()}
+        return {name: sys.modules.pop(name) for name in self.loaded()}
 
     def _forget(self, changed: set[str]) -> None:
         """Remove modules and all that import them, so that the next import loads them again."""
         while changed:
             for name in changed:
                 sys.modules.pop(name, None)
-            changed = {name for name in self._loaded() if _imports_one_of(changed, sys.modules[name])}
+            changed = {name for name in self.loaded() if _imports_one_of(changed, sys.modules[name])}
 
 
 class _TextLoader(SourceFileLoader):
@@ -108,9 +108,15 @@ class _TextLoader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give a package that is loaded again the modules in it that are not, then execute its text."""
-        for name in [name for name in sys.modules if name.rpartition(".")[0] == module.__name__]:
-            setattr(module, name.rpartition(".")[2], sys.modules[name])
+        if self.is_package(module.__name__):
+            self._keep_submodules(module)
         super().exec_module(module)
+
+    def _keep_submodules(self, package: ModuleType) -> None:
+        for name in self.overlay.loaded():
+            parent, _, last = name.rpartition(".")
+            if parent == package.__name__:
+                setattr(package, last, sys.modules[name])
 
 
 @cache

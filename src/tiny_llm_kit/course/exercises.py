@@ -86,7 +86,7 @@ def _find(source: str, file: str) -> tuple[Exercise, ...]:
     return tuple(exercises)
 
 
-@lru_cache(maxsize=1)  # the functions and the strings of one file
+@lru_cache(maxsize=64)  # the mutants take their files in turns
 def _tree(source: str) -> ast.Module:
     return ast.parse(source)
 

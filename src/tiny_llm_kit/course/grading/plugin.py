@@ -3,6 +3,7 @@
 `pdm run test` and `pdm run test-refsol` load it and pass its options.
 """
 
+import gc
 import os
 import zlib
 from collections import Counter
@@ -74,6 +75,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "b" in metafunc.fixturenames:
         metafunc.parametrize("b", metafunc.config.option.backends.split(","), indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keeps the garbage collector away from what is collected, which lives as long as the session: it took seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
