@@ -11,7 +11,7 @@ from tiny_llm_kit.trace.text import counted
 OURS = "tiny-llm"  # what tables call our engine
 BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "mlx-lm")
 
-SEVERAL_TOKENS = "TPOT is the time per token; TBT the time between steps, which give several tokens"
+SEVERAL_TOKENS = "TPOT: the time per token; TBT: between steps, which give several tokens"
 
 
 def print_header(console: Console, result: Mapping[str, Any], what: str, how: str) -> None:
