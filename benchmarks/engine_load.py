@@ -141,8 +141,13 @@ def trace_of_run(engine: LLMEngine, workload: Workload) -> Trace:
 
 
 def latencies(trace: Trace) -> dict[str, float | None]:
-    """TTFT and time between tokens of all requests, in seconds; None where there is no gap."""
-    ttfts = [lane.ttft for lane in trace.lanes if lane.ttft is not None]
-    found: dict[str, float | None] = {f"ttft_p{p}": percentile(ttfts, p) for p in (50, 90, 99)}
-    found |= {f"tbt_p{p}": percentile(trace.gaps, p) if trace.gaps else None for p in (50, 90, 99)}
+    """TTFT, TPOT and time between tokens of all requests, in seconds; None where no answer has two tokens."""
+    lanes, samples = trace.lanes, {"tbt": trace.gaps}
+    samples["ttft"] = [lane.ttft for lane in lanes if lane.ttft is not None]
+    samples["tpot"] = [lane.tpot(count) or 0.0 for lane in lanes if (count := len(lane.token_times)) > 1]
+    found: dict[str, float | None] = {
+        f"{name}_p{p}": percentile(values, p) if values else None
+        for name, values in samples.items()
+        for p in (50, 90, 99)
+    }
     return {**found, "longest_gap": trace.longest_gap}

@@ -11,6 +11,8 @@ from tiny_llm_kit.trace.text import counted
 OURS = "tiny-llm"  # what tables call our engine
 BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "mlx-lm")
 
+SEVERAL_TOKENS = "TPOT: the time per token; TBT: between steps, which give several tokens"
+
 
 def print_header(console: Console, result: Mapping[str, Any], what: str, how: str) -> None:
     """Print model and type (`what`), machine, versions, date, and rounds and threads (`how`)."""

@@ -11,9 +11,11 @@ from tiny_llm_kit.trace.samples import ratio, spread
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from .report import OURS, model_name, print_header
+from .report import OURS, SEVERAL_TOKENS, model_name, print_header
 
-LATENCIES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "longest_gap")
+TTFT = (("TTFT p50", "ttft_p50"), ("p99", "ttft_p99"))
+TPOT = (("TPOT p50", "tpot_p50"),)
+TBT = (("TBT p50", "tbt_p50"), ("p99", "tbt_p99"), ("longest gap", "longest_gap"))
 
 
 def seconds_of(runs: list[Mapping]) -> list[float]:
@@ -44,10 +46,14 @@ def speeds(result: Mapping[str, Any]) -> Table:
 
 
 def latencies(result: Mapping[str, Any]) -> Table:
-    """A table of our engine's latencies in milliseconds, in each way that it ran: the medians of the rounds."""
-    shown = figures_table("ms", "TTFT p50", "p99", "TBT p50", "p99", "longest gap")
+    """A table of our engine's latencies in milliseconds, in each way that it ran: the medians of the rounds.
+
+    With drafts it has TPOT: TBT is then the time between steps, whatever number of tokens each gave.
+    """
+    columns = (*TTFT, *(TPOT if has_drafts(result) else ()), *TBT)
+    shown = figures_table("ms", *(heading for heading, _ in columns))
     for name, runs in ours(result):
-        values = [[run[each] for run in runs if run[each] is not None] for each in LATENCIES]
+        values = [[run[key] for run in runs if run[key] is not None] for _, key in columns]
         shown.add_row(name, *(f"{1000 * statistics.median(each):.1f}" if each else "–" for each in values))
     return shown
 
@@ -88,13 +94,20 @@ def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
     return ((name, runs) for name, runs in result["runs"].items() if "calls" in runs[0])
 
 
+def has_drafts(result: Mapping[str, Any]) -> bool:
+    """Whether an engine had drafts in its last run."""
+    return any(runs[-1].get("draft_tokens") for _, runs in ours(result))
+
+
 def drafts(result: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each engine with drafts: what became of those of its last run."""
+    """A line for each engine with drafts: what became of those of its last run. Then one on the latencies."""
     for name, runs in ours(result):
         run = runs[-1]
         if run.get("draft_tokens"):
             made, share = run["draft_tokens"], run["accepted_tokens"] / run["draft_tokens"]
             yield f"{name}: {made:,} drafts in {run['drafts']:,} decodes, {100 * share:.0f} % of them accepted"
+    if has_drafts(result):
+        yield SEVERAL_TOKENS
 
 
 def quantized(plan: Mapping[str, Any]) -> str:

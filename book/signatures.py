@@ -153,7 +153,14 @@ def arguments_below(line):
 
 def split(arguments):
     """At the commas that stand in no bracket."""
-    return re.split(r", (?![^\[(]*[\])])", arguments)
+    parts, depth = [""], 0
+    for piece in re.split(r"(, |[][()])", arguments):
+        depth += (piece in ("[", "(")) - (piece in ("]", ")"))
+        if piece == ", " and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
 
 
 def indent(line):

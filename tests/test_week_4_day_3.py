@@ -74,6 +74,13 @@ def test_a_single_token_can_be_an_ngram(s):
 
 
 @pytest.mark.task("4.3.1")
+def test_a_text_may_be_shorter_than_longest(s):
+    """Six tokens have no n-gram of seven: the longest that there is decides, 'ab', and not 'b' alone."""
+    found = continuation(s, "abcbab", 1, shortest=1, longest=7)
+    assert found == "c", f"'ab' was followed by 'c', and 'b' by 'a' later: {found!r}"
+
+
+@pytest.mark.task("4.3.1")
 @pytest.mark.parametrize("text", ["abX abY ab", "aabb abX abY ab"])
 def test_the_latest_occurrence_wins(s, text):
     """A text repeats what it said last rather than what it said first."""
@@ -267,6 +274,7 @@ def test_drafts_take_what_the_plan_leaves_of_the_budget(s):
         ({2: "pq", 0: "rst"}, ["rs", "", "pq"]),
         ({1: "pqrs", 0: "t"}, ["", "pqrs", ""]),
         ({0: "pqrstu"}, ["pqrs", "", ""]),
+        ({0: "pq", 1: "rstu", 2: "vwx"}, ["pq", "rs", ""]),
     ):
         engine = Engine(s)
         for _ in range(3):
@@ -277,6 +285,9 @@ def test_drafts_take_what_the_plan_leaves_of_the_budget(s):
         engine.scheduler.plan_drafts(plan, {n: [*text.encode()] for n, text in proposals.items()})
         found = [bytes(getattr(entry, "drafts", ())).decode() for entry in plan]
         assert found == [*expected, ""], f"4 drafts fit, the first proposal first: {proposals} gave {found}"
+        held = [len(one.block_table.blocks) for one in engine.sequences]
+        needed = [-(-(3 + len(drafts)) // 4) for drafts in expected]
+        assert held == needed, f"3 known tokens and drafts in blocks of 4: {held}; cut first, then reserve"
         assert all(type(entry) is s.Scheduled for entry in plan if not getattr(entry, "drafts", ())), (
             "an entry without drafts stays `Scheduled`"
         )
@@ -317,8 +328,11 @@ def test_drafts_fill_the_last_block_first(s):
 
 @pytest.mark.task("4.3.2")
 def test_an_entry_without_a_free_block_keeps_what_fits(s):
-    """No block is free: the drafts that fit into the last block of the request stay. Others lose nothing by it."""
-    engine = Engine(s, num_blocks=4)
+    """No block is free: the drafts that fit into the last block of the request stay. Others lose nothing by it.
+
+    Drafts that need no block need no permission: less is free than the watermark.
+    """
+    engine = Engine(s, num_blocks=4, watermark=0.25)
     engine.decoding("ab", max_tokens=9)  # 3 known tokens: room for 1 more
     engine.decoding("abc", max_tokens=9)  # 4: no room
     engine.decoding("a", max_tokens=9)  # 2: room for 2
@@ -330,11 +344,15 @@ def test_an_entry_without_a_free_block_keeps_what_fits(s):
 
 @pytest.mark.task("4.3.2")
 def test_a_draft_that_does_not_fit_takes_no_budget(s):
-    """Request 0 has no block for its drafts; request 1 has, and the budget is still there."""
+    """Request 0 has no room for its drafts, or for one of them; request 1 has, and the budget is still there."""
     engine = Engine(s, num_blocks=2, max_num_batched_tokens=5)
     engine.decoding("abc", max_tokens=9)
     engine.decoding("a", max_tokens=9)
     assert engine.plan_drafts({0: "pqr", 1: "st"}) == [(0, ""), (1, "st")]
+    engine = Engine(s, num_blocks=2, max_num_batched_tokens=5)
+    engine.decoding("ab", max_tokens=9)
+    engine.decoding("a", max_tokens=9)
+    assert engine.plan_drafts({0: "pqr", 1: "st"}) == [(0, "p"), (1, "st")], "only 'p' takes budget"
 
 
 @pytest.mark.task("4.3.2")

@@ -266,6 +266,14 @@ def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):
     )
 
 
+def test_a_run_with_drafts_shows_the_time_per_token():
+    """TBT is the time between pieces, and a piece has all tokens of a step."""
+    without, drafts = ({"speculative_config": config} for config in (None, {"method": "ngram"}))
+    headings = [[heading for heading, _, _ in report.columns(plan)] for plan in ({}, without, drafts)]
+    assert headings[0] == headings[1] == ["tokens/s", "TTFT p50", "p99", "TBT p50", "p99", "gap"]
+    assert headings[2] == ["tokens/s", "TTFT p50", "p99", "TPOT p50", "TBT p50", "p99", "gap"]
+
+
 def test_a_kept_result_has_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "RESULTS", tmp_path)
     line = "--rounds 2 --api-key secret --header a=secret b=secret --save x --seed 3 --api-key=secret --header=a=secret"

@@ -13,8 +13,10 @@ from benchmarks import reports
 from benchmarks import throughput as command
 from benchmarks.engine_load import EngineLoad, latencies
 from benchmarks.engine_plan import VARIANTS
+from benchmarks.report import SEVERAL_TOKENS
 from benchmarks.throughput import OurGenerator, ThroughputPlan
 from benchmarks.throughput_report import graphs
+from benchmarks.throughput_report import latencies as latencies_table
 from book.tools import screens
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.port import Port, installed_backends
@@ -264,7 +266,28 @@ def test_latencies_are_those_of_the_trace():
     assert (found["ttft_p50"], found["ttft_p99"]) == (1.0, 2.5)
     assert (found["tbt_p50"], found["tbt_p99"], found["longest_gap"]) == (1.0, 2.0, 2.0)
     alone = latencies(Trace("", lanes[1:], [], 1, 1, 0, 4.0))
-    assert alone["tbt_p50"] is alone["longest_gap"] is None
+    assert alone["tbt_p50"] is alone["tpot_p50"] is alone["longest_gap"] is None
+
+
+def test_tokens_of_one_step_share_its_time_in_tpot_and_have_no_gap():
+    """Drafts: three tokens after 2 s, and one after 2 more. Zeros in the gaps would make their median 0."""
+    lane = Lane(0.0, request=0, prompt_tokens=3)
+    lane.add_tokens([1.0, 3.0, 3.0, 3.0, 5.0])
+    found = latencies(Trace("", [lane], [], 1, 1, 0, 5.0))
+    assert (lane.gaps, found["tbt_p50"], found["tpot_p50"]) == ([2.0, 2.0], 2.0, 1.0)
+
+
+def test_a_run_with_drafts_shows_the_time_per_token():
+    result = scripted()
+    assert "TPOT p50" not in [column.header for column in latencies_table(result).columns]
+    for run in result["runs"]["tiny-llm"]:
+        run |= {"drafts": 2, "draft_tokens": 8, "accepted_tokens": 6, "tpot_p50": 0.004}
+    console = Console(width=100, file=io.StringIO())
+    reports.show(console, result)
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert "tiny-llm: 8 drafts in 2 decodes, 75 % of them accepted" in lines and SEVERAL_TOKENS in lines
+    assert "ms TTFT p50 p99 TPOT p50 TBT p50 p99 longest gap" in lines
+    assert "tiny-llm 100.0 200.0 4.0 10.0 20.0 500.0" in lines
 
 
 def test_a_kept_result_is_sealed_and_has_its_screen(monkeypatch, capsys, tmp_path):

@@ -243,7 +243,7 @@ def test_a_signature_in_cpp_has_its_comment_and_no_body():
 
 LONG = '''
 class Wide:
-    def ask(self, first: Sequence[int | None] = (1, 2), second: Callable[[int, str], None] = print, third=3) -> str:
+    def ask(self, first: dict[int, list[int]] = (1, 2), second: Callable[[int, str], None] = print, third=3) -> str:
         """Says what it says in a line that no page of the book is wide enough for, and goes on in the next one,
         which is short.
 
@@ -270,7 +270,7 @@ def test_a_signature_fits_on_a_page():
     assert max(map(len, lines)) <= signatures.COLUMNS
     assert re.sub(r"[\s,]+", "", shown) == re.sub(r"[\s,]+", "", LONG)
     arguments = [line.strip() for line in lines[3:7]]
-    assert arguments == ["self,", "first: Sequence[int | None] = (1, 2),",
+    assert arguments == ["self,", "first: dict[int, list[int]] = (1, 2),",
                          "second: Callable[[int, str], None] = print,", "third=3,"]  # fmt: skip
     at = {line.split()[0]: len(line) - len(line.lstrip()) for line in lines if line.strip()}
     assert at["Args:"] == at["Returns:"] == 8 and at["first,"] == at["third:"] == at["Words."] == 12

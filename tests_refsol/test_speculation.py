@@ -429,6 +429,8 @@ def test_metrics_have_the_names_of_vllm(loaded):
         value = float(getattr(counts, each.name))
         assert f'vllm:spec_decode_num_{each.name}_total{{model_name="m"}} {value}' in text and value
     assert 'vllm:generation_tokens_total{model_name="m"} 30.0' in text
+    latencies = 29 - counts.accepted_tokens  # tokens of one step have none between them
+    assert f'vllm:inter_token_latency_seconds_count{{model_name="m"}} {latencies}.0' in text
     llm.reset_prefix_cache()
     assert llm.engine.scheduler.counts is counts, "counters never go back"
 

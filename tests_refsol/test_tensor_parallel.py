@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.close import assert_close
+from support.packed import PackedServing
+from support.ranks import served_by, shards_of
 from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
-from tiny_llm_kit.course.grading.goldens import small_model
+from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
 from tiny_llm_kit.engine.parallel.rank_part import RankPart
@@ -70,6 +72,31 @@ def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, size, buckets):
         assert_close(probabilities(found[0]), probabilities(expected[0]), atol=1e-4, idea="log-probabilities")
     assert sum(output.metrics.num_preemptions for output in found) > 0, "nothing was preempted"
     assert many.engine.allocator.num_free == many.engine.allocator.num_blocks
+
+
+def test_ranks_check_drafts_together(b, rng):
+    """Two ranks run every row of a step with drafts: the answers are those of one process without drafts."""
+    texts = [rng.integers(0, 61, size=length).tolist() for length in (9, 5)]
+
+    def answers(server, kind, **options):
+        scheduler = kind(server.runner, server.allocator, **options)
+        made = [server.new_sequence(text, number, max_tokens=12) for number, text in enumerate(texts)]
+        for one in made:
+            scheduler.add(one)
+        while scheduler.has_work_remaining():
+            scheduler.step()
+        return [one.tokens for one in made], scheduler
+
+    one = PackedServing(b, serving, b.Qwen3ModelWeek3(random_checkpoint(b, QWEN)))
+    expected, _ = answers(one, serving.HybridScheduler)
+    guess = lambda one, k: [*expected[one.request_id][len(one.tokens) :][:2], 0][:k]  # noqa: E731
+    proposer = SimpleNamespace(draft_seconds=0.0, propose=lambda wanted: [guess(*each) for each in wanted])
+    drafts = {"proposer": proposer, "num_speculative_tokens": 3}
+    found, scheduler = answers(
+        served_by(b, serving, shards_of(b, serving, 2, QWEN)), serving.SpeculativeScheduler, **drafts
+    )
+    assert found == expected
+    assert 0 < scheduler.counts.accepted_tokens < scheduler.counts.draft_tokens
 
 
 def probabilities(output):

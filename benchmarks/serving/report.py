@@ -10,7 +10,7 @@ from rich.table import Table
 from tiny_llm_kit.trace.tables import figures_table
 from tiny_llm_kit.trace.text import counted
 
-from ..report import OURS, model_name, print_header
+from ..report import OURS, SEVERAL_TOKENS, model_name, print_header
 
 COLUMNS = (
     ("tokens/s", "output_throughput", 1),
@@ -20,6 +20,7 @@ COLUMNS = (
     ("p99", "tbt_p99_ms", 0),
     ("gap", "longest_gap_ms", 0),
 )
+PER_TOKEN = ("TPOT p50", "tpot_p50_ms", 1)
 METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "tbt", "e2el": "e2el"}  # vLLM's names, and ours
 LATE = 10.0  # milliseconds: a client that sends later than this measures itself
 
@@ -31,6 +32,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     print_header(console, result, f"{model_name(plan)}, {plan['dtype']}", how)
     arrivals = "Poisson" if plan["burstiness"] == 1 else f"burstiness {plan['burstiness']:g}"
     console.print(f"\n{result['dataset']}; arrivals: {arrivals}; the clients share the machine")
+    if plan.get("speculative_config"):
+        console.print(SEVERAL_TOKENS)
     console.print(latencies(result))
     if plan["goodput"]:
         console.print(f"\ntarget: {', '.join(plan['goodput'])} (milliseconds)")
@@ -46,7 +49,7 @@ def columns(plan: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     """The figures of a table: heading, key and digits; plans of older results cannot choose."""
     metrics, percentiles = plan.get("percentile_metrics"), plan.get("metric_percentiles")
     if not metrics and not percentiles:
-        return [*COLUMNS]
+        return [*COLUMNS[:3], PER_TOKEN, *COLUMNS[3:]] if plan.get("speculative_config") else [*COLUMNS]
     chosen = [(name, p) for name in metrics or ("ttft", "tpot", "itl") for p in percentiles or (99,)]
     return [COLUMNS[0], *((f"{name.upper()} p{p:g}", f"{METRICS[name]}_p{p:g}_ms", 1) for name, p in chosen)]
 

@@ -125,6 +125,12 @@ LOOKUP = [
         RESULT.replace("start + i % (len(tokens) - start)", "min(start + i, len(tokens) - 1)"),
     ),
     _lookup(
+        "looks up n-grams that are longer than the text",
+        "a text that is as long as the longest n-gram",
+        LENGTHS,
+        "range(self.longest, self.shortest - 1, -1)",
+    ),
+    _lookup(
         "one draft too many", "a test of the first drafts", RESULT, RESULT.replace("range(k)", "range(k + 1)")
     ),
 ]
@@ -218,6 +224,27 @@ PLAN = [
         "a test in which no later one has room",
         FIT,
         FIT + "                if not drafts:\n                    return\n",
+    ),
+    _plan(
+        "reserves for drafts that the budget cuts",
+        "a test of the drafts",
+        KNOWN,
+        "            known = len(sequence.known_tokens)\n"
+        "            if self.allocator.can_allocate(table.missing(known + len(drafts))):\n"
+        "                table.reserve(known + len(drafts))\n"
+        "            drafts = drafts[:left]\n",
+    ),
+    _plan(
+        "drafts that free blocks cut take budget as well",
+        "a test with free blocks, or one in which no draft fits",
+        SHRINK,
+        "                left -= len(proposals[number])\n",
+    ),
+    _plan(
+        "asks for permission where no block is missing",
+        "a test with more free blocks than the watermark",
+        ROOM + FIT,
+        ROOM.replace("missing and ", "") + FIT.replace("\n", " if missing else []\n"),
     ),
     _plan("reserves nothing", "a test in which drafts fit into the last block", RESERVE, ""),
     _plan(

@@ -66,8 +66,8 @@ class TokenTimes(RequestTimes):
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds from each token to the next, its times between tokens (TBT)."""
-        return [later - earlier for earlier, later in pairwise(self.token_times)]
+        """Seconds from each token to the next (TBT); tokens of one step come together, with no gap between them."""
+        return [later - earlier for earlier, later in pairwise(self.token_times) if later > earlier]
 
     @property
     def longest_gap(self) -> float | None:

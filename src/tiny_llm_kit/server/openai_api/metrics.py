@@ -203,7 +203,7 @@ class EngineMetrics:
         if gap is None:
             self._counters["prompt_tokens"].inc(event.request.num_prompt_tokens)
             self._observe("time_to_first_token_seconds", event.time - times.arrival_time)
-        else:
+        elif gap:  # 0 between tokens of one step, which vLLM does not count either
             self._observe("inter_token_latency_seconds", gap)
         self._counters["generation_tokens"].inc(tokens - times.tokens)
         times.tokens = tokens
