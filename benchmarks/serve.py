@@ -27,7 +27,7 @@ from .engine_plan import VARIANTS, EnginePlan
 from .options import bench_parser, count, flag, option, plain, plan_of, switch
 from .report import OURS
 from .serving.capacity import capacity
-from .serving.client import ENDPOINTS, Client, served_model
+from .serving.client import ENDPOINTS, WHOLE_ANSWERS, Client, served_model
 from .serving.load import PERCENTILES, Load, Texts, figures, goodput_of, send
 from .serving.processes import Place, Server, our_server, running, transformers_server
 from .serving.result_file import check_one_run, file_name, flat
@@ -144,9 +144,8 @@ def clients(plan: ServingPlan, place: Place, stack: ExitStack) -> dict[str, Clie
     """A client for each server; those that have to be started end with `stack`."""
     headers = headers_of(plan.header)
     if plan.base_url:
-        extra = {"ignore_eos": True} if plan.ignore_eos else {}
+        extra = {**(WHOLE_ANSWERS if plan.ignore_eos else {}), **(plan.extra_body or {})}
         model = served_model(plan.model, plan.base_url, plan.api_key, headers)
-        extra |= plan.extra_body or {}
         return {"server": Client(plan.base_url, model, plan.api_key, plan.endpoint, extra, headers)}
     found = {}
     for name, each in servers(plan, place).items():

@@ -22,7 +22,14 @@ from benchmarks.serve import ServingPlan
 from benchmarks.serving import capacity as capacity_module
 from benchmarks.serving import processes, report
 from benchmarks.serving.capacity import RESOLUTION, capacity
-from benchmarks.serving.client import Client, ServedRequest, api_url, is_loopback, served_model
+from benchmarks.serving.client import (
+    ENDPOINTS,
+    Client,
+    ServedRequest,
+    api_url,
+    is_loopback,
+    served_model,
+)
 from benchmarks.serving.load import Load, Texts, figures, goodput_of, send
 from benchmarks.serving.processes import Place, Server, our_server, running
 from tiny_llm_kit.commands import serve
@@ -77,13 +84,17 @@ class StandIn:
         self.most_open = max(self.most_open, self.open)
         for _ in range(body["max_tokens"]):
             await asyncio.sleep(PIECE)
-            yield self.event(
-                choices=[{"index": 0, **({"delta": {"content": " x"}} if is_chat else {"text": " x"})}]
-            )
+            yield self.event(choices=[self.choice(" x", is_chat)])
+        if body["model"] == "ends":
+            yield self.event(choices=[{**self.choice("", is_chat), "finish_reason": "stop"}])
         self.open -= 1
         usage = {"prompt_tokens": 11, "completion_tokens": body["max_tokens"], "total_tokens": 12}
         yield self.event(choices=[], usage=usage)
         yield "data: [DONE]\n\n"
+
+    @staticmethod
+    def choice(text: str, is_chat: bool) -> dict:
+        return {"index": 0, **({"delta": {"content": text}} if is_chat else {"text": text})}
 
     @staticmethod
     def event(**values) -> str:
@@ -202,6 +213,13 @@ def test_chat_completions_key_and_further_fields(stand_in):
     assert stand_in.keys == ["Bearer secret"]
 
 
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_an_answer_that_ends_at_once_is_complete_and_one_without_an_end_is_not(stand_in, endpoint):
+    for model, pieces, error in (("ends", 1, None), ("m", 0, "the answer had neither text nor an end")):
+        [one] = asyncio.run(send(Client(stand_in.url, model, endpoint=endpoint), load_of(1, 0)))
+        assert (len(one.token_times), one.error) == (pieces, error)
+
+
 def test_requests_are_sent_at_their_times_and_not_more_than_are_allowed(stand_in):
     client = Client(stand_in.url, "m")
     spread = asyncio.run(send(client, load_of(4, 1, gap=0.05)))
@@ -245,6 +263,7 @@ def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):
     assert len(stand_in.bodies) == 5 and stand_in.most_open <= 2
     assert set(stand_in.paths) == {"/v1/chat/completions"}
     assert all(body["min_p"] == 0.1 and body["ignore_eos"] is True for body in stand_in.bodies)
+    assert all(body["skip_special_tokens"] is False for body in stand_in.bodies), "each token has a time"
     assert all((each["x-run"], each["x-note"]) == ("7", "a=b") for each in stand_in.headers)
     assert len({body["messages"][0]["content"][:10] for body in stand_in.bodies}) == 1, "the prefix"
     words = said.split()  # headings are broken into lines
@@ -369,6 +388,7 @@ def test_servers_that_are_compared_get_the_same_prompts_in_turns(stand_in, tmp_p
     assert "--no-enable-chunked-prefill" in started[1].command and "serve" in started[2].command
     bodies = stand_in.bodies[-12:]  # after six for the warm-up: two rounds of three servers with two prompts
     assert [body.get("ignore_eos") for body in bodies[::2]] == [True, True, None, True, None, True]
+    assert [body.get("skip_special_tokens") for body in bodies[:6:2]] == [False, False, None]
     assert all("eos_token_id" in body["generation_config"] for body in bodies if "ignore_eos" not in body)
     assert [len({body["prompt"] for body in bodies[start : start + 6]}) for start in (0, 6)] == [2, 2]
 

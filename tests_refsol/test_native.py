@@ -1,9 +1,11 @@
 """The kernels in C++: each against NumPy on every path of instructions, and the library that holds them."""
 
 import ctypes
+import os
 import platform
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -382,6 +384,31 @@ def test_what_cannot_be_read_or_loaded_is_compiled_again(sources, tmp_path):
     library._named(key, b"of another system").write_bytes(b"of another system")
     library._library.cache_clear()
     assert answer(library.library("kernel.cpp")) == 42
+
+
+def test_libraries_that_were_not_used_for_a_month_are_removed(sources, tmp_path, monkeypatch):
+    """When another one is kept: not the one that was loaded today, nor what is not ours."""
+    folder = tmp_path / "tiny-llm" / "native"
+    answer(library.library("kernel.cpp"))
+    (used,) = folder.iterdir()
+    others = [folder / name for name in ("old-0.so", "tmp0.part", "notes.txt", "new-0.so")]
+    for file in (used, *others):
+        file.touch()
+        age = 1 if file == others[-1] else library.KEPT_DAYS + 1
+        os.utime(file, (0, time.time() - age * 24 * 3600))
+    library._library.cache_clear()
+    answer(library.library("kernel.cpp"))  # from the cache
+    sources["kernel.cpp"] += "// another text"
+    answer(library.library("kernel.cpp"))
+    found = set(folder.iterdir())
+    assert {used, *others} & found == {used, *others[2:]} and len(found) == 4
+
+
+def test_a_library_is_kept_while_another_process_removes_others(sources, tmp_path, monkeypatch):
+    """The folder lists a file that is gone when its age is asked."""
+    monkeypatch.setattr(library.Path, "iterdir", lambda folder: iter([folder / "gone.so"]))
+    assert answer(library.library("kernel.cpp")) == 42
+    assert len(os.listdir(tmp_path / "tiny-llm" / "native")) == 1
 
 
 def test_a_compiler_may_have_several_words(sources, monkeypatch):

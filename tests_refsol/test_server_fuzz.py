@@ -2,7 +2,9 @@
 
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -13,6 +15,7 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api import known_fields, schemas
 from tiny_llm_kit.server.openai_api.service import ServerOptions
 from tiny_llm_kit.server.server import create_app
 
@@ -22,6 +25,11 @@ ENGINE = {"max_model_len": 32, "max_num_seqs": 4, "num_blocks": 32, "block_size"
 BEYOND_SCHEMA = [positive_data_acceptance]
 SCHEMA = schemathesis.openapi.from_dict(create_app(lambda: None).openapi())
 OPERATIONS = {f"{each.ok().method} {each.ok().path}": each.ok() for each in SCHEMA.get_all_operations()}
+
+
+def is_known(body):
+    """Whether this is a class of bodies that have known fields."""
+    return isinstance(body, type) and issubclass(body, schemas.StrictBody) and bool(body.known)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +62,36 @@ def test_the_schema_has_every_endpoint():
     assert {"get /health", "get /ready", "get /metrics", "get /v1/models"} < OPERATIONS.keys()
 
 
+def test_the_schema_has_every_route_and_method():
+    page = SimpleNamespace(html="")
+    app = create_app(lambda: None, ServerOptions(live_controls=True), page)
+    served = {
+        (route.path_format, method.lower())
+        for route in app.routes if route.path != app.openapi_url
+        for method in route.methods
+    }  # fmt: skip
+    documented = {
+        (path, method) for path, operations in app.openapi()["paths"].items() for method in operations
+    }
+    assert served == documented and ("/ping", "post") in served
+
+
+@pytest.mark.parametrize("body", [body for body in vars(schemas).values() if is_known(body)])
+def test_the_schema_allows_exactly_the_known_fields_that_change_nothing(body):
+    properties = body.model_json_schema()["properties"]
+    allowed = {name: jsonschema_rs.validator_for(properties[name]) for name in body.known}
+    for name, values in body.known.items():
+        accepted = ["any", 3] if values is known_fields.ANYTHING else values
+        assert all(allowed[name].is_valid(value) for value in (None, *accepted)), name
+        other = "no value of this field"
+        assert allowed[name].is_valid(other) == known_fields.changes_nothing(other, values), name
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_answer_is_one_that_the_schema_documents(name, served):
     operation, seen = OPERATIONS[name], set()
-    cases = operation.as_strategy()
-    if name.startswith("post"):
+    cases, has_body = operation.as_strategy(), bool(list(operation.body))
+    if has_body:
         cases |= operation.as_strategy().map(served_ones) | operation.as_strategy(GenerationMode.NEGATIVE)
 
     @settings(
@@ -74,7 +107,7 @@ def test_every_answer_is_one_that_the_schema_documents(name, served):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the fuzzer
         fuzz()
-    assert not name.startswith("post") or {200, 400} <= seen
+    assert {200, 400} <= seen or not has_body
 
 
 @pytest.mark.parametrize("name", ["post /v1/completions", "post /v1/chat/completions"])
@@ -90,6 +123,11 @@ def test_every_event_of_a_stream_is_one_that_the_schema_documents(name, served):
     response = case.call(base_url=served.url)
     case.validate_response(response)
     assert response.headers["content-type"][0].startswith("text/event-stream")
+
+
+def test_another_method_is_told_all_methods_of_a_path_with_two_routes(served):
+    response = OPERATIONS["post /ping"].Case(method="OPTIONS").call(base_url=served.url)
+    assert response.status_code == 405 and response.headers["allow"] == ["GET, POST"]
 
 
 def test_nothing_is_left_of_all_these_requests(served):

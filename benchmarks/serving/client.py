@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 from tiny_llm_kit.engine.request_times import TokenTimes
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+# Fields for answers of as many tokens as were asked for. A model may then repeat its end token, and a client sees when
+# only if that token is in the text.
+WHOLE_ANSWERS = {"ignore_eos": True, "skip_special_tokens": False}
 
 
 def api_url(base_url: str) -> str:
@@ -85,7 +88,7 @@ class Client:
                 async for chunk in stream:
                     self._note(seen, chunk)
             seen.finished_time = self.clock()
-            seen.error = None if seen.token_times else "the answer had no text"
+            seen.error = None if seen.token_times else "the answer had neither text nor an end"
         except (OpenAIError, OSError, json.JSONDecodeError) as error:
             seen.error = f"{type(error).__name__}: {error}"
         return seen
@@ -105,9 +108,13 @@ class Client:
         )
 
     def _note(self, seen: ServedRequest, chunk: Any) -> None:
-        """Take a chunk in: a piece if it has text, and the counts of tokens if it has them."""
+        """Take a chunk in: a piece if it has text, and the counts of tokens if it has them.
+
+        An answer may have no text: where its first token is an end token, that token has the time of the last chunk.
+        """
         for choice in chunk.choices:
-            if choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content:
+            text = choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content
+            if text or (choice.finish_reason and not seen.token_times):
                 seen.add_token(self.clock())
                 seen.output_tokens += 1
         if chunk.usage is not None:  # of the whole request: better than counting pieces

@@ -16,6 +16,8 @@ from typing import Any
 
 from tiny_llm_kit.model.hub import model_folder
 
+from .client import WHOLE_ANSWERS
+
 HOST = "127.0.0.1"
 START_SECONDS, STOP_SECONDS = 300.0, 30.0
 
@@ -46,7 +48,7 @@ def our_server(place: Place, model: str, options: Mapping[str, Any]) -> Server:
     command = [sys.executable, "-m", "tiny_llm_kit.commands.serve", "--solution", place.solution]
     command += ["--backend", place.backend, "--device", place.device]
     command += ["--model", model, "--served-model-name", model, *flags(options)]
-    return Server(tuple(command), model, "/ready", {"ignore_eos": True})
+    return Server(tuple(command), model, "/ready", WHOLE_ANSWERS)
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:

@@ -144,7 +144,7 @@ def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
         return schemas.Version(version=metadata.version("tiny-llm"))
 
     @app.get("/ping", responses={503: WRONG})
-    @app.post("/ping", include_in_schema=False)
+    @app.post("/ping", responses={413: WRONG, 503: WRONG})
     @app.get("/health", responses={503: WRONG})
     async def health(request: Request) -> dict[str, str]:
         """200 unless the engine is dead."""

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ OPENMP_LIBRARY = re.compile(r"/(libgomp|libomp|libiomp5)[^/]*$")
 OF_LLVM = b"__kmpc_"  # what begins the names of its OpenMP
 SECONDS = 120  # for a compiler; a kernel takes one or two
 HEADERS = ("lines.h",)
+KEPT_DAYS = 30  # a library in the cache, after it was loaded last
 
 Flags = tuple[str, ...]
 Texts = tuple[tuple[str, str], ...]  # names and contents of files; the first one is compiled
@@ -160,7 +162,9 @@ def _whole_copies(kept: Path | None) -> list[Path]:
     whole = []
     for copy in kept.parent.glob(f"{kept.name}-*.so") if kept else ():
         with suppress(OSError):  # removed meanwhile, or another user's
-            whole += [copy] if kept and copy == _named(kept, copy.read_bytes()) else []
+            if kept and copy == _named(kept, copy.read_bytes()):
+                whole.append(copy)
+                os.utime(copy)  # `_remove_unused` goes by the time of the last use
     return whole
 
 
@@ -175,6 +179,7 @@ def _keep(made: Path, kept: Path | None) -> list[Path]:
     content, part = made.read_bytes(), None
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unused(kept.parent)
         with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".part", delete=False) as file:
             part = Path(file.name)
             file.write(content)
@@ -184,6 +189,18 @@ def _keep(made: Path, kept: Path | None) -> list[Path]:
             if part is not None:
                 part.unlink()
         return []
+
+
+def _remove_unused(folder: Path) -> None:
+    """Removes libraries that no process has loaded for `KEPT_DAYS`, and files that were never finished.
+
+    A process that has loaded such a library keeps it; one that is about to load it compiles it again.
+    """
+    oldest = time.time() - KEPT_DAYS * 24 * 3600
+    for file in folder.iterdir():
+        with suppress(OSError):  # another process removed it, or it is another user's
+            if file.suffix in (".so", ".part") and file.stat().st_mtime < oldest:
+                file.unlink()
 
 
 def _compile(texts: Texts, command: str, flags: Flags, folder: Path) -> Path:

@@ -180,7 +180,8 @@ def _notes(b: Port, console: Console) -> None:
     beyond = sizes * contexts - len(list(CHUNKINGS["any block"].chunks()))
     steps = whole_steps(b, CHUNKINGS["padded"])
     rows = [LIMIT // BLOCK // batch for batch in BATCHES]
-    console.print(f"Behind any block, {beyond} of the {sizes * contexts} would end after token {LIMIT:,}.")
+    pairs = f"Of the {sizes * contexts} pairs of size and context"
+    console.print(f"{pairs}, {beyond} exceed {LIMIT:,} tokens: {sizes * contexts - beyond} remain.")
     console.print(f"Whole steps, padded to 512: {steps}. A chunk that ends no prompt skips the head.")
     console.print(
         f"Whole prompts in batches of {', '.join(map(str, BATCHES))}, not counted here: "

@@ -28,10 +28,6 @@ BYTES = {1: 2**27, 4: 2**26, 16: 2**26, 128: 2**24}
 # The load for which a layout is chosen: so many products of 1 row, of 4, and so on; each kind takes a similar time.
 MIX = {1: 16, 4: 8, 16: 4, 128: 1}
 
-# With native weights come kernels for what is between two products, which is not timed here. On one thread, a step of
-# 1, 4 and 16 tokens of the 0.6B shape took 0.92, 0.95 and 0.96 of the time with them.
-REST_OF_A_STEP = {"native": 0.94}
-
 Seconds = Mapping[str, Mapping[int, float]]  # by the name of a way and its rows, per byte of weights
 
 
@@ -100,6 +96,8 @@ def in_words(layout: str, plain: tuple[str, ...]) -> str:
 def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The layout that computes `MIX` soonest, and for each number of rows the fastest way of the plain layout.
 
+    Only products are compared. The port may have kernels for the rest of a step, which only some layouts can use.
+
     Args:
         seconds: of each way; a way that cannot compute so many rows has no entry for them.
         layouts: of each way.
@@ -110,8 +108,7 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
         return min(names, key=lambda name: seconds[name][rows])
 
     def cost(layout: str) -> float:
-        products = sum(share * seconds[fastest(layout, rows)][rows] for rows, share in MIX.items())
-        return products * REST_OF_A_STEP.get(layout, 1)
+        return sum(share * seconds[fastest(layout, rows)][rows] for rows, share in MIX.items())
 
     best = min(dict.fromkeys(layouts.values()), key=cost)
     return best, tuple(fastest("plain", rows) for rows in MIX)

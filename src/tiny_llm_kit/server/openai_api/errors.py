@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from .request_ids import HEADER
 
@@ -128,6 +129,16 @@ def of_framework(error: HTTPException) -> ApiError:
     return ApiError(error.status_code, says, code=code, headers=error.headers)
 
 
+def allowed_methods(request: Request) -> str:
+    """The methods of the request's path for the header Allow, of all its routes: the framework names those of one."""
+    here = [
+        route.methods or set()
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    return ", ".join(sorted(set().union(*here)))
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Register handlers that give every error OpenAI's body."""
 
@@ -136,6 +147,8 @@ def add_error_handlers(app: FastAPI) -> None:
             error = of_validation(error)
         elif isinstance(error, HTTPException):
             error = of_framework(error)
+            if error.status == 405:
+                error.headers["Allow"] = allowed_methods(request)
         elif isinstance(error, NotImplementedError):  # a blank task: the server ends with its address
             request.app.state.service.failure = error
             error = unavailable("the server is not complete", None)

@@ -108,6 +108,26 @@ def without_known(
     return kept
 
 
+def document(properties: dict[str, Any], known: Mapping[str, Values]) -> None:
+    """Add the known fields to the properties of a JSON schema, each with the values that change nothing.
+
+    Args:
+        properties: of the supported fields; one that is also known gets the further values. Changed in place.
+        known: a table from above.
+    """
+    for name, values in known.items():
+        ignored = schema_of(values)
+        if name in properties:
+            properties[name]["anyOf"].append(ignored)
+        else:
+            properties[name] = {**ignored, "description": "accepted where it changes nothing"}
+
+
+def schema_of(values: Values) -> dict[str, Any]:
+    """The JSON schema of null and these values."""
+    return {} if values is ANYTHING else {"enum": [None, *values]}
+
+
 def not_supported(field: str, values: Values) -> PydanticCustomError:
     """The error for a known field with a value that would change the answer."""
     instead = "".join(f", or send {json.dumps(value)}" for value in values[:1])

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from . import known_fields
 
@@ -52,6 +52,13 @@ class StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     known: ClassVar[Mapping[str, known_fields.Values]] = {}
     prefix: ClassVar[str] = ""  # of a field's name in errors
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The JSON schema of the fields, with the known fields that `check_size` takes out."""
+        schema = handler.resolve_ref_schema(handler(core))
+        known_fields.document(schema["properties"], cls.known)
+        return schema
 
     @model_validator(mode="before")
     @classmethod
