@@ -88,11 +88,11 @@ class DayTests(Generic[Result]):
         return self.outcomes.pop(item.nodeid)
 
     def _items(self, of: Day | Task, port: str | None = None) -> list[pytest.Item]:
-        of = tuple(of)
+        wanted = tuple(of)
         return [
             item
             for task, its, item in self.items
-            if (task or ())[: len(of)] == of and (port is None or its in (None, port))
+            if (task or ())[: len(wanted)] == wanted and (port is None or its in (None, port))
         ]
 
     @contextlib.contextmanager
