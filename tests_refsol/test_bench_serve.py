@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import socket
 import sys
 import threading
@@ -19,7 +20,6 @@ from rich.console import Console
 from benchmarks import report as common
 from benchmarks import serve as command
 from benchmarks.serve import ServingPlan
-from benchmarks.serving import capacity as capacity_module
 from benchmarks.serving import processes, report
 from benchmarks.serving.capacity import RESOLUTION, capacity
 from benchmarks.serving.client import (
@@ -190,6 +190,12 @@ def test_a_server_that_never_meets_the_target_has_no_capacity():
     assert capacity(lambda rate: 0.5, 0.9, 1.0) == 0.0
 
 
+def test_requests_that_may_come_all_at_once_are_too_few_to_find_a_capacity():
+    asked = []
+    assert capacity(lambda rate: asked.append(rate) or 1.0, 0.9, 1.0) == math.inf
+    assert asked == [math.inf]
+
+
 def test_each_piece_has_its_time_and_tokens_are_those_that_the_server_counts(stand_in):
     [one] = asyncio.run(send(Client(stand_in.url, "m"), load_of(1, 6)))
     assert (one.error, len(one.token_times), one.prompt_tokens, one.output_tokens) == (None, 6, 11, 6)
@@ -235,19 +241,18 @@ def test_a_server_that_refuses_is_a_result_and_is_not_asked_twice(stand_in):
     assert one.error.startswith("RateLimitError") and len(stand_in.bodies) == 1
 
 
-def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(capacity_module, "MOST", 1)
+def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, capsys):
     file = tmp_path / "found.json"
     line = f"--base-url {stand_in.url} --api-key secret --num-prompts 6 --input-len 9 --output-len 3 --request-rate"
     command.main([*line.split(), "200", "inf", "--goodput", "ttft:5000", "--capacity", "--json", str(file)])
     result, said = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert [run["rate"] for run in result["runs"]["server"]] == [200, float("inf")]
     assert all(run["completed"] == 6 and run["attainment"] == 1 for run in result["runs"]["server"])
-    assert result["capacity"] == {"server": [400]}
+    assert result["capacity"] == {"server": [math.inf]}
     assert {body["model"] for body in stand_in.bodies} == {"stand-in"}
     assert len({body["prompt"] for body in stand_in.bodies}) == len(stand_in.bodies)  # nothing is cached
     assert "secret" not in file.read_text(encoding="utf-8") + said
-    assert "100%" in said and "capacity" in said
+    assert "100%" in said and "give more --num-prompts" in said
 
 
 def test_a_command_line_of_vllms_benchmark(stand_in, tmp_path, capsys):

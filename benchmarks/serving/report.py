@@ -1,7 +1,8 @@
 """Results of `bench-serve` as tables: a row per server and rate, and the capacities."""
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -38,6 +39,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     if plan["goodput"]:
         console.print(f"\ntarget: {', '.join(plan['goodput'])} (milliseconds)")
         console.print(goodput(result))
+    if any(math.isinf(limit(found)) for found in result["capacity"].values()):
+        console.print("inf: all requests at once meet the target; give more --num-prompts", soft_wrap=True)
     late = max(run["send_delay_p99_ms"] for runs in result["runs"].values() for run in runs)
     if late > LATE and not plan["max_concurrency"]:
         console.print(f"one request in a hundred was sent {late:.0f} ms late: the clients were busy, too")
@@ -78,10 +81,15 @@ def goodput(result: Mapping[str, Any]) -> Table:
     shown = figures_table("server", "rate", "meet the target", "requests/s that do", "capacity")
     for name, rate, runs in by_rate(result):
         found = result["capacity"].get(name)
-        limit = f"{statistics.median(found):.2f}" if found else "–"
+        most = f"{limit(found):.2f}" if found else "–"
         met = statistics.median(run["attainment"] for run in runs)
-        shown.add_row(name, f"{rate:g}", f"{met:.0%}", median(runs, "request_goodput", 2), limit)
+        shown.add_row(name, f"{rate:g}", f"{met:.0%}", median(runs, "request_goodput", 2), most)
     return shown
+
+
+def limit(found: Sequence[float]) -> float:
+    """The capacity over all rounds, in requests per second."""
+    return statistics.median(found)
 
 
 def median(runs: list[Mapping[str, Any]], key: str, digits: int) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal
 
 from ...engine.backends import blas
-from ...engine.backends.installation import glibc, has_mlx_wheels
+from ...engine.backends.installation import INSTALL_WITHOUT_MLX, glibc, has_mlx_wheels
 from ...repo import MODELS
 from ...torch_build import GAUDI_FIX, INTEL_MAC, Facts, is_intel_mac
 from .. import capabilities
@@ -93,7 +93,7 @@ def check_mlx() -> Check:
     if not has_mlx_wheels():
         found = ".".join(map(str, glibc())) or "another C library"
         detail = f"its wheels need glibc 2.35, and here is {found}; the torch port is the whole course"
-        return Check("MLX", "warn", detail, "pdm install --without mlx")
+        return Check("MLX", "warn", detail, INSTALL_WITHOUT_MLX)
     return Check("MLX", "warn", "not installed: no MLX port", "pdm install")
 
 

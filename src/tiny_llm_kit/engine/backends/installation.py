@@ -5,6 +5,8 @@ import platform
 from ...torch_build import INTEL_MAC, is_intel_mac
 
 MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
+# PDM takes --without as "all groups but these", and fails on a group that is not in the lock file, as Ray is not.
+INSTALL_WITHOUT_MLX = "pdm install --without mlx,ray"
 
 
 def has_mlx_wheels() -> bool:
@@ -29,5 +31,5 @@ def install_line(port: str) -> str:
     if has_mlx_wheels():
         return "run `pdm install`"
     if platform.system() == "Linux":
-        return "MLX needs glibc 2.35: use `pdm install --without mlx`, and `pdm run course port torch`"
+        return f"MLX needs glibc 2.35: use `{INSTALL_WITHOUT_MLX}`, and `pdm run course port torch`"
     return "MLX has no build for this system: `pdm run course port torch` chooses the other port"
