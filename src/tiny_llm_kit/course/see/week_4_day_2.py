@@ -20,7 +20,7 @@ from .routed_text import KINDS, RoutedText, routed_text
 
 SHOWN_ON = "torch"
 WIDTH = 64  # E of the tokens
-BAR = 20  # the longest of a column
+BAR = 16  # the longest of a column
 STEPS = (1, 4, 16, 128, 512)  # tokens of a step
 REPEATED = 2048  # tokens that are routed for a mean, at least
 SHAPES = {"Mixtral": (8, 2), "Qwen3-MoE": (128, 8)}  # X, k
@@ -91,14 +91,15 @@ def _bar(count: int, most: int) -> Text:
 
 
 def _kinds(b: Port, text: RoutedText, console: Console) -> None:
-    """Which experts of the last layer the tokens of a kind have."""
+    """The part of the tokens of a kind that each expert of the last layer computes."""
     experts = b.numpy(chosen(b, text.logits[-1], text.k)[0])
-    shown = figures_table("", *(f"expert {expert}" for expert in range(text.num_experts)))
-    for kind, name in enumerate(KINDS):
-        tokens = experts[text.kinds == kind]
-        counts = np.bincount(tokens.ravel(), minlength=text.num_experts)
-        shown.add_row(f"{len(tokens)} {name}", *(f"{count / len(tokens):.0%}" for count in counts))
-    console.print("\nThe share of a kind's tokens that each expert of the last layer computes\n")
+    kinds = [experts[text.kinds == kind] for kind in range(len(KINDS))]
+    shown = figures_table(
+        "expert", *(f"{len(tokens)} {name}" for tokens, name in zip(kinds, KINDS, strict=True))
+    )
+    for expert in range(text.num_experts):
+        shown.add_row(f"{expert:6}", *(f"{(tokens == expert).sum() / len(tokens):.0%}" for tokens in kinds))
+    console.print("\nLayer 2: of the tokens of a kind, those that an expert computes\n")
     console.print(shown)
 
 
@@ -191,5 +192,5 @@ def _ranks(b: Port, text: RoutedText, console: Console) -> None:
             str(size), f"{received.mean():.0f}", str(received.min()), str(received.max()),
             f"{imbalance(received):.2f}", f"{1 - kept / received.sum():.0%}",
         )  # fmt: skip
-    console.print(f"\nThe {text.num_experts} experts of the last layer on several ranks, for the same text\n")
+    console.print(f"\nThe {text.num_experts} experts of layer 2 on several ranks, for the same text\n")
     console.print(shown)
