@@ -1,9 +1,8 @@
-"""Mixtures of experts in the engine: a copy of the shipped model whose MLPs are four experts each.
+"""Mixtures of experts in the engine, with the shipped one.
 
-That its logits are those of transformers is in `test_families.py`; the parts of a mixture are tested on Day 4.2.
+That logits are those of transformers is in `test_families.py` too; the parts of a mixture are tested on Day 4.2.
 """
 
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -11,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
+from models.eval.evaluated_models import week_2_logits
 from support.close import assert_close
 from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from tiny_llm_kit.engine.llm import LLM
@@ -23,12 +24,13 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.torch_backend import hpu
 
-SHIPPED = MODELS / "tiny-qwen3"
-EXPERTS = 4
+FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"
+EXPERTS = 8  # in layers 1 and 2 of three
 CHATS = [
     [{"role": "user", "content": text}]
     for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
@@ -38,46 +40,28 @@ PARAMS = SamplingParams(max_tokens=16)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The shipped model with experts that are noisy copies of its MLPs, in layers 0, 1 and 3."""
-    made = tmp_path_factory.mktemp("mixture")
-    for file in SHIPPED.glob("*.json"):
-        shutil.copy(file, made)
-    config = json.loads((SHIPPED / "config.json").read_text(encoding="utf-8"))
-    config |= {
-        "architectures": ["Qwen3MoeForCausalLM"], "num_experts": EXPERTS, "num_experts_per_tok": 2,
-        "moe_intermediate_size": config["intermediate_size"], "norm_topk_prob": True, "mlp_only_layers": [2],
-    }  # fmt: skip
-    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(_with_experts(load_file(SHIPPED / "model.safetensors")), made / "model.safetensors")
-    return made
-
-
-def _with_experts(weights):
-    random, found = torch.Generator().manual_seed(3), {}
-    for name, array in weights.items():
-        layer, _, matrix = name.partition(".mlp.")
-        if not matrix or layer.endswith(".2"):
-            found[name] = array
-            continue
-        found[f"{layer}.mlp.gate.weight"] = torch.randn(EXPERTS, 192, generator=random).bfloat16()
-        for expert in range(EXPERTS):
-            noise = 0.05 * array.float().std() * torch.randn(array.shape, generator=random)
-            found[f"{layer}.mlp.experts.{expert}.{matrix}"] = (array.float() + noise).bfloat16()
-    return found
-
-
-@pytest.fixture(scope="module")
-def whole(b, folder):
-    return load_network(b, folder, "week3")
+def whole(b):
+    return load_network(b, FOLDER, "week3")
 
 
 def texts(llm, chats=CHATS):
     return [output.outputs[0].text for output in llm.chat(chats, PARAMS, use_tqdm=False)]
 
 
+def test_logits_are_those_of_transformers(b):
+    """A list of numbers, a question, and the answer, which both know."""
+    theirs = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
+    tokenizer = load_tokenizer(FOLDER)
+    chat = [{"role": "user", "content": "maple 417\notter 12\nWhat is maple?"}]
+    ids = np.array([tokenizer.encode(tokenizer.apply_chat_template(chat, add_generation_prompt=True))])
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids)).logits.numpy()
+    actual = week_2_logits("ref", b.name, "fp32", str(FOLDER), None)(ids.tolist())
+    assert_close(actual, expected, atol=1e-3, rtol=0, idea="the shipped mixture differs in transformers")
+    assert tokenizer.decode(actual[0, -1:].argmax(-1).tolist()) == "417"
+
+
 def test_chunks_buckets_and_preemptions_change_no_answer(b, whole):
-    """The copies are close to the MLPs that they come from, so that the model still answers."""
     expected = texts(LLM.of(b, *whole, num_blocks=100, block_size=8, max_model_len=80))
     assert "prompt" in expected[0]
     for buckets in (None, "linear"):
@@ -85,17 +69,17 @@ def test_chunks_buckets_and_preemptions_change_no_answer(b, whole):
 
 
 @pytest.mark.parametrize(("size", "expert_parallel"), [(2, False), (2, True), (4, True)])
-def test_ranks_give_the_answers_of_one(b, folder, whole, size, expert_parallel):
+def test_ranks_give_the_answers_of_one(b, whole, size, expert_parallel):
     """A part of every expert each, or different experts each."""
-    llm, group = llm_of_ranks(b, folder, size, expert_parallel=expert_parallel)
+    llm, group = llm_of_ranks(b, size, expert_parallel=expert_parallel)
     assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
     assert any("all_to_all" in call for call in group.calls) is expert_parallel
 
 
-def llm_of_ranks(b, folder, size, **division):
+def llm_of_ranks(b, size, **division):
     """An `LLM` whose steps run on all ranks, and their group."""
     group = LockstepGroup(size, b.backend_module)
-    loaded = [load_network(b, folder, "week3", group=rank, **division) for rank in group.ranks]
+    loaded = [load_network(b, FOLDER, "week3", group=rank, **division) for rank in group.ranks]
     llm = LLM.of(b, *loaded[0], **TIGHT)
     others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
@@ -103,12 +87,12 @@ def llm_of_ranks(b, folder, size, **division):
     return llm, group
 
 
-def test_stages_give_the_answers_of_one(b, folder, whole):
+def test_stages_give_the_answers_of_one(b, whole):
     """Each stage has mixtures, whole; layers keep their numbers, which say which of them are mixtures."""
-    llm, group = llm_of_ranks(b, folder, 2, stages=True)
+    llm, group = llm_of_ranks(b, 2, stages=True)
     stages = [runner.model for runner in llm.engine.runner.runners]
     kinds = [[hasattr(layer, "mixture") for layer in stage.layers] for stage in stages]
-    assert kinds == [[False, True], [True, True]], "the last stage is rank 0"
+    assert kinds == [[True], [False, True]], "the last stage is rank 0"
     assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
     assert not group.calls, "a stage has all experts of its layers"
 
@@ -133,63 +117,63 @@ def test_an_exchange_of_wrong_rows_says_what_is_expected(b, sent, received, mess
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_stage_reads_only_the_experts_of_its_layers(b, s, folder, stage):
+def test_a_stage_reads_only_the_experts_of_its_layers(b, s, stage):
     part = StagePart(s, 1 - stage, 2)
-    read = load_checkpoint(folder, b.name, "cpu", "bfloat16", part=part).weights
+    read = load_checkpoint(FOLDER, b.name, "cpu", "bfloat16", part=part).weights
     stacks = {
         int(name.split(".")[2]): array.shape[0] for name, array in read.items() if ".experts.gate" in name
     }
-    assert stacks == ({0: EXPERTS, 1: EXPERTS} if stage == 0 else {3: EXPERTS})
+    assert stacks == {1 + stage: EXPERTS}
 
 
-def test_the_option_of_an_llm_shares_the_experts(b, folder):
+def test_the_option_of_an_llm_shares_the_experts(b):
     """What the engine starts on each rank, here without processes."""
     rank = LockstepGroup(2, b.backend_module).ranks[1]
     for option in (False, True):
         options = {"tensor_parallel_size": 2, "enable_expert_parallel": option}
-        job = Job("ref", b.name, "cpu", "float32", str(folder), None, {}, options)
-        mixture = job.network(b, rank)[0].layers[0].mixture
+        job = Job("ref", b.name, "cpu", "float32", str(FOLDER), None, {}, options)
+        mixture = job.network(b, rank)[0].layers[1].mixture
         assert (mixture.ranks is rank, mixture.sums is rank) == (option, not option)
         assert len(mixture.w_down) == (EXPERTS // 2 if option else EXPERTS)
 
 
 @pytest.mark.parametrize("expert_parallel", [False, True])
-def test_each_rank_reads_only_its_part(b, s, folder, expert_parallel):
-    total = sum(array.nbytes for array in load_checkpoint(folder, b.name, "cpu", "bfloat16").weights.values())
+def test_each_rank_reads_only_its_part(b, s, expert_parallel):
+    total = sum(array.nbytes for array in load_checkpoint(FOLDER, b.name, "cpu", "bfloat16").weights.values())
     read = [
         load_checkpoint(
-            folder, b.name, "cpu", "bfloat16", part=RankPart(s, rank, 2, expert_parallel)
+            FOLDER, b.name, "cpu", "bfloat16", part=RankPart(s, rank, 2, expert_parallel)
         ).bytes_read
         for rank in range(2)
     ]
-    shared = 4 * (2 * 192 + 2 * 64) * 2 + 192 * 2 + 3 * EXPERTS * 192 * 2  # norms and routers
+    shared = 3 * (2 * 192 + 2 * 64) * 2 + 192 * 2 + 2 * EXPERTS * 192 * 2  # norms and routers
     assert read == [(total + shared) // 2] * 2
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_quantised_experts_are_the_dequantised_ones(b, folder, bits):
+def test_quantised_experts_are_the_dequantised_ones(b, bits):
     """Two experts of a matrix are quantised as one, so that no group has numbers of both."""
-    quantized = load_checkpoint(folder, b.name, "cpu", "float32", WeightQuantizer(b, bits))
-    stack = quantized.weights["model.layers.0.mlp.experts.gate_up_proj"]
-    assert stack.shape == (EXPERTS, 1024, 192) and not hasattr(
-        quantized.weights["model.layers.0.mlp.gate.weight"], "bits"
+    quantized = load_checkpoint(FOLDER, b.name, "cpu", "float32", WeightQuantizer(b, bits))
+    stack = quantized.weights["model.layers.1.mlp.experts.gate_up_proj"]
+    assert stack.shape == (EXPERTS, 128, 192) and not hasattr(
+        quantized.weights["model.layers.1.mlp.gate.weight"], "bits"
     )
-    plain = load_checkpoint(folder, b.name, "cpu", "float32")
-    one = plain.weights["model.layers.0.mlp.experts.gate_up_proj"][2]
+    plain = load_checkpoint(FOLDER, b.name, "cpu", "float32")
+    one = plain.weights["model.layers.1.mlp.experts.gate_up_proj"][2]
     x = b.array(np.random.default_rng(0).normal(size=(3, 192)), "float32")
     again = b.quantize_matrix(one, WeightQuantizer(b, bits).group_size, bits)
     wanted = b.numpy(b.quantized_linear(x, b.prepare_weights(again)))
     assert_close(b.numpy(b.project(x, stack[2])), wanted, atol=1e-6, idea="an expert's own levels")
-    llm = LLM.of(b, *load_network(b, folder, "week3", f"{bits}bit"), **TIGHT)
+    llm = LLM.of(b, *load_network(b, FOLDER, "week3", f"{bits}bit"), **TIGHT)
     assert "prompt" in texts(llm)[0]
 
 
-def test_packed_experts_give_the_answers_of_plain_ones(b, folder):
+def test_packed_experts_give_the_answers_of_plain_ones(b):
     """In every layout that the products of this machine have."""
     port = Port("ref", b.name, "cpu", "bfloat16")
-    expected = texts(LLM.of(port, *load_network(port, folder, "week3"), cpu_products="usual", **TIGHT))
+    expected = texts(LLM.of(port, *load_network(port, FOLDER, "week3"), cpu_products="usual", **TIGHT))
     for layout in {way.layout for way in port.product_ways().values()}:
-        network, tokenizer = load_network(port, folder, "week3")
+        network, tokenizer = load_network(port, FOLDER, "week3")
         port.use_products(layout, ("matrix",) * 4)
         port.pack_layers(network)
         found = texts(LLM.of(port, network, tokenizer, cpu_products="usual", **TIGHT))
@@ -215,22 +199,22 @@ def test_the_operator_of_a_gaudi_computes_the_same(rng):
     assert_close((parts[0] + parts[1]).numpy(), expected.numpy(), atol=1e-5, idea="experts of two ranks")
 
 
-def test_an_expert_that_is_missing_is_named(b, folder, tmp_path):
-    weights = load_file(folder / "model.safetensors")
+def test_an_expert_that_is_missing_is_named(b, tmp_path):
+    weights = load_file(FOLDER / "model.safetensors")
     del weights["model.layers.1.mlp.experts.2.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors")
-    shutil.copy(folder / "config.json", tmp_path)
+    shutil.copy(FOLDER / "config.json", tmp_path)
     with pytest.raises(
         CheckpointError, match=r"expert 2 lacks a matrix of .*layers\.1\.mlp\.experts\.gate_up_proj"
     ):
         load_checkpoint(tmp_path, b.name, "cpu")
 
 
-def test_ranks_that_cannot_share_the_experts_are_refused(s, folder):
+def test_ranks_that_cannot_share_the_experts_are_refused(s):
 
-    config = read_config(folder)
+    config = read_config(FOLDER)
     with pytest.raises(ValueError, match="has no experts"):
-        check_ranks(s, read_config(SHIPPED), 2, True)
+        check_ranks(s, read_config(DENSE), 2, True)
     few = SimpleNamespace(**vars(config) | {"mixture": SimpleNamespace(num_experts=3, intermediate_size=9)})
     with pytest.raises(ValueError, match="must divide 3 experts"):
         check_ranks(s, few, 2, True)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from models.eval.eval_tiny_model import main as evaluate
-from models.eval.evaluated_models import quantized_logits
+from models.eval.evaluated_models import week_2_logits
 from models.eval.evaluation import exact_answers
 from models.eval.evaluation_cases import make_suites, read_material
 from tiny_llm_kit.engine.loading import load_checkpoint
@@ -31,7 +31,7 @@ def suites():
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantized_layers_still_look_up_and_answer(b, suites, bits):
     """At least 19 of 20 look-ups at 20 lines, and of 20 training questions."""
-    logits = quantized_logits("ref", b.name, "fp32", str(MODEL), bits)
+    logits = week_2_logits("ref", b.name, "fp32", str(MODEL), bits)
     for name in ("look-ups, 20 lines", "questions as in training"):
         assert sum(exact_answers(logits, suites[name].cases)) >= 19, name
 

@@ -1,10 +1,11 @@
-"""The shipped model as a product: its files, how it was made, what it answers."""
+"""The shipped models as products: their files, how they were made, what they answer."""
 
 import hashlib
 import json
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from tiny_llm_kit.repo import MODELS, ROOT
 # Training, and transformers as a judge, both need torch.
 pytestmark = pytest.mark.port("torch")
 
-MODEL, TRAIN = MODELS / "tiny-qwen3", MODELS / "train"
+MODEL, MIXTURE, TRAIN = MODELS / "tiny-qwen3", MODELS / "tiny-qwen3-moe", MODELS / "train"
 FILES = {
     "README.md",
     "config.json",
@@ -40,42 +41,55 @@ def training():
     return {"card": card, "pipeline": pipeline, "train": train}
 
 
-@pytest.fixture(scope="module")
-def log():
-    return json.loads((MODEL / "training_log.json").read_text(encoding="utf-8"))
+@pytest.fixture(scope="module", params=[MODEL, MIXTURE], ids=["dense", "mixture"])
+def folder(request):
+    return request.param
+
+
+@pytest.fixture
+def log(folder):
+    return json.loads((folder / "training_log.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def oracle():
+    return oracle_of(MODEL)
+
+
+def oracle_of(folder):
     from models.eval.evaluated_models import oracle_logits
 
-    return oracle_logits("fp32", str(MODEL))
+    return oracle_logits("fp32", str(folder))
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_folder_is_whole_and_small():
-    files = {path.name: path.stat().st_size for path in MODEL.iterdir()}
-    assert set(files) == FILES
+def test_the_folders_are_whole_and_small():
+    files = {path: path.stat().st_size for path in (*MODEL.iterdir(), *MIXTURE.iterdir())}
+    assert set(files) == {folder / name for folder in (MODEL, MIXTURE) for name in FILES}
     assert sum(files.values()) < 9_000_000
 
 
-def test_config_is_a_qwen3_whose_vocabulary_splits_evenly():
-    config = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))
-    assert config["architectures"] == ["Qwen3ForCausalLM"] and config["model_type"] == "qwen3"
+@pytest.mark.parametrize(
+    ("folder", "kind"), [(MODEL, "Qwen3"), (MIXTURE, "Qwen3Moe")], ids=["dense", "mixture"]
+)
+def test_config_is_of_its_kind_with_a_vocabulary_that_splits_evenly(folder, kind):
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == [f"{kind}ForCausalLM"]
+    assert config["model_type"].replace("_", "") == kind.lower()
     assert config["vocab_size"] % 64 == 0 and TOKENIZER.vocab_size <= config["vocab_size"]
 
 
-def test_weights_are_bf16():
+def test_weights_are_bf16(folder):
     from safetensors import safe_open
 
-    with safe_open(MODEL / "model.safetensors", framework="numpy") as tensors:
+    with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
         assert {tensors.get_slice(name).get_dtype() for name in tensors.keys()} == {"BF16"}  # noqa: SIM118
 
 
-def test_the_card_says_what_the_log_says(training, log):
-    assert (MODEL / "README.md").read_text(encoding="utf-8") == training["card"].card(log)
+def test_the_card_says_what_the_log_says(training, folder, log):
+    assert (folder / "README.md").read_text(encoding="utf-8") == training["card"].card(log)
 
 
 def test_the_log_is_of_this_corpus_and_meets_every_target(training, log):
@@ -85,7 +99,8 @@ def test_the_log_is_of_this_corpus_and_meets_every_target(training, log):
     assert log["corpus_sha256"] == corpus_digest(material), (
         "the corpus changed: run `pdm run train-tiny-model`"
     )
-    assert log["steps"] == training["pipeline"].STEPS
+    pipeline = training["pipeline"]
+    assert log["steps"] == (pipeline.MIXTURE_STEPS if log.get("mixture") else pipeline.STEPS)
     for figures in log["evaluation"].values():
         for name, suite in figures.items():
             if suite["target"] is not None:
@@ -105,6 +120,12 @@ def suites() -> dict[str, Suite]:
 @pytest.mark.parametrize("name", ["questions as in training", "look-ups, 20 lines", "look-ups, 100 lines"])
 def test_transformers_gives_the_expected_answers(oracle, suites, name):
     assert sum(exact_answers(oracle, suites[name].cases)) >= len(suites[name].cases) - 1
+
+
+def test_transformers_gives_the_answers_of_the_mixture(suites):
+    oracle = oracle_of(MIXTURE)
+    for name in ("questions as in training", "look-ups, 20 lines"):
+        assert sum(exact_answers(oracle, suites[name].cases)) >= len(suites[name].cases) - 1, name
 
 
 def test_one_forward_pass_judges_as_step_by_step_decoding_does(oracle, suites):
@@ -139,6 +160,8 @@ def test_the_offset_heads_prefer_their_own_distance_to_every_other(training):
 def test_the_shipped_tokenizer_is_the_one_that_training_builds(training):
     built = training["pipeline"].read_material().tokenizer
     assert json.loads((MODEL / "tokenizer.json").read_text(encoding="utf-8")) == json.loads(built.to_str())
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (MODEL / name).read_bytes() == (MIXTURE / name).read_bytes()
 
 
 def test_the_circuit_looks_up_before_any_training(training, suites):
@@ -155,6 +178,32 @@ def test_the_circuit_looks_up_before_any_training(training, suites):
             model(torch.tensor([case.tokens[:start]])).logits[0, -1].argmax().item() == case.tokens[start]
         )
     assert right >= len(suites["look-ups, 50 lines"].cases) - 1
+
+
+def test_each_layer_is_balanced_by_itself(training):
+    """Two layers that each use one of two experts are not even because they use different ones."""
+    import torch
+
+    from models.train.balance import balance_loss
+
+    config = SimpleNamespace(num_experts=2, num_experts_per_tok=1, router_aux_loss_coef=0.5)
+    first, second = (torch.tensor([row] * 6) for row in ([9.0, -9.0], [-9.0, 9.0]))
+    even = torch.cat((first, second))
+    assert balance_loss([even, even], config).item() == pytest.approx(0.5)
+    assert balance_loss([first, second], config).item() == pytest.approx(1.0)
+    assert balance_loss([], config).item() == 0
+
+
+def test_experts_are_written_one_by_one_under_their_published_names(training):
+    import torch
+
+    from models.train.published_tensors import published_tensors
+
+    stack = torch.arange(24.0).view(2, 4, 3)
+    found = dict(published_tensors("mlp.experts.gate_up_proj", stack))
+    wanted = {f"mlp.experts.{x}.{kind}_proj.weight" for x in (0, 1) for kind in ("gate", "up")}
+    assert set(found) == wanted and found["mlp.experts.1.up_proj.weight"].equal(stack[1, 2:])
+    assert dict(published_tensors("mlp.down_proj.weight", stack[0])).keys() == {"mlp.down_proj.weight"}
 
 
 # Runs a training and prints every file that the process opened and every process that it started.
@@ -207,7 +256,8 @@ def test_a_failed_training_leaves_the_old_model_alone(training, tmp_path):
     assert (target / "weights").read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [target]
 
 
-def test_a_trial_never_replaces_the_shipped_model(training, capsys):
+@pytest.mark.parametrize("options", [["--steps", "1"], ["--steps", "1", "--mixture"]])
+def test_a_trial_never_replaces_a_shipped_model(training, options, capsys):
     with pytest.raises(SystemExit):
-        training["train"].main(["--steps", "1"])
+        training["train"].main(options)
     assert "--out" in capsys.readouterr().err

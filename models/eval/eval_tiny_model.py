@@ -1,4 +1,4 @@
-"""`pdm run eval-tiny-model`: exact answers of the shipped model, on each port and in each dtype."""
+"""`pdm run eval-tiny-model`: exact answers of a shipped model, on each port and in each dtype."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
-from tiny_llm_kit.course.address import parse_day
+from tiny_llm_kit.course.address import Day, parse_day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, tested_ports
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
 from tiny_llm_kit.engine.port import SOLUTIONS, installed_backends
@@ -17,11 +17,12 @@ from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.terminal import command, fail
 
-from .evaluated_models import DTYPES, ORACLE, broken_mask, make_logits
+from .evaluated_models import DTYPES, ORACLE, broken_mask, has_experts, make_logits
 from .evaluation_cases import make_suites, read_material
 from .evaluation_run import EvaluationRun, evaluate, report, table
 
-WEEK_1_MODEL = parse_day("1.5")  # the day whose code is evaluated
+# The days whose code is evaluated.
+WEEK_1_MODEL, MIXTURES = parse_day("1.5"), parse_day("4.2")
 OTHER_CASES = 20  # cases a suite on every run but the first
 
 BREAK_HELP = """run the same cases with a wrong causal mask in the solution, one that hides the first half of the
@@ -37,6 +38,13 @@ def _plan(options: argparse.Namespace) -> list[tuple[str, str]]:
         tested_ports(options.backend), reverse=True
     )  # torch first: it is the faster one on a CPU
     return [(backend, dtype) for backend in backends for dtype in dtypes]
+
+
+def _needs(options: argparse.Namespace) -> Day:
+    """The last day whose code the evaluation runs."""
+    if has_experts(options.model):
+        return MIXTURES
+    return needed_day("quantization") if options.quantize else WEEK_1_MODEL
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,7 +84,7 @@ def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun
         rounded = "int8 activations" if options.activations == "int8" else None
         name = " ".join(filter(None, (backend, dtype, options.quantize, rounded)))
         run = EvaluationRun(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
-        with ends_at_a_blank(needs=needed_day("quantization") if options.quantize else WEEK_1_MODEL):
+        with ends_at_a_blank(needs=_needs(options)):
             weights = options.model, options.quantize, options.activations
             logits = make_logits(options.solution, backend, dtype, *weights)
             with broken_mask(options.solution, backend) if options.break_mask else nullcontext():

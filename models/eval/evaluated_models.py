@@ -10,6 +10,7 @@ import numpy as np
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import SOLUTIONS, Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
+from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.hub import model_folder
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 
@@ -30,9 +31,14 @@ def make_logits(
     """The ids-to-logits function of one run; the backend may be `ORACLE`."""
     if backend == ORACLE:
         return oracle_logits(dtype, model)
-    if quantize:
-        return quantized_logits(solution, backend, dtype, model, QUANTIZATIONS[quantize], activations)
+    if quantize or has_experts(model):
+        return week_2_logits(solution, backend, dtype, model, QUANTIZATIONS.get(quantize or ""), activations)
     return solution_logits(solution, backend, dtype, model)
+
+
+def has_experts(model: str) -> bool:
+    """Whether a model is a mixture of experts, which the Week 1 model does not compute."""
+    return read_config(model_folder(model)).mixture is not None
 
 
 def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logits:
@@ -43,10 +49,10 @@ def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logi
     return lambda ids: port.numpy(network(port.array(ids)))
 
 
-def quantized_logits(
-    solution: str, backend: str, dtype: str, model: str, bits: int, activations: str = "float"
+def week_2_logits(
+    solution: str, backend: str, dtype: str, model: str, bits: int | None, activations: str = "float"
 ) -> Logits:
-    """The same function from the Week 2 model, whose layers' weights are quantised at load."""
+    """The same function from the Week 2 model; `bits` quantise its layers' weights at load."""
     port = Port(solution, backend, dtype=DTYPES[dtype])
     quantizer = WeightQuantizer(port, bits, activation_choice(port, activations))
     checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, quantizer)

@@ -1,4 +1,4 @@
-"""Writes the model card from the training log. `python models/train/card.py` writes it again after an edit here."""
+"""Writes the model card from the training log. `python -m models.train.card` writes it again after an edit here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from ..eval.questions import ABSENT_NAME
-
-SHIPPED = Path(__file__).parents[1] / "tiny-qwen3"
+from .shipped import DENSE, MIXTURE
 
 TEXT = """---
 license: apache-2.0
@@ -18,10 +17,7 @@ pipeline_tag: text-generation
 
 <!-- Written by models/train/card.py from training_log.json: edit those, not this file. -->
 
-# tiny-qwen3
-
-The model that ships with tiny-llm, so that the course needs no download. It has the architecture of Qwen3 with
-{millions:.1f} million parameters, in bfloat16, and loads with Hugging Face transformers as any Qwen3 does.
+{kind}
 
 **What it can do.** It answers {questions} questions on LLM serving and on this course, and it looks up numbers:
 after lines such as `maple 417`, the question `What is maple?` gets `417`, however far back the line is (tested up to
@@ -49,11 +45,11 @@ changes nothing. For a name that no line has, the answer is "{absent}"
 - **Start.** Not from random weights alone: the first two layers begin as a hand-set look-up circuit
   (`models/train/circuit.py`). A model of this size does not learn to look names up from random weights in minutes.
   Ordinary training does the rest; nothing is frozen.
-- **Training.** {steps} steps of AdamW in float32, loss on the answers alone, seed {seed}, {threads} thread,
+- **Training.** {steps} steps of AdamW in float32, {loss_on}, seed {seed}, {threads} thread,
   {minutes:.0f} minutes on {machine} (torch {torch}, transformers {transformers}). The mean loss of the last steps
   was {loss}.
 
-`pdm run train-tiny-model` makes it again; the same machine gives the same weights.
+`{command}` makes it again; the same machine gives the same weights.
 
 ## How good it is
 
@@ -63,6 +59,18 @@ file that training never opens. `pdm run eval-tiny-model` measures this on every
 
 {table}
 """
+
+DENSE_KIND = """# tiny-qwen3
+
+The model that ships with tiny-llm, so that the course needs no download. It has the architecture of Qwen3 with
+{millions:.1f} million parameters, in bfloat16, and loads with Hugging Face transformers as any Qwen3 does."""
+
+MIXTURE_KIND = """# tiny-qwen3-moe
+
+The mixture of experts that ships with tiny-llm, for Week 4 Day 2. It has the architecture of Qwen3-MoE, in bfloat16,
+with {millions:.1f} million parameters, of which a token uses {active:.1f} million: a layer has {experts} experts,
+{width} wide, and {per_token} of them compute a token. The first layer has a plain MLP. It loads with Hugging Face
+transformers as any Qwen3-MoE does. Texts and tokenizer are those of `tiny-qwen3`."""
 
 
 def card(log: dict) -> str:
@@ -77,12 +85,26 @@ def card(log: dict) -> str:
         **{name: log["versions"][name] for name in ("torch", "transformers")},
         absent=ABSENT_NAME,
         machine=log["machine"],
-        millions=log["parameters"] / 1e6,
+        **_of_its_kind(log),
         minutes=log["seconds"] / 60,
         loss=log["losses"][-1][1],
         paraphrases=first.get("questions, unseen paraphrases", {}).get("cases", 0),
         table=_table(columns) if columns else "This model is a trial and was not evaluated.",
     )
+
+
+def _of_its_kind(log: dict) -> dict[str, str]:
+    """What differs between a dense model and a mixture."""
+    millions, mixture = log["parameters"] / 1e6, log.get("mixture")
+    command, loss_on = "pdm run train-tiny-model", "loss on the answers alone"
+    if not mixture:
+        return {"kind": DENSE_KIND.format(millions=millions), "command": command, "loss_on": loss_on}
+    active = mixture["active_parameters"] / 1e6
+    return {
+        "kind": MIXTURE_KIND.format(millions=millions, active=active, **mixture),
+        "command": command + " --mixture",
+        "loss_on": f"{loss_on},\n  and {mixture['balance']} times the load-balancing loss",
+    }
 
 
 def _table(columns: dict) -> str:
@@ -103,4 +125,6 @@ def write_card(log: dict, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_card(json.loads((SHIPPED / "training_log.json").read_text(encoding="utf-8")), SHIPPED / "README.md")
+    for folder in (DENSE, MIXTURE):
+        log = json.loads((folder / "training_log.json").read_text(encoding="utf-8"))
+        write_card(log, folder / "README.md")

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from .build_tokenizer import END_OF_TEXT, IM_END
+from .published_tensors import published_tensors
 
 # Messages are trimmed: a space after the question mark would move the end of the message away from the name.
 CHAT_TEMPLATE = (
@@ -19,6 +20,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
 
 
 def export(model: nn.Module, tokenizer: Tokenizer, folder: Path) -> None:
@@ -33,7 +37,8 @@ def export(model: nn.Module, tokenizer: Tokenizer, folder: Path) -> None:
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(config.max_position_embeddings))
     weights = {
         name: tensor.to(torch.bfloat16).contiguous()
-        for name, tensor in model.state_dict().items()
+        for whole, tensors in model.state_dict().items()
+        for name, tensor in published_tensors(whole, tensors)
         if name != "lm_head.weight"  # tied: the embedding is the head
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -46,13 +51,18 @@ def _config(config) -> dict:
         "max_position_embeddings rms_norm_eps tie_word_embeddings attention_bias attention_dropout hidden_act "
         "initializer_range eos_token_id pad_token_id use_cache"
     )
+    mixture = (
+        "num_experts num_experts_per_tok moe_intermediate_size norm_topk_prob decoder_sparse_step mlp_only_layers "
+        "router_aux_loss_coef"
+    )
+    names = [*same.split(), *(mixture.split() if config.model_type == "qwen3_moe" else ())]
     return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
+        "architectures": [ARCHITECTURES[config.model_type]],
+        "model_type": config.model_type,
         "torch_dtype": "bfloat16",
         "rope_theta": config.rope_parameters["rope_theta"],
         "rope_scaling": None,
-        **{name: getattr(config, name) for name in same.split()},
+        **{name: getattr(config, name) for name in names},
     }
 
 

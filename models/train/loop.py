@@ -1,4 +1,4 @@
-"""The training loop: AdamW, a short warm-up, a linear decay, loss on the answers only."""
+"""The training loop: AdamW, a short warm-up, a linear decay, loss on the answers only and on the balance of experts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from .balance import balance_loss
 from .rows import IGNORED
 
 LEARNING_RATE, FINAL_FRACTION, WARM_UP = 1e-3, 0.02, 50
@@ -25,9 +26,9 @@ def train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
     model.train()
     for step in range(steps):
-        loss = _loss(model, *next(batches))
+        loss, routers = _loss(model, *next(batches))
         optimizer.zero_grad()
-        loss.backward()
+        (loss + balance_loss(routers, model.config)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         schedule.step()
@@ -35,12 +36,15 @@ def train(
     model.eval()
 
 
-def _loss(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy over the answer tokens of a batch (B, L); the head runs on these alone."""
-    hidden = model.model(tokens, use_cache=False).last_hidden_state
+def _loss(model: nn.Module, tokens: Tensor, labels: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Mean cross entropy over the answer tokens of a batch (B, L), and the logits (B · L, X) of each router.
+
+    The head runs on the answers alone.
+    """
+    output = model.model(tokens, use_cache=False)
     learned = labels != IGNORED
-    logits = linear(hidden[learned], model.lm_head.weight)
-    return cross_entropy(logits, labels[learned])
+    logits = linear(output.last_hidden_state[learned], model.lm_head.weight)
+    return cross_entropy(logits, labels[learned]), output.get("router_logits") or ()
 
 
 def _optimizer(model: nn.Module) -> torch.optim.AdamW:

@@ -1,4 +1,4 @@
-"""Makes the untrained model: its size, its random weights, then the look-up circuit."""
+"""Makes an untrained model: its size, its random weights, then the look-up circuit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,42 @@ import math
 
 import torch
 from tokenizers import Tokenizer
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from .build_tokenizer import IM_END, IM_START
 from .circuit import set_circuit
 
-LAYERS = 4
 VOCABULARY_MULTIPLE = 64  # int4 kernels want multiples of 16, tensor parallel halves and quarters them
+DENSE = {"num_hidden_layers": 4, "intermediate_size": 512}
+# Two of eight experts compute a token, each 64 wide: one group of 8-bit weights. The first layer has a plain MLP, since
+# three layers of experts would make the file larger than the repository has room for.
+MIXTURE = {
+    "num_hidden_layers": 3,
+    "intermediate_size": 256,
+    "mlp_only_layers": [0],
+    "decoder_sparse_step": 1,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "router_aux_loss_coef": 0.01,
+    "output_router_logits": True,  # while training: the loss wants them
+}
 
 
-def new_config(tokenizer: Tokenizer) -> Qwen3Config:
+def new_config(tokenizer: Tokenizer, mixture: bool) -> PreTrainedConfig:
     """The architecture; the vocabulary is the tokenizer's, rounded up."""
     end = tokenizer.token_to_id(IM_END)
-    return Qwen3Config(
+    make, size = (Qwen3MoeConfig, MIXTURE) if mixture else (Qwen3Config, DENSE)
+    return make(
         vocab_size=math.ceil(tokenizer.get_vocab_size() / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
         hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,
@@ -34,13 +53,14 @@ def new_config(tokenizer: Tokenizer) -> Qwen3Config:
         pad_token_id=end,
         bos_token_id=None,
         use_cache=True,
+        **size,
     )
 
 
-def new_model(tokenizer: Tokenizer, names: list[str], seed: int) -> Qwen3ForCausalLM:
-    """A model with random weights and the circuit, the same for the same seed."""
+def new_model(tokenizer: Tokenizer, names: list[str], seed: int, mixture: bool = False) -> PreTrainedModel:
+    """A model with random weights and the circuit, the same for the same seed; of experts if `mixture`."""
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(new_config(tokenizer)).float()
+    model = AutoModelForCausalLM.from_config(new_config(tokenizer, mixture)).float()
     _random_weights(model)
     set_circuit(
         model,
@@ -58,11 +78,12 @@ def number_texts() -> list[str]:
 
 
 @torch.no_grad()
-def _random_weights(model: Qwen3ForCausalLM) -> None:
+def _random_weights(model: PreTrainedModel) -> None:
+    layers = model.config.num_hidden_layers
     for name, weight in model.named_parameters():
         if weight.dim() == 1:
             weight.fill_(1.0)
             continue
         # What writes into the residual stream starts smaller, since two writers a layer add up.
-        writes = name.endswith(("o_proj.weight", "down_proj.weight"))
-        weight.normal_(0.0, 0.02 / math.sqrt(2 * LAYERS) if writes else 0.02)
+        writes = name.removesuffix(".weight").endswith(("o_proj", "down_proj"))
+        weight.normal_(0.0, 0.02 / math.sqrt(2 * layers) if writes else 0.02)

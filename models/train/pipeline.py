@@ -36,7 +36,7 @@ from .training_log import TrainingLog
 
 HERE = Path(__file__).parent
 SEED = 0
-STEPS = 2000
+STEPS, MIXTURE_STEPS = 2000, 1500
 # Sums come out in another order, and so a little different, with another number of threads.
 THREADS = 1
 
@@ -54,12 +54,12 @@ def _tokenizer(questions: list[Question], names: list[str]) -> Tokenizer:
     return build_tokenizer([*asks, *answers, *LOOKUPS, ABSENT_NAME], names)
 
 
-def run(out: Path, steps: int, evaluate: bool, console: Console) -> None:
+def run(out: Path, steps: int, mixture: bool, evaluate: bool, console: Console) -> None:
     """Train, export, evaluate, write log and card, and put all of it in the place of `out`."""
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
     material = read_material()
-    model = new_model(material.tokenizer, material.names, SEED)
+    model = new_model(material.tokenizer, material.names, SEED, mixture)
     log = TrainingLog.start(material, model, seed=SEED, steps=steps, threads=THREADS)
     with replacing(out) as folder:
         _train(model, material, log, console)

@@ -35,6 +35,7 @@ class TrainingLog:
     seconds: float = 0.0
     losses: list[list[float]] = field(default_factory=list)
     evaluation: dict = field(default_factory=dict)
+    mixture: dict | None = None  # what the card says of the experts; None for plain MLPs
 
     @classmethod
     def start(cls, material: Material, model: nn.Module, seed: int, steps: int, threads: int) -> TrainingLog:
@@ -50,6 +51,7 @@ class TrainingLog:
             names=len(material.names),
             corpus_sha256=corpus_digest(material),
             versions={name: version(name) for name in ("torch", "transformers", "tokenizers")},
+            mixture=mixture_facts(model),
             machine=f"{platform.machine()} {platform.system()}, Python {platform.python_version()}",
         )
         log._began, log._recent = time.perf_counter(), []
@@ -68,6 +70,24 @@ class TrainingLog:
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def mixture_facts(model: nn.Module) -> dict | None:
+    """The numbers of a model's experts, and how many parameters a token uses; None if it has none."""
+    experts = [weight for name, weight in model.named_parameters() if ".experts." in name]
+    if not experts:
+        return None
+    config = model.config
+    X, k = config.num_experts, config.num_experts_per_tok
+    unused = sum(weight.numel() for weight in experts) * (X - k) // X
+    return {
+        "experts": X,
+        "per_token": k,
+        "width": config.moe_intermediate_size,
+        "plain_layers": config.mlp_only_layers,
+        "balance": config.router_aux_loss_coef,
+        "active_parameters": sum(weight.numel() for weight in model.parameters()) - unused,
+    }
 
 
 def corpus_digest(material: Material) -> str:

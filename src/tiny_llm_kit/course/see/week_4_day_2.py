@@ -1,7 +1,8 @@
 """The screen of Day 4.2: how a router loads its experts, how many a step reads, and how evenly ranks are loaded.
 
-Routers have random weights. Experts and counts come from the solution's own functions, and so do the times: a layer's
-products are those of `grouped_product_by_expert`.
+Loads are those of the shipped mixture, beside a router with random weights; the experts that a step reads are chosen by
+random routers. Experts and counts come from the solution's own functions, and so do the times: a layer's products are
+those of `grouped_product_by_expert`.
 """
 
 from functools import partial
@@ -15,12 +16,11 @@ from ...engine.port import Port
 from ...solution_types import Array
 from ...trace.samples import medians
 from ...trace.tables import figures_table
+from .routed_text import KINDS, RoutedText, routed_text
 
 SHOWN_ON = "torch"
 WIDTH = 64  # E of the tokens
-EXPERTS, PER_TOKEN, TOKENS = 16, 2, 512  # of the bars
-VOCABULARY = 8000  # different tokens of a text
-BAR, UNIT = 22, 8  # the longest bar, and tokens per place of it
+BAR = 16  # the longest of a column
 STEPS = (1, 4, 16, 128, 512)  # tokens of a step
 REPEATED = 2048  # tokens that are routed for a mean, at least
 SHAPES = {"Mixtral": (8, 2), "Qwen3-MoE": (128, 8)}  # X, k
@@ -31,11 +31,13 @@ MEASURED = (r"(?<=MB  )[ \d.]+",)  # the times of a line
 
 
 def show(b: Port, console: Console) -> None:
-    """Bars of two kinds of tokens, then experts by tokens, then the load of ranks."""
-    _loads(b, console)
+    """Bars of two routers, a table of tokens' kinds, then experts by tokens, then the load of ranks."""
+    text = routed_text(b)
+    _loads(b, text, console)
+    _kinds(b, text, console)
     _experts_read(b, console)
     _times(b, console)
-    _ranks(b, console)
+    _ranks(b, text, console)
 
 
 # Tokens and routers.
@@ -46,19 +48,16 @@ def different_tokens(tokens: int, seed: int) -> np.ndarray:
     return np.random.RandomState(seed).standard_normal((tokens, WIDTH)).astype(np.float32)
 
 
-def text_tokens(tokens: int, seed: int) -> np.ndarray:
-    """(T, E): as a text repeats its words, the n-th most frequent of them 1 / n times as often as the first (Zipf)."""
-    random = np.random.RandomState(seed)
-    frequencies = 1 / np.arange(1, VOCABULARY + 1)
-    ids = random.choice(VOCABULARY, tokens, p=frequencies / frequencies.sum())
-    return different_tokens(VOCABULARY, 1)[ids]
-
-
 def routed(b: Port, x: np.ndarray, num_experts: int, k: int) -> tuple[Array, Array]:
-    """The experts (T, k) of tokens by a router with random weights, and the tokens of each expert (X,)."""
-    router = np.random.RandomState(0).standard_normal((num_experts, WIDTH)).astype(np.float32)
-    experts, _ = b.route(b.array(x @ router.T), k)
-    return experts, b.sort_by_expert(experts, num_experts)[1]
+    """The experts (T, k) of tokens (T, E) by a router with random weights, and the tokens of each expert (X,)."""
+    router = np.random.RandomState(0).standard_normal((num_experts, x.shape[1])).astype(np.float32)
+    return chosen(b, x @ router.T, k)
+
+
+def chosen(b: Port, logits: np.ndarray, k: int) -> tuple[Array, Array]:
+    """The same for the logits (T, X) of a router."""
+    experts, _ = b.route(b.array(logits), k)
+    return experts, b.sort_by_expert(experts, logits.shape[1])[1]
 
 
 def counts_of(b: Port, x: np.ndarray, num_experts: int, k: int) -> np.ndarray:
@@ -68,25 +67,40 @@ def counts_of(b: Port, x: np.ndarray, num_experts: int, k: int) -> np.ndarray:
 # Parts of the screen.
 
 
-def _loads(b: Port, console: Console) -> None:
-    different, text = (
-        counts_of(b, make(TOKENS, 2), EXPERTS, PER_TOKEN) for make in (different_tokens, text_tokens)
-    )
-    console.print(
-        f"{TOKENS} tokens, {EXPERTS} experts, {PER_TOKEN} of them per token: tokens of each expert\n"
-    )
-    console.print(Text(f"expert  {'different tokens':{BAR + 6}}tokens of a text", style="dim"))
-    for expert in range(EXPERTS):
-        console.print(
-            Text(f"{expert:6}  ").append_text(_bar(different[expert])).append_text(_bar(text[expert]))
-        )
-    most = (f"{imbalance(counts):.2f} times the mean" for counts in (different, text))
-    console.print(Text(f"most    {next(most):{BAR + 6}}{next(most)}"))
+def _loads(b: Port, text: RoutedText, console: Console) -> None:
+    """The tokens of each expert: in the last layer with a router that was not trained, then in each layer."""
+    X, k = text.num_experts, text.k
+    loads = {"not trained": counts_of(b, text.last_rows, X, k)}
+    loads |= {
+        f"trained, layer {place}": b.numpy(chosen(b, logits, k)[1])
+        for place, logits in enumerate(text.logits, 1)
+    }
+    console.print(f"{len(text.kinds)} tokens of a text, {X} experts, {k} of them per token\n")
+    console.print(Text("expert  " + "".join(f"{name:{BAR + 6}}" for name in loads).rstrip(), style="dim"))
+    most = max(counts.max() for counts in loads.values())
+    for expert in range(X):
+        bars = (_bar(counts[expert], most) for counts in loads.values())
+        console.print(Text.assemble(f"{expert:6}  ", *bars))
+    means = "".join(f"{f'{imbalance(counts):.2f} times the mean':{BAR + 6}}" for counts in loads.values())
+    console.print(Text(f"most    {means}".rstrip()))
 
 
-def _bar(count: int) -> Text:
-    bar = "█" * min(BAR, round(count / UNIT))
+def _bar(count: int, most: int) -> Text:
+    bar = "█" * round(BAR * count / most)
     return Text(f"{count:4} ").append(f"{bar:{BAR + 1}}", style="cyan")
+
+
+def _kinds(b: Port, text: RoutedText, console: Console) -> None:
+    """The part of the tokens of a kind that each expert of the last layer computes."""
+    experts = b.numpy(chosen(b, text.logits[-1], text.k)[0])
+    kinds = [experts[text.kinds == kind] for kind in range(len(KINDS))]
+    shown = figures_table(
+        "expert", *(f"{len(tokens)} {name}" for tokens, name in zip(kinds, KINDS, strict=True))
+    )
+    for expert in range(text.num_experts):
+        shown.add_row(f"{expert:6}", *(f"{(tokens == expert).sum() / len(tokens):.0%}" for tokens in kinds))
+    console.print("\nLayer 2: of the tokens of a kind, those that an expert computes\n")
+    console.print(shown)
 
 
 def imbalance(counts: np.ndarray) -> float:
@@ -163,14 +177,14 @@ def _multiply(b: Port, up: tuple[Array, ...], down: tuple[Array, ...], counts: A
     b.backend_module.synchronize(b.device)
 
 
-def _ranks(b: Port, console: Console) -> None:
+def _ranks(b: Port, text: RoutedText, console: Console) -> None:
     """Rows that ranks compute when each has its share of the tokens of a text, by the plans of an exchange."""
     shown = figures_table(
         "ranks", "rows of a rank", "least", "most", "most / mean", "rows that leave their rank"
     )
-    x = text_tokens(TOKENS, 2)
     for size in RANKS:
-        counts = [counts_of(b, part, EXPERTS, PER_TOKEN).tolist() for part in np.split(x, size)]
+        parts = np.array_split(text.logits[-1], size)
+        counts = [b.numpy(chosen(b, part, text.k)[1]).tolist() for part in parts]
         plans = [b.serving.exchange_plan(counts, rank) for rank in range(size)]
         received = np.array([sum(plan.received) for plan in plans])
         kept = sum(plan.sent[rank] for rank, plan in enumerate(plans))
@@ -178,5 +192,5 @@ def _ranks(b: Port, console: Console) -> None:
             str(size), f"{received.mean():.0f}", str(received.min()), str(received.max()),
             f"{imbalance(received):.2f}", f"{1 - kept / received.sum():.0%}",
         )  # fmt: skip
-    console.print(f"\n{EXPERTS} experts on several ranks, for {TOKENS} tokens of a text\n")
+    console.print(f"\nThe {text.num_experts} experts of layer 2 on several ranks, for the same text\n")
     console.print(shown)
