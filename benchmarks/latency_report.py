@@ -181,7 +181,7 @@ def chunks(result: Result) -> Table:
     """A table with a row per chunk."""
     limit, table = (
         roof(result),
-        figures_table("tokens per call", "ms", "ms per token", "op/byte", "Gop/s", "of the roof"),
+        figures_table("tokens/call", "ms", "ms/token", "op/byte", "Gop/s", "of the roof"),
     )
     table.columns[0].justify = "right"
     table.add_column("")
