@@ -364,14 +364,17 @@ def test_attention_to_more_than_sixteen_tokens(s, rng):
 @pytest.mark.task("4.1.4")
 @pytest.mark.parametrize("order", ["rising", "falling", "one peak"])
 def test_attention_with_large_scores(s, rng, order):
-    """Scores up to ±1,000: weights without the largest score would be infinite, or all of them 0."""
+    """Scores up to ±1,000: weights without the largest score would be infinite, or all of them 0.
+
+    The second query's scores are the first one's with the other sign: one largest score for both leaves no weight.
+    """
     at = np.arange(64)
     heights = {"rising": at - 80.0, "falling": -at - 20.0, "one peak": 70.0 - 4 * np.abs(at - 30)}[order]
     query, keys, values = pools(rng, 1, 2, 1, 16)
     keys[:64] = heights[:, None, None]
-    query[:] = 1
+    query[:] = [[1], [-1]]
     cases = [(query, keys, values, [[(0, 64)]]), (query, keys, values, [[(0, 20), (30, 5)]])]
-    idea = "the largest score so far, of this call and those before, is subtracted from every score"
+    idea = "each query's largest score so far, of this call and those before, is subtracted from its scores"
     check_attention(s, cases, 1.0, idea)
 
 

@@ -147,6 +147,17 @@ def test_pairs_sorted_by_expert(b, rng, tokens, num_experts, k):
 
 
 @pytest.mark.task("4.2.2")
+def test_more_experts_and_pairs_than_small_types_hold(b, rng):
+    """300 experts need more than 8 bits, and 4,099 pairs of one expert more than the 11 of float16."""
+    experts = rng.permutation([*range(300), *[7] * 4098])
+    order, counts = sorted_pairs(b, experts[:, None], 300)
+    assert order.tolist() == np.argsort(experts, kind="stable").tolist(), "experts 0 to 299, in this order"
+    assert counts.tolist() == np.bincount(experts).tolist(), (
+        "4,099 pairs of expert 7, and 1 of each other one"
+    )
+
+
+@pytest.mark.task("4.2.2")
 def test_experts_without_pairs_are_counted(b):
     """The first and the last ones too."""
     order, counts = sorted_pairs(b, [[3], [3]], 6)
@@ -500,9 +511,9 @@ def test_counts_and_rows_and_outputs_are_exchanged(b, rng):
 
 @pytest.mark.task("4.2.6")
 def test_rows_are_sent_in_their_type(b):
-    """In float32 twice as many bytes would be sent."""
+    """In float32 twice as many bytes would be sent. The counts are integers: bfloat16 has no 257."""
     group = LockstepGroup(2, b.backend_module)
-    x, counts = b.array(np.ones((4, 3)), "bfloat16"), b.array([1, 1, 1, 1])
+    x, counts = b.array(np.ones((260, 3)), "bfloat16"), b.array([1, 1, 257, 1])
 
     def run(rank):
         return b.run_on_ranks(x, counts, lambda rows, counted: rows, rank)

@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from support.close import assert_close
-from tiny_llm_kit.course.fakes.lockstep import LockstepGroup, LockstepRunner
+from tiny_llm_kit.course.fakes.lockstep import LockstepError, LockstepGroup, LockstepRunner
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_checkpoint, load_network
 from tiny_llm_kit.engine.parallel.job import Job
 from tiny_llm_kit.engine.parallel.rank_part import RankPart, check_ranks
+from tiny_llm_kit.engine.parallel.stage_part import StagePart
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.config import read_config
 from tiny_llm_kit.model.files import CheckpointError
@@ -86,16 +87,59 @@ def test_chunks_buckets_and_preemptions_change_no_answer(b, whole):
 @pytest.mark.parametrize(("size", "expert_parallel"), [(2, False), (2, True), (4, True)])
 def test_ranks_give_the_answers_of_one(b, folder, whole, size, expert_parallel):
     """A part of every expert each, or different experts each."""
+    llm, group = llm_of_ranks(b, folder, size, expert_parallel=expert_parallel)
+    assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
+    assert any("all_to_all" in call for call in group.calls) is expert_parallel
+
+
+def llm_of_ranks(b, folder, size, **division):
+    """An `LLM` whose steps run on all ranks, and their group."""
     group = LockstepGroup(size, b.backend_module)
-    loaded = [
-        load_network(b, folder, "week3", group=rank, expert_parallel=expert_parallel) for rank in group.ranks
-    ]
+    loaded = [load_network(b, folder, "week3", group=rank, **division) for rank in group.ranks]
     llm = LLM.of(b, *loaded[0], **TIGHT)
     others = [llm.engine.shapes.new_runner(network) for network, _ in loaded[1:]]
     llm.engine.runner = LockstepRunner(group, [llm.engine.runner, *others])
     llm.engine.reset_prefix_cache()
+    return llm, group
+
+
+def test_stages_give_the_answers_of_one(b, folder, whole):
+    """Each stage has mixtures, whole; layers keep their numbers, which say which of them are mixtures."""
+    llm, group = llm_of_ranks(b, folder, 2, stages=True)
+    stages = [runner.model for runner in llm.engine.runner.runners]
+    kinds = [[hasattr(layer, "mixture") for layer in stage.layers] for stage in stages]
+    assert kinds == [[False, True], [True, True]], "the last stage is rank 0"
     assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
-    assert any("all_to_all" in call for call in group.calls) is expert_parallel
+    assert not group.calls, "a stage has all experts of its layers"
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "message"),
+    [
+        ([2, 1], [3], r"`received` is \[3\]: give each of them 2 numbers, one per rank"),
+        ([1, 1], [1, 1], r"`sent` is \[1, 1\], 2 rows in all, and the array has 3 rows: `sent` must divide"),
+        (
+            [2, 1],
+            [2, 2],
+            r"rank 1: `received` is \[2, 2\], and the ranks sent \[1, 1\]: `received\[r\]` must be rank r's",
+        ),
+    ],
+)
+def test_an_exchange_of_wrong_rows_says_what_is_expected(b, sent, received, message):
+    group = LockstepGroup(2, b.backend_module)
+    x = b.array(np.zeros((3, 2)), "float32")
+    with pytest.raises(LockstepError, match=message):
+        group.run([lambda rank=rank: rank.all_to_all(x, sent, received) for rank in group.ranks])
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_reads_only_the_experts_of_its_layers(b, s, folder, stage):
+    part = StagePart(s, 1 - stage, 2)
+    read = load_checkpoint(folder, b.name, "cpu", "bfloat16", part=part).weights
+    stacks = {
+        int(name.split(".")[2]): array.shape[0] for name, array in read.items() if ".experts.gate" in name
+    }
+    assert stacks == ({0: EXPERTS, 1: EXPERTS} if stage == 0 else {3: EXPERTS})
 
 
 def test_the_option_of_an_llm_shares_the_experts(b, folder):

@@ -191,6 +191,7 @@ GROUPS = [
 ]
 
 # Task 4.
+OF_EACH = "for (int i = 0; i < Q; i++) {\n    const int own = q + i;\n    "
 MOST = "const float most = fmaxf(state.most[own], largest_of(lines[i]));"
 SHRINK = "const float shrink = exp2f(state.most[own] - most);"
 WEIGHTS = "lines[i] = powers_of_two(add(lines[i], line_of(-most)));"
@@ -269,6 +270,13 @@ ATTENDS = [
         "a test of one head",
         MOST,
         MOST.replace("lines[i]", "lines[0]"),
+    ),
+    _attend(
+        "one largest score for the Q queries together",
+        "a test in which all queries have scores of the same size",
+        OF_EACH + MOST,
+        "float most = -INFINITY;\n  for (int i = 0; i < Q; i++)\n    "
+        "most = fmaxf(most, fmaxf(state.most[q + i], largest_of(lines[i])));\n  " + OF_EACH,
     ),
     _attend(
         "absent tokens count as one each",

@@ -210,6 +210,16 @@ ORDERS = [
         None,
         (SORT_TORCH, "pairs.argsort()"),
     ),
+    ports(
+        "4.2.2", ORDER, "sorts experts as numbers of 8 bits", "at most 256 experts",
+        ("mx.argsort(pairs)", "mx.argsort(pairs.astype(mx.uint8))"),
+        (SORT_TORCH, SORT_TORCH.replace("pairs.", "pairs.to(torch.uint8).")),
+    ),
+    ports(
+        "4.2.2", ORDER, "sums counts in 16 bits", "fewer pairs of an expert than float16 and bfloat16 count exactly",
+        (COUNTS_MLX, "(pairs[:, None] == mx.arange(num_experts)).astype(mx.bfloat16).sum(0).astype(mx.int32)"),
+        (COUNTS_TORCH, "torch.nn.functional.one_hot(pairs, num_experts).half().sum(0).long()"),
+    ),
 ]  # fmt: skip
 
 PRODUCTS_BOTH = "[project(rows, w) for rows, w in zip(parts, weights, strict=True) if len(rows)]"
@@ -456,6 +466,11 @@ EXCHANGES = [
     Mutant(
         "4.2.6", "counts the rows of all experts, its own first", RANKS, "a test of outputs",
         both=("len(counts) // group.size)", "len(counts))"),
+    ),
+    ports(
+        "4.2.6", RANKS, "gathers counts in the type of the rows", "rows in float32, or at most 256 of an expert",
+        ("all_gather(counts)", "all_gather(counts.astype(rows.dtype)).astype(mx.int32)"),
+        ("all_gather(counts)", "all_gather(counts.to(rows.dtype)).long()"),
     ),
     ports(
         "4.2.6", RANKS, "gathers counts once more before it answers", "a test of results",

@@ -21,8 +21,8 @@ struct Decodes {
   int64_t place(int64_t slot, int64_t kv_head) const { return (slot * kv_heads + kv_head) * size; }
 };
 
-// What one row knows of one head of keys so far: for each query the weighted sum of values, the largest score, and the
-// sum of the weights. Scores are powers of 2.
+// The state of one row and one head of keys: for each query the weighted sum of the values so far, the largest score,
+// and the sum of the weights. A score is an exponent of 2.
 struct State {
   Line query[MOST_QUERIES][MOST_LINES], sum[MOST_QUERIES][MOST_LINES];
   float most[MOST_QUERIES], total[MOST_QUERIES];
@@ -47,7 +47,7 @@ static void begin(const Decodes<Number>& d, const Number* query, State& state) {
   }
 }
 
-// The scores of some tokens for Q queries from query `q` on; of those that are not there -inf.
+// The scores of some tokens for Q queries from query `q` on; -inf for absent tokens.
 // GIVEN: how keys are read is the product of Tasks 1 and 2 again.
 template <int Q, typename Number>
 static void score(const Decodes<Number>& d, int64_t kv_head, Tokens tokens, const State& state, int q, Line* scores) {

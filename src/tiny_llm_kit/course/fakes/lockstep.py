@@ -134,19 +134,31 @@ class LockstepRank:
         return self.group.wait(Call("all_gather", x))
 
     def all_to_all(self, x: Array, sent: Sequence[int], received: Sequence[int]) -> Array:
-        if (len(sent), len(received), sum(sent)) != (self.size, self.size, x.shape[0]):
-            raise LockstepError(
-                f"rank {self.rank} has {x.shape[0]} rows of {self.size} ranks, and sends {sent}"
-            )
+        self._check_rows(x.shape[0], list(sent), list(received))
         starts = [sum(sent[:rank]) for rank in range(self.size)]
         parts = [x[start : start + rows] for start, rows in zip(starts, sent, strict=True)]
         found = self.group.wait(Call("all_to_all", parts))
         arrived = [part.shape[0] for part in found]
         if arrived != list(received):
             raise LockstepError(
-                f"rank {self.rank} expects {list(received)} rows, and the ranks sent {arrived}"
+                f"all_to_all on rank {self.rank}: `received` is {list(received)}, and the ranks sent {arrived}: "
+                f"`received[r]` must be rank r's `sent[{self.rank}]`"
             )
         return self.group.backend_module.concatenate(found, 0)
+
+    def _check_rows(self, rows: int, sent: list[int], received: list[int]) -> None:
+        """Raises a `LockstepError` unless `sent` divides an array of so many rows among all ranks."""
+        where = f"all_to_all on rank {self.rank}"
+        if not len(sent) == len(received) == self.size:
+            raise LockstepError(
+                f"{where}: `sent` is {sent} and `received` is {received}: "
+                f"give each of them {self.size} numbers, one per rank"
+            )
+        if sum(sent) != rows:
+            raise LockstepError(
+                f"{where}: `sent` is {sent}, {sum(sent)} rows in all, and the array has {rows} rows: "
+                "`sent` must divide these rows among the ranks; on the way back it is the plan's `received`"
+            )
 
     def send(self, x: Array, rank: int) -> None:
         self.group.mailbox(self.rank, rank).append(x)
