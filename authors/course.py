@@ -8,6 +8,7 @@ from tiny_llm_kit.course.arguments import day_argument
 from tiny_llm_kit.course.capabilities import ports_of
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.terminal import command
+from tiny_llm_kit.trace.text import counted
 
 from . import stub_files
 from .stub_check import problems_of_stubs
@@ -28,7 +29,7 @@ def sync(options: argparse.Namespace) -> None:
         for path in work.restored:
             console.print(f"written again: {path.relative_to(ROOT)}")
         return
-    console.print(f"{len(changed)} files renewed" if changed else "nothing to do")
+    console.print(f"{counted(len(changed), 'file')} renewed" if changed else "nothing to do")
     if kept:
         console.print(f"your text is kept in {kept.relative_to(ROOT)}")
 

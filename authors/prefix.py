@@ -17,6 +17,7 @@ from tiny_llm_kit.course.address import Day, Task, task_of_label
 from tiny_llm_kit.course.cut import cut
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.tree import days, exercises_of, learner_file, reference_files, tasks
+from tiny_llm_kit.trace.text import counted
 
 from .in_process import DayTests, TestOutcome, with_day_tests
 
@@ -112,7 +113,7 @@ def report_prefix(console: Console, backends: list[str]) -> int:
     findings = with_day_tests(days(), backends, "tiny_llm", work)
     for finding in findings:
         mark = "[red]wrong[/]" if finding.problems else "[green]right[/]" if finding.tests else "not tested"
-        console.print(f"{mark} {finding.name}: {finding.tests} tests")
+        console.print(f"{mark} {finding.name}: {counted(finding.tests, 'test')}")
         for problem in finding.problems[:SHOWN]:
             console.print(f"  {problem}", style="red", markup=False, soft_wrap=True)
         if len(finding.problems) > SHOWN:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tiny_llm_kit.trace.prompts import read_prompts
+from tiny_llm_kit.trace.text import counted
 from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def dataset(
     else:
         specs = tuple(from_file(name, size, tokenizer))
     tokens, answers = sum(spec.tokens for spec in specs), sum(spec.answer for spec in specs)
-    description = f"{name}: {len(specs):,} requests, {tokens:,} tokens of prompts and {answers:,} of answers"
+    sums = f"{counted(tokens, 'token')} of prompts and {answers:,} of answers"
+    description = f"{name}: {counted(len(specs), 'request')}, {sums}"
     return Workload(name, description, specs, batch_size)
 
 

@@ -181,7 +181,7 @@ def chunks(result: Result) -> Table:
     """A table with a row per chunk."""
     limit, table = (
         roof(result),
-        figures_table("tokens a call", "ms", "ms a token", "op/byte", "Gop/s", "of the roof"),
+        figures_table("tokens/call", "ms", "ms/token", "op/byte", "Gop/s", "of the roof"),
     )
     table.columns[0].justify = "right"
     table.add_column("")
@@ -205,11 +205,11 @@ def show(console: Console, result: Result) -> None:
         layers = shape(plan["config"], plan["layers"]).num_hidden_layers
         threads = " and ".join(map(str, plan["threads"]))
         best = f"the better of {threads}" if len(plan["threads"]) > 1 else threads
-        what = f"{layers} layers of {plan['config']}, {plan['dtype']}, random weights"
+        what = f"{counted(layers, 'layer')} of {plan['config']}, {plan['dtype']}, random weights"
         how = f"medians of {counted(plan['rounds'], 'round')}, threads: {best}"
     else:
         load = result["provenance"]["machine"]["load_before"]
-        rounds = f"{plan['rounds']} rounds, threads {plan['threads']}, load before {load}"
+        rounds = f"{counted(plan['rounds'], 'round')}, threads {plan['threads']}, load before {load}"
         what, how = (
             f"{model_name(plan)}, {plan['dtype']}",
             f"{rounds}; memory {bandwidth(result) / 1e9:.1f} GB/s",

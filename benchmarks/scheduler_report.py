@@ -1,4 +1,4 @@
-"""The cost of a scheduler as a table: milliseconds a step, by how many requests wait."""
+"""The cost of a scheduler as a table: milliseconds per step, by how many requests wait."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -9,10 +9,11 @@ from rich.table import Table
 
 from tiny_llm_kit.trace.samples import spread
 from tiny_llm_kit.trace.tables import figures_table
+from tiny_llm_kit.trace.text import counted
 
 from .report import print_header, print_target
 
-LIMIT, FLAT = 0.5e-3, 1.5  # seconds a step; how many times the shortest queue's the longest one's may be
+LIMIT, FLAT = 0.5e-3, 1.5  # seconds per step; how many times the shortest queue's the longest one's may be
 
 
 def by_scheduler(result: Mapping[str, Any]) -> dict[str, list[Mapping]]:
@@ -27,7 +28,7 @@ def table(result: Mapping[str, Any]) -> Table:
     """A table with a row per scheduler: the mean of a step in the median round, and how it grows."""
     cases = by_scheduler(result)
     waiting = [f"{number:,}" for number in result["plan"]["waiting"]]
-    shown = figures_table("ms a step, waiting:", *waiting, "growth", "p99", "spread")
+    shown = figures_table("ms per step, waiting:", *waiting, "growth", "p99", "spread")
     for name, of_name in cases.items():
         longest = of_name[-1]
         shown.add_row(
@@ -49,7 +50,7 @@ def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """The targets: below half a millisecond with the longest queue, and as long as with the shortest, but for noise."""
     cases = by_scheduler(result)
     slowest = max(statistics.median(case["mean"]) for of_name in cases.values() for case in of_name)
-    yield f"below {1000 * LIMIT} ms a step: at most {1000 * slowest:.3f} ms", slowest < LIMIT
+    yield f"below {1000 * LIMIT} ms per step: at most {1000 * slowest:.3f} ms", slowest < LIMIT
     steepest = max(map(growth, cases.values()))
     few, many = result["plan"]["waiting"][0], result["plan"]["waiting"][-1]
     yield f"flat from {few:,} to {many:,} waiting (below {FLAT} ×): at most {steepest:.2f} ×", steepest < FLAT
@@ -58,7 +59,7 @@ def targets(result: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Print what was measured, on which machine, the table, and the targets."""
     plan = result["plan"]
-    how = f"{plan['rounds']} rounds of {plan['steps']} steps"
+    how = f"{counted(plan['rounds'], 'round')} of {counted(plan['steps'], 'step')}"
     print_header(console, result, "everything in a step but the model", how)
     prompts = ", ".join(map(str, plan["prompts"]))
     console.print(

@@ -104,8 +104,8 @@ def drafts(result: Mapping[str, Any]) -> Iterator[str]:
     for name, runs in ours(result):
         run = runs[-1]
         if run.get("draft_tokens"):
-            made, share = run["draft_tokens"], run["accepted_tokens"] / run["draft_tokens"]
-            yield f"{name}: {made:,} drafts in {run['drafts']:,} decodes, {100 * share:.0f} % of them accepted"
+            made, share = counted(run["draft_tokens"], "draft"), run["accepted_tokens"] / run["draft_tokens"]
+            yield f"{name}: {made} in {counted(run['drafts'], 'decode')}, {100 * share:.0f} % of them accepted"
     if has_drafts(result):
         yield SEVERAL_TOKENS
 
@@ -124,9 +124,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     print_header(console, result, what, f"{runs}, load before {machine['load_before']}")
     console.print(f"\n{result['dataset']}")
     chunking = "chunked" if plan["enable_chunked_prefill"] else "whole prompts"
-    console.print(
-        f"{chunking}, {plan['policy']}; at most {plan['max_num_seqs']} requests and {result['budget']:,} tokens a step"
-    )
+    limits = f"{counted(plan['max_num_seqs'], 'request')} and {counted(result['budget'], 'token')} per step"
+    console.print(f"{chunking}, {plan['policy']}; at most {limits}")
     for line in (
         *result.get("notes", ()),
         *drafts(result),

@@ -22,7 +22,7 @@ from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.trace.batch.view import SlotBoard
 from tiny_llm_kit.trace.live import LiveTable, Tail
 from tiny_llm_kit.trace.prompts import QUESTIONS, read_prompts
-from tiny_llm_kit.trace.text import harmless, one_line, shortened
+from tiny_llm_kit.trace.text import counted, harmless, one_line, shortened
 
 PORT = installed_backends()[-1]
 # Where it is about a process: the port whose library starts faster.
@@ -573,3 +573,9 @@ def skip(day: str) -> list[str]:
     """Week 1 up to a day, or one day of Week 2 alone."""
     week, number = day.split(".")
     return ["--through", day] if week == "1" else ["--week", week, "--day", number]
+
+
+def test_a_count_of_one_is_singular_and_thousands_are_grouped():
+    assert [counted(number, "token") for number in (0, 1, 2, 1024)] == [
+        "0 tokens", "1 token", "2 tokens", "1,024 tokens"
+    ]  # fmt: skip

@@ -63,7 +63,7 @@ def test_the_table_has_medians_the_growth_and_the_worst_of_the_longest_queue():
     console = Console(width=88, file=io.StringIO())
     reports.show(console, scripted())
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert "ms a step, waiting: 10 1,000 growth p99 spread" in lines
+    assert "ms per step, waiting: 10 1,000 growth p99 spread" in lines
     assert "one 0.200 0.200 1.00 × 1.000 ±12 %" in lines
     assert "two 0.400 0.400 1.00 × 3.000 ±0 %" in lines
     assert growth([{"mean": [1.0, 2.0, 9.0]}, {"mean": [6.0]}]) == 3.0

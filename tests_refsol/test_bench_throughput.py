@@ -54,7 +54,7 @@ def bench(capsys, tmp_path):
 
 
 def test_the_preset_of_the_guide_keeps_its_ratios():
-    """The guide: 1,024 requests of 8,192 and 1,024 tokens, 128 at a time, 4,096 tokens a step."""
+    """The guide: 1,024 requests of 8,192 and 1,024 tokens, 128 at a time, 4,096 tokens per step."""
     options = vars(command.parser(["--preset", "guide"]).parse_args(["--preset", "guide", "--rounds", "1"]))
     names = ("num_prompts", "input_len", "output_len", "max_num_batched_tokens", "max_num_seqs")
     assert [8 * options[name] for name in names] == [1024, 8192, 1024, 4096, 128]
@@ -65,7 +65,7 @@ def test_the_preset_of_the_guide_keeps_its_ratios():
 def test_the_original_command_runs_on_every_port(bench, backend):
     out, result = bench(ORIGINAL, "--backend", backend)
     assert "--trust-remote-code: accepted, and no remote code is ever run" in out
-    assert "at most 2 requests and 16 tokens a step" in out and "0 (eager)" in out
+    assert "at most 2 requests and 16 tokens per step" in out and "0 (eager)" in out
     [run] = result["runs"]["tiny-llm"]
     assert (run["requests"], run["prompt_tokens"], run["output_tokens"]) == (3, 72, 12)
     # 24 tokens in chunks of 16 tokens that two requests share; the last token of an answer is never computed.

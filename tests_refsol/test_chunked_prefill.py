@@ -442,7 +442,7 @@ def test_a_step_takes_no_longer_because_more_requests_wait(options):
     """Less than half a millisecond of the processor, and as long with 10,000 requests as with 10; the best of three."""
     rounds = [(seconds_a_step(10, **options), seconds_a_step(10_000, **options)) for _ in range(3)]
     few, many = (min(times) for times in zip(*rounds, strict=True))
-    assert many < 0.5e-3, f"{1e3 * many:.3f} ms a step"
+    assert many < 0.5e-3, f"{1e3 * many:.3f} ms per step"
     assert many < 3 * few, (
         f"{1e3 * few:.3f} ms with 10 requests in the queue, {1e3 * many:.3f} ms with 10,000"
     )

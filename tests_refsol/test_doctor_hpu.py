@@ -125,7 +125,7 @@ FAILURES = {
         38,
         "graphs",
         "missing",
-        "2 graphs were compiled",
+        "2 graphs compiled",
         "shape",
     ),
     "no counts": (

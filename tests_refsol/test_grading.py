@@ -67,7 +67,7 @@ def test_a_skip_in_another_process_is_not_a_pass_either(grade):
     assert done.returncode == 1
     assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
     assert "a skip is no pass: test_it.py::test_b" in done.stdout
-    assert "blank: week 1 day 2 task 1: RoPE.__call__ (1 tests wait for it)" in done.stdout
+    assert "blank: week 1 day 2 task 1: RoPE.__call__ (needed by 1 test)" in done.stdout
     assert grade(absent + skipped, "-n", "1").returncode == 1, "also where nothing else fails"
 
 
@@ -83,7 +83,7 @@ def test_many_tests_of_one_blank_are_one_line(grade):
     blank = "raise NotImplementedError('week 1 day 2 task 1: RoPE.__call__')"
     done = grade(f"@pytest.mark.parametrize('i', range(50))\ndef test_a(i):\n    {blank}\n")
     assert done.returncode == 1
-    assert "blank: week 1 day 2 task 1: RoPE.__call__ (50 tests wait for it)" in done.stdout
+    assert "blank: week 1 day 2 task 1: RoPE.__call__ (needed by 50 tests)" in done.stdout
     assert len(done.stdout.splitlines()) < 8
 
 
@@ -95,7 +95,7 @@ def test_a_blank_is_named_without_a_look_at_its_source(grade):
     for test in (blank, search + blank.replace("i=0", "i")):
         done = grade(no_look + test)
         assert done.returncode == 1, done.stdout
-        assert "blank: week 1 day 2 task 1: RoPE.__call__ (1 tests wait for it)" in done.stdout
+        assert "blank: week 1 day 2 task 1: RoPE.__call__ (needed by 1 test)" in done.stdout
 
 
 def test_another_not_implemented_error_is_an_ordinary_failure(grade):

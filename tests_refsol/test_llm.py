@@ -295,6 +295,14 @@ def test_logprobs_are_one_table_per_token(make):
     assert make().generate(PROMPTS[0], SIX)[0].outputs[0].logprobs is None
 
 
+def test_a_special_token_in_a_table_of_logprobs_is_text(make):
+    llm = make()
+    [end] = llm.get_tokenizer().encode("<|im_end|>")
+    forced = SamplingParams(max_tokens=1, logprobs=1, ignore_eos=True, logit_bias={end: 100.0})
+    answer = llm.generate(PROMPTS[0], forced)[0].outputs[0]
+    assert answer.text == "" and answer.logprobs[0][end].decoded_token == "<|im_end|>"
+
+
 def test_a_stream_tells_the_text_of_each_token_once(make):
     llm = make(max_num_batched_tokens=16)
     ids = llm.get_tokenizer().encode(PROMPTS[0])

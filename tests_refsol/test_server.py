@@ -294,6 +294,16 @@ def test_the_bytes_of_a_token_are_its_own_and_not_those_of_its_text(loaded):
     assert all(each["bytes"] == each["top_logprobs"][0]["bytes"] for each in content)
 
 
+def test_a_special_token_beside_its_log_probability_is_text_as_in_vllm(loaded):
+    tokenizer = loaded[2]
+    [end] = tokenizer.encode("<|im_end|>")
+    piece = Piece(0, "", [Sampled(end, -1.0, {end: -1.0})])
+    found = CompletionFormat("m", tokenizer, True).choice(piece)["logprobs"]
+    assert found["tokens"] == ["<|im_end|>"] and found["top_logprobs"] == [{"<|im_end|>": -1.0}]
+    [entry] = ChatFormat("m", tokenizer, True).choice(piece)["logprobs"]["content"]
+    assert entry["token"] == "<|im_end|>" and bytes(entry["bytes"]) == b"<|im_end|>"
+
+
 def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
     asked = {"model": "tiny-qwen3", "prompt": QUESTIONS[1], "max_tokens": 6, "temperature": 0, "logprobs": 1}
     [whole] = client.completions.create(**asked).choices

@@ -120,7 +120,7 @@ def test_a_scheduler_that_plans_nothing_is_reported():
         def plan(self, now):
             return []
 
-    with pytest.raises(StuckScheduler, match=r"1 requests wait and 0 run, and the plan is empty"):
+    with pytest.raises(StuckScheduler, match=r"1 request waiting and 0 running, and the plan is empty"):
         simulated([spec(0, 4, 4)], scheduler=Idle)
 
 

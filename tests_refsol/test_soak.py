@@ -37,7 +37,7 @@ def test_a_soak_preempts_shares_cancels_and_finds_nothing(port, monkeypatch):
     ("break_it", "says"),
     [
         (lambda engine: engine.allocator.allocate(1), "1 blocks were not freed"),
-        (lambda engine: engine._open.update({-1: None}), "1 requests are still open"),
+        (lambda engine: engine._open.update({-1: None}), "still open: 1 request"),
     ],
 )
 def test_what_is_not_given_back_is_found(port, break_it, says):

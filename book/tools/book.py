@@ -12,6 +12,7 @@ from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.engine.profiling.product_choice import USUAL, VARIABLE
 from tiny_llm_kit.repo import BOOK, ROOT
 from tiny_llm_kit.terminal import command
+from tiny_llm_kit.trace.text import counted
 
 from .length import check_length
 from .links import check_site
@@ -61,7 +62,7 @@ def check() -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     pages = len(list(SITE.rglob("*.html")))
-    print(f"book: {pages} pages, {len(problems)} problems")
+    print(f"book: {counted(pages, 'page')}, {counted(len(problems), 'problem')}")
     return 1 if problems else 0
 
 

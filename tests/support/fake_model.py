@@ -12,6 +12,7 @@ from tiny_llm_kit.course.fakes.fake_packed_model import END
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.solution_types import SamplingParams
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedClock
+from tiny_llm_kit.trace.text import counted
 
 OTHER_END = 257
 
@@ -221,7 +222,7 @@ class FakeModel:
         assert len(rows) == len(layers), f"slot {slot} was not filled in every layer"
         held = rows[0].offset
         assert call.offsets[slot] == held, (
-            f"slot {slot}: offset {call.offsets[slot]}, but its cache holds {held} tokens"
+            f"slot {slot}: offset {call.offsets[slot]}, but its cache holds {counted(held, 'token')}"
         )
         answer, done = self._answer(rows[0]), held - rows[0].prompt_len
         assert [call.tokens[slot]] == answer[done : done + 1], (

@@ -12,6 +12,7 @@ from tiny_llm_kit.engine.llm_engine import LLMEngine
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.outputs import CompletionOutput
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.trace.text import counted
 
 MODEL = "tiny-qwen3"
 BLOCK, BLOCKS, SEQS, BUDGET = 4, 25, 6, 32  # six requests want 68 blocks on average, and 144 at most
@@ -99,7 +100,7 @@ class Harness(Generic[C]):
                 "the last request", f"{allocator.num_blocks - allocator.num_free} blocks were not freed"
             )
         if not wait_until(lambda: not num_open(), patience):
-            self.fail("the last request", f"{num_open()} requests are still open")
+            self.fail("the last request", f"still open: {counted(num_open(), 'request')}")
 
     def fail(self, who: str, what: str) -> NoReturn:
         """Raise SoakError with the seed."""

@@ -23,6 +23,7 @@ from ..server.arguments import (
 )
 from ..server.listener import listen, url_of
 from ..terminal import FatalError, command, fail
+from ..trace.text import counted
 
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
@@ -147,9 +148,10 @@ def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
         fail(error)
     from ..server.replicas.run_replicas import serve_until_signal, start_replicas
 
-    print(f"starting {options.replicas} replicas of {options.model}; then {url} takes requests", flush=True)
+    replicas_in_words = counted(options.replicas, "replica")
+    print(f"starting {replicas_in_words} of {options.model}; then {url} takes requests", flush=True)
     start_replicas(made, options.host, port, replicas.most)
-    print(f"ready on {url} ({options.replicas} replicas; OpenAI's API under /v1)", flush=True)
+    print(f"ready on {url} ({replicas_in_words}; OpenAI's API under /v1)", flush=True)
     serve_until_signal(lambda: print("draining", flush=True))
 
 

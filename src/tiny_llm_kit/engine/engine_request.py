@@ -82,4 +82,4 @@ class EngineRequest:
     def _logprobs(self, sampled: Any) -> dict[int, Logprob]:
         """The most probable tokens first, and the one drawn if it is not among them."""
         found = {**sampled.top_logprobs, sampled.token: sampled.logprob}
-        return {token: Logprob(value, self.tokenizer.decode([token])) for token, value in found.items()}
+        return {token: Logprob(value, self.tokenizer.text_of(token)) for token, value in found.items()}

@@ -12,7 +12,7 @@ class Logprob:
 
     Args:
         logprob: natural logarithm.
-        decoded_token: its text; "�" where it is no whole character.
+        decoded_token: its text, of a special token too; "�" where it is no whole character.
     """
 
     logprob: float

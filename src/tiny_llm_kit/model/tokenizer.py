@@ -92,7 +92,7 @@ class Tokenizer:
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> StreamDetokenizer:
         """A new decoder for one stream of tokens; special tokens are left out, or are text too."""
-        bytes_of = self.bytes_of if skip_special_tokens else self._bytes_of_any
+        bytes_of = self._bytes_unless_special if skip_special_tokens else self.bytes_of
         return StreamDetokenizer(bytes_of, self._drops_space)
 
     def to_json(self) -> str:
@@ -114,11 +114,15 @@ class Tokenizer:
             )
         return self._chat_template.render(messages, add_generation_prompt)
 
-    def bytes_of(self, token_id: int) -> bytes:
-        """The bytes of a token, which may be a part of a character; none of a special token."""
-        return b"" if token_id in self._special_ids else self._bytes_of_any(token_id)
+    def text_of(self, token_id: int) -> str:
+        """The text of one token, special tokens included; "�" where it is no whole character."""
+        return self.decode([token_id], skip_special_tokens=False)
 
-    def _bytes_of_any(self, token_id: int) -> bytes:
+    def _bytes_unless_special(self, token_id: int) -> bytes:
+        return b"" if token_id in self._special_ids else self.bytes_of(token_id)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes of a token, which may be a part of a character; a special token has those of its text."""
         token = self._bpe.id_to_token(token_id)
         # None: the embedding has a row for this id, but the tokenizer has no token.
         if token is None:

@@ -23,5 +23,5 @@ def shortened(text: str, length: int = SHOWN_OF_A_PROMPT) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """ "1 token", "2 tokens"."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    """ "1 token", "2 tokens", "1,024 tokens"."""
+    return f"1 {thing}" if number == 1 else f"{number:,} {thing}s"

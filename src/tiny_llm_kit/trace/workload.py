@@ -8,6 +8,8 @@ requests arrive in seconds.
 import string
 from dataclasses import dataclass, replace
 
+from .text import counted
+
 LONG, SHORT, RUNNING = "long", "short", "running"
 
 
@@ -55,7 +57,7 @@ class Workload:
 def mixed(tokens: int = 1024, answer: int = 32) -> Workload:
     """A workload of three long prompts and ten short ones, five at a time, all there at the start."""
     long, short = RequestSpec(LONG, tokens, answer), RequestSpec(SHORT, 8, answer)
-    about = f"3 prompts of {tokens:,} tokens, then 10 of 8, all there at the start; 5 slots"
+    about = f"3 prompts of {counted(tokens, 'token')}, then 10 of 8, all there at the start; 5 slots"
     return Workload("mixed", about, (long,) * 3 + (short,) * 10)
 
 
@@ -66,7 +68,7 @@ def decode_heavy(tokens: int = 2048, answer: int = 96) -> Workload:
     and a decode in turns; the long one arrives during the 16th decode that follows. Of the gaps between 4 · 96 tokens
     the longest four are more than one per cent: p99 is one of them.
     """
-    about = f"4 requests decode {answer} tokens; a prompt of {tokens:,} arrives"
+    about = f"4 requests decode {counted(answer, 'token')}; a prompt of {tokens:,} arrives"
     running = (RequestSpec(RUNNING, 16, answer),) * 4
     return Workload("decode-heavy", about, (*running, RequestSpec(LONG, tokens, 8, arrives=23)))
 
@@ -82,6 +84,5 @@ def among_decodes(tokens: int = 2048, decodes: int = 4, promise: int = 128) -> W
     running = (replace(one, name=name) for name in string.ascii_uppercase[:decodes])
     long, late = RequestSpec(LONG, tokens, 8, arrives, "long"), RequestSpec(SHORT, 20, 8, arrives, "late")
     running_text = f"{decodes} requests run" if decodes > 1 else "1 request runs"
-    size = "1 token" if tokens == 1 else f"{tokens:,} tokens"
-    about = f"{running_text} when a prompt of {size} arrives, and a short one behind it."
+    about = f"{running_text} when a prompt of {counted(tokens, 'token')} arrives, and a short one behind it."
     return Workload("timeline", about, (*running, long, late), decodes + 2, promise)

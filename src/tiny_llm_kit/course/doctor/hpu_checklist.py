@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...repo import ROOT
+from ...trace.text import counted
 from .checks import Check, judge_fused, repair_of
 
 COMMAND = [sys.executable, "-m", f"{__package__}.hpu_run"]
@@ -171,13 +172,14 @@ def judge_warm_up(report: dict[str, Any]) -> Check:
     part = report["parts"]["engine"]
     if not part["is compiled"]:
         return Check("warm-up", "missing", "nothing was compiled", "unset what turns it off")
+    shapes = counted(part["shapes"], "shape")
     before, after = (part["moments"][f"{when} the warm-up"] for when in ("before", "after"))
     compiled = difference(before, after, "graph_compilation")
     if compiled == 0:
         fix = "a warm cache: name an empty folder in PT_HPU_RECIPE_CACHE_CONFIG to count"
-        return Check("warm-up", "warn", f"{part['shapes']} shapes, no graph compiled", fix)
-    counted = "the plug-in counts no graphs" if compiled is None else f"{compiled} graphs compiled"
-    return Check("warm-up", "ok", f"{part['shapes']} shapes, {counted}, {part['seconds']:.0f} s")
+        return Check("warm-up", "warn", f"{shapes}, no graph compiled", fix)
+    graphs = "the plug-in counts no graphs" if compiled is None else f"{counted(compiled, 'graph')} compiled"
+    return Check("warm-up", "ok", f"{shapes}, {graphs}, {part['seconds']:.0f} s")
 
 
 def judge_recompilation(report: dict[str, Any]) -> Check:
@@ -188,7 +190,7 @@ def judge_recompilation(report: dict[str, Any]) -> Check:
         return Check("graphs", "warn", "the plug-in counts no graphs", "report the Gaudi release")
     if late:
         fix = "send the file in: a step has a shape that the warm-up has not"
-        return Check("graphs", "missing", f"{late} graphs were compiled while requests ran", fix)
+        return Check("graphs", "missing", f"{counted(late, 'graph')} compiled while requests ran", fix)
     return Check("graphs", "ok", f"none was compiled after the warm-up; {after['graph_compilation']} before")
 
 

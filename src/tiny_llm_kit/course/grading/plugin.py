@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ...engine.profiling.product_choice import MEASURED, USUAL, VARIABLE
+from ...trace.text import counted
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
 from ..tree import parts_of, tasks_of_part
@@ -230,9 +231,8 @@ class Grader:
             where = f"{self.not_kept.filename} ({self.not_kept.strerror})"
             terminalreporter.write_line(f"not remembered for `course status`: {where}", yellow=True)
         for label in sorted(self.blanks):
-            terminalreporter.write_line(
-                f"blank: {label} ({self.blanks[label]} tests wait for it)", yellow=True
-            )
+            tests = counted(self.blanks[label], "test")
+            terminalreporter.write_line(f"blank: {label} (needed by {tests})", yellow=True)
         earlier = self._blank_days_before()
         if earlier:
             terminalreporter.write_line(

@@ -67,7 +67,7 @@ def _row(console: Console, name: str, values, form: str) -> None:
 
 
 def _formats(b: Port, w, console: Console) -> None:
-    header = f"{'bits':>6}{'group':>8}{'bits a weight':>16}{'worst error':>15}{'mean error':>14}"
+    header = f"{'bits':>6}{'group':>8}{'bits per weight':>18}{'worst error':>15}{'mean error':>14}"
     console.print(header + f"{'share of |w|':>16}", style="bold")
     exact = b.numpy(w).astype(np.float64)
     for group_size, bits in FORMATS:
@@ -76,7 +76,7 @@ def _formats(b: Port, w, console: Console) -> None:
         stored = bits + 2 * 16 / group_size
         share = error.mean() / np.abs(exact).mean()
         console.print(
-            f"{bits:>6}{group_size:>8}{stored:>16.2f}{error.max():>15.5f}{error.mean():>14.6f}{100 * share:>14.2f} %"
+            f"{bits:>6}{group_size:>8}{stored:>18.2f}{error.max():>15.5f}{error.mean():>14.6f}{100 * share:>14.2f} %"
         )
 
 

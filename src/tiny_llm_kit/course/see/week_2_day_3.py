@@ -81,7 +81,8 @@ def _model(b: Port, console: Console) -> None:
     tokenizer = load_tokenizer(SHIPPED)
     ids = tokenizer.encode(rendered(tokenizer, QUESTION))
     console.print(
-        f"{'':>8}{'layers':>14}{'bits a weight':>16}{'all weights':>16}{'logits moved by':>18}", style="bold"
+        f"{'':>8}{'layers':>14}{'bits per weight':>18}{'all weights':>16}{'logits moved by':>18}",
+        style="bold",
     )
     plain = None
     for bits in (None, 8, 4):
@@ -94,4 +95,4 @@ def _model(b: Port, console: Console) -> None:
         total = sum(w.nbytes for w in checkpoint.weights.values())
         moved = np.abs(logits - plain).mean() / np.abs(plain).mean()
         name, change = ("bf16", "") if bits is None else (f"{bits} bits", f"{100 * moved:.0f} %")
-        console.print(f"{name:>8}{size:>14,}{8 * size / numbers:>16.2f}{total:>16,}{change:>18}")
+        console.print(f"{name:>8}{size:>14,}{8 * size / numbers:>18.2f}{total:>16,}{change:>18}")

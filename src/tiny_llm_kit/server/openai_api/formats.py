@@ -63,7 +63,7 @@ class AnswerFormat:
         }
 
     def _text(self, token: int) -> str:
-        return self.tokenizer.decode([token])
+        return self.tokenizer.text_of(token)
 
 
 class CompletionFormat(AnswerFormat):

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..chunk_sweep import NEAR, WITHOUT_A_FUSED_KERNEL, percent
+from ..text import counted
 from ..workload import LONG, SHORT
 from .device_watch import TOOLS
 from .runs import Demo, PolicyRun
@@ -36,7 +37,7 @@ def seconds(value: float | None) -> str:
 def introduce(console: Console, demo: Demo, what: str, when: str) -> None:
     """Print the requests, the model, and when they are sent."""
     device = demo.serving.model.device
-    console.print(f"{what} on {device}; {len(demo.specs)} requests, {when}:")
+    console.print(f"{what} on {device}; {counted(len(demo.specs), 'request')}, {when}:")
     for spec in demo.specs:
         size = "long text" if spec.kind == LONG else "question"
         console.print(f"  {spec.name}  {spec.text_tokens:>5,} tokens, {size}")

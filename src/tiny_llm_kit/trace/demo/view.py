@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ...solution_types import Event, Request
 from ..live import LineView, LiveTable, Tail, board_table
-from ..text import one_line, shortened
+from ..text import counted, one_line, shortened
 from ..workload import RequestSpec
 
 PHASES = {"prefill": "prompt", "resume": "prompt", "pause": "paused", "token": "answers", "finish": "done"}
@@ -67,7 +67,7 @@ class DemoLines(LineView):
             return "first token"
         if event.kind == "finish":
             what = one_line(request.error) if request.error else shortened(request.text, self.SHOWN)
-            return f"{request.finish_reason}, {len(request.tokens)} tokens: {what}"
+            return f"{request.finish_reason}, {counted(len(request.tokens), 'token')}: {what}"
         return None
 
 

@@ -17,6 +17,7 @@ from ...solution_types import (
 from ..simulation.cost_fit import fit_line
 from ..simulation.simulator import Simulation, StuckScheduler
 from ..simulation.step_cost import INCIDENTS, StepCost, StepWork
+from ..text import counted
 from ..workload import SHORT, RequestSpec
 from .incident import Bound, Incident, IncidentCase, Sent
 
@@ -160,7 +161,7 @@ class IncidentRun:
         found = [self.stuck] if self.stuck else []
         open_ = [name for name, sequence in self.sequences.items() if not sequence.is_done]
         if open_ and not self.stuck:
-            found.append(f"{len(open_)} requests never end, {open_[0]} among them")
+            found.append(f"{counted(len(open_), 'request')} never finished, {open_[0]} first")
         scheduler, allocator = self.simulation.scheduler, self.simulation.scheduler.allocator
         if not open_ and allocator.num_free + scheduler.num_returning < allocator.num_blocks:
             found.append("blocks were not freed")

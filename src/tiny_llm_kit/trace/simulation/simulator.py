@@ -12,6 +12,7 @@ from typing import Any
 
 from ...solution_types import AnswerSequence, Event, ServingPackage
 from ..serve import EndlessTokenizer
+from ..text import counted
 from ..workload import RequestSpec
 from .decode_stretch import skip_decodes
 from .simulated_model import SimulatedPackedModel
@@ -25,8 +26,8 @@ class StuckScheduler(RuntimeError):
 
     def __init__(self, now: float, waiting: int, running: int):
         super().__init__(
-            f"{now:.3f} s: {waiting} requests wait and {running} run, and the plan is empty: admit the next request "
-            "when nothing runs, or refuse what can never fit"
+            f"{now:.3f} s: {counted(waiting, 'request')} waiting and {running} running, and the plan is empty: admit "
+            "the next request when nothing runs, or refuse what can never fit"
         )
 
 

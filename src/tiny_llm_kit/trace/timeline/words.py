@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from ..text import counted
 from ..trace import Lane, Span, Trace
 
 Row = tuple[str, str, str, str]  # of a figure: its name, both values, and their change
@@ -18,23 +19,24 @@ MEANINGS = {
 def described(trace: Trace) -> list[tuple[Span, str, str]]:
     """Every span with its name and its details."""
     totals = Counter(span.request for span in trace.spans if span.kind == "chunk")
-    counted: Counter[int] = Counter()
+    begun: Counter[int] = Counter()
     found = []
     for span in trace.spans:
         name, total = span.kind, totals[span.request]
         if span.kind == "chunk":
-            counted[span.request] += 1
-            name = f"chunk {counted[span.request]} of {total}" if total > 1 else "whole prompt"
+            begun[span.request] += 1
+            name = f"chunk {begun[span.request]} of {total}" if total > 1 else "whole prompt"
         found.append((span, name, _details(trace, span)))
     return found
 
 
 def _details(trace: Trace, span: Span) -> str:
+    tokens = counted(span.tokens, "token")
     texts = {
-        "chunk": f"{span.tokens:,} tokens after {span.context:,}",
+        "chunk": f"{tokens} after {span.context:,}",
         "decode": f"1 token, {span.context:,} in the cache; {span.tokens} running",
-        "waiting": f"{span.tokens:,} tokens of a prompt",
-        "stall": f"{span.tokens:,} tokens of prompts, {trace.prefill_step:,} were agreed",
+        "waiting": f"{tokens} of a prompt",
+        "stall": f"{tokens} of prompts, {trace.prefill_step:,} were agreed",
     }
     return ", ".join([*filter(None, [texts.get(span.kind)]), duration(span.seconds)])
 
@@ -48,7 +50,7 @@ def duration(seconds: float | None) -> str:
 
 def lane_title(lane: Lane) -> str:
     """The title of a request's lane."""
-    return f"request {lane.name}: {lane.prompt_tokens:,} tokens of prompt, {len(lane.token_times)} of answer"
+    return f"request {lane.name}: {counted(lane.prompt_tokens, 'token')} of prompt, {len(lane.token_times)} of answer"
 
 
 def row(name: str, before: float | None, after: float | None) -> Row:
