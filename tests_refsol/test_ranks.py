@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -22,10 +21,10 @@ from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint, Ra
 from tiny_llm_kit.engine.parallel.ranks import Ranks
 from tiny_llm_kit.engine.parallel.step_message import step_of
 from tiny_llm_kit.engine.port import Port, installed_backends
-from tiny_llm_kit.repo import MODELS, ROOT
+from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams, serving
 
-SHIPPED = MODELS / "tiny-qwen3"
+SHIPPED, MIXTURE = MODELS / "tiny-qwen3", MODELS / "tiny-qwen3-moe"
 CHATS = [
     [{"role": "user", "content": text}]
     for text in ("What is chunked prefill?", "What is a KV cache?", "Who are you?")
@@ -34,19 +33,15 @@ TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_m
 BUCKETS = TIGHT | {"bucketing_strategy": "exponential"}
 
 
-# A copy of the shipped model with experts in layers 0, 1 and 3, and an MLP in layer 2.
-mixture = runpy.run_path(str(ROOT / "tests_refsol" / "test_mixtures.py"))["folder"]
-
-
 @pytest.fixture(scope="module", params=installed_backends())
-def pair(request, mixture):
+def pair(request):
     """An `LLM` of two ranks, which divide heads and one MLP, and share experts: they exchange rows by `all_to_all`."""
     shared = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
-    with LLM(mixture, backend=request.param, device="cpu", **shared, **BUCKETS) as llm:
+    with LLM(MIXTURE, backend=request.param, device="cpu", **shared, **BUCKETS) as llm:
         yield llm
 
 
-def test_two_processes_give_the_answers_of_one(pair, mixture):
+def test_two_processes_give_the_answers_of_one(pair):
     """Chunks, prefixes, preemptions, seeds, buckets: the other rank gets each step, and its bucket, as integers."""
     port = pair.engine.port
     params = [
@@ -54,7 +49,7 @@ def test_two_processes_give_the_answers_of_one(pair, mixture):
         SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=5),
         SamplingParams(max_tokens=24, temperature=1.2, top_k=20, seed=6),
     ]
-    one = LLM.of(port, *load_network(port, mixture, "week3"), **BUCKETS)
+    one = LLM.of(port, *load_network(port, MIXTURE, "week3"), **BUCKETS)
     for _ in range(2):  # the second time with cached prefixes
         expected, found = (llm.chat(CHATS, params, use_tqdm=False) for llm in (one, pair))
         assert [o.outputs[0].text for o in found] == [o.outputs[0].text for o in expected]
