@@ -77,6 +77,7 @@ class Overlay(MetaPathFinder):
         return name == self.package or name.startswith(f"{self.package}.")
 
     def loaded(self) -> list[str]:
+        """The names of the package and of its modules that are imported."""
         return [name for name in sys.modules if self._has(name)]
 
     def _unload(self) -> dict[str, ModuleType]:

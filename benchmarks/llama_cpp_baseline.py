@@ -110,7 +110,7 @@ class LlamaCppBatch:
             buffer for each, only requests with neighbouring numbers share a product.
 
     Raises:
-        ValueError: llama.cpp cannot load the weights, or run so many requests.
+        ValueError: llama.cpp cannot load the weights, or run this many requests.
     """
 
     def __init__(self, file: str, rows: int, room: int, threads: int, is_unified: bool):

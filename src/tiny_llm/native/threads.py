@@ -6,7 +6,7 @@ SMALL = 2**20  # bytes that one thread reads sooner than it wakes another one
 
 
 def threads_for(size: int) -> int:
-    """The threads for a kernel that reads so many bytes, those read for several rows counted as often."""
+    """The threads for a kernel that reads this many bytes, those read for several rows counted as often."""
     return available_threads() if size >= SMALL else 1
 
 

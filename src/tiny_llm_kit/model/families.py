@@ -31,7 +31,7 @@ class Family:
             if the file says that windows are used.
         default_window: in tokens, where the file has no `sliding_window`.
         must_give_head_dim: the file must give D; otherwise D is E / H if the file does not.
-        mixture: reads the numbers of a mixture of experts from the file, for so many layers.
+        mixture: reads the numbers of a mixture of experts from the file, for this many layers.
     """
 
     head_norms: bool = False

@@ -30,7 +30,7 @@ class WeightQuantizer:
     Args:
         port: the solution on a backend; the code of its Days 2.2 and 2.3 does the work.
         bits: bits to which plain matrices are quantised at load; None keeps them as they are.
-        rounds_activations: whether matrices of so many bits are packed for the kernel of Day 4.1; None is never.
+        rounds_activations: whether matrices of this many bits are packed for the kernel of Day 4.1; None is never.
     """
 
     port: Any

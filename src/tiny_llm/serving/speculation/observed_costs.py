@@ -12,7 +12,7 @@ class StepCosts(Protocol):
     """What a step takes, as far as it is known before serving."""
 
     def seconds(self, tokens: int, decodes: int = 0) -> float:
-        """Seconds of a step with so many tokens, drafts included, for requests of which `decodes` decode."""
+        """Seconds of a step with this many tokens, drafts included, for requests of which `decodes` decode."""
         ...
 
 

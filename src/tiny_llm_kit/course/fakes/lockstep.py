@@ -147,7 +147,7 @@ class LockstepRank:
         return self.group.backend_module.concatenate(found, 0)
 
     def _check_rows(self, rows: int, sent: list[int], received: list[int]) -> None:
-        """Raises a `LockstepError` unless `sent` divides an array of so many rows among all ranks."""
+        """Raises a `LockstepError` unless `sent` divides an array of this many rows among all ranks."""
         where = f"all_to_all on rank {self.rank}"
         if not len(sent) == len(received) == self.size:
             raise LockstepError(

@@ -63,7 +63,7 @@ class Job:
         )
 
     def rounds_activations(self, port: Port) -> Callable[[int], bool] | None:
-        """Whether activations are rounded for weights of so many bits; None if no weight is quantised.
+        """Whether activations are rounded for weights of this many bits; None if no weight is quantised.
 
         Raises:
             ValueError: they are to be rounded, and no weight is quantised, or the kernel does not run here.

@@ -63,7 +63,7 @@ class RankPart:
 
 
 def check_ranks(names: ServingPackage, config: ModelConfig, size: int, expert_parallel: bool) -> None:
-    """Check that a model can be divided among so many ranks.
+    """Check that a model can be divided among this many ranks.
 
     Raises:
         ValueError: ranks would not get equal shares; or there are no experts to share.

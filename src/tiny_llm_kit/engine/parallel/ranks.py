@@ -128,7 +128,7 @@ class Ranks:
         return found
 
     def make_pools(self, num_blocks: int, is_profiled: bool = False) -> None:
-        """Every other rank makes KV pools of so many blocks, and a runner for them.
+        """Every other rank makes KV pools of this many blocks, and a runner for them.
 
         Args:
             is_profiled: whether only memory is measured: then nothing is compiled.

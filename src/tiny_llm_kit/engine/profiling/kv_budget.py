@@ -76,7 +76,7 @@ def blocks_that_fit(
 
 
 def check_pool(backend_module: Backend, device: str, num_blocks: int, block_bytes: int) -> None:
-    """Check that a pool of so many blocks, and its pad block, is not larger than the free memory.
+    """Check that a pool of this many blocks, and its pad block, is not larger than the free memory.
 
     Raises:
         ValueError: it is.

@@ -99,7 +99,7 @@ def choice_of(seconds: Seconds, layouts: Mapping[str, str]) -> tuple[str, tuple[
     Only products are compared. The port may have kernels for the rest of a step, which only some layouts can use.
 
     Args:
-        seconds: of each way; a way that cannot compute so many rows has no entry for them.
+        seconds: of each way; a way that cannot compute this many rows has no entry for them.
         layouts: of each way.
     """
 

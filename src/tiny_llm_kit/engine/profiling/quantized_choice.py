@@ -32,7 +32,7 @@ BYTES = {1: 2**26, 4: 2**24, 16: 2**23, 128: 2**21}
 
 
 def activation_choice(port: Port, wanted: str | None) -> Callable[[int], bool]:
-    """Whether activations are rounded for matrices of so many bits.
+    """Whether activations are rounded for matrices of this many bits.
 
     Args:
         port: of the network.

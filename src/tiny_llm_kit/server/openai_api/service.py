@@ -171,7 +171,7 @@ class EngineService:
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
 
     def check_room(self, answers: int) -> None:
-        """Refuse so many answers before their prompts are read.
+        """Refuse a request for too many answers before their prompts are read.
 
         Raises:
             ApiError: 400 for more than are ever taken at once, 429 when the queue is full.

@@ -111,7 +111,7 @@ def shard_of(name: str, shape: Sequence[int], rank: int, size: int, num_kv_heads
 
 
 def check_tensor_parallel(config: HeadCounts, size: int) -> None:
-    """Checks that a model can be divided among so many ranks. Given.
+    """Checks that a model can be divided among this many ranks. Given.
 
     Raises:
         ValueError: heads, or the hidden numbers of the MLP, do not come out even.
@@ -128,7 +128,7 @@ def check_tensor_parallel(config: HeadCounts, size: int) -> None:
 
 
 def divides(config: HeadCounts, size: int) -> bool:
-    """Whether so many ranks get equal shares of a model. Given."""
+    """Whether this many ranks get equal shares of a model. Given."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     shares_kv = kv_heads % size == 0 or size % kv_heads == 0
     return heads % size == 0 and shares_kv and config.intermediate_size % size == 0

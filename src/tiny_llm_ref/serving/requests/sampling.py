@@ -150,7 +150,7 @@ class SamplingParams:
         return bool(self.changed(CHANGES_LOGITS))
 
     def vocabulary_error(self, vocab_size: int) -> str | None:
-        """Why a model with so many token ids cannot serve it, in one line; None when it can."""
+        """Why a model with this many token ids cannot serve it, in one line; None when it can."""
         for name in ("stop_token_ids", "logit_bias"):
             if strange := [token for token in getattr(self, name) or () if token >= vocab_size]:
                 return f"{name} has token id {strange[0]}: give ids from 0 to {vocab_size - 1}"

@@ -28,7 +28,7 @@ class AcceptanceRate:
         return (self._right + PRIOR * self.prior) / (self._tried + PRIOR)
 
     def observe(self, drafts: int, accepted: int) -> None:
-        """Records a step: of so many drafts the first `accepted` were right. Those after a wrong one were not tried."""
+        """Records a step: the first `accepted` drafts were right. Those after a wrong one were not tried."""
         self._right = MEMORY * self._right + accepted
         self._tried = MEMORY * self._tried + min(accepted + 1, drafts)
 
