@@ -191,7 +191,26 @@ def test_each_layer_is_balanced_by_itself(training):
     even = torch.cat((first, second))
     assert balance_loss([even, even], config).item() == pytest.approx(0.5)
     assert balance_loss([first, second], config).item() == pytest.approx(1.0)
+    assert balance_loss([even, first], config).item() == pytest.approx(0.75), "the mean of the layers"
     assert balance_loss([], config).item() == 0
+
+
+def test_training_balances_the_experts(training):
+    """With another coefficient of the loss the routers learn something else from the same batches."""
+    import torch
+
+    from models.train.loop import train
+    from models.train.new_model import new_model
+
+    tokenizer = training["pipeline"].read_material().tokenizer
+    batch = torch.arange(64).view(2, 32), torch.arange(64).view(2, 32)
+    routers = []
+    for coefficient in (0.0, 1.0):
+        model = new_model(tokenizer, NAMES, seed=0, mixture=True)
+        model.config.router_aux_loss_coef = coefficient
+        train(model, iter([batch] * 2), 2, lambda step, loss: None)
+        routers.append(model.model.layers[1].mlp.gate.weight.detach())
+    assert not torch.equal(*routers)
 
 
 def test_experts_are_written_one_by_one_under_their_published_names(training):
