@@ -295,6 +295,9 @@ def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_l
         assert after[packing].MARK == 1
         assert after["tiny_llm_ref.serving"].pack is after[packing].pack is not before[packing].pack
         assert after[queue] is before[queue]
+        assert after["tiny_llm_ref.serving"].requests.event_queue is before[queue], (
+            "a package has its modules"
+        )
         solution.put({})
         assert not hasattr(import_module(packing), "MARK")
     assert import_module(packing) is outside
