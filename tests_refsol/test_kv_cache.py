@@ -1,6 +1,6 @@
-"""The KV cache over a long text: a token late in it costs no more memory than an early one, and hardly more time."""
+"""The KV cache over a long text: a token late in it costs no more memory and products than an early one."""
 
-import time
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -45,20 +45,38 @@ def held(caches) -> int:
     return sum(array.nbytes for cache in caches for array in (cache.keys, cache.values))
 
 
-def test_a_late_token_takes_about_as_long_as_an_early_one(b):
-    """The processor's time of the fastest of 41, which other programs do not change; computing all again is beyond."""
+def test_a_late_token_is_computed_as_an_early_one(b, monkeypatch):
+    """Each product with a weight has one row, and attention one query, whose keys alone grow with the text."""
     model = model_of(b)
-    early, late = filled(b, model, 100), filled(b, model, TOKENS)
-    seconds = []
-    for _ in range(41):
-        pair = []
-        for caches in (early, late):
-            start = time.process_time()
-            b.numpy(decode(b, model, caches))
-            pair.append(time.process_time() - start)
-        seconds.append(pair)
-    first, last = map(min, zip(*seconds, strict=True))
-    assert last < 4 * first, f"{1e3 * first:.2f} ms behind 100 tokens, {1e3 * last:.2f} ms behind {TOKENS}"
+    products, attended = shapes_of_calls(model, monkeypatch)
+    counts = []
+    for tokens in (100, TOKENS):
+        caches = filled(b, model, tokens)
+        products.clear()
+        attended.clear()
+        decode(b, model, caches)
+        counts.append([*products])
+        assert {shape[:-1] for shape in products} == {(1, 1)}
+        assert len(attended) == len(model.layers)
+        assert all(queries == 1 and 0 < keys - tokens <= 256 for queries, keys in attended)
+    early, late = counts
+    assert early == late and len(late) == 7 * len(model.layers) + 1
+
+
+def shapes_of_calls(model, monkeypatch) -> tuple[list, list]:
+    """Two lists that grow: shapes of what is multiplied with a weight; queries and keys of each attention."""
+    products, attended = [], []
+    module = import_module(type(model).__module__)
+    project = module.project
+    monkeypatch.setattr(module, "project", lambda x, w: products.append(tuple(x.shape)) or project(x, w))
+    for layer in model.layers:
+
+        def attend(query, key, *rest, inner=layer.attend, **options):
+            attended.append((query.shape[2], key.shape[2]))
+            return inner(query, key, *rest, **options)
+
+        monkeypatch.setattr(layer, "attend", attend)
+    return products, attended
 
 
 def test_a_step_holds_little_beside_the_cache(b):

@@ -1,6 +1,7 @@
-"""How long a command takes before it does anything: `--help` and `course status` import what they use."""
+"""What a start does: `--help` and `course status` import what they use, and parse a file of the course once."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -8,45 +9,64 @@ import sys
 import pytest
 
 import tiny_llm_kit
-from tiny_llm_kit.repo import command_modules
+from tiny_llm_kit.repo import ROOT, command_modules
 
-COMMANDS = {"main --help": ["main", "--help"], "course status": ["course", "status"]}
-# What only a model needs, and what only another command shows.
-LATER = {"numpy", "torch", "mlx", "tokenizers", "safetensors", "huggingface_hub", "jinja2", "rich.markdown"}
+# What a start may import beside Python's own: libraries, and rooms of the kit. The rest is for a model, or for another
+# command.
+KIT = {f"tiny_llm_kit.{name}" for name in ("commands", "course", "engine", "model", "repo", "solution_types")}
+KIT |= {"tiny_llm_kit", "tiny_llm_kit.terminal", "tiny_llm_kit.torch_build"}
+MAY_IMPORT = {
+    "main --help": KIT,
+    "doctor --help": KIT | {"tiny_llm_kit.trace"},
+    "course status": KIT | {"authors", "rich", "tiny_llm_kit.trace"},
+}
+# Of the libraries and of Python itself, what takes long to import and is not used here.
+SLOW = {"asyncio", "multiprocessing", "rich.live", "rich.markdown", "rich.progress", "ssl", "unittest"}
+PROGRAM = """
+import json, runpy, sys
+before, parsed = {*sys.modules}, []
+sys.addaudithook(lambda name, of: name == "compile" and of[1] == "<unknown>" and parsed.append(hash(of[0])))
+del sys.argv[0]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+finally:
+    print(json.dumps([sorted({*sys.modules} - before), parsed]), file=sys.stderr)
+"""
 
 
-def python(*arguments: str) -> tuple[float, str]:
-    """Processor seconds of a process, and what it says on standard error.
+@pytest.fixture(scope="module", params=MAY_IMPORT)
+def start(request) -> tuple[str, set[str], list[int]]:
+    """A command, the modules that it imports, and a number for each text that it parses.
 
-    A real process: what is measured is a start.
+    A process of its own for each: here the libraries are imported already.
     """
-    started = subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    errors = started.stderr.read()
-    _, status, used = os.wait4(started.pid, 0)
-    started.returncode = os.waitstatus_to_exitcode(status)
-    assert started.returncode == 0, errors
-    return used.ru_utime + used.ru_stime, errors
+    name, *arguments = request.param.split()
+    line = [sys.executable, "-c", PROGRAM, command_modules()[name], *arguments]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    modules, parsed = json.loads(done.stderr)
+    return request.param, set(modules), parsed
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_start_imports_what_it_uses(command):
-    name, *arguments = COMMANDS[command]
-    _, told = python("-X", "importtime", "-m", command_modules()[name], *arguments)
-    imported = {line.rpartition("|")[2].strip() for line in told.splitlines()}
-    assert "argparse" in imported, "the report of imports is there"
-    assert imported & LATER == set()
+def room_of(module: str) -> str:
+    """A library's name, or that of a room of the kit."""
+    return ".".join(module.split(".")[: 1 + module.startswith("tiny_llm_kit.")])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_start_takes_less_than_half_a_second(command):
-    """Beyond Python's own, in processor time, the best of three; on a slow machine Python itself is slow, too."""
-    name, *arguments = COMMANDS[command]
-    own = min(python("-c", "pass")[0] for _ in range(3))
-    ours = min(python("-m", command_modules()[name], *arguments)[0] for _ in range(3))
-    print(f"{command}: {ours:.2f} s, python -c pass: {own:.2f} s")
-    assert ours - own < max(0.5, 15 * own)
+def test_a_start_imports_what_it_uses(start):
+    command, modules, _ = start
+    assert "argparse" in modules, "the report of imports is there"
+    rooms = {room_of(module) for module in modules} - sys.stdlib_module_names
+    assert rooms <= MAY_IMPORT[command]
+    assert not modules & SLOW
+
+
+def test_a_start_parses_a_file_once(start):
+    """`--help` parses none. Most files of the course have several exercises."""
+    command, _, parsed = start
+    again = len(parsed) - len(set(parsed))
+    assert not again, f"{again} of {len(parsed)} texts were parsed before"
+    assert bool(parsed) == (command == "course status"), f"{command} parses {len(parsed)} files"
 
 
 @pytest.mark.parametrize(
