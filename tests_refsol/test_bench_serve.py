@@ -244,7 +244,7 @@ def test_a_server_that_refuses_is_a_result_and_is_not_asked_twice(stand_in):
 def test_a_whole_run_against_a_server_that_runs_already(stand_in, tmp_path, capsys):
     file = tmp_path / "found.json"
     line = f"--base-url {stand_in.url} --api-key secret --num-prompts 6 --input-len 9 --output-len 3 --request-rate"
-    command.main([*line.split(), "200", "inf", "--goodput", "ttft:5000", "--capacity", "--json", str(file)])
+    command.main([*line.split(), "200", "inf", "--goodput", "ttft:600000", "--capacity", "--json", str(file)])
     result, said = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert [run["rate"] for run in result["runs"]["server"]] == [200, float("inf")]
     assert all(run["completed"] == 6 and run["attainment"] == 1 for run in result["runs"]["server"])

@@ -215,7 +215,7 @@ def client(replicas, loaded):
         return ReplicatedService(ServerOptions(), loaded[2], replicas.facts, replicas.call, (Died,), metrics)
 
     with BackgroundServer(app_around(make_service, ServerOptions(), metrics)) as server:
-        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+        yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ REST = 2.0  # seconds, at most, until a refused client retries
 PATIENCE = 3600.0  # seconds after which an answer counts as lost
 FAILS = 60  # steps: in one of so many a layer raises
 FAILED = "failed"  # the reason of an answer that has ended with such a step
-IDLE = 10.0  # seconds in which the server must free what clients that have left held
+IDLE = 120.0  # seconds in which the server must free what clients that have left held
 
 
 @dataclass(frozen=True)
