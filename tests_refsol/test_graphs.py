@@ -244,6 +244,7 @@ def test_the_model_that_is_compiled_stays_as_it_is(port, compiler):
 # ---- packed weights
 
 
+@pytest.mark.tool("onednn")
 def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
     """While the second matrix is packed the first is gone: the model is never there twice."""
     monkeypatch.setattr(products, "_has_bf16_units", lambda: True)

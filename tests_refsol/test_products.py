@@ -21,6 +21,7 @@ from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_produ
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref.torch_backend import native_layer
 
+NEEDS_ONEDNN = pytest.mark.tool("onednn")  # only tests that pack a weight need a processor for which it packs bf16
 NEEDS_KERNEL = pytest.mark.tool("c++")  # only tests that call the kernel in C++ need a compiler
 LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "packed", "native": "native"}
 BOTH = {"matrix": "plain", "native": "native"}  # of MLX
@@ -71,8 +72,10 @@ def cache(tmp_path, monkeypatch):
     """An empty cache folder, where everything is measured."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(product_choice.VARIABLE, "measured")
-    # Seconds are invented, so that no kernel runs, and the choice is the same without a compiler.
+    # Seconds are invented, so that no kernel runs, and the choice is the same without a compiler and on any processor.
     monkeypatch.setattr(importlib.import_module("tiny_llm_ref.native.product"), "works", lambda: True)
+    torch_products = importlib.import_module("tiny_llm_ref.torch_backend.products")
+    monkeypatch.setattr(torch_products, "has_onednn", lambda: True)
     return tmp_path / "tiny-llm"
 
 
@@ -94,7 +97,8 @@ def test_what_a_machine_measures_decides_no_test():
 @pytest.mark.parametrize(
     "name",
     [
-        *[on("torch", name) for name in LAYOUTS if name != "native"],
+        *[on("torch", name) for name in ("vector", "matrix", "tiles")],
+        on("torch", "onednn", marks=[NEEDS_ONEDNN]),
         on("torch", "native", marks=[NEEDS_KERNEL]),
         on("mlx", "matrix", marks=[NEEDS_KERNEL]),
         on("mlx", "native", marks=[NEEDS_KERNEL]),
@@ -115,7 +119,7 @@ def test_all_ways_compute_the_same(port, rng, name, biased, rows):
 
 
 @pytest.mark.port("torch")
-@pytest.mark.parametrize("units", [True, False])
+@pytest.mark.parametrize("units", [pytest.param(True, marks=NEEDS_ONEDNN), False])
 def test_without_a_measurement_the_flags_decide(monkeypatch, port, products, units):
     """With bf16 units one row is a vector, and a compiled model packs; without them many rows go in float32."""
     monkeypatch.setattr(products, "_has_bf16_units", lambda: units)
@@ -198,7 +202,8 @@ def test_a_measurement_has_every_way_and_number_of_rows(monkeypatch, port, ways,
     monkeypatch.setattr(product_choice, "BYTES", dict.fromkeys(product_choice.BYTES, 2**14))
     port.float_dtype = dtype
     found = product_choice.measure(port)
-    rows = {name: [1] if name == "vector" else [1, 4, 16, 128] for name in ways}
+    has = port.product_ways()
+    rows = {name: [1] if name == "vector" else [1, 4, 16, 128] for name in ways if name in has}
     assert {name: sorted(each) for name, each in found.items()} == rows
     assert all(seconds > 0 for each in found.values() for seconds in each.values())
 
@@ -315,7 +320,9 @@ CASE = small_model(
 
 
 @pytest.mark.port("torch")
-@pytest.mark.parametrize(("seconds", "is_packed"), [(PACKED_WINS, True), (PLAIN_WINS, False)])
+@pytest.mark.parametrize(
+    ("seconds", "is_packed"), [pytest.param(PACKED_WINS, True, marks=NEEDS_ONEDNN), (PLAIN_WINS, False)]
+)
 def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache, seconds, is_packed):
     counted(monkeypatch, seconds)
     network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
@@ -473,7 +480,11 @@ def forget():
 @NEEDS_KERNEL
 @pytest.mark.parametrize(
     "choices",
-    [on("torch", (PACKED_WINS, PLAIN_WINS, NATIVE_WINS)), on("mlx", (MLX_PLAIN_WINS, MLX_NATIVE_WINS))],
+    [
+        on("torch", (PLAIN_WINS, NATIVE_WINS)),
+        on("torch", (PACKED_WINS, NATIVE_WINS), marks=[NEEDS_ONEDNN]),
+        on("mlx", (MLX_PLAIN_WINS, MLX_NATIVE_WINS)),
+    ],
 )
 def test_answers_are_the_same_by_every_choice(monkeypatch, port, products, cache, choices):
     answers = []

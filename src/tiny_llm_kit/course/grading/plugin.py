@@ -8,6 +8,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 
@@ -256,13 +257,14 @@ def _where(missing: str) -> str:
 
 
 def tools() -> set[str]:
-    """The tools of this machine that some tests need: a C++ compiler."""
-    library = import_module("tiny_llm_ref.native.library")
-    try:
+    """The tools of this machine that some tests need: a C++ compiler, and products of oneDNN for bf16."""
+    library, found = import_module("tiny_llm_ref.native.library"), set()
+    with suppress(library.NativeError):
         library.compiler()
-        return {"c++"}
-    except library.NativeError:
-        return set()
+        found.add("c++")
+    if "torch" in installed_backends() and import_module("tiny_llm_ref.torch_backend.products").has_onednn():
+        found.add("onednn")
+    return found
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
