@@ -90,7 +90,7 @@ def test_a_step_holds_little_beside_the_cache(b):
 
 @pytest.mark.port("mlx")
 def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
-    """Over 2,000 tokens, one by one: active memory is the cache's, which is the next multiple of 256 long."""
+    """Over 1,100 tokens, one by one: active memory is the cache's, which is the next multiple of 256 long."""
     import mlx.core as mx
 
     from tiny_llm_kit.engine.port import Port
@@ -98,18 +98,18 @@ def test_mlx_grows_in_steps_of_256_and_by_nothing_else():
     b = Port("tiny_llm_ref", "mlx", "cpu")
     model = model_of(b)
     mx.clear_cache()  # a freed buffer of up to twice the size may be reused, and counts whole
-    caches = model.create_kv_cache(TOKENS)
+    caches = model.create_kv_cache(1100)
     b.numpy(decode(b, model, caches))
     before, sizes, peaks = mx.get_active_memory() - held(caches), set(), []
-    for position in range(1, TOKENS):
+    for position in range(1, 1100):
         mx.reset_peak_memory()
         b.numpy(decode(b, model, caches))
         sizes.add(held(caches))
         if position % 256:  # a step that grows holds the old and the new memory of an array at once
             peaks.append(mx.get_peak_memory() - held(caches) - before)
-    assert sizes == {256 * n * BYTES_A_TOKEN for n in range(1, 9)}
+    assert sizes == {256 * n * BYTES_A_TOKEN for n in range(1, 6)}
     assert abs(mx.get_active_memory() - held(caches) - before) < 64 * 1024, "something else grew as well"
-    assert max(peaks) < TOKENS * BYTES_A_TOKEN / 8, f"a step held {max(peaks):,} bytes beside the cache"
+    assert max(peaks) < 1100 * BYTES_A_TOKEN / 4, f"a step held {max(peaks):,} bytes beside the cache"
 
 
 @pytest.mark.port("mlx")

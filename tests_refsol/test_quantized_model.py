@@ -23,17 +23,17 @@ MATRIX_NUMBERS = 4 * (192 * (4 + 2 + 2) * 64 + 256 * 192 + 3 * 192 * 512)  # of 
 @pytest.fixture(scope="module")
 def suites():
     made = make_suites(
-        read_material(MODELS / "train", load_tokenizer(MODEL)), 20, every_question=False, seed=2
+        read_material(MODELS / "train", load_tokenizer(MODEL)), 10, every_question=False, seed=2
     )
     return {suite.name: suite for suite in made}
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantized_layers_still_look_up_and_answer(b, suites, bits):
-    """At least 19 of 20 look-ups at 20 lines, and of 20 training questions."""
+    """At least 9 of 10 look-ups at 20 lines, and of 10 training questions."""
     logits = week_2_logits("ref", b.name, "fp32", str(MODEL), bits)
     for name in ("look-ups, 20 lines", "questions as in training"):
-        assert sum(exact_answers(logits, suites[name].cases)) >= 19, name
+        assert sum(exact_answers(logits, suites[name].cases)) >= 9, name
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -55,8 +55,7 @@ CHATS = [
 TIGHT = {"num_blocks": 12, "block_size": 8, "max_num_batched_tokens": 16, "max_model_len": 80}
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("buckets", [None, "linear"])
+@pytest.mark.parametrize(("size", "buckets"), [(2, "linear"), (4, None)])
 def test_an_engine_of_ranks_gives_the_answers_of_one(b, whole, size, buckets):
     """Chunks of 16 tokens, shared prefixes, preemptions, seeds and log-probabilities."""
     options = TIGHT | {"bucketing_strategy": buckets}
