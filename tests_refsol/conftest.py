@@ -14,6 +14,8 @@ import pytest
 from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import ROOT, command_modules
 
+from .order import place_in_a_run
+
 # What people have set for themselves is nothing for what the tests run: options of pytest and Python, their terminal,
 # a proxy, keys and choices, the repository of a Git hook.
 THEIRS = re.compile(
@@ -29,6 +31,10 @@ for name in filter(THEIRS.match, [*os.environ]):
 # Tests of one port alone import its library at the top; where that port is missing they cannot even be collected.
 # test_hpu.py imports torch inside the processes that it starts.
 ONE_PORT = re.compile(r"^(?:import|from) (mlx|torch)\b", re.MULTILINE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=place_in_a_run)
 
 
 def ports_of_file(path: Path) -> set[str]:

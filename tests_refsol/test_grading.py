@@ -30,6 +30,8 @@ from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.timeline.comparison import Comparison
 from tiny_llm_kit.trace.workload import among_decodes
 
+from .order import FIRST
+
 PORT = installed_backends()[0]
 
 
@@ -180,6 +182,12 @@ def test_a_call_into_c_that_never_returns_ends_the_run(grade):
 def test_a_run_stops_after_a_test_that_took_too_long(grade):
     done = grade(TWO_TASKS.format("exec('while True: pass')", "pass"), *BY_TASK, "--time-limit=0.3")
     assert order_of(done)[:1] == ["first"] and "1 failed" in done.stdout and "passed" not in done.stdout
+
+
+def test_the_files_that_begin_first_are_there():
+    """Of the table in `order.py`, which is a list of names."""
+    names = [file.stem for folder in ("tests", "tests_refsol") for file in (ROOT / folder).rglob("test_*.py")]
+    assert sorted(FIRST) == sorted(name for name in names if name in FIRST)
 
 
 def test_every_loop_over_the_steps_of_a_scheduler_has_a_limit():

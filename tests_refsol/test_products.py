@@ -21,7 +21,7 @@ from tiny_llm_kit.engine.profiling.product_choice import choice_of, choose_produ
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref.torch_backend import native_layer
 
-NEEDS_ONEDNN = pytest.mark.tool("onednn")  # only tests that pack a weight need a processor for which it packs bf16
+NEEDS_ONEDNN = pytest.mark.tool("onednn")  # only tests that pack a weight
 NEEDS_KERNEL = pytest.mark.tool("c++")  # only tests that call the kernel in C++ need a compiler
 LAYOUTS = {"vector": "plain", "matrix": "plain", "tiles": "plain", "onednn": "packed", "native": "native"}
 BOTH = {"matrix": "plain", "native": "native"}  # of MLX

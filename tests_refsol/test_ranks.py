@@ -113,7 +113,7 @@ def test_two_stages_give_the_answers_of_one_process(backend):
     assert len(first) == len(last) > 40, "each stage has computed every micro-batch"
     begins = [sent[0] < received[0] for sent, received in zip(first, last, strict=True)]
     assert all(begins), "the first stage begins before the last one"
-    assert len(left) == len(last) and left.count(1) > 10, "the first stage has the next one before this one has ended"
+    assert len(left) == len(last) and left.count(1) > 10, "a stage has the next one before this has ended"
 
 
 # Without processes: what rank 0 makes of what it hears.
