@@ -329,7 +329,8 @@ def test_tensors_of_a_cpu_take_the_twins_on_a_gaudi_too():
 def test_the_day_tests_pass_on_the_imitated_device():
     """The port never mixes tensors of the host and of the device, which a CPU alone would not notice.
 
-    Those of the policy, whose names have no port, ask for no device. Those of memory prove nothing of memory here.
+    Those of the policy, whose names have no port, ask for no device. Those of memory prove nothing of memory here. Day
+    4.1's kernels in C++ compute on the host.
     """
     options = [
         "-p",
@@ -342,6 +343,7 @@ def test_the_day_tests_pass_on_the_imitated_device():
         "[torch",
     ]
     options += ["--solution=ref", "--backends=torch", "--device=hpu"]
+    options += ["--ignore=tests/test_week_4_day_1.py"]
     done = beside_the_imitation(["-m", "pytest", *options, "tests"])
     assert done.returncode == 0, done.stdout
 
