@@ -75,7 +75,7 @@ def cache(tmp_path, monkeypatch):
     # Seconds are invented, so that no kernel runs, and the choice is the same without a compiler and on any processor.
     monkeypatch.setattr(importlib.import_module("tiny_llm_ref.native.product"), "works", lambda: True)
     torch_products = importlib.import_module("tiny_llm_ref.torch_backend.products")
-    monkeypatch.setattr(torch_products, "has_onednn", lambda: True)
+    monkeypatch.setattr(torch_products, "_has_onednn", lambda: True)
     return tmp_path / "tiny-llm"
 
 

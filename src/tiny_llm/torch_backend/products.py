@@ -200,11 +200,11 @@ _WAYS = {
 
 def product_ways() -> dict[str, ProductWay]:
     """The ways that this build of torch has on this processor, by name."""
-    has = {PLAIN: lambda: True, PACKED: has_onednn, NATIVE: product.works}
+    has = {PLAIN: lambda: True, PACKED: _has_onednn, NATIVE: product.works}
     return {name: way for name, way in _WAYS.items() if has[way.layout]()}
 
 
-def has_onednn() -> bool:
+def _has_onednn() -> bool:
     """Whether oneDNN multiplies bf16 numbers here; not every build and processor does."""
     try:
         return torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -262,7 +262,7 @@ def tools() -> set[str]:
     with suppress(library.NativeError):
         library.compiler()
         found.add("c++")
-    if "torch" in installed_backends() and import_module("tiny_llm_ref.torch_backend.products").has_onednn():
+    if "torch" in installed_backends() and import_module("tiny_llm_ref.torch_backend.products")._has_onednn():
         found.add("onednn")
     return found
 
