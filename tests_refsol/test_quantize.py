@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.float16_scales import in_float16
 
 EXACT = {"atol": 0, "rtol": 0}
 
@@ -128,3 +129,56 @@ def test_forms_hold_what_they_say(b, rng):
         assert b.prepare_weights(w, "both").weight is not None
     with pytest.raises(ValueError, match="form 'fast' is unknown: choose kernel, words, both"):
         b.prepare_weights(w, "fast")
+
+
+# Scales in another type than the model.
+
+DTYPES = ["float32", "bfloat16"]
+
+
+def off(b, actual, expected) -> float:
+    """The relative norm of the difference."""
+    return np.linalg.norm(b.numpy(actual).astype(float) - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", [None, "words", "both"])
+def test_rows_are_rounded_once_to_the_type_of_the_model(b, rng, bits, dtype, form):
+    w, table = in_float16(b, rng, 40, 96, bits, dtype)
+    embedding = b.embedding_of(40, 96, w if form is None else b.prepare_weights(w, form))
+    rows = embedding(b.array(np.arange(40)))
+    assert embedding.weight.dtype == rows.dtype == b.dtype(dtype)
+    expected = b.numpy(b.array(table, dtype))
+    assert_close(b.numpy(rows), expected, **EXACT, idea="rows in float16 would be rounded twice")
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", [None, "kernel", "words", "both"])
+def test_a_product_does_not_round_scales_to_its_type(b, rng, rows, bits, dtype, form):
+    """Few rows and many, which take tiles. Only torch's kernel for 4 bits does: it knows no other type than bf16."""
+    w, matrix = in_float16(b, rng, 40, 96, bits, dtype)
+    prepared = w if form is None else b.prepare_weights(w, form)
+    x, bias = b.array(rng.normal(size=(rows, 96)), dtype), b.array(rng.normal(size=40), dtype)
+    out = b.quantized_linear(x, prepared, bias)
+    assert out.dtype == x.dtype and prepared.dtype == b.dtype(dtype)
+    expected = b.numpy(x).astype(float) @ matrix.T + b.numpy(bias)
+    by_kernel = b.name == "torch" and bits == 4 and (rows == 1 or form == "kernel")
+    assert off(b, out, expected) < (0.01 if by_kernel else 0.004 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prepared_matrix_converts_no_scales_in_a_product(b, rng, dtype):
+    w, _ = in_float16(b, rng, 40, 96, 8, dtype)
+    prepared = b.prepare_weights(w, "words")
+    assert all(a is c for a, c in zip(prepared.wide_constants, prepared.parts[1:], strict=True))
+    assert prepared.nbytes == 40 * 96 * (8 + 2) / 8
+
+
+def test_without_another_type_scales_keep_theirs(b, rng):
+    w, _ = in_float16(b, rng, 40, 96, 4)
+    prepared = b.prepare_weights(w, "words")
+    assert w.dtype == prepared.dtype == prepared.scales.dtype == b.dtype("float16")
+    assert b.embedding_of(40, 96, prepared)(b.array([1])).dtype == b.dtype("float16")

@@ -73,11 +73,12 @@ class QuantizedEmbedding:
         self.vocab_size, self.embedding_dim, self.weight = vocab_size, embedding_dim, weight
 
     def __call__(self, ids: mx.array) -> mx.array:
-        """See `Embedding`: (...) ids to (..., E) rows, in the type of the scales."""
+        """See `Embedding`: (...) ids to (..., E) rows, in `weight.dtype`."""
         if self.weight.weight is None and isinstance(self.weight.prepared, PreparedTable):
             return self.weight.prepared.rows(ids)
-        words, scales, biases = (part[ids] for part in self.weight.parts)
-        return dequantize_weights(words, scales, biases, self.weight.group_size, self.weight.bits)
+        w = self.weight
+        words, scales, biases = (part[ids] for part in (w.parts[0], *w.wide_constants))
+        return dequantize_weights(words, scales, biases, w.group_size, w.bits).astype(w.dtype)
 
     def as_linear(self, x: mx.array) -> mx.array:
         """See `Embedding`: (..., E) to (..., V) logits, in x's type."""

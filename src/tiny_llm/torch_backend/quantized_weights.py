@@ -1,6 +1,6 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -51,6 +51,7 @@ class QuantizedWeights:
         bits: 4 or 8.
         prepared: the matrix in the layout of the device's kernel; None where the kernel reads the words.
             `prepare_weights` makes it.
+        float_dtype: the type of the dequantised numbers; that of the scales when None.
     """
 
     weight: torch.Tensor | None
@@ -59,6 +60,7 @@ class QuantizedWeights:
     group_size: int
     bits: int
     prepared: PreparedMatrix | None = None
+    float_dtype: torch.dtype | None = None
 
     @property
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -71,8 +73,15 @@ class QuantizedWeights:
         self, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, int, int, torch.Tensor, torch.Tensor]:
         """The arguments of `quantized_matmul_tiled` that multiply x by this matrix. Raises ValueError as `parts`."""
-        words, scales, biases = self.parts
-        return scales, biases, self.group_size, self.bits, x, words
+        return *self.wide_constants, self.group_size, self.bits, x, self.parts[0]
+
+    @property
+    def wide_constants(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scales and biases, in float32 unless they have the type of the dequantised numbers: nothing is rounded."""
+        _, scales, biases = self.parts
+        if self.float_dtype is None or scales.dtype in (self.float_dtype, torch.float32):
+            return scales, biases
+        return scales.float(), biases.float()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -91,6 +100,8 @@ class QuantizedWeights:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the dequantised numbers."""
+        if self.float_dtype is not None:
+            return self.float_dtype
         return self.parts[1].dtype if self.prepared is None else self.prepared.dtype
 
     @property
@@ -129,10 +140,10 @@ def prepare_weights(
     device = w.device if device is None else device
     prepared = _prepared(w, device) if w.bits == 4 and form != "words" else None
     if prepared is not None and form == "kernel":
-        return QuantizedWeights(None, None, None, w.group_size, w.bits, prepared)
-    words, scales, biases = w.parts
-    words, scales, biases = (part.to(device) for part in (words.view(torch.int32), scales, biases))
-    return QuantizedWeights(words, scales, biases, w.group_size, w.bits, prepared)
+        return replace(w, weight=None, scales=None, biases=None, prepared=prepared)
+    parts = w.parts[0].view(torch.int32), *w.wide_constants
+    words, scales, biases = (part.to(device) for part in parts)
+    return replace(w, weight=words, scales=scales, biases=biases, prepared=prepared)
 
 
 def check_form(form: str) -> None:

@@ -39,17 +39,12 @@ class _QuantizedExperts:
 
     def gathered(self, x: mx.array, **options: Any) -> mx.array:
         """x (N, 1, I), each row by the matrix of its expert, to (N, 1, O)."""
-        scales, biases = self.scales.astype(x.dtype), self.biases.astype(x.dtype)
-        return mx.gather_qmm(
-            x,
-            self.weight,
-            scales,
-            biases,
-            transpose=True,
-            group_size=self.group_size,
-            bits=self.bits,
-            **options,
-        )
+        # In x's type scales in float32 would be rounded, see `quantized_linear`.
+        dtype = mx.float32 if self.scales.dtype == mx.float32 else x.dtype
+        scales, biases = self.scales.astype(dtype), self.biases.astype(dtype)
+        sizes = {"group_size": self.group_size, "bits": self.bits}
+        out = mx.gather_qmm(x.astype(dtype), self.weight, scales, biases, transpose=True, **sizes, **options)
+        return out.astype(x.dtype)
 
 
 Experts = mx.array | _QuantizedExperts | ExpertMatrices  # (X, O, I)
@@ -63,7 +58,8 @@ def stack_experts(matrices: Sequence[Weights]) -> Experts:
         mx.eval(stacked)
         return stacked
     quantized = [each for each in matrices if isinstance(each, QuantizedWeights) and each.prepared is None]
-    if len(quantized) < len(matrices) or _on_cpu():
+    kinds = {(each.group_size, each.bits) for each in quantized}
+    if len(quantized) < len(matrices) or len(kinds) > 1 or _on_cpu():
         return ExpertMatrices(matrices)
     return _stack_quantized(quantized)
 

@@ -1,6 +1,6 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
@@ -46,6 +46,7 @@ class QuantizedWeights:
         bits: 4 or 8.
         prepared: the matrix in the layout of the device's kernel; None where the kernel reads the words.
             `prepare_weights` makes it.
+        float_dtype: the type of the dequantised numbers; that of the scales when None.
     """
 
     weight: mx.array | None
@@ -54,6 +55,7 @@ class QuantizedWeights:
     group_size: int
     bits: int
     prepared: PreparedMatrix | None = None
+    float_dtype: mx.Dtype | None = None
 
     @property
     def parts(self) -> tuple[mx.array, mx.array, mx.array]:
@@ -64,8 +66,15 @@ class QuantizedWeights:
 
     def operands(self, x: mx.array) -> tuple[mx.array, mx.array, int, int, mx.array, mx.array]:
         """The arguments of `quantized_matmul_tiled` that multiply x by this matrix. Raises ValueError as `parts`."""
-        words, scales, biases = self.parts
-        return scales, biases, self.group_size, self.bits, x, words
+        return *self.wide_constants, self.group_size, self.bits, x, self.parts[0]
+
+    @property
+    def wide_constants(self) -> tuple[mx.array, mx.array]:
+        """Scales and biases, in float32 unless they have the type of the dequantised numbers: nothing is rounded."""
+        _, scales, biases = self.parts
+        if self.float_dtype is None or scales.dtype in (self.float_dtype, mx.float32):
+            return scales, biases
+        return scales.astype(mx.float32), biases.astype(mx.float32)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,6 +94,8 @@ class QuantizedWeights:
     @property
     def dtype(self) -> mx.Dtype:
         """The type of the dequantised numbers."""
+        if self.float_dtype is not None:
+            return self.float_dtype
         return self.parts[1].dtype if self.prepared is None else self.prepared.dtype
 
 
@@ -99,7 +110,7 @@ def quantize_matrix(w: mx.array, group_size: int = 64, bits: int = 4) -> Quantiz
 def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeights:
     """Converts a quantised matrix to the layout of the device's kernel, once, at load. Given.
 
-    MLX's kernels read the words as they are, so all forms are the same.
+    MLX's kernels read the words as they are, so all forms are the same; scales and biases are `wide_constants`.
 
     Args:
         w: from `quantize_matrix` or from a checkpoint.
@@ -109,7 +120,8 @@ def prepare_weights(w: QuantizedWeights, form: str = "kernel") -> QuantizedWeigh
         ValueError: `form` has another value.
     """
     check_form(form)
-    return w
+    scales, biases = w.wide_constants
+    return replace(w, scales=scales, biases=biases)
 
 
 def check_form(form: str) -> None:
@@ -174,6 +186,9 @@ def quantized_linear(x: mx.array, w: QuantizedWeights, bias: mx.array | None = N
     """
     if x.shape[-1] != w.shape[1]:
         raise ValueError(f"x has {x.shape[-1]} columns, and W {w.shape} needs {w.shape[1]}")
+    if w.prepared is None and w.wide_constants[0].dtype == mx.float32 != x.dtype:
+        # In x's type the kernel would round scales and biases, and with them every weight.
+        return quantized_linear(x.astype(mx.float32), w, bias).astype(x.dtype)
     # TASK 2.3.3: use Day 2.2's tiles where `in_tiles` says so; else the prepared form, if there is one; else the
     # device's kernel. W has one row per output, as in every linear layer.
     if in_tiles(x, w):
