@@ -75,6 +75,9 @@ def given(array, dtype):
     if dtype == "bfloat16":
         halves, numbers = bf16(array)
         return halves, numbers.astype(np.float64)
+    if dtype == "float16":
+        halves = np.asarray(array, np.float16)
+        return halves, halves.astype(np.float64)
     return np.asarray(array, np.float32), np.asarray(array, np.float32).astype(np.float64)
 
 
@@ -117,22 +120,24 @@ def test_an_output_is_rounded_to_the_nearest_bf16(path):
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_quantized_product_is_numpys_of_the_rounded_rows(path, rng, bits, group_size, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(x, kind) for x in ("bfloat16", "float32") for kind in (x, "float16")]
+)
+def test_a_quantized_product_is_numpys_of_the_rounded_rows(path, rng, bits, group_size, dtype, kind):
     """Of all numbers there are: 8 bits times 127 twice does not fit into 16 bits, which AVX2 adds in."""
     for R, O in ((1, 5), (9, 37)):
         I = 2 * group_size
         plain, numbers = rng.normal(size=(R, I)), rng.integers(0, 2**bits, size=(O, I)).astype(np.uint8)
         plain[0], numbers[0] = 1, 2**bits - 1
         x, wide_x = given(plain, dtype)
-        scales, wide_scales = given(rng.random((O, 2)), dtype)
-        biases, wide_biases = given(-(2 ** (bits - 1)) * rng.random((O, 2)), dtype)
+        scales, wide_scales = given(rng.random((O, 2)), kind)
+        biases, wide_biases = given(-(2 ** (bits - 1)) * rng.random((O, 2)), kind)
         y = np.zeros((R, O), x.dtype)
         constants = quantized_product.pack_constants(scales, biases)
         arrays = (
             of_numpy(x, dtype),
             of_numpy(quantized_product.pack(numbers, bits)),
-            of_numpy(constants, dtype),
+            of_numpy(constants, kind),
         )
         quantized_product.multiply(*arrays, None, of_numpy(y, dtype), group_size, bits, threads=2)
         matrix = numbers.reshape(O, 2, -1) * wide_scales[..., None] + wide_biases[..., None]
@@ -144,6 +149,21 @@ def test_a_quantized_product_is_numpys_of_the_rounded_rows(path, rng, bits, grou
         # A number halfway between two bytes may become either: some processors multiply and add with one rounding.
         assert np.linalg.norm(found - expected) < 5e-3 * np.linalg.norm(expected)
         np.testing.assert_allclose(found[0], expected[0], rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_constants_in_float16_are_exact(path, place):
+    """All 65,536 of them as scales and as biases: subnormal ones, infinities and NaN too."""
+    numbers = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    constants = np.zeros((2, 2**16, 1), np.float16)
+    constants[place, :, 0] = numbers
+    x, y = np.zeros((1, 32), np.float32), np.zeros((1, 2**16), np.float32)
+    x[0, 5] = 127
+    w = of_numpy(quantized_product.pack(np.ones((2**16, 32), np.uint8), 4))
+    packed = of_numpy(quantized_product.pack_constants(*constants))
+    quantized_product.multiply(of_numpy(x), w, packed, None, of_numpy(y), 32, 4)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        np.testing.assert_array_equal(y[0], 127 * numbers.astype(np.float32))
 
 
 def test_a_quantized_product_hides_no_nan(path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from support.close import assert_close
+from support.float16_scales import in_float16
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
@@ -123,8 +124,47 @@ def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng
             w(x)
     with pytest.raises(ValueError, match=r"bias has 47 numbers, and W \(48, 256\) has 48 outputs"):
         w(port.array(np.ones((2, 256)), "bfloat16"), port.array(np.ones(47), "bfloat16"))
-    with pytest.raises(ValueError, match="the kernel reads bfloat16 and float32"):
-        native.NativeQuantizedMatrix.of(quantized(port, rng, dtype="float16"))
+
+
+# Scales in float16.
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_float16_scales_stay_as_they_are(port, native, rng, bits, dtype):
+    """16 + 16 bits for 32 numbers; rows are computed in float32, and rounded once to the type of the model."""
+    w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
+    packed = native.native_weights(w)
+    assert packed.nbytes == 48 * 96 * (bits + 1) / 8
+    assert packed.dtype == packed.prepared.dtype == port.dtype(dtype)
+    rows = port.embedding_of(48, 96, packed)(port.array(np.arange(48)))
+    assert rows.dtype == port.dtype(dtype)
+    assert_close(port.numpy(rows), port.numpy(port.array(matrix, dtype)), **EXACT, idea="rounded once")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rng, bits, dtype, rows):
+    """Against the matrix in float64: x rounded to bytes, and an output rounded once, are the whole error."""
+    w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
+    x = port.array(rng.normal(size=(rows, 96)), dtype)
+    found = port.numpy(native.native_weights(w).prepared(x)).astype(float)
+    expected = rounded(port.numpy(x), 32) @ matrix.T
+    off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert off < (1e-5 if dtype == "float32" else 2**-8)
+
+
+def test_matrices_of_another_type_are_not_joined(port, native, rng):
+    one, other = (
+        native.NativeQuantizedMatrix.of(in_float16(port, rng, 16, 96, 4, dtype)[0])
+        for dtype in ("bfloat16", "float32")
+    )
+    with pytest.raises(
+        ValueError, match=r"float32 in 4 bits.* and .*bfloat16 in 4 bits.* scales in .*float16"
+    ):
+        native.NativeQuantizedMatrix.joined([one, other])
+    assert native.NativeQuantizedMatrix.joined([one, one]).dtype == port.dtype("bfloat16")
 
 
 def test_packing_holds_few_rows_in_bytes(port, native, rng):
@@ -321,6 +361,9 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
     assert 0 < error < LARGEST_ERROR
 
 
+TORCH = [pytest.param("torch", marks=pytest.mark.port("torch"))]
+
+
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_shipped_model_answers_the_same(port, is_native, quantization, dtype):
@@ -334,8 +377,9 @@ def test_the_shipped_model_answers_the_same(port, is_native, quantization, dtype
     assert answers[0] == answers[1] != ""
 
 
-@pytest.mark.parametrize("port", [pytest.param("torch", marks=pytest.mark.port("torch"))], indirect=True)
-def test_a_compiled_product_is_the_eager_one(port, native, rng):
+@pytest.mark.parametrize("port", TORCH, indirect=True)
+@pytest.mark.parametrize("scales", ["bfloat16", "float16"])
+def test_a_compiled_product_is_the_eager_one(port, native, rng, scales):
     """One graph for any number of rows, in which the kernel is an operator of this package."""
     import torch
 
@@ -346,7 +390,9 @@ def test_a_compiled_product_is_the_eager_one(port, native, rng):
         graphs.append(str(graph.graph))
         return graph
 
-    w = native.native_weights(quantized(port, rng))
+    w = native.native_weights(
+        quantized(port, rng) if scales == "bfloat16" else in_float16(port, rng, 48, 256, 4, "bfloat16")[0]
+    )
     compiled = torch.compile(port.quantized_linear, backend=keep, fullgraph=True)
     for rows in (5, 7, 40):
         x = port.array(rng.normal(size=(rows, 256)), "bfloat16")

@@ -44,16 +44,24 @@ static int run_product(int64_t rows, int64_t outputs, int64_t columns, bool bias
   return failed;
 }
 
-template <typename Number>
-static int run_quantized(int64_t rows, int64_t outputs, int64_t groups, int group, int bits) {
+template <typename Number, typename Constant>
+static int run_quantized(const std::vector<Constant>& constants, int type, int64_t rows, int64_t outputs,
+                         int64_t groups, int group, int bits) {
   const int64_t blocks = (outputs + 15) / 16, columns = groups * group;
-  const bool is_bf16 = sizeof(Number) == 2;
-  const auto x = some<Number>(rows * columns), constants = some<Number>(blocks * groups * 32);
+  const auto x = some<Number>(rows * columns);
   const auto w = some<uint8_t>(blocks * columns * bits * 2);
   std::vector<Number> y(rows * outputs);
-  const int task =
-      multiply_quantized(x.data(), w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns, group, bits, is_bf16, is_bf16, 2);
+  const int task = multiply_quantized(x.data(), w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns,
+                                      group, bits, sizeof(Number) == 2, type, 2);
   return task | check_quantized(x, w, constants, y, rows, outputs, groups, group, bits);
+}
+
+template <typename Number>
+static int run_quantized(int64_t rows, int64_t outputs, int group, int bits) {
+  const int64_t groups = 2, count = (outputs + 15) / 16 * groups * 32;
+  const int type = sizeof(Number) == 2 ? quantized::OF_BF16 : quantized::OF_FLOAT32;
+  return run_quantized<Number>(some<Number>(count), type, rows, outputs, groups, group, bits) |
+         run_quantized<Number>(some_halves(count), quantized::OF_FLOAT16, rows, outputs, groups, group, bits);
 }
 
 template <typename Number>
@@ -103,7 +111,7 @@ static int run_all() {
   for (int64_t rows : {1, 3, 9})
     for (int64_t outputs : {1, 17, 48})
       for (int group : {32, 64, 128})
-        for (int bits : {4, 8}) failed |= run_quantized<Number>(rows, outputs, 2, group, bits);
+        for (int bits : {4, 8}) failed |= run_quantized<Number>(rows, outputs, group, bits);
   for (int64_t queries : {1, 2, 7, 16})
     for (int64_t size : {16, 80, 256}) failed |= run_attention<Number>(queries, 2, size);
   return failed;

@@ -1,7 +1,7 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with MLX's arrays on a CPU. Given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +15,7 @@ from .quantized_weights import QuantizedWeights
 
 SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
 FLOATS = (mx.bfloat16, mx.float32)
+CONSTANTS = *FLOATS, mx.float16
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +24,11 @@ class NativeQuantizedMatrix:
 
     Args:
         lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
-        constants: (O / 16, I / group_size, 2, 16), bf16 or float32, see `quantized_product.pack_constants`.
+        constants: (O / 16, I / group_size, 2, 16), bf16, float16 or float32, see `quantized_product.pack_constants`.
         shape: (O, I).
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
+        float_dtype: the type of the dequantised numbers; that of the constants when None.
     """
 
     lines: mx.array
@@ -34,6 +36,7 @@ class NativeQuantizedMatrix:
     shape: tuple[int, int]
     group_size: int
     bits: int
+    float_dtype: mx.Dtype | None = None
     _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
@@ -46,30 +49,30 @@ class NativeQuantizedMatrix:
         """Packs a matrix on the CPU, some rows at a time.
 
         Raises:
-            ValueError: its scales are neither bf16 nor float32.
+            ValueError: its scales are neither bf16 nor float16 nor float32.
         """
         words, scales, biases = w.parts
-        if scales.dtype not in FLOATS:
-            raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16 and float32")
+        if scales.dtype not in CONSTANTS:
+            raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16, float16 and float32")
         numbers = shared(mx.contiguous(words))
         starts = range(0, len(numbers), SLICE_ROWS)
         lines = mx.concatenate([_packed_lines(numbers[at : at + SLICE_ROWS], w.bits) for at in starts])
         constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
-        return cls(lines, constants.view(scales.dtype), w.shape, w.group_size, w.bits)
+        return cls(lines, constants.view(scales.dtype), w.shape, w.group_size, w.bits, w.dtype)
 
     @classmethod
     def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
         """One matrix with the outputs of several, one after the other.
 
         Raises:
-            ValueError: they differ in columns, groups, bits or type, or one has a number of outputs that is no multiple
-                of 16.
+            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
+                multiple of 16.
         """
         first = matrices[0]
         for each in matrices:
-            if each._kind != first._kind or each.shape[0] % LINE:
+            if each.kind != first.kind or each.shape[0] % LINE:
                 raise ValueError(
-                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and type, and a "
+                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and types, and a "
                     f"multiple of {LINE} outputs"
                 )
         lines, constants = (
@@ -77,20 +80,23 @@ class NativeQuantizedMatrix:
         )
         mx.eval(lines, constants)
         outputs = sum(each.shape[0] for each in matrices)
-        return cls(lines, constants, (outputs, first.shape[1]), first.group_size, first.bits)
+        shape = outputs, first.shape[1]
+        return cls(lines, constants, shape, first.group_size, first.bits, first.float_dtype)
 
     def __repr__(self) -> str:
         O, I = self.shape
-        return f"({O}, {I}) in {self.bits} bits, groups of {self.group_size}, {self.dtype}"
+        scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
+        return f"({O}, {I}) {self.dtype} in {self.bits} bits, {scales}"
 
     @property
-    def _kind(self) -> tuple[Any, ...]:
-        return self.shape[1], self.group_size, self.bits, self.dtype
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype
 
     @property
     def dtype(self) -> mx.Dtype:
         """The type of the dequantised numbers."""
-        return self.constants.dtype
+        return self.constants.dtype if self.float_dtype is None else self.float_dtype
 
     @property
     def nbytes(self) -> int:
@@ -136,7 +142,7 @@ class NativeQuantizedMatrix:
 
 def native_weights(w: QuantizedWeights) -> QuantizedWeights:
     """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
-    return QuantizedWeights(None, None, None, w.group_size, w.bits, NativeQuantizedMatrix.of(w))
+    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w))
 
 
 def _packed_lines(words: Any, bits: int) -> mx.array:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ITEM_SIZES = {"bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "int64": 8}
+ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "uint8": 1, "int64": 8}
 
 
 class NativeArray(NamedTuple):
@@ -15,7 +15,7 @@ class NativeArray(NamedTuple):
     Args:
         address: of its first number.
         shape: its sizes.
-        dtype: "bfloat16", "float32", "int8", "uint8" or "int64".
+        dtype: "bfloat16", "float16", "float32", "int8", "uint8" or "int64".
         owner: what keeps the memory.
     """
 

@@ -15,7 +15,7 @@ constexpr int ROWS = WIDTH == 16 ? 8 : WIDTH == 8 ? 4 : 2;
 struct QuantizedProduct {
   const void* x;  // bf16 or float32, as y
   const uint8_t* w;
-  const void* constants;  // (blocks, groups, 2, 16)
+  const void* constants;  // (blocks, groups, 2, 16), bf16, float32 or float16
   const float* bias;
   void* y;
   int8_t* bytes;         // (rows, columns), x rounded
@@ -154,14 +154,22 @@ static int multiply(const QuantizedProduct& p, int threads) {
   return task;
 }
 
+// Types of constants, in the order of `CONSTANTS` in quantized_product.py.
+enum { OF_BF16, OF_FLOAT32, OF_FLOAT16 };
+
+template <int BITS>
+static int multiply(const QuantizedProduct& p, int constants, int threads) {
+  if (constants == OF_FLOAT16) return multiply<BITS, Float16>(p, threads);
+  return constants == OF_BF16 ? multiply<BITS, uint16_t>(p, threads) : multiply<BITS, float>(p, threads);
+}
+
 extern "C" int multiply_quantized(const void* x, const uint8_t* w, const void* constants, const float* bias, void* y,
                                   int64_t rows, int64_t outputs, int64_t columns, int group, int bits, int is_bf16,
-                                  int are_constants_bf16, int threads) {
+                                  int type_of_constants, int threads) {
   const int64_t count = rows * (columns / group);
   const std::unique_ptr<int8_t[]> bytes(new int8_t[rows * columns]);
   const std::unique_ptr<float[]> scales(new float[2 * count]);
   const QuantizedProduct p{x,    w,       constants, bias,  y,           bytes.get(), scales.get(), scales.get() + count,
                            rows, outputs, columns,   group, bool(is_bf16)};
-  if (bits == 4) return are_constants_bf16 ? multiply<4, uint16_t>(p, threads) : multiply<4, float>(p, threads);
-  return are_constants_bf16 ? multiply<8, uint16_t>(p, threads) : multiply<8, float>(p, threads);
+  return bits == 4 ? multiply<4>(p, type_of_constants, threads) : multiply<8>(p, type_of_constants, threads);
 }

@@ -13,7 +13,8 @@ LINE = 16  # outputs of a block
 TASKS = {3: "multiply_group"}
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
 GROUP_SIZES = (32, 64, 128)
-FLOATS = "bfloat16", "float32"  # types of x, y and constants
+FLOATS = "bfloat16", "float32"  # types of x and y
+CONSTANTS = *FLOATS, "float16"  # types of scales and biases, by their number in C++
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
@@ -45,7 +46,7 @@ def pack_constants(scales: np.ndarray, biases: np.ndarray) -> np.ndarray:
     """Scales and biases in lines.
 
     Args:
-        scales, biases: (O, G) for G groups, float32, or bf16 as uint16.
+        scales, biases: (O, G) for G groups, float32 or float16, or bf16 as uint16.
 
     Returns:
         (O / 16, G, 2, 16), O rounded up; zeros fill the rest.
@@ -60,7 +61,7 @@ class PackedMatrix:
 
     Args:
         w: from `pack`.
-        constants: from `pack_constants`, bf16 or float32.
+        constants: from `pack_constants`, bf16, float32 or float16.
         outputs: O.
         group_size: numbers that share a scale: 32, 64 or 128.
         bits: 4 or 8.
@@ -75,11 +76,11 @@ class PackedMatrix:
         blocks, groups = -(-outputs // LINE), constants.shape[1]
         self.outputs, self.columns = outputs, groups * group_size
         require("w", w, (blocks, self.columns // COLUMNS[bits], LINE, 4), "uint8")
-        require("constants", constants, (blocks, groups, 2, LINE), *FLOATS)
+        require("constants", constants, (blocks, groups, 2, LINE), *CONSTANTS)
         self._arrays = w, constants  # keeps them alive
         self._addresses = w.address, constants.address
         self._sizes = outputs, self.columns, group_size, bits
-        self._are_bf16 = constants.dtype == "bfloat16"
+        self._type_of_constants = CONSTANTS.index(constants.dtype)
 
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
         """Writes x @ Wᵀ + bias to y, with x rounded to bytes: each group of a row has its largest number as 127.
@@ -91,7 +92,7 @@ class PackedMatrix:
             NativeError: there is no such kernel on this machine.
             NotImplementedError: a task of Day 4.1 is blank.
         """
-        flags = is_bf16, self._are_bf16, threads
+        flags = is_bf16, self._type_of_constants, threads
         task = _kernel()(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
         if task:
             check_task(task, TASKS)

@@ -7,6 +7,7 @@ an array of NumPy, which MLX copies: for the rows of a decode this takes 1 µs, 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import mlx.core as mx
 
@@ -15,7 +16,7 @@ from ..native.arrays import NativeArray, empty, of_buffer, rows_of, shared
 from ..native.threads import threads_for
 
 TYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
-NAMES = {mx.bfloat16: "bfloat16", mx.float32: "float32", mx.int64: "int64", mx.uint8: "uint8"}
+NAMES = {getattr(mx, name): name for name in ("bfloat16", "float16", "float32", "int64", "uint8")}
 
 
 def native_array(array: mx.array) -> NativeArray:
@@ -58,7 +59,7 @@ class NativeMatrix:
         """
         first = matrices[0]
         for each in matrices:
-            if (each.shape[1], each.dtype) != (first.shape[1], first.dtype) or each.shape[0] % product.LINE:
+            if each.kind != first.kind or each.shape[0] % product.LINE:
                 raise ValueError(
                     f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
                     f"columns and type, and a multiple of {product.LINE} outputs"
@@ -66,6 +67,11 @@ class NativeMatrix:
         lines = mx.concatenate([each.lines for each in matrices])
         mx.eval(lines)
         return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]))
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.dtype
 
     @cached_property
     def _array(self) -> NativeArray:

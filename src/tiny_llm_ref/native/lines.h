@@ -274,6 +274,11 @@ static inline Line line_at(const float* from) {
   return line;
 }
 
+// A float16 number as it is in memory; bf16 is uint16_t.
+struct Float16 {
+  uint16_t bits;
+};
+
 // Constants of a quantised matrix. GCC 12 makes six instructions of the `load` of bf16 numbers, here two.
 static inline Line constants_at(const float* from) { return load(from); }
 
@@ -286,4 +291,23 @@ static inline Line constants_at(const uint16_t* from) {
 #else
   return load(from);
 #endif
+}
+
+static inline Line constants_at(const Float16* from) {
+  Line line;
+#ifdef __AVX512F__
+  line.part[0] = (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#elif defined(__AVX2__) && defined(__F16C__)
+  for (int i = 0; i < PARTS; i++)
+    line.part[i] = (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(from + i * WIDTH)));
+#else
+  for (int i = 0; i < PARTS; i++) {
+    const Words half = __builtin_convertvector(vector_at<Halves>(from + i * WIDTH), Words), size = half & 0x7fff;
+    const Words shift = Words{} + (112 << 23);  // exponents: a float's 1.0 has 127, and a float16's 15
+    const Words large = (size << 13) + shift + (size < 0x7c00 ? Words{} : shift);  // infinity and NaN have the largest
+    const Floats small = __builtin_convertvector((Ints)size, Floats) * 0x1p-24f;   // subnormal: no leading 1
+    line.part[i] = (Floats)((size < 0x400 ? (Words)small : large) | (half & 0x8000) << 16);
+  }
+#endif
+  return line;
 }

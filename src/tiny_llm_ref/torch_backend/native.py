@@ -46,13 +46,18 @@ class NativeMatrix:
         """
         first = matrices[0]
         for each in matrices:
-            if (each.shape[1], each.dtype) != (first.shape[1], first.dtype) or each.shape[0] % product.LINE:
+            if each.kind != first.kind or each.shape[0] % product.LINE:
                 raise ValueError(
                     f"{each.shape} {each.dtype} and {first.shape} {first.dtype} cannot be joined: they need the same "
                     f"columns and type, and a multiple of {product.LINE} outputs"
                 )
         lines = torch.cat([each.lines for each in matrices])
         return cls(lines, (sum(each.shape[0] for each in matrices), first.shape[1]))
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.dtype
 
     @cached_property
     def _array(self) -> NativeArray:

@@ -1,7 +1,7 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with torch's arrays on a CPU. Given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from .quantized_weights import QuantizedWeights
 
 SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
 FLOATS = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+CONSTANTS = FLOATS | {torch.float16: "float16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +22,11 @@ class NativeQuantizedMatrix:
 
     Args:
         lines: (O / 16, I / C, 16, 4), uint8, see `quantized_product.pack`.
-        constants: (O / 16, I / group_size, 2, 16), bf16 or float32, see `quantized_product.pack_constants`.
+        constants: (O / 16, I / group_size, 2, 16), bf16, float16 or float32, see `quantized_product.pack_constants`.
         shape: (O, I).
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
+        float_dtype: the type of the dequantised numbers; that of the constants when None.
     """
 
     lines: torch.Tensor
@@ -32,6 +34,7 @@ class NativeQuantizedMatrix:
     shape: tuple[int, int]
     group_size: int
     bits: int
+    float_dtype: torch.dtype | None = None
     _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
@@ -43,11 +46,11 @@ class NativeQuantizedMatrix:
         """Packs a matrix on the CPU, some rows at a time.
 
         Raises:
-            ValueError: its scales are neither bf16 nor float32.
+            ValueError: its scales are neither bf16 nor float16 nor float32.
         """
         words, scales, biases = w.parts
-        if scales.dtype not in FLOATS:
-            raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16 and float32")
+        if scales.dtype not in CONSTANTS:
+            raise ValueError(f"scales in {scales.dtype}: the kernel reads bfloat16, float16 and float32")
         numbers = words.contiguous().view(torch.int32).numpy()
         (O, I), columns = w.shape, quantized_product.COLUMNS[w.bits]
         lines = torch.empty(-(-O // LINE), I // columns, LINE, 4, dtype=torch.uint8)
@@ -56,41 +59,45 @@ class NativeQuantizedMatrix:
             packed = torch.from_numpy(quantized_product.pack(some, w.bits))
             lines[start // LINE :][: len(packed)] = packed
         constants = quantized_product.pack_constants(_bits_of(scales), _bits_of(biases))
-        return cls(lines, torch.from_numpy(constants).view(scales.dtype), (O, I), w.group_size, w.bits)
+        constants = torch.from_numpy(constants).view(scales.dtype)
+        return cls(lines, constants, (O, I), w.group_size, w.bits, w.dtype)
 
     @classmethod
     def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
         """One matrix with the outputs of several, one after the other.
 
         Raises:
-            ValueError: they differ in columns, groups, bits or type, or one has a number of outputs that is no multiple
-                of 16.
+            ValueError: they differ in columns, groups, bits or types, or one has a number of outputs that is no
+                multiple of 16.
         """
         first = matrices[0]
         for each in matrices:
-            if each._kind != first._kind or each.shape[0] % LINE:
+            if each.kind != first.kind or each.shape[0] % LINE:
                 raise ValueError(
-                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and type, and a "
+                    f"{each} and {first} cannot be joined: they need the same columns, groups, bits and types, and a "
                     f"multiple of {LINE} outputs"
                 )
         lines, constants = (
             torch.cat([getattr(each, part) for each in matrices]) for part in ("lines", "constants")
         )
         outputs = sum(each.shape[0] for each in matrices)
-        return cls(lines, constants, (outputs, first.shape[1]), first.group_size, first.bits)
+        shape = outputs, first.shape[1]
+        return cls(lines, constants, shape, first.group_size, first.bits, first.float_dtype)
 
     def __repr__(self) -> str:
         O, I = self.shape
-        return f"({O}, {I}) in {self.bits} bits, groups of {self.group_size}, {FLOATS[self.dtype]}"
+        scales = f"groups of {self.group_size}, scales in {self.constants.dtype}"
+        return f"({O}, {I}) {self.dtype} in {self.bits} bits, {scales}"
 
     @property
-    def _kind(self) -> tuple[Any, ...]:
-        return self.shape[1], self.group_size, self.bits, self.dtype
+    def kind(self) -> tuple[Any, ...]:
+        """What matrices that are joined have in common."""
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the dequantised numbers."""
-        return self.constants.dtype
+        return self.constants.dtype if self.float_dtype is None else self.float_dtype
 
     @property
     def device(self) -> torch.device:
@@ -123,7 +130,7 @@ class NativeQuantizedMatrix:
 
 def native_weights(w: QuantizedWeights) -> QuantizedWeights:
     """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
-    return QuantizedWeights(None, None, None, w.group_size, w.bits, NativeQuantizedMatrix.of(w))
+    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w))
 
 
 def _bits_of(array: torch.Tensor) -> Any:
@@ -137,7 +144,7 @@ def _packed_matrix(
 ) -> PackedMatrix:
     w = NativeArray(lines.data_ptr(), tuple(lines.shape), "uint8", lines)
     of_constants = NativeArray(
-        constants.data_ptr(), tuple(constants.shape), FLOATS[constants.dtype], constants
+        constants.data_ptr(), tuple(constants.shape), CONSTANTS[constants.dtype], constants
     )
     return PackedMatrix(w, of_constants, outputs, group_size, bits)
 
