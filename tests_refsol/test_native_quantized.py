@@ -20,6 +20,7 @@ from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
+from tiny_llm_ref.biased_weights import BiasedWeights
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -362,6 +363,58 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
 
 
 TORCH = [pytest.param("torch", marks=pytest.mark.port("torch"))]
+
+
+@pytest.mark.parametrize("port", TORCH, indirect=True)
+@pytest.mark.parametrize(
+    ("kinds", "products"),
+    [("444", 1), ("448", 2), ("484", 3), ("4h4", 3), ("pp4", 2), ("888", 1)],  # h: float16 scales; p: float32
+)
+def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products):
+    layers = importlib.import_module("tiny_llm_ref.torch_backend.native_layer")
+    plain = importlib.import_module("tiny_llm_ref.torch_backend.native").NativeMatrix
+
+    def weight(kind, rows):
+        if kind == "p":
+            return plain.of(port.array(rng.normal(size=(rows, 256))))
+        if kind == "h":
+            return native.native_weights(in_float16(port, rng, rows, 256, 4, "float32")[0])
+        return native.native_weights(quantized(port, rng, rows, bits=int(kind)))
+
+    weights = [weight(kind, rows) for kind, rows in zip(kinds, (48, 16, 32), strict=True)]
+    weights[1] = BiasedWeights(weights[1], port.array(rng.normal(size=16)))
+    layer, x = (
+        SimpleNamespace(**dict(zip("qkv", weights, strict=True))),
+        port.array(rng.normal(size=(5, 256))),
+    )
+    expected = [port.numpy(port.solution.projection.project(x, w)) for w in weights]
+    taken = layers._taken(layer, "q", "k", "v")
+    assert len(taken) == products and not vars(layer)
+    found = port.numpy(layers._product(x, taken))
+    assert_close(found, np.concatenate(expected, axis=-1), atol=1e-4, idea="one by one")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
+    """By tensor: the logits are those of the same products one by one."""
+    port = Port("tiny_llm_ref", port.name, "cpu", dtype)
+    case = small_model(3, hidden_size=64, intermediate_size=128, head_dim=32)
+    weights = dict(random_checkpoint(port, case, dtype).weights)
+    for name, array in weights.items():
+        bits = 8 if any(part in name for part in ("v_proj", "up_proj", "embed")) else 4
+        if len(array.shape) == 2:
+            weights[name] = WeightQuantizer(port, bits, lambda bits: True).quantize(name, array, case.config)
+    checkpoint = Checkpoint(case.config, weights)
+    models = [port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2)]
+    port.use_native_layers(models[1])
+    assert [is_native(model.layers[0]) for model in models] == [False, port.name == "torch"]
+    prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
+    usual, native = (
+        logits_of_two_steps(PackedServing(port, port.serving, model), prompts) for model in models
+    )
+    usual, native = (np.stack([rows[place] for place in sorted(rows)]) for rows in (usual, native))
+    # An activation halfway between two bytes may become either.
+    assert np.linalg.norm(native - usual) < LARGEST_ERROR * np.linalg.norm(usual)
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])

@@ -5,6 +5,7 @@ microseconds: for one token a third of a step.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -25,8 +26,9 @@ Biased = tuple[Matrix, torch.Tensor | None]
 class NativeLayer:
     """The two parts of a layer around its attention.
 
-    Queries, keys and values are one product, and so are gate and up. The layer gives its matrices up, so that memory
-    never holds two copies of the model.
+    Queries, keys and values are one product, and so are gate and up; matrices of different kinds, for example of 4 and
+    of 8 bits, are multiplied one by one. The layer gives its matrices up, so that memory never holds two copies of the
+    model.
 
     Args:
         layer: a `Qwen3LayerWeek3` that `can_be_native`; it calls these parts from now on.
@@ -123,9 +125,18 @@ def _matrix(w: Any) -> Any:
     return w.prepared if isinstance(w, QuantizedWeights) else w
 
 
-def _taken(layer: Any, *names: str) -> Biased:
-    """The matrices of these names as one, and their biases; the layer has them no more."""
+def _taken(layer: Any, *names: str) -> list[Biased]:
+    """The matrices of these names, neighbours of one kind as one, and their biases; the layer has them no more."""
     weights = [vars(layer).pop(name) for name in names]
+    return [_joined(list(same)) for _, same in groupby(weights, _kind)]
+
+
+def _kind(w: Any) -> tuple[Any, ...]:
+    matrix = _matrix(w)
+    return type(matrix), matrix.kind
+
+
+def _joined(weights: Sequence[Any]) -> Biased:
     matrices = [_matrix(w) for w in weights]
     whole = matrices[0] if len(matrices) == 1 else type(matrices[0]).joined(matrices)
     return whole, _joined_biases(weights)
@@ -146,6 +157,7 @@ def _weight_of(norm: Any) -> NativeArray | None:
     return None if weight is None else native_array(weight)
 
 
-def _product(x: torch.Tensor, w: Biased) -> torch.Tensor:
-    matrix, bias = w
-    return matrix(x, bias)
+def _product(x: torch.Tensor, weights: Sequence[Biased]) -> torch.Tensor:
+    """The outputs of all matrices, one after the other."""
+    outputs = [matrix(x, bias) for matrix, bias in weights]
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
