@@ -109,8 +109,8 @@ class Tokenizer:
         """
         if self._chat_template is None:
             raise CheckpointError(
-                "tokenizer_config.json: no chat_template, and no chat_template.jinja beside it; "
-                "give a plain prompt or choose a chat model"
+                "the model has no chat template (chat_template of tokenizer_config.json, chat_template.jinja, or "
+                "tokenizer.chat_template of a GGUF file); give a plain prompt or choose a chat model"
             )
         return self._chat_template.render(messages, add_generation_prompt)
 
