@@ -51,7 +51,7 @@ TEXTS = [
     "def f(x):\n    return x + 1\n\n\nclass A:\n\tpass\n", 'print("a\\n")',
     "if (a && b || !c) { d[0] += 1; }", "https://a.b/c?d=e&f=g#h", "camelCaseWord snake_case UPPER lower",
     "aaaaaaaaaaaaaaaa", "================", "- - - -", "a" + " " * 17 + "b", "\n" * 9, "x" * 300, "\ufffd",
-    "a\ufffdb\ufffd\ufffd", "\x00", "a\x00b", "\x01\x02\x03", "a\x06b", "a\x06\x06 b",
+    "a\ufffdb\ufffd\ufffd", "\x00", "a\x00b", "\x01\x02\x03", "a\x06b", "a\x06\x06 b", "=\x06= =\x04=",
     "\x04x\x13y\x14z\x16", "\x1b[0m", "\x7f", "\ue000", "\U000f0000", "\u0378", "<|im_start|>user",
     "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>", "<|im_end|><|im_end|>",
     " <|im_end|> ", "<|im_start", "<|IM_END|>", "<|endoftext|>a", "a<|endoftext|>", "<s>", "</s>a",
@@ -74,8 +74,9 @@ CONVERSATIONS = [
 
 
 def texts() -> list[str]:
-    """The texts above, and random ones from their pieces."""
-    rng, pieces = random.Random(0), [piece for text in TEXTS for piece in re.findall(r"\w+|\s+|.", text)]
+    """The texts above, and random ones from their pieces but byte 6, which the small vocabularies lack."""
+    rng = random.Random(0)
+    pieces = [piece for text in TEXTS for piece in re.findall(r"\w+|\s+|[^\x06]", text)]
     return TEXTS + ["".join(rng.choices(pieces, k=rng.randint(2, 12))) for _ in range(60)]
 
 

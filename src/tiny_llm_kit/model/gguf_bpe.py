@@ -4,9 +4,13 @@ Byte-level BPE has merges, and patterns by which a text is split. SentencePiece 
 that are a token the one with the best score is merged first, which is BPE too.
 
 llama.cpp decides which ids are right (`src/llama-vocab.cpp` and `src/unicode.cpp` of ggml-org/llama.cpp). Known to be
-different here: characters that came with Unicode 16, and tokens of SentencePiece with equal scores, of which the
-one with the smaller id is merged first, there the left pair. transformers splits SmolLM's texts as GPT-2's, which is
-different where several spaces are before a digit.
+different here:
+
+- characters that came with Unicode 16;
+- of tokens of SentencePiece with equal scores the one with the smaller id is merged first, there the left pair;
+- a word beside a byte that a `llama-bpe` vocabulary lacks (Llama 3's lacks none).
+
+transformers splits SmolLM's texts as GPT-2's, which is different where several spaces are before a digit.
 """
 
 import math
