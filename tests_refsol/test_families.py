@@ -24,7 +24,7 @@ from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.terminal import TerminalSession
 
 family = runpy.run_path(str(ROOT / "tests_refsol" / "family_cases.py"))
-CASES, Case = family["CASES"], family["Case"]
+CASES, Case, DYNAMIC = family["CASES"], family["Case"], family["DYNAMIC"]
 IDS = family["prompt"](family["PROMPT"])
 # What float32 differs by is below 1e-5; whatever is computed otherwise is far above this.
 TOLERANCE, WRONG = 1e-4, 1e-2
@@ -255,7 +255,7 @@ def test_frequencies_are_transformers(tmp_path, kind, fields, theta, head_dim):
 def test_dynamic_is_plain_up_to_the_longest_text():
     """Which is why it needs no code: our models read no longer text."""
     config = transformers.LlamaConfig(
-        hidden_size=32, num_attention_heads=2, max_position_embeddings=64, rope_parameters=dict(family["DYNAMIC"])
+        hidden_size=32, num_attention_heads=2, max_position_embeddings=64, rope_parameters=dict(DYNAMIC)
     )  # fmt: skip
     plain = 700.0 ** (-np.arange(0, 16, 2) / 16)
     assert_close(ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=64)[0], plain, idea="dynamic is not plain")
@@ -326,23 +326,43 @@ def test_a_file_means_what_it_means_to_transformers(tmp_path, name, fields):
         assert_close(found.rope_scaling.frequencies, frequencies.numpy(), rtol=5e-7, idea="frequencies")
 
 
+# One of each family that Week 1 computes: groups and none, tied and not, with norms on heads and without.
+PLAIN = {
+    "Qwen3": Case("Qwen3", (6, 2, 10), tied=True),
+    "Llama": Case("Llama", (6, 2, 6), tied=True, silent=True),
+    "Llama, no groups": Case("Llama", (3, 3, 8), DYNAMIC),
+    "Mistral": Case("Mistral", (4, 1, 14), fields={"sliding_window": None}),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_week_1_computes_a_plain_model_of_every_family(b, tmp_path, name):
+    """Norms on heads that a family does not have change nothing."""
+    theirs = family["oracle"](PLAIN[name])
+    theirs.save_pretrained(tmp_path)
+    model = b.Qwen3ModelWeek1(load_checkpoint(tmp_path, b.name, b.device, "float32"))
+    actual, expected = b.numpy(model(b.array([IDS])))[0], family["logits"](theirs, IDS)
+    assert_close(actual, expected, atol=TOLERANCE, rtol=0, idea=f"{name}: Week 1's model differs")
+
+
 @pytest.mark.parametrize(
     ("name", "beyond"),
     [
-        ("mistral-window", "MistralForCausalLM, sliding_window"),
-        ("qwen2-gqa-tied", "Qwen2ForCausalLM, attention_bias"),
-        ("qwen3-mha-bias", "attention_bias, rope_type yarn"),
-        ("qwen3-window", "sliding_window"),
-        ("llama-dynamic", "LlamaForCausalLM"),
+        ("mistral-window", "sliding_window"),
+        ("qwen2-gqa-tied", "biases"),
+        ("qwen3-mha-bias", "biases, rope_type yarn"),
+        ("llama-biases", "biases, rope_type linear"),
+        ("mixtral-window-tied", "sliding_window, experts, rope_type linear"),
+        ("qwen3-moe-gqa-tied", "experts"),
     ],
 )
-def test_week_1_refuses_other_families_in_one_line(b, saved, capsys, name, beyond):
+def test_week_1_refuses_what_it_does_not_compute_in_one_line(b, saved, capsys, name, beyond):
     folder = saved(name)[1]
     small_tokenizer(folder)
     options = ["--solution", "ref", "--backend", b.name, "--device", "cpu", "--loader", "week1"]
     with pytest.raises(SystemExit) as end:
         command.main([*options, "--model", str(folder), "--prompt", "a"])
-    line = f"Week 1's model computes plain Qwen3, and this model is or has {beyond}: use Week 2's model\n"
+    line = f"Week 1's model does not compute {beyond}: use Week 2's model\n"
     assert (end.value.code, *capsys.readouterr()) == (2, "", line)
 
 

@@ -75,7 +75,7 @@ class ModelShape(Protocol):
         """The sliding window of each layer in tokens, or None for full attention."""
         ...
 
-    def require_plain_qwen3(self, reader: str) -> None:
+    def require_plain(self, reader: str) -> None:
         """Raises CheckpointError for a model that `reader`, Week 1's model, does not compute."""
         ...
 
@@ -87,6 +87,10 @@ class Checkpoint(Protocol):
 
     def weight(self, name: str, *shape: int) -> Any:
         """The array of that name, on the device. Raises CheckpointError if it is absent or has a different shape."""
+
+
+# Llama has no norms on queries and keys: what `Qwen3TransformerBlock` gets in their place.
+NO_HEAD_NORMS: dict[str, Any] = {"q_norm": None, "k_norm": None}
 
 
 def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:

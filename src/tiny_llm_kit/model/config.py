@@ -116,19 +116,17 @@ class ModelConfig:
         types = self.layer_types or (FULL,) * self.num_hidden_layers
         return tuple(self.sliding_window if kind == SLIDING else None for kind in types)
 
-    def require_plain_qwen3(self, reader: str) -> None:
+    def require_plain(self, reader: str) -> None:
         """Reject a model that `reader`, such as Week 1's model, cannot compute.
 
         Raises:
-            CheckpointError: the model is of another family, or has biases, windows or a scaled RoPE.
+            CheckpointError: the model has biases, windows, experts or a scaled RoPE.
         """
-        beyond = [] if self.architecture == "Qwen3ForCausalLM" else [self.architecture]
-        beyond += ["attention_bias"] * self.attention_bias + ["sliding_window"] * any(self.windows)
+        beyond = ["biases"] * bool(self.biases) + ["sliding_window"] * any(self.windows)
+        beyond += ["experts"] * (self.mixture is not None)
         beyond += [f"rope_type {self.rope_scaling.rope_type}"] if self.rope_scaling else []
         if beyond:
-            raise CheckpointError(
-                f"{reader} computes plain Qwen3, and this model is or has {', '.join(beyond)}: use Week 2's model"
-            )
+            raise CheckpointError(f"{reader} does not compute {', '.join(beyond)}: use Week 2's model")
 
 
 def _is_count(value: object) -> bool:

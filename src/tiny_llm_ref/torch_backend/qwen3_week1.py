@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from ..layer_weights import Checkpoint, layer_weights
+from ..layer_weights import NO_HEAD_NORMS, Checkpoint, layer_weights
 from .attention import scaled_dot_product_attention_grouped
 from .basics import linear, silu
 from .embedding import Embedding
@@ -12,9 +12,9 @@ from .rope import RoPE
 
 
 # GIVEN: Day 1.4 teaches this norm; until then the library's own is used.
-def _head_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm over the last axis: x / √(mean(x²) + eps) · weight. x is (..., D), weight (D,)."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+def _head_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """RMSNorm over the last axis: x / √(mean(x²) + eps) · weight. x is (..., D), weight (D,); x itself without one."""
+    return x if weight is None else F.rms_norm(x, weight.shape, weight, eps)
 
 
 class Qwen3MultiHeadAttention:
@@ -26,7 +26,7 @@ class Qwen3MultiHeadAttention:
         num_kv_heads: Hkv, key and value heads.
         head_dim: D; H·D may differ from E.
         wq: (H·D, E). wk, wv: (Hkv·D, E). wo: (E, H·D).
-        q_norm, k_norm: (D,) norm weights, one shared by all query heads, one by all key heads.
+        q_norm, k_norm: (D,) norm weights, one shared by all query heads, one by all key heads; None without norms.
         max_seq_len: number of positions in the RoPE tables, if the layer makes its own.
         theta: RoPE's base.
         rms_norm_eps: added to the mean square before the root.
@@ -46,8 +46,8 @@ class Qwen3MultiHeadAttention:
         wk: torch.Tensor,
         wv: torch.Tensor,
         wo: torch.Tensor,
-        q_norm: torch.Tensor,
-        k_norm: torch.Tensor,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
         max_seq_len: int = 32768,
         theta: float = 1000000,
         rms_norm_eps: float = 1e-5,
@@ -158,8 +158,8 @@ class Qwen3TransformerBlock:
         wk: torch.Tensor,
         wv: torch.Tensor,
         wo: torch.Tensor,
-        q_norm: torch.Tensor,
-        k_norm: torch.Tensor,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
         w_gate: torch.Tensor,
         w_up: torch.Tensor,
         w_down: torch.Tensor,
@@ -201,13 +201,13 @@ class Qwen3ModelWeek1:
         checkpoint: the weights, used without a copy.
 
     Raises:
-        CheckpointError: the model is not plain Qwen3, or a weight is missing or does not have the shape that follows
-            from `checkpoint.config`.
+        CheckpointError: the model has biases, windows, experts or a scaled RoPE, or a weight is missing or does not
+            have the shape that follows from `checkpoint.config`.
     """
 
     def __init__(self, checkpoint: Checkpoint):
         self.config = config = checkpoint.config
-        config.require_plain_qwen3("Week 1's model")
+        config.require_plain("Week 1's model")
         vocab_size, hidden_size = config.vocab_size, config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
         table = checkpoint.weight("model.embed_tokens.weight", vocab_size, hidden_size)
@@ -247,6 +247,6 @@ def _layer(checkpoint: Checkpoint, index: int, rope: RoPE) -> Qwen3TransformerBl
         head_dim=config.head_dim,
         intermediate_size=config.intermediate_size,
         rms_norm_eps=config.rms_norm_eps,
-        **layer_weights(checkpoint, index),
+        **NO_HEAD_NORMS | layer_weights(checkpoint, index),
         rope=rope,
     )
