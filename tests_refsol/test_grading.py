@@ -26,6 +26,7 @@ from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.course.tree import REFERENCE, parts_of, reference_files
 from tiny_llm_kit.engine.port import Port, installed_backends, resolve_serving
+from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.timeline.comparison import Comparison
 from tiny_llm_kit.trace.workload import among_decodes
@@ -109,6 +110,22 @@ def test_a_test_of_an_absent_device_is_listed_and_not_passed(grade):
     done = grade("@pytest.mark.device('hpu')\ndef test_a(): pass\n\ndef test_b(): pass\n")
     assert "1 passed, 1 deselected" in done.stdout
     assert "not tested on this machine (needs hpu): test_it.py::test_a" in done.stdout
+
+
+def test_a_test_of_a_model_that_is_not_here_is_listed_with_the_line_that_gets_it(
+    grade, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    done = grade("@pytest.mark.tool('smollm2')\ndef test_a(): pass\n\ndef test_b(): pass\n")
+    assert done.returncode == 0 and "1 passed, 1 deselected" in done.stdout
+    assert "not tested on this machine (needs the model smollm2): test_it.py::test_a" in done.stdout
+    assert "the model smollm2: `pdm run get-model smollm2` gets it\n" in done.stdout
+    smollm2_path().parent.mkdir(parents=True)
+    with smollm2_path().open("wb") as file:
+        file.truncate(GGUF.bytes)
+    assert (
+        "2 passed" in grade("@pytest.mark.tool('smollm2')\ndef test_a(): pass\n\ndef test_b(): pass\n").stdout
+    )
 
 
 TWO_TASKS = """

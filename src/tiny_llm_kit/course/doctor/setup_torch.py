@@ -68,15 +68,15 @@ def nvidia_answers() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or (tool is not None and _succeeds([tool, "-L"], 10))
 
 
-def pip_command() -> list[str]:
-    """A pip that installs into this environment: its own, else a fresh one, else one from outside."""
+def pip_command(command: str = "setup-torch") -> list[str]:
+    """A pip of this environment: its own, else a fresh one, else one from outside. `command` is who asks."""
     own = [sys.executable, "-m", "pip"]
     if importlib.util.find_spec("pip") or _succeeds([sys.executable, "-m", "ensurepip"], 120):
         return own
     outer = shutil.which("pip3") or shutil.which("pip")
     if outer is None:
         raise SystemExit(
-            "setup-torch: there is no pip: install python3-pip, then run `pdm run setup-torch` again"
+            f"{command}: there is no pip: install python3-pip, then run `pdm run {command}` again"
         )
     return [outer, "--python", sys.executable]
 

@@ -8,7 +8,6 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 
@@ -18,6 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
 from ...engine.profiling.product_choice import MEASURED, USUAL, VARIABLE
+from ...model.smollm2 import GET, NAME, smollm2_file
 from ...trace.text import counted
 from ..address import Day, Task, parse_task, task_of_label
 from ..progress import record_results
@@ -241,7 +241,10 @@ class Grader:
                 yellow=True,
             )
         for nodeid, missing in self.untested:
-            terminalreporter.write_line(f"not tested {_where(missing)} (needs {missing}): {nodeid}")
+            needed = f"the model {NAME}" if missing == NAME else missing
+            terminalreporter.write_line(f"not tested {_where(missing)} (needs {needed}): {nodeid}")
+        if any(missing == NAME for _, missing in self.untested):
+            terminalreporter.write_line(f"the model {NAME}: `{GET}` gets it")
         for nodeid in self.skipped:
             terminalreporter.write_line(f"skipped, and a skip is no pass: {nodeid}", red=True)
 
@@ -257,14 +260,14 @@ def _where(missing: str) -> str:
 
 
 def tools() -> set[str]:
-    """The tools of this machine that some tests need: a C++ compiler, and products of oneDNN for bf16."""
-    library, found = import_module("tiny_llm_ref.native.library"), set()
-    with suppress(library.NativeError):
+    """What some tests need and this machine has: a C++ compiler, the model `smollm2`."""
+    library = import_module("tiny_llm_ref.native.library")
+    found = {NAME} if smollm2_file() else set()
+    try:
         library.compiler()
-        found.add("c++")
-    if "torch" in installed_backends() and import_module("tiny_llm_ref.torch_backend.products")._has_onednn():
-        found.add("onednn")
-    return found
+        return found | {"c++"}
+    except library.NativeError:
+        return found
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:
