@@ -11,6 +11,7 @@ from tiny_llm_kit.model import hub
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.hub import model_folder
 from tiny_llm_kit.model.safetensors_folder import weight_files
+from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
 
 COMMIT = "0" * 40
 ON_THE_HUB = [
@@ -61,6 +62,20 @@ def test_a_shipped_name_comes_first(shipped, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert model_folder("pocket") == shipped / "pocket"
     assert model_folder("./pocket") == Path("pocket")
+
+
+def test_a_real_model_by_name_and_before_it_is_there_the_line_that_gets_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "smollm2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        model_folder("smollm2")
+    line = "model 'smollm2': not on this machine yet: run `pdm run get-model smollm2` (93 MB, once)"
+    assert str(caught.value) == line
+    smollm2_path().parent.mkdir(parents=True)
+    with smollm2_path().open("wb") as file:
+        file.truncate(GGUF.bytes)
+    assert model_folder("smollm2") == smollm2_path()
 
 
 def test_a_folder_by_text_or_path(folder, monkeypatch):

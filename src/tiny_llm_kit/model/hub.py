@@ -9,6 +9,7 @@ import huggingface_hub  # loads its parts at their first use, so a shipped model
 from ..repo import MODELS
 from .files import CheckpointError, shown
 from .safetensors_folder import weight_files
+from .smollm2 import NAME, fetched_smollm2
 
 # Only the files that we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders hold other
 # formats of the same weights, often larger than the model.
@@ -32,6 +33,8 @@ def model_folder(model: str | os.PathLike[str]) -> Path:
         CheckpointError: there is no such model, or it cannot be downloaded.
     """
     name = os.fspath(model)
+    if name == NAME:
+        return fetched_smollm2()
     if name in shipped_models():
         return MODELS / name
     local = Path(os.path.expanduser(name))
