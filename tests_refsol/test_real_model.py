@@ -1,0 +1,24 @@
+"""What the pages say that a real model answers, on every port. In float32 every processor gives these answers."""
+
+import re
+import shlex
+
+import pytest
+
+from tiny_llm_kit.commands import main as command
+from tiny_llm_kit.repo import BOOK, ROOT
+
+pytestmark = pytest.mark.tool("smollm2")
+PAGES = [ROOT / "README.md", BOOK / "src" / "week1-06-generate.md"]
+SHOWN = re.compile(
+    r"pdm run main (?P<options>[^\n]*--model smollm2[^\n]*)\n```\n\n```text\n(?P<answer>.*?)\n```\n",
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_answer_on_a_page_is_the_engines(b, page, capsys):
+    shown = SHOWN.search(page.read_text(encoding="utf-8"))
+    options = [*shlex.split(shown["options"]), "--solution", "ref", "--backend", b.name, "--device", "cpu"]
+    command.main(options)
+    assert capsys.readouterr().out.rpartition("\n")[0].rpartition("\n")[0] == shown["answer"]
