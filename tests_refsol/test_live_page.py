@@ -14,7 +14,10 @@ from tiny_llm_kit.trace.timeline import live
 
 BLOCKS, BLOCK, PROMISE = 24, 4, live.PROMISE
 REQUESTS = ((5, 9), (3, 12), (61, 3), (4, 4))  # tokens of the prompt and of the answer
-SCRIPT = live.Path(live.__file__).with_name("live_run.js").read_text(encoding="utf-8")
+SCRIPT, TALK = (
+    live.Path(live.__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("live_run.js", "live_talk.js")
+)
 
 
 class Watched:
@@ -187,3 +190,24 @@ def test_a_step_in_words(browser):
         "5 of A's prompt from 0 + 3 of B's prompt from 0 + 4 of C's prompt from 0 = 12 of 12 tokens"
     )
     assert any("2 decodes + 10 of C's prompt" in text for text in said)
+
+
+def test_a_question_is_sent_with_what_was_said_before():
+    """Behind a system prompt if there is one; what had no answer is not sent again."""
+    from py_mini_racer import MiniRacer
+
+    asked = """(() => {
+        const talk = [];
+        remember(talk, "a", "b");
+        remember(talk, "refused", "");
+        return JSON.stringify(["Be brief.", " "].map((system) => messagesOf(system, talk, "c")));
+    })()"""
+    with MiniRacer() as engine:
+        engine.eval(TALK)
+        with_system, without = json.loads(engine.eval(asked))
+    assert [(one["role"], one["content"]) for one in without] == [
+        ("user", "a"),
+        ("assistant", "b"),
+        ("user", "c"),
+    ]
+    assert with_system == [{"role": "system", "content": "Be brief."}, *without]

@@ -2,7 +2,8 @@
 const $ = (id) => document.getElementById(id);
 const LANES = 8, LANE = 27, STRIPS = 9, COLOURS = 8;
 const run = newRun();
-let key = "", chosen = null, dirty = true, open = new Set(), asked = 0, labels = 0; // labels: pixels left of the timeline
+const LONGEST_ANSWER = 1024; // tokens; some models never stop by themselves
+let key = "", chosen = null, dirty = true, open = new Set(), asked = 0, talk = [], labels = 0; // labels: pixels left of the timeline
 
 const headers = () => ({ "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) });
 const say = (text) => { $("state").textContent = text; };
@@ -83,6 +84,7 @@ const longest = () => Math.min(2000, Math.floor(0.75 * run.hello.max_model_len))
 
 const randomTokens = (count) => Array.from({ length: count }, () => Math.floor(Math.random() * run.hello.vocab_size));
 
+// The answer, as far as it came; empty if the server refused.
 const ask = async (title, path, body) => {
     const entry = document.createElement("li"), asking = document.createElement("b"), answer = document.createElement("span");
     asking.textContent = title;
@@ -91,14 +93,16 @@ const ask = async (title, path, body) => {
     $("answers").scrollTop = $("answers").scrollHeight;
     const stop = new AbortController();
     open.add(stop);
+    let told = "";
     try {
         const reply = await fetch(path, { method: "POST", headers: headers(), signal: stop.signal, body: JSON.stringify({ model: run.hello?.model ?? "", stream: true, temperature: 0, ...body }) });
         if (!reply.ok) { wantsKey(reply); throw new Error(await problemOf(reply)); }
         for await (const data of dataOf(reply)) {
             if (data === "[DONE]") break;
-            const told = JSON.parse(data);
-            if (told.error) throw new Error(told.error.message);
-            for (const choice of told.choices) answer.textContent += choice.text ?? choice.delta.content ?? "";
+            const piece = JSON.parse(data);
+            if (piece.error) throw new Error(piece.error.message);
+            for (const choice of piece.choices) told += choice.text ?? choice.delta.content ?? "";
+            answer.textContent = told;
             $("answers").scrollTop = $("answers").scrollHeight;
         }
     } catch (problem) {
@@ -106,9 +110,19 @@ const ask = async (title, path, body) => {
         answer.textContent += stop.signal.aborted ? " (stopped)" : ` ${problem.message}`;
     }
     open.delete(stop);
+    return told;
 };
 
 const askQuestion = (text, more = {}) => ask(text, "v1/chat/completions", { messages: [{ role: "user", content: text }], max_tokens: 128, ...more });
+const askNext = async (question) => {
+    const current = talk; // a new conversation may begin before the answer ends
+    const body = { messages: messagesOf($("system").value, current, question), max_tokens: LONGEST_ANSWER };
+    remember(current, question, await ask(question, "v1/chat/completions", body));
+};
+const beginAgain = () => {
+    talk = [];
+    $("answers").replaceChildren();
+};
 const nextQuestion = () => $("questions").children[asked++ % $("questions").children.length].value;
 const askLong = () => ask($("long").textContent, "v1/completions", { prompt: randomTokens(longest()), max_tokens: 24, ignore_eos: true });
 // They go on past the ends of their answers, so that they still decode when the long prompt comes.
@@ -282,7 +296,7 @@ $("timeline").addEventListener("pointerleave", () => choose(null));
 
 $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
-    askQuestion($("question").value || nextQuestion());
+    askNext($("question").value || nextQuestion());
     $("question").value = "";
 });
 $("key").addEventListener("submit", (event) => {
@@ -291,6 +305,7 @@ $("key").addEventListener("submit", (event) => {
     $("key").hidden = true;
     follow();
 });
+$("new").addEventListener("click", beginAgain);
 $("short").addEventListener("click", () => askQuestion(nextQuestion()));
 $("long").addEventListener("click", () => run.hello && askLong());
 $("both").addEventListener("click", () => run.hello && askBoth());

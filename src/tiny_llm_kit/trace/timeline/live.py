@@ -1,7 +1,7 @@
 """The server's page: chat, and the steps of the scheduler as they happen.
 
 Here events become messages for the page. `live_run.js` takes them in; they are drawn by
-`live.html.j2`, `live.css` and `live.js`.
+`live.html.j2`, `live.css` and `live.js`, and `live_talk.js` keeps the conversation.
 """
 
 from pathlib import Path
