@@ -55,7 +55,9 @@ def tokens(default: int, help: str) -> Any:
 class SweepPlan:
     """Options of the preset."""
 
-    model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
+    model: str = option(
+        "tiny-qwen3", "a shipped name, a folder, a GGUF file or a hub id", type=model_argument
+    )
     config: str | None = option(
         None, "instead of --model: a shape with random weights", choices=sorted(SHAPES)
     )

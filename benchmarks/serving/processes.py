@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from tiny_llm_kit.model.hub import model_folder
+from tiny_llm_kit.model.hub import model_path
 
 from .client import WHOLE_ANSWERS
 
@@ -83,7 +83,7 @@ def transformers_server(model: str, dtype: str, rows: int, room: int, block_size
             f"--compare transformers: {' and '.join(missing)} missing; run "
             f"`python -m pip install --no-deps {' '.join(missing)}` in this project's environment"
         )
-    folder = str(model_folder(model))
+    folder = str(model_path(model))
     blocks = rows * -(-room // block_size)
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder]
     command += ["--continuous-batching", "--device", "cpu", "--dtype", dtype]

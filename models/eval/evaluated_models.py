@@ -10,8 +10,7 @@ import numpy as np
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import SOLUTIONS, Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
-from tiny_llm_kit.model.config import read_config
-from tiny_llm_kit.model.hub import model_folder
+from tiny_llm_kit.model.hub import find_model, model_path
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 
 from .evaluation import Logits
@@ -38,7 +37,7 @@ def make_logits(
 
 def has_experts(model: str) -> bool:
     """Whether a model is a mixture of experts, which the Week 1 model does not compute."""
-    return read_config(model_folder(model)).mixture is not None
+    return find_model(model).config().mixture is not None
 
 
 def solution_logits(solution: str, backend: str, dtype: str, model: str) -> Logits:
@@ -71,7 +70,7 @@ def oracle_logits(dtype: str, model: str) -> Logits:
     from tiny_llm_kit.engine.backends import backend_torch
 
     network = AutoModelForCausalLM.from_pretrained(
-        model_folder(model), dtype=backend_torch.DTYPES[DTYPES[dtype]]
+        model_path(model), dtype=backend_torch.DTYPES[DTYPES[dtype]]
     )
     network.eval().requires_grad_(False)
     return lambda ids: backend_torch.to_numpy(network(backend_torch.to_array(ids), use_cache=False).logits)

@@ -9,7 +9,7 @@ from huggingface_hub.utils import filter_repo_objects
 
 from tiny_llm_kit.model import hub
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import model_folder
+from tiny_llm_kit.model.hub import model_path
 from tiny_llm_kit.model.safetensors_folder import weight_files
 from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
 
@@ -60,8 +60,8 @@ def cache(tmp_path_factory, folder, monkeypatch) -> Path:
 def test_a_shipped_name_comes_first(shipped, monkeypatch, tmp_path):
     (tmp_path / "pocket").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert model_folder("pocket") == shipped / "pocket"
-    assert model_folder("./pocket") == Path("pocket")
+    assert model_path("pocket") == shipped / "pocket"
+    assert model_path("./pocket") == Path("pocket")
 
 
 def test_a_real_model_by_name_and_before_it_is_there_the_line_that_gets_it(monkeypatch, tmp_path):
@@ -69,27 +69,27 @@ def test_a_real_model_by_name_and_before_it_is_there_the_line_that_gets_it(monke
     (tmp_path / "smollm2").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError) as caught:
-        model_folder("smollm2")
+        model_path("smollm2")
     line = "model 'smollm2': not on this machine yet: run `pdm run get-model smollm2` (93 MB, once)"
     assert str(caught.value) == line
     smollm2_path().parent.mkdir(parents=True)
     with smollm2_path().open("wb") as file:
         file.truncate(GGUF.bytes)
-    assert model_folder("smollm2") == smollm2_path()
+    assert model_path("smollm2") == smollm2_path()
 
 
 def test_a_folder_by_text_or_path(folder, monkeypatch):
-    assert model_folder(folder) == model_folder(str(folder)) == folder
+    assert model_path(folder) == model_path(str(folder)) == folder
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert model_folder(f"~/{folder.name}") == folder
+    assert model_path(f"~/{folder.name}") == folder
 
 
 def test_a_name_that_is_nothing(shipped):
     with pytest.raises(CheckpointError) as caught:
-        model_folder("pockt")
+        model_path("pockt")
     assert str(caught.value) == (
-        "model 'pockt': no such folder; give a shipped model (pocket), the path of a folder, "
-        "or a hub id like Qwen/Qwen3-0.6B"
+        "model 'pockt': no such folder; give a shipped model (pocket), smollm2 (after `pdm run get-model smollm2`), "
+        "the path of a folder or of a GGUF file, or a hub id like Qwen/Qwen3-0.6B"
     )
 
 
@@ -100,19 +100,19 @@ def test_an_odd_name_never_reaches_the_hub(shipped, monkeypatch, tmp_path, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hub, "_hub_folder", None)
     try:
-        assert model_folder(name).is_dir()
+        assert model_path(name).is_dir()
     except CheckpointError as error:
         assert len(str(error).splitlines()) == 1
 
 
 def test_the_cache_is_enough_offline(cache):
-    assert model_folder("org/name") == cache
+    assert model_path("org/name") == cache
 
 
 def test_the_cache_is_asked_before_the_network(cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "_downloaded", None)
-    assert model_folder("org/name") == cache
+    assert model_path("org/name") == cache
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -120,7 +120,7 @@ def test_an_interrupted_download_is_taken_up(cache, monkeypatch, missing):
     (cache / missing).unlink()
     asked = []
     monkeypatch.setattr(hub, "_downloaded", lambda hub_id: asked.append(hub_id) or cache)
-    assert model_folder("org/name") == cache
+    assert model_path("org/name") == cache
     assert asked == ["org/name"]
 
 
@@ -132,14 +132,14 @@ NOT_HERE = (
 
 def test_offline_and_not_in_the_cache(shipped, cache):
     with pytest.raises(CheckpointError) as caught:
-        model_folder("org/other")
+        model_path("org/other")
     assert str(caught.value).startswith(NOT_HERE)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_name_that_the_hub_does_not_allow(shipped, cache):
     with pytest.raises(CheckpointError, match="HFValidationError") as caught:
-        model_folder("org/two--dashes")
+        model_path("org/two--dashes")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -147,7 +147,7 @@ def test_no_hub_at_the_other_end(shipped, cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(CheckpointError) as caught:
-        model_folder("org/other")
+        model_path("org/other")
     assert str(caught.value).startswith(NOT_HERE) and "Connection refused" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 

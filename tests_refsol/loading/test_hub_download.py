@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 from tiny_llm_kit.model.files import CheckpointError
-from tiny_llm_kit.model.hub import model_folder
+from tiny_llm_kit.model.hub import model_path
 
 COMMIT = "0" * 40
 
@@ -99,11 +99,11 @@ def test_a_model_is_downloaded_once(imitation, folder):
     (folder / "README.md").write_text("not needed", encoding="utf-8")
     (folder / "original").mkdir()
     (folder / "original" / "config.json").write_text("of another format", encoding="utf-8")
-    downloaded = model_folder("org/name")
+    downloaded = model_path("org/name")
     wanted = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(path.name for path in downloaded.iterdir()) == wanted == sorted(imitation.fetched)
     assert (downloaded / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert model_folder("org/name") == downloaded
+    assert model_path("org/name") == downloaded
     assert sorted(imitation.fetched) == wanted
 
 
@@ -127,6 +127,6 @@ def test_a_model_is_downloaded_once(imitation, folder):
 def test_a_refusal_is_one_line(imitation, refusal, line):
     imitation.refusal = refusal
     with pytest.raises(CheckpointError) as caught:
-        model_folder("org/other")
+        model_path("org/other")
     assert str(caught.value).startswith(f"model 'org/other': {line}")
     assert len(str(caught.value).splitlines()) == 1

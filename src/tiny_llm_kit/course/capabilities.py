@@ -198,7 +198,7 @@ def load(
     """Load a model to be served by a solution, as far as that is filled. Public as `tiny_llm_kit.load`.
 
     Args:
-        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        model: a shipped name, a folder, a GGUF file or a hub id; see `hub.find_model`.
         solution: "ref" or "tiny_llm", whose code runs.
         backend: "mlx" or "torch"; "auto" is the learner's port, see `choose_backend`.
         options: see `engine.loading.load`.

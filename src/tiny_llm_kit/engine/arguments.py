@@ -24,7 +24,7 @@ def model_argument(text: str) -> str:
         argparse.ArgumentTypeError: it is empty.
     """
     if not text:
-        raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder or a hub id")
+        raise argparse.ArgumentTypeError("is empty: give a shipped name, a folder, a GGUF file or a hub id")
     return text
 
 
@@ -90,7 +90,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, solution: str) -> None:
     add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
     add("--dtype", default="auto", choices=DTYPES)
-    add("--model", type=model_argument, default="tiny-qwen3", help="a shipped name, a folder or a hub id")
+    add(
+        "--model",
+        type=model_argument,
+        default="tiny-qwen3",
+        help="a shipped name, a folder, a GGUF file or a hub id",
+    )
     add(
         "--quantize",
         choices=QUANTIZATIONS,

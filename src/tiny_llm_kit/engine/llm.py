@@ -29,7 +29,7 @@ class LLM:
     Use it as a context manager, or call `close`: both give its memory back.
 
     Args:
-        model: a shipped name, a folder or a hub id.
+        model: a shipped name, a folder, a GGUF file or a hub id.
         quantization: "4bit" or "8bit" quantises the layers' weights while loading.
         head_quantization: "4bit" or "8bit" quantises the output head while loading, which is the largest matrix of a
             small model. The embedding stays as it is. Of the shipped model's logits after 12 prompts, whose standard

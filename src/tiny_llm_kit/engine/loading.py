@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..model.checkpoint import Checkpoint
-from ..model.config import ModelConfig, read_config
+from ..model.config import ModelConfig
 from ..model.expert_names import model_name
 from ..model.files import CheckpointError
-from ..model.hub import model_folder
+from ..model.hub import find_model
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
 from ..model.quantized_head import QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts
-from ..model.safetensors_folder import TensorInfo, read_headers
+from ..model.safetensors_folder import TensorInfo
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .backend import Backend
 from .model_runner import ModelRunner
@@ -28,7 +28,7 @@ from .parallel.rank_part import RankPart
 from .parallel.stage_part import StagePart
 from .port import Port
 from .weights.parts_of_files import PartsOfFiles
-from .weights.stored_weights import bytes_of, read_weights, whole_files
+from .weights.stored_weights import bytes_of, check_memory, read_weights
 
 # Read from the vendor's sources, and not measured: nothing was run on a Gaudi.
 QUANTIZED_ON_HPU = (
@@ -80,7 +80,7 @@ def load(
     """Load a runner and a tokenizer, which schedulers, `Request` and `batch_generate` take.
 
     Args:
-        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        model: a shipped name, a folder, a GGUF file or a hub id; see `hub.find_model`.
         solution: the code that runs: "ref" or "tiny_llm".
         backend: "mlx" or "torch".
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
@@ -128,7 +128,8 @@ def load_network(
 
     Args:
         quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
-        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
+        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised. So
+            they are where float32 was asked for on a CPU, whose usual product with 4 bits computes in bf16.
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
         head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
         rounds_activations: see `WeightQuantizer`.
@@ -145,7 +146,8 @@ def load_network(
         raise ValueError(
             f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
-    keeps = week.has_caches and (quantize or keep_quantized)
+    rounds = rounds_activations is not None and rounds_activations(4)
+    keeps = week.has_caches and (quantize or (keep_quantized and (rounds or not port.is_exact)))
     bits = QUANTIZATIONS.get(quantize or "")
     quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None
     tokenizer = load_tokenizer(model)
@@ -171,7 +173,7 @@ def load_checkpoint(
     """Read a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
 
     Args:
-        model: a shipped name, a folder or a hub id; see `hub.model_folder`.
+        model: a shipped name, a folder, a GGUF file or a hub id; see `hub.find_model`.
         backend: "mlx" or "torch". On a Gaudi, resolve the solution first: its hpu.py must precede torch.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
@@ -188,24 +190,26 @@ def load_checkpoint(
     dtype = backend_module.default_dtype(device) if dtype == "auto" else dtype
     if dtype not in backend_module.DTYPES:
         raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(backend_module.DTYPES)}")
-    folder = model_folder(model)
-    config = read_config(folder)
-    headers = read_headers(folder)
+    model_files = find_model(model)
+    config, headers = model_files.config(), model_files.headers()
     names = _weight_names(headers, config)
     parts = None
     if part is not None:
         names = [name for name in names if part.holds(name, config)]
-        parts = PartsOfFiles(backend_module, headers, config, part)
+        parts = PartsOfFiles(backend_module, model_files, headers, config, part)
         headers, config = parts.headers, part.config(config)
-    _check_bits(folder, config, quantizer)
+    _check_bits(model_files.path, config, quantizer)
     if device == "hpu" and quantizer and (quantizer.bits or config.quantization):
         print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
-    stored = parts or whole_files(backend_module, headers)
+    for line in check_memory(headers, names, config, device, dtype, quantizer):
+        print(line, file=sys.stderr)
+    stored = parts or model_files.arrays(backend_module)
     weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
     files = {model_name(name): headers[name].file.name for name in names}
-    return Checkpoint(config, weights, folder, files, parts.bytes_read if parts else bytes_of(headers, names))
+    read = parts.bytes_read if parts else bytes_of(headers, names)
+    return Checkpoint(config, weights, model_files.folder, files, read)
 
 
 def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> list[str]:
@@ -217,10 +221,16 @@ def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> lis
 
 
 def _check_bits(folder: Path, config: ModelConfig, quantizer: WeightQuantizer | None) -> None:
-    if quantizer and quantizer.bits and config.quantization and quantizer.bits != config.quantization.bits:
+    if (
+        quantizer
+        and quantizer.bits
+        and config.quantization
+        and config.quantization.all_bits != {quantizer.bits}
+    ):
+        bits = " and ".join(map(str, sorted(config.quantization.all_bits)))
         raise CheckpointError(
-            f"{folder}: its weights have {config.quantization.bits} bits already: leave --quantize out, or take the "
-            "model that they were made from"
+            f"{folder}: its weights have {bits} bits already: leave --quantize out, or take the model that they were "
+            "made from"
         )
 
 

@@ -143,6 +143,8 @@ class Port:
         self.name = backend
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
+        # Whoever asks for float32 gets it: where "auto" chooses it, a faster product may round.
+        self.is_exact = dtype == "float32" and self.device == "cpu"
 
     def __getattr__(self, name: str) -> Any:
         if name == "solution":  # not yet set: __init__ failed

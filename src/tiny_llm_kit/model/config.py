@@ -4,7 +4,8 @@ Field names are Hugging Face's. A `ModelConfig` is always valid: head counts div
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,33 @@ LARGEST_COUNT = 2**24
 LARGEST_NUMBER = 1e38  # about the largest float32
 # The two types of layers: full attention, and a sliding window.
 FULL, SLIDING = "full_attention", "sliding_attention"
+QUANTIZATION_KEYS = ("group_size", "bits", "mode", "quant_method")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """Quantisation of an MLX checkpoint: `bits` per number, one scale and bias per `group_size` numbers."""
+    """Quantisation of stored weights: `bits` per number, one scale and bias per `group_size` numbers.
+
+    Args:
+        by_name: of the weights that differ from the others.
+    """
 
     group_size: int
     bits: int
+    by_name: Mapping[str, "Quantization"] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         require("quantization.group_size", self.group_size, self.group_size in (32, 64, 128), "32, 64 or 128")
         require("quantization.bits", self.bits, self.bits in (4, 8), "4 or 8")
+
+    def of(self, name: str) -> "Quantization":
+        """The quantisation of the weight of this name."""
+        return self.by_name.get(name, self)
+
+    @property
+    def all_bits(self) -> set[int]:
+        """Bits of any of the weights."""
+        return {self.bits, *(each.bits for each in self.by_name.values())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +90,14 @@ class ModelConfig:
     def __post_init__(self):
         known = ", ".join(ARCHITECTURES)
         require("architectures[0]", self.architecture, self.architecture in ARCHITECTURES, known)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int:
-                require(field.name, value, _is_count(value), f"a whole number from 1 to {LARGEST_COUNT}")
-            if field.type is float:
-                require(field.name, value, _is_positive(value), "a positive number")
-            if field.type is bool:
-                require(field.name, value, isinstance(value, bool), "a bool")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type is int:
+                require(each.name, value, _is_count(value), f"a whole number from 1 to {LARGEST_COUNT}")
+            if each.type is float:
+                require(each.name, value, _is_positive(value), "a positive number")
+            if each.type is bool:
+                require(each.name, value, isinstance(value, bool), "a bool")
         require("dtype", self.dtype, self.dtype in (None, *DTYPES), " or ".join(DTYPES))
         require("head_dim", self.head_dim, self.head_dim % 2 == 0, "even: RoPE turns pairs")
         if self.num_attention_heads % self.num_key_value_heads:
@@ -146,12 +162,13 @@ def read_config(folder: Path) -> ModelConfig:
     file = folder / "config.json"
     data = read_json(file)
     try:
-        return _config(data)
+        return config_of(data)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}; correct the field or choose another model") from None
 
 
-def _config(data: dict[str, Any]) -> ModelConfig:
+def config_of(data: dict[str, Any]) -> ModelConfig:
+    """The configuration in the fields of `config.json`. Raises CheckpointError as `read_config`."""
     architecture = _architecture(data)
     known = ", ".join(ARCHITECTURES)
     require("architectures[0]", architecture, architecture in ARCHITECTURES, known)
@@ -200,6 +217,15 @@ def _quantization(data: dict) -> Quantization | None:
     require(
         f"{field}.quant_method", method, method == "affine", "MLX's affine: take the bf16 weights instead"
     )
-    others = sorted(found.keys() - {"group_size", "bits", "mode"})
-    require(field, others, not others, "one group_size and bits for the whole model")
-    return Quantization(group_size=found.get("group_size"), bits=found.get("bits"))
+    layers = {f"{name}.weight": value for name, value in found.items() if name not in QUANTIZATION_KEYS}
+    for name, value in layers.items():
+        require(f"{field}.{name}", value, isinstance(value, bool | dict), "an object, true or false")
+        mode = value.get("mode", "affine") if isinstance(value, dict) else "affine"
+        require(f"{field}.{name}.mode", mode, mode == "affine", "MLX's affine: take the bf16 weights instead")
+    # A layer that says false has plain numbers, and its file says so too; true is what the model has.
+    by_name = {name: _bits_of(value) for name, value in layers.items() if isinstance(value, dict)}
+    return replace(_bits_of(found), by_name=by_name)
+
+
+def _bits_of(entry: Mapping[str, Any]) -> Quantization:
+    return Quantization(group_size=entry.get("group_size"), bits=entry.get("bits"))  # type: ignore[arg-type]

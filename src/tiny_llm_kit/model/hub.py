@@ -1,4 +1,4 @@
-"""Finds a model's files: in the repository, in a folder, or on the Hugging Face hub. Reads no weights."""
+"""Finds a model's files: in the repository, in a folder or GGUF file, or on the Hugging Face hub. Reads no weights."""
 
 import os
 import re
@@ -8,8 +8,9 @@ import huggingface_hub  # loads its parts at their first use, so a shipped model
 
 from ..repo import MODELS
 from .files import CheckpointError, shown
+from .model_files import ModelFiles, ModelFolder
 from .safetensors_folder import weight_files
-from .smollm2 import NAME, fetched_smollm2
+from .smollm2 import GET, NAME, fetched_smollm2
 
 # Only the files that we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders hold other
 # formats of the same weights, often larger than the model.
@@ -22,12 +23,29 @@ def shipped_models() -> list[str]:
     return sorted(file.parent.name for file in MODELS.glob("*/config.json"))
 
 
-def model_folder(model: str | os.PathLike[str]) -> Path:
-    """The folder of a model's files.
+def find_model(model: str | os.PathLike[str]) -> ModelFiles:
+    """The files of a model; none of them has been read, but the header of a GGUF file.
 
     Args:
-        model: a shipped name ("tiny-qwen3"), a local folder or a hub id ("Qwen/Qwen3-0.6B"), tried in this
-            order. A hub model is downloaded once, with a progress bar; after that no network is needed.
+        model: as for `model_path`.
+
+    Raises:
+        CheckpointError: there is no such model, it cannot be downloaded, or the GGUF file is broken.
+    """
+    path = model_path(model)
+    if path.is_dir():
+        return ModelFolder(path)
+    from .gguf_model import GgufModel  # it imports the library of that format
+
+    return GgufModel(path)
+
+
+def model_path(model: str | os.PathLike[str]) -> Path:
+    """The folder of a model's files, or its GGUF file.
+
+    Args:
+        model: "smollm2", a shipped name ("tiny-qwen3"), a local folder or GGUF file, or a hub id ("Qwen/Qwen3-0.6B"),
+            tried in this order. A hub model is downloaded once, with a progress bar; after that no network is needed.
 
     Raises:
         CheckpointError: there is no such model, or it cannot be downloaded.
@@ -38,13 +56,13 @@ def model_folder(model: str | os.PathLike[str]) -> Path:
     if name in shipped_models():
         return MODELS / name
     local = Path(os.path.expanduser(name))
-    if local.is_dir():
+    if local.is_dir() or local.suffix == ".gguf":
         return local
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return _hub_folder(name)
     raise CheckpointError(
-        f"model {shown(name)}: no such folder; give a shipped model ({', '.join(shipped_models())}), "
-        "the path of a folder, or a hub id like Qwen/Qwen3-0.6B"
+        f"model {shown(name)}: no such folder; give a shipped model ({', '.join(shipped_models())}), {NAME} (after "
+        f"`{GET}`), the path of a folder or of a GGUF file, or a hub id like Qwen/Qwen3-0.6B"
     )
 
 

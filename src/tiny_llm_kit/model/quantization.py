@@ -56,25 +56,48 @@ class WeightQuantizer:
         """Quantise a plain matrix, and convert it to the device's form."""
         return self._prepared(name, self.port.quantize_matrix(array, self.group_size, self.bits), config)
 
-    def keep(self, name: str, parts: Sequence[Any], config: ModelConfig) -> Any:
-        """Convert words, scales and biases of a checkpoint to the device's form.
+    def keeps(self, name: str, bits: int) -> bool:
+        """Whether a stored weight stays quantised.
+
+        A table in 8 bits is also the head, and no port has a kernel for 8 bits on a CPU before that of Day 4.1: each
+        step would dequantise all of it.
+        """
+        return name != EMBEDDING or bits == 4 or self.port.device != "cpu" or self.rounds(bits)
+
+    def rounds(self, bits: int) -> bool:
+        """Whether activations are rounded to bytes for matrices of this many bits."""
+        return self.rounds_activations is not None and self.rounds_activations(bits)
+
+    def keep(self, name: str, parts: Sequence[Any], config: ModelConfig, dtype: str) -> Any:
+        """Convert words, scales and biases of a checkpoint to the device's form; none of them is rounded.
+
+        The kernel of Day 4.1 reads scales in any type. The arithmetic of Days 2.2 and 2.3 computes in that of the
+        scales, so it gets them in float32, unless they are stored in `dtype`.
+
+        Args:
+            parts: in their stored types, on the CPU.
+            dtype: of the model.
 
         Raises:
             ValueError: `config` has no quantization.
         """
-        stored = config.quantization
-        if stored is None:
-            raise ValueError(f"{name} has words and scales, and config.json has no quantization")
-        return self._prepared(
-            name, self.port.QuantizedWeights(*parts, stored.group_size, stored.bits), config
-        )
+        if config.quantization is None:
+            raise ValueError(f"{name} has words and scales, and its model has no quantization")
+        stored = config.quantization.of(name)
+        words, *constants = parts
+        model_dtype = self.port.dtype(dtype)
+        if not self.rounds(stored.bits) and constants[0].dtype != model_dtype:
+            constants = [self.port.backend_module.place(each, "float32", "cpu") for each in constants]
+        sizes = stored.group_size, stored.bits
+        kept = self.port.QuantizedWeights(words, *constants, *sizes, float_dtype=model_dtype)
+        return self._prepared(name, kept, config)
 
     def _prepared(self, name: str, weights: Any, config: ModelConfig) -> Any:
         """The weights in the device's form; an embedding keeps its words, to look up rows.
 
         Packed for the kernel of Day 4.1, every matrix has one form, in which rows can be looked up too.
         """
-        if self.rounds_activations and self.rounds_activations(weights.bits):
+        if self.rounds(weights.bits):
             return self.port.quantized_ways()["native"].prepare(weights)
         form = "kernel"
         if name == EMBEDDING:

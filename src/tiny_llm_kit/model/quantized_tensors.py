@@ -4,7 +4,7 @@ A number is `scale * q + bias`, with one scale and bias per `group_size` columns
 headers, and names the three parts of a quantised weight.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from .config import Quantization
 from .files import CheckpointError, shown
@@ -15,6 +15,12 @@ def parts(name: str) -> tuple[str, str, str]:
     """`a.weight` -> `a.weight`, `a.scales`, `a.biases`."""
     stem = name.removesuffix(".weight")
     return name, f"{stem}.scales", f"{stem}.biases"
+
+
+def weight_of(name: str, weights: Container[str]) -> tuple[str, str]:
+    """The weight that a tensor is a part of, and the part: `a.scales` -> `a.weight`, "scales"."""
+    stem, _, part = name.rpartition(".")
+    return (name, "weight") if name in weights else (f"{stem}.weight", part)
 
 
 def check_quantized_parts(
@@ -45,6 +51,7 @@ def _check_one(name: str, tensors: Mapping[str, TensorInfo], quantization: Quant
                 f"{file}: quantised tensor {shown(name)} needs {shown(part)} as floats; download the model again"
             )
     weight, scales, biases = (tensors[part].shape for part in parts(name))
+    quantization = quantization.of(name)
     groups = weight[-1] * 32 // quantization.bits / quantization.group_size if weight else 0
     if len(weight) != 2 or scales != (weight[0], groups) or biases != scales:
         raise CheckpointError(

@@ -21,11 +21,17 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor as its file's header describes it."""
+    """One tensor as its file's header describes it.
+
+    Args:
+        dtype: one of `DTYPES`.
+        stored_as: the type in the file in words, where it is a quantised one.
+    """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    stored_as: str = ""
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -12,7 +12,6 @@ from tokenizers import decoders
 from .chat_template import ChatTemplate, read_chat_template
 from .detokenizer import StreamDetokenizer, bytes_of_piece, bytes_of_token
 from .files import CheckpointError, read_optional_json, shown
-from .hub import model_folder
 
 LONG_TEXT = 2000  # characters
 # The decoder of a tokenizer that was converted from SentencePiece; some lack the last step.
@@ -137,12 +136,22 @@ def decoder_steps(bpe: tokenizers.Tokenizer) -> list[dict]:
 
 
 def load_tokenizer(model: str | PathLike[str]) -> Tokenizer:
-    """The tokenizer of a shipped model, a folder or a hub id (see `hub.model_folder`).
+    """The tokenizer of a model, see `hub.find_model`.
+
+    Raises:
+        CheckpointError: there is no such model, or as `folder_tokenizer`.
+    """
+    from .hub import find_model  # which knows all formats, and so this one
+
+    return find_model(model).tokenizer()
+
+
+def folder_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a model folder.
 
     Raises:
         CheckpointError: `tokenizer.json` is absent, damaged or of another kind; or another file contradicts it.
     """
-    folder = model_folder(model)
     bpe = _read_bpe(folder / "tokenizer.json")
     settings = read_optional_json(folder / "tokenizer_config.json")
     special_tokens = _special_tokens(settings)

@@ -8,6 +8,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 
@@ -260,14 +261,14 @@ def _where(missing: str) -> str:
 
 
 def tools() -> set[str]:
-    """What some tests need and this machine has: a C++ compiler, the model `smollm2`."""
-    library = import_module("tiny_llm_ref.native.library")
-    found = {NAME} if smollm2_file() else set()
-    try:
+    """What some tests need and this machine has: a C++ compiler, oneDNN's products for bf16, the model `smollm2`."""
+    library, found = import_module("tiny_llm_ref.native.library"), set()
+    with suppress(library.NativeError):
         library.compiler()
-        return found | {"c++"}
-    except library.NativeError:
-        return found
+        found.add("c++")
+    if "torch" in installed_backends() and import_module("tiny_llm_ref.torch_backend.products")._has_onednn():
+        found.add("onednn")
+    return found | {NAME} if smollm2_file() else found
 
 
 def _missing(item: pytest.Item, present: dict[str, Callable[[], set[str]]]) -> str | None:

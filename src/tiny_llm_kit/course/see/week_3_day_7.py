@@ -13,8 +13,8 @@ from ...engine.parallel.rank_part import RankPart
 from ...engine.port import Port
 from ...engine.profiling.kv_budget import BYTES
 from ...engine.profiling.step_timer import StepTimer
-from ...model.config import ModelConfig, read_config
-from ...model.hub import model_folder
+from ...model.config import ModelConfig
+from ...model.hub import find_model
 from ...solution_types import ServingPackage
 from ...trace.tables import figures_table
 from .own_process import in_own_process
@@ -56,7 +56,7 @@ def show(b: Port, console: Console) -> None:
 
 def _shards(s: ServingPackage, console: Console) -> None:
     """Who holds what of a layer of the shipped model."""
-    config = read_config(model_folder(MODEL))
+    config = find_model(MODEL).config()
     shown = figures_table("rows × columns", "whole", "rank 0 of 2", "rank 1 of 2", "rank 3 of 4")
     places = [RankPart(s, 0, 2), RankPart(s, 1, 2), RankPart(s, 3, 4)]
     for name, shape in shapes_of(config).items():
@@ -122,7 +122,7 @@ def medians(b: Port, one: LLM, two: LLM, tokens: int, decodes: int) -> list[floa
 
 def _steps(b: Port, console: Console) -> None:
     """Step times of one process and of two ranks, and the time of the sums in them."""
-    config, fastest = read_config(model_folder(MODEL)), 0.0
+    config, fastest = find_model(MODEL).config(), 0.0
     sums = 1 + 2 * config.num_hidden_layers
     columns = "bytes a sum", "ms a sum", "ms of sums", "1 core", "all cores", "2 ranks"
     shown = figures_table("a step of", *columns)

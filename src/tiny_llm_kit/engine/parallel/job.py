@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ...model.config import ModelConfig, read_config
-from ...model.hub import model_folder
+from ...model.config import ModelConfig
+from ...model.hub import find_model
 from ...model.tokenizer import load_tokenizer
 from ..engine_options import EngineOptions
 from ..loading import load_network
@@ -20,7 +20,7 @@ class Job:
 
     Args:
         solution, backend, device, dtype: of the port.
-        model: a shipped name, a folder or a hub id.
+        model: a shipped name, a folder, a GGUF file or a hub id.
         quantization: see `LLM`.
         load_options: further options of `load_network`.
         engine_options: the fields of `EngineOptions`.
@@ -57,7 +57,7 @@ class Job:
             CheckpointError: its file is unusable, or not here.
         """
         name = self.random_weights.get("config")
-        chosen = shape(name) if name else read_config(model_folder(self.model))
+        chosen = shape(name) if name else find_model(self.model).config()
         return replace(
             chosen, num_hidden_layers=self.random_weights.get("layers") or chosen.num_hidden_layers
         )
@@ -78,7 +78,8 @@ class Job:
             return None
         # Several ranks share the cores, so that what one of them measures says little.
         is_usual = options.num_ranks > 1 or options.cpu_products == "usual"
-        return activation_choice(port, options.activations or ("float" if is_usual else None))
+        is_exact = port.is_exact and self.config.quantization is not None
+        return activation_choice(port, options.activations or ("float" if is_usual or is_exact else None))
 
     def network(self, port: Port, group: Any) -> tuple[Any, Any]:
         """This rank's part of the model, and the tokenizer; the whole model without a group.

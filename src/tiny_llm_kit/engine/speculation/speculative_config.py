@@ -19,7 +19,7 @@ class SpeculativeConfig:
         method: "ngram" looks them up in the text so far, "draft_model" asks a second model.
         num_speculative_tokens: drafts of one request in one step, at most; requests have fewer where these do not pay.
         prompt_lookup_min, prompt_lookup_max: tokens of the n-grams that are looked up; given one, the other is equal.
-        model: of "draft_model": a shipped name, a folder or a hub id, with the vocabulary of the model.
+        model: of "draft_model": a shipped name, a folder, a GGUF file or a hub id, with the vocabulary of the model.
 
     Raises:
         ValueError: a value is out of range, is missing, or belongs to the other method.

@@ -1,14 +1,12 @@
-"""Reads parts of tensors from safetensors files: only the bytes of this rank's rows or columns are copied."""
+"""Reads parts of a model's tensors: of a mapped file only the bytes of this rank's rows or columns are copied."""
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from ...model.config import ModelConfig
+from ...model.model_files import ModelFiles
 from ...model.quantized_tensors import parts
 from ...model.safetensors_folder import TensorInfo
 from ...solution_types import Array, Shard
@@ -16,16 +14,14 @@ from ..backend import Backend
 from ..parallel.rank_part import RankPart, index_of
 from ..parallel.stage_part import StagePart
 
-# BF16 has no type in NumPy: its bits pass through as integers.
-NUMPY_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U32": np.uint32}
-
 
 class PartsOfFiles:
     """The tensors of a model's files, as far as a rank holds them. `Stored` for `read_weights`.
 
     Args:
         backend_module: of the arrays.
-        headers: of all tensors, which the library has checked.
+        files: of the model.
+        headers: of all their tensors.
         config: of the whole model.
         part: which part is this rank's.
 
@@ -40,39 +36,22 @@ class PartsOfFiles:
     def __init__(
         self,
         backend_module: Backend,
+        files: ModelFiles,
         headers: Mapping[str, TensorInfo],
         config: ModelConfig,
         part: RankPart | StagePart,
     ):
-        self.backend_module, self._whole, self.bytes_read = backend_module, headers, 0
+        self.backend_module, self._files, self._whole, self.bytes_read = backend_module, files, headers, 0
         part.config(config)  # checks that the model can be divided
         self._shards = shards_of(headers, config, part)
         self.headers = {name: _local(info, self._shards[name]) for name, info in headers.items()}
-        self._files: dict[Path, tuple[np.memmap, dict[str, int]]] = {}
 
     def pop(self, key: str, /) -> Array:
         """A tensor's part as an array on the CPU, in its stored type."""
         info, shard = self._whole[key], self._shards[key]
-        data, starts = self._file(info.file)
-        stop = starts[key] + math.prod(info.shape) * np.dtype(NUMPY_TYPES[info.dtype]).itemsize
-        whole = data[starts[key] : stop].view(NUMPY_TYPES[info.dtype]).reshape(info.shape)
-        mine = np.ascontiguousarray(whole[index_of(shard, info.shape)])
+        mine = np.ascontiguousarray(self._files.numbers(key)[index_of(shard, info.shape)])
         self.bytes_read += mine.nbytes
         return self.backend_module.from_stored(np.array(mine), info.dtype)
-
-    def _file(self, file: Path) -> tuple[np.memmap, dict[str, int]]:
-        """The bytes of a file, and where each tensor begins."""
-        if file not in self._files:
-            data = np.memmap(file, np.uint8, "r")
-            length = int.from_bytes(bytes(data[:8]), "little")
-            header = json.loads(bytes(data[8 : 8 + length]))
-            starts = {
-                name: 8 + length + entry["data_offsets"][0]
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
-            self._files[file] = data, starts
-        return self._files[file]
 
 
 def shards_of(
@@ -93,8 +72,8 @@ def quantized_shards(
     name: str, shape: tuple[int, ...], config: ModelConfig, part: RankPart | StagePart
 ) -> dict[str, Shard]:
     """The shards of words, scales and biases of a quantised weight, by name; `shape` is that of its words."""
-    quantization = config.quantization
-    assert quantization is not None  # `check_quantized_parts` has accepted the names of these parts
+    assert config.quantization is not None  # `check_quantized_parts` has accepted the names of these parts
+    quantization = config.quantization.of(name)
     per_word, group = 32 // quantization.bits, quantization.group_size
     whole = part.shard(name, (shape[0], shape[1] * per_word), config)
     if whole.columns is not None and (whole.columns.start % group or whole.columns.stop % group):

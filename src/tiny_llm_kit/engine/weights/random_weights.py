@@ -6,7 +6,7 @@ from typing import Any
 
 from ...model.config import ModelConfig, read_config
 from ...model.detokenizer import StreamDetokenizer
-from ...model.hub import model_folder
+from ...model.hub import find_model
 from ...model.quantization import QUANTIZATIONS, WeightQuantizer
 from ...model.quantized_head import QuantizedHead
 from ...repo import MODELS
@@ -110,7 +110,7 @@ def random_network(
 
     Args:
         port: of the solution.
-        model: whose shape, without `config`: a shipped name, a folder or a hub id.
+        model: whose shape, without `config`: a shipped name, a folder, a GGUF file or a hub id.
         config: one of `SHAPES`.
         layers: fewer than the shape has; None is all.
         quantization, head_quantization: "4bit" or "8bit" quantises the layers' weights, or the output head.
@@ -119,7 +119,7 @@ def random_network(
         stages: whether these share the layers, and not every matrix.
         expert_parallel: whether these share the experts, and not every expert's matrices.
     """
-    chosen = shape(config, layers) if config else read_config(model_folder(model))
+    chosen = shape(config, layers) if config else find_model(model).config()
     chosen = replace(chosen, num_hidden_layers=layers or chosen.num_hidden_layers)
     if group is not None:
         chosen = part_of(port, group, stages, expert_parallel).config(chosen)

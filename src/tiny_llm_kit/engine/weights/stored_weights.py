@@ -3,41 +3,23 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
-
-from safetensors import SafetensorError
+from typing import Any
 
 from ...model.config import ModelConfig
 from ...model.expert_names import model_name, place_of
 from ...model.expert_tensors import stacks_of
 from ...model.files import CheckpointError, shown
+from ...model.model_files import Stored
 from ...model.quantization import WeightQuantizer
 from ...model.quantized_tensors import parts as quantized_parts
-from ...model.safetensors_folder import TensorInfo, refused
+from ...model.safetensors_folder import TensorInfo
 from ...solution_types import Array
 from ..backend import Backend
 
 LARGEST_FLOAT16 = 65504
 BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
-
-
-class Stored(Protocol):
-    """The tensors of a model as they are stored, each taken once. A dict is one."""
-
-    def pop(self, key: str, /) -> Array: ...
-
-
-def whole_files(backend_module: Backend, headers: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """All tensors of a model's files; none is read yet.
-
-    Raises:
-        CheckpointError: a library does not open a file.
-    """
-    stored: dict[str, Array] = {}
-    for file in {info.file: None for info in headers.values()}:
-        stored.update(_open(backend_module, file))
-    return stored
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+SMALL = 2**29  # bytes of weights for which no machine is asked how much memory it has
 
 
 def bytes_of(headers: Mapping[str, TensorInfo], names: Iterable[str]) -> int:
@@ -46,6 +28,75 @@ def bytes_of(headers: Mapping[str, TensorInfo], names: Iterable[str]) -> int:
         part for name in names for part in (quantized_parts(name) if headers[name].dtype == "U32" else [name])
     )
     return sum(math.prod(headers[each].shape) * BYTES[headers[each].dtype] for each in tensors)
+
+
+def check_memory(
+    headers: Mapping[str, TensorInfo],
+    names: Iterable[str],
+    config: ModelConfig,
+    device: str,
+    dtype: str,
+    quantizer: WeightQuantizer | None,
+) -> list[str]:
+    """Check that the weights of a CPU fit into its free RAM. An accelerator's library says so itself.
+
+    Args:
+        headers, names, config, device, dtype, quantizer: as for `read_weights`.
+
+    Returns:
+        A line for each type of a GGUF file that is dequantised, and one for those that stay as they are stored.
+
+    Raises:
+        CheckpointError: they do not fit.
+    """
+    needed, dequantized, kept = 0, dict[str, int](), set[str]()
+    for name in names:
+        kind, size = headers[name].stored_as, _numbers(name, headers, config) * DTYPE_BYTES[dtype]
+        if is_kept(name, headers[name], config, quantizer):
+            size = bytes_of(headers, [name])
+            kept |= {_kept_in_words(name, kind, config, quantizer)} if kind else set()
+        elif kind:
+            dequantized[kind] = dequantized.get(kind, 0) + size
+        needed += size
+    if device == "cpu" and needed > SMALL:
+        _check_ram(needed, dtype)
+    lines = [
+        f"weights in {kind} are dequantised to {dtype}: {size / 1e6:,.0f} MB"
+        for kind, size in dequantized.items()
+    ]
+    return lines + ([f"weights stay as they are stored: {', '.join(sorted(kept))}"] if kept else [])
+
+
+def _kept_in_words(name: str, kind: str, config: ModelConfig, quantizer: WeightQuantizer | None) -> str:
+    assert quantizer is not None and config.quantization is not None  # it is kept
+    rounds = quantizer.rounds(config.quantization.of(name).bits)
+    return f"{kind} with {'int8' if rounds else 'float'} activations"
+
+
+def _check_ram(needed: int, dtype: str) -> None:
+    from ..profiling.kv_budget import free_ram
+
+    if needed > (free := free_ram()):
+        raise CheckpointError(
+            f"the weights take {needed / 2**30:,.1f} GiB in {dtype}, and {free / 2**30:,.1f} GiB are free: end other "
+            "programs, or choose a smaller model or one with fewer bits"
+        )
+
+
+def is_kept(name: str, info: TensorInfo, config: ModelConfig, quantizer: WeightQuantizer | None) -> bool:
+    """Whether a weight that is stored quantised stays quantised."""
+    if info.dtype != "U32" or quantizer is None or config.quantization is None:
+        return False
+    return quantizer.keeps(name, config.quantization.of(name).bits)
+
+
+def _numbers(name: str, headers: Mapping[str, TensorInfo], config: ModelConfig) -> int:
+    info = headers[name]
+    per_word = 1
+    if info.dtype == "U32":
+        assert config.quantization is not None  # `check_quantized_parts` has accepted the name
+        per_word = 32 // config.quantization.of(name).bits
+    return math.prod(info.shape) * per_word
 
 
 def read_weights(
@@ -158,16 +209,11 @@ def _quantized_weight(
     quantizer: WeightQuantizer | None,
 ) -> Any:
     """Words, scales and biases as the solution's quantised matrix, or dequantised to one array."""
-    if quantizer:
-        words, scales, biases = triple
-        kept = (
-            backend_module.place(words, None, "cpu"),
-            backend_module.place(scales, dtype, "cpu"),
-            backend_module.place(biases, dtype, "cpu"),
-        )
-        return quantizer.keep(name, kept, config)
-    quantization = config.quantization
-    assert quantization is not None  # `check_quantized_parts` has accepted the names of these parts
+    assert config.quantization is not None  # `check_quantized_parts` has accepted the names of these parts
+    quantization = config.quantization.of(name)
+    if quantizer and quantizer.keeps(name, quantization.bits):
+        kept = [backend_module.place(part, None, "cpu") for part in triple]
+        return quantizer.keep(name, kept, config, dtype)
     words, scales, biases = triple
     array = backend_module.dequantize(
         words, scales, biases, quantization.group_size, quantization.bits, device
@@ -183,11 +229,3 @@ def _with_progress(names: list[str]) -> Iterable[str]:
     console = Console(stderr=True)
     quiet = not console.is_terminal
     return track(names, "quantising weights", console=console, transient=True, disable=quiet)
-
-
-def _open(backend_module: Backend, file: Path) -> dict[str, Any]:
-    try:
-        return backend_module.open_safetensors(file)
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        # MLX's reader may reject what safetensors accepts.
-        raise refused(file, error) from None

@@ -1,0 +1,248 @@
+"""GGUF files: the same model as the folder that they were written from, nothing rounded anew, and bad ones refused."""
+
+import json
+import os
+import struct
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests_refsol.family_cases import CASES, oracle
+from tests_refsol.gguf_cases import write_gguf
+from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.profiling import kv_budget
+from tiny_llm_kit.engine.weights import stored_weights
+from tiny_llm_kit.model.config import Quantization, read_config
+from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.hub import find_model
+from tiny_llm_kit.model.quantization import WeightQuantizer
+from tiny_llm_kit.model.rope_scaling import RopeScaling
+
+BACKENDS = installed_backends()
+FAMILIES = [
+    "qwen3-gqa-tied",
+    "qwen2-gqa-tied",
+    "llama2-mha",
+    "llama-biases",
+    "mixtral-gqa",
+    "qwen3-moe-gqa-tied",
+]
+NORM = "output_norm.weight"
+QUERY, TABLE = "model.layers.1.self_attn.q_proj.weight", "model.embed_tokens.weight"
+
+
+def numbers(b: Port, weights) -> dict[str, np.ndarray]:
+    return {name: b.numpy(array) for name, array in weights.items()}
+
+
+def loaded(path: Path, backend: str, **options) -> dict[str, np.ndarray]:
+    weights = load_checkpoint(path, backend, "cpu", "float32", **options).weights
+    module = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
+    return {name: module.to_numpy(array) for name, array in weights.items()}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_file_is_the_folder_that_it_was_written_from(tmp_path, name):
+    """The same configuration and the same numbers; llama's rows are back in order."""
+    oracle(CASES[name]).save_pretrained(tmp_path)
+    file = write_gguf(tmp_path, tmp_path / "model.gguf")
+    assert replace(find_model(file).config(), dtype=None) == replace(read_config(tmp_path), dtype=None)
+    for backend in BACKENDS:
+        expected, found = loaded(tmp_path, backend), loaded(file, backend)
+        assert found.keys() == expected.keys()
+        for weight in expected:
+            np.testing.assert_array_equal(found[weight], expected[weight], err_msg=weight)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A Llama of two layers whose rows can be quantised: E 64, F 96, H 4, Hkv 2."""
+    config = {
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 70, "rope_theta": 9000.0,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    rng, E, F = np.random.default_rng(2), 64, 96
+    layer = {
+        "self_attn.q_proj": (64, E), "self_attn.k_proj": (32, E), "self_attn.v_proj": (32, E),
+        "self_attn.o_proj": (E, 64), "mlp.gate_proj": (F, E), "mlp.up_proj": (F, E), "mlp.down_proj": (E, F),
+        "input_layernorm": (E,), "post_attention_layernorm": (E,),
+    }  # fmt: skip
+    shapes = {TABLE: (70, E), "model.norm.weight": (E,)}
+    shapes |= {f"model.layers.{i}.{name}.weight": shape for i in range(2) for name, shape in layer.items()}
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def mixed(name: str) -> str:
+    """4 and 8 bits in one model, by tensor."""
+    return {"token_embd": "Q8_0", "ffn_down": "Q8_0", "attn_q": "Q4_1"}.get(name.split(".")[-2], "Q4_0")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stored_bits_stay_as_they_are(folder, backend):
+    """Words, scales and biases give the library's own numbers, and so does their dequantised form."""
+    file = write_gguf(folder, folder / "model.gguf", mixed)
+    plain, b = loaded(file, backend), Port("tiny_llm_ref", backend, "cpu", "float32")
+    files = find_model(file)
+    kept = files.config().quantization
+    assert kept == Quantization(group_size=32, bits=4, by_name=kept.by_name)
+    assert {name.split(".")[-2] for name in kept.by_name} == {"embed_tokens", "down_proj"}
+    for name in (QUERY, TABLE, "model.layers.0.mlp.down_proj.weight"):
+        stem, bits = name.removesuffix(".weight"), kept.of(name).bits
+        parts = files.numbers(name), *(files.numbers(f"{stem}.{part}") for part in ("scales", "biases"))
+        assert [part.dtype for part in parts] == [np.uint32, np.float16, np.float16]
+        words, scales, biases = (
+            b.array(part) for part in (parts[0], *(x.astype(np.float32) for x in parts[1:]))
+        )
+        np.testing.assert_array_equal(
+            b.numpy(b.dequantize_weights(words, scales, biases, 32, bits)), plain[name]
+        )
+    reader = gguf.GGUFReader(file)
+    stored = {tensor.name: tensor for tensor in reader.tensors}["blk.0.ffn_down.weight"]
+    theirs = gguf.dequantize(stored.data, stored.tensor_type)
+    np.testing.assert_allclose(plain["model.layers.0.mlp.down_proj.weight"], theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_types_are_dequantized_and_named(folder, backend, capsys):
+    """In the engine's type, and one line says which type it was and what it takes."""
+    file = write_gguf(folder, folder / "model.gguf", lambda name: "Q5_1" if "ffn" in name else "BF16")
+    loaded(file, backend)
+    assert capsys.readouterr().err == "weights in Q5_1 are dequantised to float32: 0 MB\n"
+
+
+def test_llama3_frequencies_are_a_tensor(folder):
+    def add(tensors):
+        tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
+
+    scaling = find_model(write_gguf(folder, folder / "model.gguf", edit=add)).config().rope_scaling
+    plain = 9000.0 ** (-np.arange(8, dtype=np.float32) / 8)
+    assert isinstance(scaling, RopeScaling) and scaling.rope_type == "llama3"
+    np.testing.assert_allclose(scaling.frequencies, plain / np.arange(1, 9), rtol=1e-6)
+
+
+def test_scaling_is_in_the_header(folder):
+    keys = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
+    scaling = find_model(write_gguf(folder, folder / "model.gguf", **keys)).config().rope_scaling
+    assert scaling.rope_type == "linear"
+    assert scaling.frequencies[0] == 0.25
+
+
+def test_the_parts_of_a_split_file_are_one_model(folder):
+    """The first one is named; its tensors and those of the others are together."""
+    whole = write_gguf(folder, folder / "model.gguf")
+    names = [f"split-0000{part}-of-00002.gguf" for part in (1, 2)]
+    count = {"split__count": 2, "split__tensors__count": 20}
+    write_gguf(folder, folder / names[0], edit=lambda t: [t.pop(n) for n in list(t) if "blk.1" in n], **count)
+    write_gguf(
+        folder, folder / names[1], edit=lambda t: [t.pop(n) for n in list(t) if "blk.1" not in n], **count
+    )
+    expected, found = loaded(whole, "torch"), loaded(folder / names[0], "torch")
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    with pytest.raises(
+        CheckpointError, match="one part of a model in 2 files: give the first one, split-00001"
+    ):
+        find_model(folder / names[1])
+    (folder / names[1]).unlink()
+    os.utime(folder / names[0])  # opened a moment ago: only a new file is read again
+    with pytest.raises(
+        CheckpointError, match=r"split-00002-of-00002\.gguf: not found, and the model has 2 parts"
+    ):
+        find_model(folder / names[0])
+
+
+def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
+    """Files that are refused, and what is said of them after their path."""
+    good = write_gguf(folder, folder / "good.gguf").read_bytes()
+    header = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
+    array = header + struct.pack("<IIQ", 9, 4, 2**40)
+    return {
+        "no GGUF": (b"PK\3\4" * 9, "not a GGUF file: its first bytes are b'PK\\x03\\x04'"),
+        "empty": (b"", "not a GGUF file: its first bytes are b''"),
+        "an old version": (good[:4] + b"\1" + good[5:], "broken GGUF file: 'Sorry, file appears to be version 1"),
+        "big-endian": (b"GGUF\0\0\0\3" + bytes(16), "is in big-endian byte order: download the little-endian file"),
+        "cut in its tensors": (good[:-100], "broken GGUF file: 'it ends at byte"),
+        "cut in its header": (good[:300], "broken GGUF file: "),
+        "an endless array": (array, f"broken GGUF file: 'an array has {2**40} entries'"),
+        "an endless string": (header + struct.pack("<IQ", 8, 2**60) + bytes(9), "broken GGUF file: 'it ends at"),
+        "an endless list of strings": (header + struct.pack("<IIQ", 9, 8, 10**6), "broken GGUF file: "),
+        "arrays of arrays": (header + struct.pack("<IIQ", 9, 9, 3), "broken GGUF file: 'an array holds arrays'"),
+        "an unknown type": (header + struct.pack("<I", 77), "broken GGUF file: '77 is not a valid GGUFValueType'"),
+    }  # fmt: skip
+
+
+def test_a_bad_file_gets_one_line(folder):
+    for name, (content, said) in bad_files(folder).items():
+        path = folder / f"{name}.gguf"
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError) as error:
+            find_model(path).config()
+        assert str(error.value).startswith(f"{path}: {said}"), name
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"general__architecture": "gemma3"}, "general.architecture is 'gemma3' and must be llama, qwen2, qwen3"),
+        ({"llama__block_count": None}, "llama.block_count is missing and must be a whole number"),
+        ({"llama__embedding_length": 128}, "tensor 'token_embd.weight' has shape (70, 64), and the"),
+        ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8 and must be the size of a head, 16"),
+        ({"llama__rope__scaling__type": "longrope"}, "rope_scaling.rope_type is 'longrope' and must be"),
+        ({"split__count": "two"}, "split.count is 'two' and must be a number of files"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_named(folder, fields, said):
+    path = write_gguf(folder, folder / "wrong.gguf", **fields)
+    with pytest.raises(CheckpointError) as error:
+        find_model(path).headers()
+    assert str(error.value).startswith(f"{path}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda t: t.pop("blk.1.ffn_up.weight"), "tensor 'blk.1.ffn_up.weight' is missing; download the file again"),
+        (lambda t: t.update({"blk.1.x.bias": t["output_norm.weight"]}), "tensor 'blk.1.x.bias' is not of an"),
+        (lambda t: t.update({NORM: t[NORM][:-1]}), "tensor 'output_norm.weight' has shape (63,)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_tensor_is_named(folder, edit, said):
+    path = write_gguf(folder, folder / "wrong.gguf", edit=edit)
+    with pytest.raises(CheckpointError) as error:
+        find_model(path).headers()
+    assert str(error.value).startswith(f"{path}: {said}")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no\.gguf: cannot be read \(No such file or directory\)"):
+        find_model(tmp_path / "no.gguf")
+
+
+def test_a_model_larger_than_memory_is_refused(folder, monkeypatch):
+    """Before a weight is read; quantised weights count as they are held."""
+    file = write_gguf(folder, folder / "model.gguf", mixed)
+    b = Port("tiny_llm_ref", BACKENDS[0], "cpu", "float32")
+    monkeypatch.setattr(stored_weights, "SMALL", 0)
+    monkeypatch.setattr(kv_budget, "free_ram", lambda: 100_000)
+    load_checkpoint(file, b.name, "cpu", "float32", WeightQuantizer(b))
+    with pytest.raises(CheckpointError, match=r"the weights take 0\.0 GiB in float32, and 0\.0 GiB are free"):
+        load_checkpoint(file, b.name, "cpu", "float32")
+
+
+def test_the_library_is_imported_when_a_file_is_opened(folder, monkeypatch):
+    """Not before: no other model needs it."""
+    for name in [name for name in sys.modules if name.startswith(("gguf", "tiny_llm_kit.model.gguf"))]:
+        monkeypatch.delitem(sys.modules, name)
+    find_model("tiny-qwen3").config()
+    assert not any(name.partition(".")[0] == "gguf" for name in sys.modules)
