@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.config import ModelConfig
+from tiny_llm_kit.model.smollm2 import NAME, fetched_smollm2
 from tiny_llm_kit.trace.workload import Workload
 
 
@@ -20,11 +22,16 @@ from tiny_llm_kit.trace.workload import Workload
 class Baseline:
     """The needs of a baseline."""
 
-    backend: str  # whose weights it reads
+    backend: str | None  # whose weights it reads; None is a file's
     file: str  # of ours that makes it, imported when it is asked for
     modules: tuple[str, ...]  # what that imports
     installing: str  # how they are installed
     device: str | None = None  # the only one that it runs on; None is any
+
+    @property
+    def reads_gguf(self) -> bool:
+        """Whether it reads the file of `--model`, and shares no random weights."""
+        return self.backend is None
 
 
 class Generates(Protocol):
@@ -36,9 +43,12 @@ class Generates(Protocol):
 PIP = "run `python -m pip install {}` in this project's environment"
 LLAMA_CPP = PIP.format("llama-cpp-python gguf")
 MLX_LM = Baseline("mlx", "mlx_lm_baseline", ("mlx_lm",), PIP.format("--no-deps mlx-lm"))
+XLLAMACPP = Baseline(None, "xllamacpp_baseline", ("xllamacpp",), PIP.format("xllamacpp"), "cpu")
 BASELINES = {
     "transformers": Baseline("torch", "transformers_baseline", ("transformers",), "run `pdm install`"),
     "llama.cpp": Baseline("torch", "llama_cpp_baseline", ("llama_cpp", "gguf"), LLAMA_CPP, "cpu"),
+    "xllamacpp": XLLAMACPP,
+    "xllamacpp-drafts": XLLAMACPP,
     "mlx-lm": MLX_LM,
     "mlx-lm-own-blas": MLX_LM,
 }
@@ -54,6 +64,18 @@ def hub_shape(config: ModelConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+def file_of(model: str) -> Path:
+    """The GGUF file of a model.
+
+    Raises:
+        ValueError: it has none, or is not here.
+    """
+    file = fetched_smollm2() if model == NAME else Path(model)
+    if file.suffix != ".gguf":
+        raise ValueError(f"{model}: llama.cpp reads a GGUF file: choose --model {NAME}, or FILE.gguf")
+    return file
+
+
 def module_of(name: str, port: Port) -> ModuleType:
     """Import the file that makes a baseline.
 
@@ -61,7 +83,7 @@ def module_of(name: str, port: Port) -> ModuleType:
         ValueError: it runs on the other port or another device, or is not installed; the message says what to do.
     """
     needed = BASELINES[name]
-    if needed.backend != port.name:
+    if needed.backend not in (None, port.name):
         raise ValueError(
             f"--compare {name} needs the {needed.backend} port: choose --backend {needed.backend}"
         )

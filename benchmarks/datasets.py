@@ -13,6 +13,8 @@ from tiny_llm_kit.trace.prompts import read_prompts
 from tiny_llm_kit.trace.text import counted
 from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, RequestSpec, Workload
 
+from .real_text import KINDS, TEXTS
+
 if TYPE_CHECKING:
     from tiny_llm_kit.model.tokenizer import Tokenizer
 
@@ -80,7 +82,7 @@ DATASETS: dict[str, Callable[[DatasetSize, np.random.Generator], Iterator[Reques
     "shared-prefix": shared_prefix,
     "decode-heavy": decode_heavy,
 }
-BY_STEPS = ("decode-heavy",)  # those with prompts that arrive among the steps of our engine
+BY_STEPS = ("decode-heavy", "documents")  # those with prompts that arrive among the steps of our engine
 
 
 def dataset(
@@ -89,24 +91,27 @@ def dataset(
     """Requests that arrive at the start, or among the decode steps of the engine.
 
     Args:
-        name: one of `DATASETS`, or a file, see `from_file`.
+        name: one of `DATASETS` or `TEXTS`, or a file, see `from_file`.
         seed: of the random ids and lengths.
         batch_size: how many run at a time.
-        tokenizer: for a file.
+        tokenizer: for a text.
 
     Raises:
         ValueError: the file cannot be used, or has too few prompts.
     """
     if name in DATASETS:
         specs = tuple(DATASETS[name](size, np.random.default_rng(seed)))
-    elif tokenizer is None:
-        raise ValueError(f"dataset {name}: a file needs a tokenizer; or choose {', '.join(DATASETS)}")
+    elif tokenizer is None or not hasattr(tokenizer, "encode"):
+        raise ValueError(
+            f"--dataset {name}: a text needs a tokenizer: choose --model without random weights, or "
+            f"{', '.join(DATASETS)}"
+        )
     else:
-        specs = tuple(from_file(name, size, tokenizer))
+        specs = tuple(TEXTS[name](size, tokenizer) if name in TEXTS else from_file(name, size, tokenizer))
     tokens, answers = sum(spec.tokens for spec in specs), sum(spec.answer for spec in specs)
     sums = f"{counted(tokens, 'token')} of prompts and {answers:,} of answers"
     description = f"{name}: {counted(len(specs), 'request')}, {sums}"
-    return Workload(name, description, specs, batch_size)
+    return Workload(name, description, specs, batch_size, ends=name in KINDS)
 
 
 def from_file(name: str, size: DatasetSize, tokenizer: "Tokenizer") -> Iterator[RequestSpec]:
@@ -115,10 +120,6 @@ def from_file(name: str, size: DatasetSize, tokenizer: "Tokenizer") -> Iterator[
     Of ShareGPT the prompt is the first turn, and the answer is as long as the reply was. Other answers have
     `output_len` tokens.
     """
-    if not hasattr(tokenizer, "encode"):
-        raise ValueError(
-            f"--dataset {name}: a file needs a tokenizer: choose --model without --random-weights"
-        )
     turns = _conversations(Path(name)) if name.endswith(".json") else [(t, None) for t in read_prompts(name)]
     if len(turns) < size.num_prompts:
         raise ValueError(

@@ -29,7 +29,9 @@ class EngineLoad:
         vocabulary, params = engine.runner.vocab_size, engine.names.SamplingParams
         self.requests = [
             engine.request(
-                None, spec.ids(vocabulary, number), params(max_tokens=spec.answer, ignore_eos=True)
+                None,
+                spec.ids(vocabulary, number),
+                params(max_tokens=spec.answer, ignore_eos=not workload.ends),
             )
             for number, spec in enumerate(workload.requests)
         ]
@@ -128,8 +130,13 @@ def figures_of_run(engine: LLMEngine, workload: Workload) -> dict[str, Any]:
     counts, recorder = Counts(engine), Recorder(engine.max_num_batched_tokens)
     load = EngineLoad(engine, workload, recorder, counts)
     load.run()
-    cached = sum(request.output().num_cached_tokens for request in load.requests)
-    return {**latencies(recorder.trace()), **counts.figures(), "cached_tokens": cached}
+    outputs = [request.output() for request in load.requests]
+    return {
+        **latencies(recorder.trace()),
+        **counts.figures(),
+        "cached_tokens": sum(output.num_cached_tokens for output in outputs),
+        "output_tokens": sum(len(output.outputs[0].token_ids) for output in outputs),
+    }
 
 
 def trace_of_run(engine: LLMEngine, workload: Workload) -> Trace:

@@ -38,21 +38,23 @@ class OwnProcess:
         theirs.close()  # so that its end is the end of the pipe
         self._ask((make, arguments))
 
-    def generate(self, workload: Workload) -> None:
-        """Answer all requests."""
-        self._ask(workload)
+    def generate(self, workload: Workload) -> Any:
+        """Answer all requests; returns the figures of the other process, if it has any."""
+        return self._ask(workload)
 
-    def _ask(self, what: Any) -> None:
+    def _ask(self, what: Any) -> Any:
         """Send what is asked, and wait for its end; SIGILL is an instruction that this processor does not run."""
         self._connection.send(what)
+        found = None
         try:
-            error = self._connection.recv()
+            error, found = self._connection.recv()
         except EOFError:
             self._process.join()
             code = self._process.exitcode or 0
             error = f"it ended by {signal.Signals(-code).name}" if code < 0 else "it ended"
         if error is not None:
             raise ValueError(f"a baseline's own process: {error}")
+        return found
 
 
 def _answer(connection: Connection, environment: Mapping[str, str]) -> None:
@@ -61,11 +63,10 @@ def _answer(connection: Connection, environment: Mapping[str, str]) -> None:
     try:
         make, arguments = connection.recv()
         baseline = make(*arguments)
-        connection.send(None)
+        connection.send((None, None))
         while True:
-            baseline.generate(connection.recv())
-            connection.send(None)
+            connection.send((None, baseline.generate(connection.recv())))
     except EOFError:  # nobody asks any more
         return
     except Exception as error:
-        connection.send(f"{type(error).__name__}: {error}")
+        connection.send((f"{type(error).__name__}: {error}", None))

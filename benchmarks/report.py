@@ -9,7 +9,7 @@ from rich.text import Text
 from tiny_llm_kit.trace.text import counted
 
 OURS = "tiny-llm"  # what tables call our engine
-BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "mlx-lm")
+BASELINES_AND_PORTS = ("torch", "mlx", "transformers", "llama-cpp-python", "xllamacpp", "mlx-lm")
 
 SEVERAL_TOKENS = "TPOT: the time per token; TBT: between steps, which give several tokens"
 

@@ -7,7 +7,14 @@ from rich.console import Console
 
 from tiny_llm_lab.studies import study
 
-from . import chunked_prefill_report, latency_report, scheduler_report, throughput_report
+from . import (
+    chunked_prefill_report,
+    latency_report,
+    quality_report,
+    real_model,
+    scheduler_report,
+    throughput_report,
+)
 from .serving import report as serving_report
 
 SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
@@ -17,7 +24,9 @@ SHOW: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "roofline": latency_report.show,
     "chunked-prefill": chunked_prefill_report.show,
     "throughput": throughput_report.show,
+    "real-model": real_model.show,
     "serve": serving_report.show,
+    "quality": quality_report.show,
     "scheduler": scheduler_report.show,
     "lab": study.show,
 }

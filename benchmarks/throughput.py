@@ -2,7 +2,8 @@
 
 Our engine answers all requests as `LLM.generate` does. `--preset chunked-prefill` measures the workloads of Day 2.7
 instead, with chunks of several sizes; `--preset chunked-prefill --help` has its options. `--preset guide` is a run of
-vLLM's guide for Gaudi at a 64th of its size.
+vLLM's guide for Gaudi at a 64th of its size. `--preset speed` and `--preset drafts` measure a real model beside
+llama.cpp.
 """
 
 import argparse
@@ -28,19 +29,20 @@ from tiny_llm_kit.trace.samples import in_turns
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.workload import Workload
 
-from . import chunked_prefill
+from . import chunked_prefill, real_model
 from .baselines import BASELINES, Generates, module_of
 from .command import RunProgress, carry_out, port_of
 from .datasets import BY_STEPS, DATASETS, DatasetSize, dataset
 from .engine_load import figures_of_run
 from .engine_plan import VARIANTS, EnginePlan
 from .options import bench_parser, check_context, count, flag, option, plain, plan_of
+from .real_text import TEXTS
 from .report import OURS
 
 COMPARED = [*VARIANTS, *BASELINES]
 CONTINUOUS = "transformers, continuous"
 NO_PSUTIL = "transformers continuous batching: on a CPU it needs psutil; install it beside torch"
-PRESETS = ("chunked-prefill", "guide")
+PRESETS = ("chunked-prefill", "guide", *real_model.PRESETS)
 # The run of the guide to chunked prefill on Gaudi with an eighth of its requests, each of an eighth of the length: a
 # 64th of its tokens. So are its limits, and every ratio of one number to another is the guide's.
 GUIDE = {
@@ -58,10 +60,12 @@ GUIDE = {
 class ThroughputPlan(EnginePlan):
     """Options of the command. They have the names of vLLM's benchmark_throughput.py where they mean the same."""
 
-    model: str = option("tiny-qwen3", "a shipped name, a folder or a hub id", type=model_argument)
+    model: str = option(
+        "tiny-qwen3", "a shipped name, a folder, a GGUF file or a hub id", type=model_argument
+    )
     trust_remote_code: bool = flag("accepted; no remote code is ever run")
     num_prompts: int = count(16, "requests")
-    dataset: str = option("random", f"{', '.join(DATASETS)}, or a file", metavar="NAME")
+    dataset: str = option("random", f"{', '.join([*DATASETS, *TEXTS])}, or a file", metavar="NAME")
     quantization: str | None = option(None, choices=sorted(QUANTIZATIONS))
     head_quantization: str | None = option(None, "of the output head alone", choices=sorted(QUANTIZATIONS))
     compare: tuple[str, ...] = option(
@@ -79,8 +83,14 @@ class ThroughputPlan(EnginePlan):
                 f"{baselines[0]}: prompts of --dataset {self.dataset} arrive among our engine's steps; "
                 f"compare it with {', '.join(VARIANTS)}"
             )
-        if not self.has_random_weights:
-            raise ValueError(f"{baselines[0]} shares random weights: add --random-weights, or --config NAME")
+        for name in self.compare:
+            reads_file = name in BASELINES and BASELINES[name].reads_gguf
+            if reads_file and self.has_random_weights:
+                raise ValueError(f"--compare {name} reads the file of --model: leave random weights out")
+            if name in BASELINES and not reads_file and not self.has_random_weights:
+                raise ValueError(
+                    f"--compare {name} shares random weights: add --random-weights, or --config NAME"
+                )
 
 
 @dataclass
@@ -129,7 +139,7 @@ def measure(
     check_context(room - 1, longest)
     options = plan.engine_options() | {"max_model_len": min(room, longest)}
     job = replace(job, engine_options=options)
-    cast = engines(plan, port, job, room)
+    cast = engines(plan, port, job, room, tokenizer)
 
     def run(name: str, number: int) -> dict[str, Any]:
         report(f"{name}, run {number} of {plan.rounds}", len(cast) * len(workloads))
@@ -149,6 +159,13 @@ def measure(
         "budget": cast[OURS].llm.engine.max_num_batched_tokens,
         "runs": {name: kept[1:] for name, kept in runs.items()},
     }
+
+
+def step_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step of one request reads at least, and where its time goes."""
+    options = plan.engine_options() | {"max_num_seqs": 1, "max_model_len": 128}
+    with LLM.of_job(replace(job_of(plan, port, loading), engine_options=options)) as llm:
+        return {"limits": real_model.limits(plan.model, port), "profile": real_model.profile(llm)}
 
 
 def timed(engine: Generates, workload: Workload) -> dict[str, Any]:
@@ -180,6 +197,8 @@ def activations_of(plan: ThroughputPlan, job: Job, port: Port) -> list[str]:
     if rounds is None:
         return []
     bits = dict.fromkeys(QUANTIZATIONS[each] for each in (plan.quantization, plan.head_quantization) if each)
+    if (stored := job.config.quantization) is not None:
+        bits[stored.bits] = None
     return [f"{OURS}: {each} bits with {'int8' if rounds(each) else 'float'} activations" for each in bits]
 
 
@@ -192,7 +211,7 @@ def model_of(port: Port, job: Job) -> tuple[Any, RandomCheckpoint | None]:
     return job.network(port, None)[0], None
 
 
-def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, Any]:
+def engines(plan: ThroughputPlan, port: Port, job: Job, room: int, tokenizer: Any) -> dict[str, Any]:
     """Our engine first, then what it is compared with, on the same weights; `room` is that of the longest request.
 
     Raises:
@@ -207,23 +226,22 @@ def engines(plan: ThroughputPlan, port: Port, job: Job, room: int) -> dict[str, 
     found: dict[str, Any] = {}
     draft: dict[str, Any] = {}
     if size > 1:
-        found[OURS] = OurGenerator(LLM.of_job(job, EndlessTokenizer()), max(1, plan.threads // size))
+        found[OURS] = OurGenerator(LLM.of_job(job, tokenizer), max(1, plan.threads // size))
     if size > 1 and not plan.compare:
         return found
     network, checkpoint = model_of(port, job)
     if size == 1:
         draft = {"draft_network": job.draft_network(port)}
-        found[OURS] = OurGenerator(
-            LLM.of(port, network, EndlessTokenizer(), **options, **draft), plan.threads
-        )
+        found[OURS] = OurGenerator(LLM.of(port, network, tokenizer, **options, **draft), plan.threads)
         network = found[OURS].llm.engine.network  # whose weights are packed already, if it was compiled
     for name in plan.compare:
         if name in VARIANTS:
-            llm = LLM.of(port, network, EndlessTokenizer(), **{**options, **VARIANTS[name]}, **draft)
+            llm = LLM.of(port, network, tokenizer, **{**options, **VARIANTS[name]}, **draft)
             found[f"{OURS} {name}"] = OurGenerator(llm, plan.threads)
         else:
+            source = plan.model if BASELINES[name].reads_gguf else checkpoint
             found |= module_of(name, port).generators(
-                name, checkpoint, plan.max_num_seqs, room, plan.threads, plan.quantization
+                name, source, plan.max_num_seqs, room, plan.threads, plan.quantization
             )
     return found
 
@@ -238,6 +256,8 @@ def parser(argv: list[str] | None) -> argparse.ArgumentParser:
     found = bench_parser("throughput", __doc__, ThroughputPlan, chooser)
     if preset == "guide":
         found.set_defaults(**GUIDE)
+    if preset in real_model.PRESETS:
+        found.set_defaults(**real_model.PRESETS[preset][1])
     return found
 
 
@@ -251,10 +271,12 @@ def main(argv: list[str] | None = None) -> None:
         print("--trust-remote-code: accepted, and no remote code is ever run")
 
     def run(report: RunProgress) -> dict[str, Any]:
-        port = port_of(options)
-        return measure(
-            plan_of(ThroughputPlan, options), port, network_options(options.solution, port.name), report
-        )
+        port, plan = port_of(options), plan_of(ThroughputPlan, options)
+        loading = network_options(options.solution, port.name)
+        if options.preset not in real_model.PRESETS:
+            return measure(plan, port, loading, report)
+        found = real_model.measure(options.preset, plan, lambda case: measure(case, port, loading, report))
+        return found | (step_of(plan, port, loading) if options.preset == "speed" else {})
 
     with ends_at_a_blank(needs=Day(3, 3)):
         carry_out("throughput", options, argv, run)

@@ -95,17 +95,19 @@ def ours(result: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping]]]:
 
 
 def has_drafts(result: Mapping[str, Any]) -> bool:
-    """Whether an engine had drafts in its last run."""
+    """Whether one of our engines had drafts in its last run."""
     return any(runs[-1].get("draft_tokens") for _, runs in ours(result))
 
 
 def drafts(result: Mapping[str, Any]) -> Iterator[str]:
     """A line for each engine with drafts: what became of those of its last run. Then one on the latencies."""
-    for name, runs in ours(result):
+    for name, runs in result["runs"].items():
         run = runs[-1]
         if run.get("draft_tokens"):
-            made, share = counted(run["draft_tokens"], "draft"), run["accepted_tokens"] / run["draft_tokens"]
-            yield f"{name}: {made} in {counted(run['drafts'], 'decode')}, {100 * share:.0f} % of them accepted"
+            made, right = counted(run["draft_tokens"], "draft"), run["accepted_tokens"]
+            where = f" in {counted(run['drafts'], 'decode')}" if "drafts" in run else ""
+            each = f", {right / run['drafts']:.1f} per decode" if "drafts" in run else ""
+            yield f"{name}: {made}{where}, {100 * right / run['draft_tokens']:.0f} % of them accepted{each}"
     if has_drafts(result):
         yield SEVERAL_TOKENS
 

@@ -1,12 +1,20 @@
 """The workloads of `bench-throughput`: lengths, what is shared, and files."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks.datasets import BY_STEPS, DATASETS, OWN, STREAMS, DatasetSize, dataset
+from benchmarks.engine_load import figures_of_run
+from benchmarks.real_text import KINDS, spec
 from support.fake_model import ByteTokenizer
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.trace.workload import LONG, RUNNING, SHORT, Workload
 
 SIZE = DatasetSize(num_prompts=40, input_len=50, output_len=7, vocab_size=99)
 
@@ -76,7 +84,7 @@ def test_a_file_has_a_prompt_a_line_or_is_sharegpts(tmp_path):
         (None, ByteTokenizer(), "cannot be read"),
         ("{", ByteTokenizer(), "not in ShareGPT's format"),
         ('[{"a": 1}]', ByteTokenizer(), "not in ShareGPT's format"),
-        ("[]", None, "a file needs a tokenizer"),
+        ("[]", None, "a text needs a tokenizer"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, tokenizer, says):
@@ -86,3 +94,43 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, tokenizer, says)
     with pytest.raises(ValueError, match=says) as refused:
         specs(str(file), tokenizer=tokenizer)
     assert "\n" not in str(refused.value)
+
+
+CHARACTERS = SimpleNamespace(
+    has_chat_template=False,
+    encode=lambda text: list(map(ord, text)),
+    decode=lambda ids: "".join(map(chr, ids)),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_of_real_text_are_sixteen_and_may_end(kind):
+    work = dataset(kind, DatasetSize(16, 0, 30, 0), 0, 4, CHARACTERS)
+    assert len({spec.prompt for spec in work.requests}) == 16 and work.ends
+    assert {(spec.answer, spec.arrives) for spec in work.requests} == {(30, None)}
+    assert not dataset("random", SIZE, 0, 4).ends
+
+
+def test_documents_arrive_among_questions_each_with_a_short_one_behind_it():
+    work = dataset("documents", DatasetSize(2, 1000, 8, 0), 0, 4, CHARACTERS)
+    running, late = work.requests[:4], work.requests[4:]
+    assert {(spec.kind, spec.arrives, spec.answer) for spec in running} == {(RUNNING, None, 180)}
+    assert [(spec.kind, spec.arrives) for spec in late] == [
+        (LONG, 60),
+        (SHORT, 60),
+        (LONG, 120),
+        (SHORT, 120),
+    ]
+    assert all(1000 < spec.tokens < 1050 for spec in late if spec.kind == LONG) and not work.ends
+    [first, second] = specs("one-document", DatasetSize(2, 1000, 8, 0), tokenizer=CHARACTERS)
+    assert first.prompt[:1000] == second.prompt[:1000] and first.prompt != second.prompt
+
+
+def test_answers_of_tasks_end_where_the_model_ends_them():
+    """The shipped model greets in fewer than 60 tokens; counted as they were, and not as they were asked for."""
+    port = Port("tiny_llm_ref", installed_backends()[-1], "cpu", "float32")
+    network, tokenizer = load_network(port, "tiny-qwen3", "week3")
+    engine = LLM.of(port, network, tokenizer, num_blocks=4, max_model_len=128, max_num_seqs=2).engine
+    work = Workload("", "", (spec(tokenizer, "Hello!", 60),))
+    assert figures_of_run(engine, work)["output_tokens"] == 60
+    assert 5 < figures_of_run(engine, replace(work, ends=True))["output_tokens"] < 50

@@ -449,12 +449,15 @@ SMALL = ("--prompt-tokens", "300", "--decodes", "2", "--prefill-step", "64")
 def test_both_runs_by_the_real_model(port, tmp_path):
     program = [sys.executable, "-m", "tiny_llm_kit.commands.timeline", "--solution", "ref", "--backend", port]
     done = subprocess.run(
-        [*program, "--device", "cpu", *SMALL, *FILES], cwd=tmp_path, capture_output=True, encoding="utf-8"
+        [*program, "--device", "cpu", "--model", "tiny-qwen3-moe", *SMALL, *FILES],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
     )
     errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: the load is")]
     assert (done.returncode, errors) == (0, [])
     assert re.search(r"stall steps +4 +0 *\n", done.stdout)
-    assert f"Measured, one run each: tiny-qwen3, {port} port, cpu." in done.stdout
+    assert f"Measured, one run each: tiny-qwen3-moe, {port} port, cpu." in done.stdout
     assert "written: page.html" in done.stdout and "written: trace.json" in done.stdout
     source = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["otherData"]["whole prompts"]
     assert source["provenance"]["port"] == port and source["provenance"]["versions"]["numpy"]

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
-from ..engine.arguments import DEVICES, output_argument, whole_number
+from ..engine.arguments import DEVICES, model_argument, output_argument, whole_number
 from ..engine.port import SOLUTIONS, resolve_serving
 from ..repo import BACKENDS
 from ..solution_types import ServingPackage
@@ -18,8 +18,6 @@ from ..trace.timeline.terminal import COLUMNS
 from ..trace.trace import WHOLE, Trace
 from ..trace.workload import Workload, among_decodes
 
-MODEL = "tiny-qwen3"
-
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the options and resolve `auto`."""
@@ -28,6 +26,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--solution", default="tiny_llm", choices=sorted(SOLUTIONS), help="whose code; default: yours")
     add("--backend", default="auto", choices=["auto", *BACKENDS], help="auto: the port you work on")
     add("--device", default="auto", choices=DEVICES)
+    add(
+        "--model",
+        default="tiny-qwen3",
+        type=model_argument,
+        help="a shipped name, a folder, a GGUF file or a hub id",
+    )
     add(
         "--prefill-step",
         type=whole_number(1, WHOLE - 1),
@@ -78,18 +82,20 @@ def compare(options: argparse.Namespace) -> Comparison:
 def measured(options: argparse.Namespace, workload: Workload, names: ServingPackage):
     """A function that runs the workload on the model, which has been warmed up."""
     try:
-        model, _ = load(MODEL, solution=options.solution, backend=options.backend, device=options.device)
+        model, _ = load(
+            options.model, solution=options.solution, backend=options.backend, device=options.device
+        )
     except ValueError as error:  # no such device here, files that are unusable
         fail(error)
     if workload.max_seq_len > model.max_model_len:
         fail(
             f"--prompt-tokens {options.prompt_tokens}: prompt and answer need {workload.max_seq_len} tokens, and "
-            f"{MODEL} reads {model.max_model_len}: choose fewer, or --simulate"
+            f"{options.model} reads {model.max_model_len}: choose fewer, or --simulate"
         )
     serving = Serving(names, model)
     # Warm-up: one-time costs, such as the start of threads, are not part of the comparison.
     serve(serving, among_decodes(min(options.prompt_tokens, 256), options.decodes), 128)
-    source = {"model": MODEL, "solution": options.solution, "port": options.backend}
+    source = {"model": options.model, "solution": options.solution, "port": options.backend}
     source |= provenance(model.device)
 
     def run(workload: Workload, names: ServingPackage, chunk: int) -> Trace:

@@ -20,7 +20,7 @@ from ..repo import ROOT
 
 RESULTS = ROOT / "benchmark_results"
 NOT_KEPT = r" ?--(save|api-key)[ =]\S+| ?--header([ =](?!--)\S+)*"  # of the options of a command
-PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "mlx-lm", "numpy")
+PACKAGES = ("tiny-llm", "mlx", "torch", "transformers", "llama-cpp-python", "xllamacpp", "mlx-lm", "numpy")
 
 
 def provenance(device: str) -> dict:

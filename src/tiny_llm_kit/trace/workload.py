@@ -47,6 +47,7 @@ class Workload:
     batch_size: int = 5  # slots
     promise: int = 128  # tokens of prompts for which running requests agree to wait; what is more is a stall
     room: int | None = None  # tokens of a slot; None is what the longest request needs
+    ends: bool = False  # whether an answer may end before it has all its tokens
 
     @property
     def max_seq_len(self) -> int:

@@ -1,0 +1,50 @@
+"""Quality as a table: perplexity, the most probable token and log-probabilities beside those of float32."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from tiny_llm_kit.trace.tables import figures_table
+
+from .report import print_header, print_target
+
+MOST_DIFFERENCE, LEAST_SAME, MOST_CHANGE = 0.05, 95, 1  # of a default on a CPU: mean, per cent, per cent
+
+
+def may_be_a_default(found: Mapping[str, float]) -> bool:
+    """Whether a way rounds no more than a default may."""
+    return (
+        found["mean_difference"] <= MOST_DIFFERENCE
+        and found["same_best"] >= LEAST_SAME
+        and found["perplexity_change"] <= MOST_CHANGE
+    )
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """Print what was read, a row for each way, and which of them may be a default."""
+    plan, found = result["plan"], result["results"]
+    how = f"{plan['tokens']:,} tokens of English in windows of {plan['window']:,}"
+    print_header(console, result, plan["model"], how)
+    table = figures_table("", "tokens", "perplexity", "change", "top 1", "mean |Δ log p|", "largest")
+    for name, each in found.items():
+        table.add_row(
+            name,
+            f"{each['tokens']:,}",
+            f"{each['perplexity']:.3f}",
+            f"{each['perplexity_change']:+.2f} %",
+            f"{each['same_best']:.1f} %",
+            f"{each['mean_difference']:.4f}",
+            f"{each['largest_difference']:.3f}",
+        )
+    console.print()
+    console.print(table)
+    console.print("bf16: activations, and plain weights; int8: activations rounded for quantised weights")
+    console.print(
+        f"\nA default may have a mean |Δ log p| of {MOST_DIFFERENCE}, {LEAST_SAME} % of the most probable tokens, "
+        f"and {MOST_CHANGE} % more perplexity:"
+    )
+    for name, each in found.items():
+        print_target(console, may_be_a_default(each), name)
+    for line in result["left_out"]:
+        console.print(f"Left out: {line}")

@@ -1,0 +1,79 @@
+"""llama.cpp's server in a process, as the wheel `xllamacpp` has it, on a GGUF file. CPU only."""
+
+import math
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import xllamacpp
+
+from tiny_llm_kit.trace.workload import RequestSpec, Workload
+
+from .baselines import file_of
+from .own_process import OwnProcess
+
+# N-grams are looked up in the text so far, as ours are. llama.cpp's own lengths, 12 and 48, hardly ever find any.
+DRAFTS, NGRAM, MOST = "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE", 4, 8
+
+
+def generators(name: str, model: str, rows: int, room: int, threads: int, *_: Any) -> dict[str, OwnProcess]:
+    """The server without or with drafts, in a process of its own."""
+    units = re.findall(r"(\w+) = 1", xllamacpp.get_system_info())
+    drafts = name == "xllamacpp-drafts"
+    notes = f"llama.cpp's server, built with {', '.join(units)}" + (", drafts of n-grams" if drafts else "")
+    return {name: OwnProcess(Server, str(file_of(model)), rows, room, threads, drafts, notes=notes)}
+
+
+class Server:
+    """llama.cpp's server without its network: continuous batching of greedy requests.
+
+    Args:
+        file: the weights.
+        rows: requests that run at a time.
+        room: tokens of the longest request.
+        threads: of all calls.
+        has_drafts: whether n-grams of the text so far make drafts.
+    """
+
+    def __init__(self, file: str, rows: int, room: int, threads: int, has_drafts: bool = False):
+        options = xllamacpp.CommonParams()
+        options.model.path, options.verbosity = file, -1
+        options.n_parallel, options.n_ctx = rows, rows * room
+        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
+        if has_drafts:
+            options.speculative.types = [getattr(xllamacpp.common_speculative_type, DRAFTS)]
+            options.speculative.ngram_simple.size_n, options.speculative.ngram_simple.size_m = NGRAM, MOST
+        self._server, self._has_drafts = xllamacpp.Server(options), has_drafts
+
+    def generate(self, workload: Workload) -> dict[str, Any]:
+        """Answer all requests; returns the tokens of the answers, and the drafts."""
+        with ThreadPoolExecutor(len(workload.requests)) as pool:
+            found = list(pool.map(lambda spec: self._answer(spec, workload.ends), workload.requests))
+        timings = [each["timings"] for each in found]
+        drafts = (
+            {"draft_tokens": "draft_n", "accepted_tokens": "draft_n_accepted"} if self._has_drafts else {}
+        )
+        return {
+            "output_tokens": sum(each["usage"]["completion_tokens"] for each in found),
+            **{ours: sum(each.get(theirs, 0) for each in timings) for ours, theirs in drafts.items()},
+        }
+
+    def _answer(self, spec: RequestSpec, ends: bool) -> dict[str, Any]:
+        return self._ask(list(spec.prompt), spec.answer, ignore_eos=not ends)
+
+    def log_probabilities(self, prompt: Sequence[int]) -> np.ndarray:
+        """The log-probabilities (V,) of the token after a prompt; prefixes of the last one are cached."""
+        found = self._ask(list(prompt), 1, cache_prompt=True, logprobs=2**20)
+        listed = found["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        values = np.full(1 + max(each["id"] for each in listed), -math.inf)
+        values[[each["id"] for each in listed]] = [each["logprob"] for each in listed]
+        return values
+
+    def _ask(self, prompt: list[int], tokens: int, **options: Any) -> dict[str, Any]:
+        asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "cache_prompt": False, **options}
+        found = self._server.handle_completions(asked)
+        if "choices" not in found:
+            raise ValueError(f"llama.cpp: {found}")
+        return found
