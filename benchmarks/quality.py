@@ -55,10 +55,13 @@ WAYS = {
     REFERENCE: Way("float32"),
     "bf16": Way("bfloat16"),
     "4bit": Way("float32", 4, "float"),
+    "4bit-int16": Way("float32", 4, "int16"),
     "4bit-int8": Way("float32", 4, "int8"),
     "4bit-bf16": Way("bfloat16", 4, "float"),
+    "4bit-bf16-int16": Way("bfloat16", 4, "int16"),
     "4bit-bf16-int8": Way("bfloat16", 4, "int8"),
     "8bit": Way("float32", 8, "float"),
+    "8bit-int16": Way("float32", 8, "int16"),
     "8bit-int8": Way("float32", 8, "int8"),
     "8bit-bf16-int8": Way("bfloat16", 8, "int8"),
 }

@@ -769,7 +769,7 @@ def test_weights_and_pool_have_the_type_that_is_asked_for(backend):
     [
         ({"head_quantization": "2bit"}, "head_quantization is '2bit': choose 4bit or 8bit, or None"),
         ({"quantization": "3bit"}, "quantization is '3bit'"),
-        ({"activations": "4bit"}, 'activations is \'4bit\': give "int8" or "float"'),
+        ({"activations": "4bit"}, 'activations is \'4bit\': give "int8", "int16" or "float"'),
         ({"activations": "int8"}, 'activations is "int8", and no weight is quantised|kernel does not run'),
         ({"backend": "jax"}, "backend is 'jax'"),
         ({"device": "tpu"}, "device 'tpu'"),

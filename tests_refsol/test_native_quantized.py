@@ -19,6 +19,7 @@ from tiny_llm_kit.engine.parallel.job import Job
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
 from tiny_llm_kit.model.checkpoint import Checkpoint
+from tiny_llm_kit.model.config import Quantization
 from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
 from tiny_llm_ref.biased_weights import BiasedWeights
 
@@ -77,6 +78,21 @@ def test_a_product_is_that_of_rounded_activations(port, native, rng, bits, group
     assert out.dtype == x.dtype and tuple(out.shape) == (*shape[:-1], 37)
     # A number halfway between two steps may become either.
     assert_close(port.numpy(out), expected + port.numpy(bias), rtol=0.01, atol=0.15, idea="rounded product")
+
+
+@pytest.mark.parametrize(("bits", "group_size"), KINDS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("rows", [1, 2, 5, 11])
+def test_a_second_plane_keeps_what_the_bytes_have_lost(port, native, rng, bits, group_size, dtype, rows):
+    """Against x itself: 15 bits of it are left, where bytes alone are a hundred times less exact; and y is rounded."""
+    w = quantized(port, rng, 37, 256, group_size, bits, dtype)
+    x, bias = port.array(rng.normal(size=(rows, 256)), dtype), port.array(rng.normal(size=37), dtype)
+    out = native.NativeQuantizedMatrix.of(w, planes=2)(x, bias)
+    expected = port.numpy(x).astype(float) @ port.numpy(dense(port, w)).astype(float).T + port.numpy(bias)
+    off = np.linalg.norm(port.numpy(out).astype(float) - expected, axis=-1) / np.linalg.norm(
+        expected, axis=-1
+    )
+    assert off.max() < (1e-4 if dtype == "float32" else 2**-8)
 
 
 def test_rows_that_do_not_follow_each_other_are_copied(port, native, rng):
@@ -182,8 +198,8 @@ def test_packing_holds_few_rows_in_bytes(port, native, rng):
 def test_a_table_has_one_form(port, rng, bits):
     """Rows and scores of a tied table: the bytes of its words, and no words."""
     w = quantized(port, rng, bits=bits)
-    config = SimpleNamespace(tie_word_embeddings=True, quantization=SimpleNamespace(group_size=64, bits=bits))
-    held = WeightQuantizer(port, None, lambda bits: True).keep(EMBEDDING, w.parts, config)
+    config = SimpleNamespace(tie_word_embeddings=True, quantization=Quantization(group_size=64, bits=bits))
+    held = WeightQuantizer(port, None, lambda bits: "int8").keep(EMBEDDING, w.parts, config, "bfloat16")
     embedding = port.embedding_of(48, 256, held)
     ids, x = np.array([[0, 47], [7, 7]]), port.array(rng.normal(size=(2, 3, 256)), "float32")
     table = port.numpy(dense(port, w))
@@ -195,11 +211,10 @@ def test_a_table_has_one_form(port, rng, bits):
 
 # The choice.
 
-USUAL_WINS = {
-    "usual": dict.fromkeys(product_choice.MIX, 1.0),
-    "native": dict.fromkeys(product_choice.MIX, 2.0),
-}
-NATIVE_WINS = {"usual": USUAL_WINS["native"], "native": USUAL_WINS["usual"]}
+# Bytes alone are the fastest, and never the default.
+FAST, SLOW = dict.fromkeys(product_choice.MIX, 1.0), dict.fromkeys(product_choice.MIX, 2.0)
+BYTES = {"int8": dict.fromkeys(product_choice.MIX, 0.5)}
+USUAL_WINS, NATIVE_WINS = {"usual": FAST, "int16": SLOW} | BYTES, {"usual": SLOW, "int16": FAST} | BYTES
 
 
 @pytest.fixture
@@ -230,7 +245,7 @@ def forget():
     ask_again()
 
 
-def test_a_measurement_has_both_ways_and_every_number_of_rows(monkeypatch, port):
+def test_a_measurement_has_all_ways_and_every_number_of_rows(monkeypatch, port):
     monkeypatch.setattr(quantized_choice, "SHAPE", (32, 64))
     monkeypatch.setattr(product_choice, "SHAPE", (32, 64))
     monkeypatch.setattr(quantized_choice, "BYTES", dict.fromkeys(quantized_choice.BYTES, 2**12))
@@ -238,7 +253,8 @@ def test_a_measurement_has_both_ways_and_every_number_of_rows(monkeypatch, port)
         found = quantized_choice.measure(port, bits)
         assert {name: sorted(each) for name, each in found.items()} == {
             "usual": [1, 4, 16, 128],
-            "native": [1, 4, 16, 128],
+            "int8": [1, 4, 16, 128],
+            "int16": [1, 4, 16, 128],
         }
         assert all(seconds > 0 for each in found.values() for seconds in each.values())
 
@@ -246,13 +262,13 @@ def test_a_measurement_has_both_ways_and_every_number_of_rows(monkeypatch, port)
 def test_each_kind_of_matrix_is_measured_once(port, measured):
     for _ in "ab":
         rounds = quantized_choice.activation_choice(port, None)
-        assert (rounds(4), rounds(8)) == (True, False)
+        assert (rounds(4), rounds(8)) == ("int16", "")
     assert quantized_choice.activation_choice(Port("tiny_llm_ref", port.name, "cpu", "float32"), None)(4)
     assert measured == [("bfloat16", 4), ("bfloat16", 8), ("float32", 4)]
 
 
 def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
-    assert quantized_choice.report(port, 4).startswith("4 bits: int8 activations; GB/s of weights at 1, 4")
+    assert quantized_choice.report(port, 4).startswith("4 bits: int16 activations; GB/s of weights at 1, 4")
     assert quantized_choice.report(port, 8).startswith("8 bits: float activations; GB/s")
     monkeypatch.setenv("TINY_LLM_NATIVE", "0")
     forget()
@@ -264,9 +280,9 @@ def test_doctor_says_what_was_chosen(monkeypatch, port, measured, forget):
 @pytest.mark.parametrize(
     ("variable", "options", "expected"),
     [
-        ("measured", {}, True), ("usual", {}, False), ("measured", {"activations": "float"}, False),
-        ("usual", {"activations": "int8"}, True), ("measured", {"cpu_products": "usual"}, False),
-        ("measured", {"tensor_parallel_size": 2}, False), ("", {}, True),
+        ("measured", {}, "int16"), ("usual", {}, ""), ("measured", {"activations": "float"}, ""),
+        ("usual", {"activations": "int8"}, "int8"), ("measured", {"cpu_products": "usual"}, ""),
+        ("measured", {"tensor_parallel_size": 2}, ""), ("", {}, "int16"),
     ],
 )  # fmt: skip
 def test_who_decides(monkeypatch, port, measured, variable, options, expected):
@@ -309,7 +325,7 @@ def test_a_blank_kernel_is_no_choice(monkeypatch, port, measured, forget):
 
 
 def test_a_word_that_is_none_of_the_choices_is_refused():
-    with pytest.raises(ValueError, match=r'activations is .bytes.: give "int8" or "float"'):
+    with pytest.raises(ValueError, match=r'activations is .bytes.: give "int8", "int16" or "float"'):
         EngineOptions(activations="bytes")
 
 
@@ -336,7 +352,7 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
     case = small_model(3, tie_word_embeddings=tied, hidden_size=64, intermediate_size=128, **heads)
     plain = random_checkpoint(port, case, dtype).weights
     models = []
-    for rounds in (None, lambda bits: True):
+    for rounds in (None, lambda bits: "int8"):
         quantizer = WeightQuantizer(port, bits, rounds)
         weights = {
             name: quantizer.quantize(name, array, case.config) if len(array.shape) == 2 else array
@@ -403,7 +419,9 @@ def test_a_model_may_have_4_and_8_bits(port, is_native, rng, dtype):
     for name, array in weights.items():
         bits = 8 if any(part in name for part in ("v_proj", "up_proj", "embed")) else 4
         if len(array.shape) == 2:
-            weights[name] = WeightQuantizer(port, bits, lambda bits: True).quantize(name, array, case.config)
+            weights[name] = WeightQuantizer(port, bits, lambda bits: "int8").quantize(
+                name, array, case.config
+            )
     checkpoint = Checkpoint(case.config, weights)
     models = [port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2)]
     port.use_native_layers(models[1])

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--activations",
         default="float",
-        choices=["int8", "float"],
+        choices=["int8", "int16", "float"],
         help="with --quantize: rounded to bytes, for the kernel of Day 4.1, or as they are",
     )
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
@@ -81,7 +81,7 @@ def run_all(options: argparse.Namespace, console: Console) -> list[EvaluationRun
     runs = []
     for backend, dtype in _plan(options):
         count = options.cases if not runs else min(options.cases, OTHER_CASES)
-        rounded = "int8 activations" if options.activations == "int8" else None
+        rounded = None if options.activations == "float" else f"{options.activations} activations"
         name = " ".join(filter(None, (backend, dtype, options.quantize, rounded)))
         run = EvaluationRun(name, make_suites(maker, count, every_question=not runs and count > OTHER_CASES))
         with ends_at_a_blank(needs=_needs(options)):
@@ -101,8 +101,10 @@ def main(argv: list[str] | None = None) -> None:
         if getattr(options, name) and options.solution == ORACLE:
             option = name.replace("_", "-")
             parser.error(f"--{option} needs a solution of this course: choose --solution ref")
-    if options.activations == "int8" and not options.quantize:
-        parser.error("--activations int8 needs quantised weights: add --quantize 4bit or 8bit")
+    if options.activations != "float" and not options.quantize:
+        parser.error(
+            f"--activations {options.activations} needs quantised weights: add --quantize 4bit or 8bit"
+        )
     console = Console()
     try:
         runs = run_all(options, console)

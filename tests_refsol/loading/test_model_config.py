@@ -136,9 +136,23 @@ BAD_FIELDS = {
         {"quantization": {"group_size": 64, "bits": 3}},
         "quantization.bits is 3 and must be 4 or 8",
     ),
-    "quantization that differs by layer": (
-        {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}}},
-        "quantization is ['lm_head'] and must be one group_size and bits for the whole model",
+    "quantization of a layer to another width": (
+        {"quantization": {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 5}}},
+        "quantization.bits is 5 and must be 4 or 8",
+    ),
+    "quantization of a layer by a number": (
+        {"quantization": {"group_size": 64, "bits": 4, "lm_head": 8}},
+        "quantization.lm_head.weight is 8 and must be an object, true or false",
+    ),
+    "another quantization of a layer": (
+        {
+            "quantization": {
+                "group_size": 64,
+                "bits": 4,
+                "lm_head": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+            }
+        },
+        "quantization.lm_head.weight.mode is 'mxfp4' and must be MLX's affine: take the bf16 weights instead",
     ),
 }
 BAD_FILES = {
@@ -210,6 +224,15 @@ def test_no_number_of_a_rope_crashes_the_reader(folder, data):
         assert len(str(error).splitlines()) == 1
     else:
         assert config.rope_scaling is None or np.isfinite(config.rope_scaling.frequencies).all()
+
+
+def test_a_layer_may_have_bits_of_its_own(folder, edit):
+    """An object says which, false that it is plain, and true that it is as the others."""
+    layers = {"lm_head": {"group_size": 32, "bits": 8}, "a": False, "b": True}
+    edit("config.json", quantization={"group_size": 64, "bits": 4, **layers})
+    found = read_config(folder).quantization
+    assert found.of("lm_head.weight") == Quantization(group_size=32, bits=8)
+    assert found.of("b.weight") is found and found.all_bits == {4, 8}
 
 
 @pytest.mark.parametrize("field", ["quantization", "quantization_config"])

@@ -12,16 +12,19 @@
 // Rows of x that share the lines which are loaded: their sums stay in registers.
 constexpr int ROWS = WIDTH == 16 ? 8 : WIDTH == 8 ? 4 : 2;
 
+// The largest group.
+constexpr int MOST_COLUMNS = 128;
+
 struct QuantizedProduct {
   const void* x;  // bf16 or float32, as y
   const uint8_t* w;
   const void* constants;  // (blocks, groups, 2, 16), bf16, float32 or float16
   const float* bias;
   void* y;
-  int8_t* bytes;         // (rows, columns), x rounded
+  int8_t* bytes;         // (rows, columns), x rounded: for each of its rows one row of bytes or, of two planes, two
   float *scales, *sums;  // (groups, rows): the bytes' scale, and it times the sum of the group's bytes
   int64_t rows, outputs, columns;
-  int group;
+  int group, planes;
   bool is_bf16;
 
   int64_t groups() const { return columns / group; }
@@ -60,13 +63,25 @@ static void round_group(const Number* x, int group, int8_t* bytes, float* scale,
   *sum = *scale * sum_of(floats_of(total));
 }
 
-// Group i of all rows: first those of the first columns.
+// A group by one or two planes. The second one rounds what the first one has lost, so that both together have 15 bits.
+template <typename Number>
+static void round_planes(const QuantizedProduct& p, const Number* x, int8_t* bytes, float* scale, float* sum) {
+  round_group(x, p.group, bytes, scale, sum);
+  if (p.planes == 1) return;
+  float rest[MOST_COLUMNS];
+  for (int i = 0; i < p.group; i++) rest[i] = float_of(x[i]) - *scale * bytes[i];
+  round_group(rest, p.group, bytes + p.columns, scale + 1, sum + 1);
+}
+
+// Group i of all rows of x: first those of the first columns.
 static void round_group(const QuantizedProduct& p, int64_t i) {
-  const int64_t at = i % p.rows * p.columns + i / p.rows * p.group;
+  const int64_t rows = p.rows / p.planes, row = i % rows, column = i / rows * p.group;
+  const int64_t from = row * p.columns + column, at = i / rows * p.rows + row * p.planes;
+  int8_t* bytes = p.bytes + row * p.planes * p.columns + column;
   if (p.is_bf16)
-    round_group((const uint16_t*)p.x + at, p.group, p.bytes + at, p.scales + i, p.sums + i);
+    round_planes(p, (const uint16_t*)p.x + from, bytes, p.scales + at, p.sums + at);
   else
-    round_group((const float*)p.x + at, p.group, p.bytes + at, p.scales + i, p.sums + i);
+    round_planes(p, (const float*)p.x + from, bytes, p.scales + at, p.sums + at);
 }
 
 // sums[r] += the integer products of one group: `group` columns of R rows, by one block of 16 outputs.
@@ -127,11 +142,13 @@ static int multiply_rows(const QuantizedProduct& p, int64_t row, int64_t b) {
     const int64_t at = g * p.rows + row;
     add_group<R>(constants, p.scales + at, p.sums + at, dots, sums);
   }
-  for (int r = 0; r < R; r++) finish(p, row + r, b, sums[r]);
+  for (int r = 0; r < R; r += p.planes)
+    finish(p, (row + r) / p.planes, b, r + 1 < R && p.planes == 2 ? add(sums[r], sums[r + 1]) : sums[r]);
   return task;
 }
 
-// The rows from `row` on by one block, R at a time, and then the rows that are left.
+// The rows from `row` on by one block, R at a time, and then the rows that are left. ROWS is even, and so is the number
+// of rows of two planes: both of a row come together.
 template <int BITS, typename Constant, int R>
 static int multiply_block(const QuantizedProduct& p, int64_t row, int64_t b) {
   int task = 0;
@@ -145,7 +162,7 @@ constexpr int64_t FEW_GROUPS = 256;
 
 template <int BITS, typename Constant>
 static int multiply(const QuantizedProduct& p, int threads) {
-  const int64_t count = p.rows * p.groups();
+  const int64_t count = p.rows / p.planes * p.groups();
 #pragma omp parallel for num_threads(threads) schedule(static) if (count > FEW_GROUPS)
   for (int64_t i = 0; i < count; i++) round_group(p, i);
   int task = 0;
@@ -165,11 +182,12 @@ static int multiply(const QuantizedProduct& p, int constants, int threads) {
 
 extern "C" int multiply_quantized(const void* x, const uint8_t* w, const void* constants, const float* bias, void* y,
                                   int64_t rows, int64_t outputs, int64_t columns, int group, int bits, int is_bf16,
-                                  int type_of_constants, int threads) {
+                                  int type_of_constants, int planes, int threads) {
+  rows *= planes;
   const int64_t count = rows * (columns / group);
   const std::unique_ptr<int8_t[]> bytes(new int8_t[rows * columns]);
   const std::unique_ptr<float[]> scales(new float[2 * count]);
   const QuantizedProduct p{x,    w,       constants, bias,  y,           bytes.get(), scales.get(), scales.get() + count,
-                           rows, outputs, columns,   group, bool(is_bf16)};
+                           rows, outputs, columns,   group, planes, bool(is_bf16)};
   return bits == 4 ? multiply<4>(p, type_of_constants, threads) : multiply<8>(p, type_of_constants, threads);
 }

@@ -27,6 +27,7 @@ class NativeQuantizedMatrix:
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
         float_dtype: the type of the dequantised numbers; that of the constants when None.
+        planes: 1 rounds x to 8 bits, 2 to 15.
     """
 
     lines: torch.Tensor
@@ -35,14 +36,16 @@ class NativeQuantizedMatrix:
     group_size: int
     bits: int
     float_dtype: torch.dtype | None = None
+    planes: int = 1
     _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
-        packed = _packed_matrix(self.lines, self.constants, self.shape[0], self.group_size, self.bits)
+        sizes = self.shape[0], self.group_size, self.bits, self.planes
+        packed = _packed_matrix(self.lines, self.constants, *sizes)
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
-    def of(cls, w: QuantizedWeights) -> "NativeQuantizedMatrix":
+    def of(cls, w: QuantizedWeights, planes: int = 1) -> "NativeQuantizedMatrix":
         """Packs a matrix on the CPU, some rows at a time.
 
         Raises:
@@ -60,7 +63,7 @@ class NativeQuantizedMatrix:
             lines[start // LINE :][: len(packed)] = packed
         constants = quantized_product.pack_constants(_bits_of(scales), _bits_of(biases))
         constants = torch.from_numpy(constants).view(scales.dtype)
-        return cls(lines, constants, (O, I), w.group_size, w.bits, w.dtype)
+        return cls(lines, constants, (O, I), w.group_size, w.bits, w.dtype, planes)
 
     @classmethod
     def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
@@ -82,7 +85,7 @@ class NativeQuantizedMatrix:
         )
         outputs = sum(each.shape[0] for each in matrices)
         shape = outputs, first.shape[1]
-        return cls(lines, constants, shape, first.group_size, first.bits, first.float_dtype)
+        return cls(lines, constants, shape, first.group_size, first.bits, first.float_dtype, first.planes)
 
     def __repr__(self) -> str:
         O, I = self.shape
@@ -92,7 +95,7 @@ class NativeQuantizedMatrix:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What matrices that are joined have in common."""
-        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.planes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -124,13 +127,14 @@ class NativeQuantizedMatrix:
             ValueError: x has other columns, or is not bf16 or float32 on the CPU; or the bias has another size.
         """
         if torch.compiler.is_compiling():
-            return _LINEAR(x, self.lines, self.constants, bias, self.shape[0], self.group_size, self.bits)
+            sizes = self.shape[0], self.group_size, self.bits, self.planes
+            return _LINEAR(x, self.lines, self.constants, bias, *sizes)
         return _multiply(x, self._packed, bias)
 
 
-def native_weights(w: QuantizedWeights) -> QuantizedWeights:
+def native_weights(w: QuantizedWeights, planes: int = 1) -> QuantizedWeights:
     """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
-    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w))
+    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w, planes))
 
 
 def _bits_of(array: torch.Tensor) -> Any:
@@ -140,13 +144,13 @@ def _bits_of(array: torch.Tensor) -> Any:
 
 
 def _packed_matrix(
-    lines: torch.Tensor, constants: torch.Tensor, outputs: int, group_size: int, bits: int
+    lines: torch.Tensor, constants: torch.Tensor, outputs: int, group_size: int, bits: int, planes: int
 ) -> PackedMatrix:
     w = NativeArray(lines.data_ptr(), tuple(lines.shape), "uint8", lines)
     of_constants = NativeArray(
         constants.data_ptr(), tuple(constants.shape), CONSTANTS[constants.dtype], constants
     )
-    return PackedMatrix(w, of_constants, outputs, group_size, bits)
+    return PackedMatrix(w, of_constants, outputs, group_size, bits, planes)
 
 
 def _multiply(x: torch.Tensor, w: PackedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
@@ -174,7 +178,7 @@ _library = torch.library.Library(PACKAGE, "FRAGMENT")
 if not hasattr(getattr(torch.ops, PACKAGE), "native_quantized_linear"):
     _library.define(
         "native_quantized_linear(Tensor x, Tensor lines, Tensor constants, Tensor? bias, int outputs, int group_size, "
-        "int bits) -> Tensor"
+        "int bits, int planes) -> Tensor"
     )
 
     @torch.library.impl(_library, "native_quantized_linear", "CompositeExplicitAutograd")
@@ -186,12 +190,13 @@ if not hasattr(getattr(torch.ops, PACKAGE), "native_quantized_linear"):
         outputs: int,
         group_size: int,
         bits: int,
+        planes: int,
     ) -> torch.Tensor:
-        return _multiply(x, _packed_matrix(lines, constants, outputs, group_size, bits), bias)
+        return _multiply(x, _packed_matrix(lines, constants, outputs, group_size, bits, planes), bias)
 
     @torch.library.register_fake(f"{PACKAGE}::native_quantized_linear", lib=_library)
     def _shape_of_linear(
-        x: torch.Tensor, lines: Any, constants: Any, bias: Any, outputs: int, group_size: int, bits: int
+        x: torch.Tensor, lines: Any, constants: Any, bias: Any, outputs: int, *sizes: int
     ) -> torch.Tensor:
         return x.new_empty(*x.shape[:-1], outputs)
 

@@ -112,7 +112,7 @@ def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--activations",
-        choices=["int8", "float"],
+        choices=["int8", "int16", "float"],
         help="of products with quantised weights on a CPU; default: what is faster on this machine (week3, Day 4.1)",
     )
     parser.add_argument(

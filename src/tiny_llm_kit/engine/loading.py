@@ -119,7 +119,7 @@ def load_network(
     keep_quantized: bool = True,
     attention: str = "device",
     head_quantization: str | None = None,
-    rounds_activations: Callable[[int], bool] | None = None,
+    rounds_activations: Callable[[int], str] | None = None,
     group: Any = None,
     stages: bool = False,
     expert_parallel: bool = False,
@@ -146,7 +146,7 @@ def load_network(
         raise ValueError(
             f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
-    rounds = rounds_activations is not None and rounds_activations(4)
+    rounds = rounds_activations is not None and bool(rounds_activations(4))
     keeps = week.has_caches and (quantize or (keep_quantized and (rounds or not port.is_exact)))
     bits = QUANTIZATIONS.get(quantize or "")
     quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None

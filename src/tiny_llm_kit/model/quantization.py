@@ -30,12 +30,13 @@ class WeightQuantizer:
     Args:
         port: the solution on a backend; the code of its Days 2.2 and 2.3 does the work.
         bits: bits to which plain matrices are quantised at load; None keeps them as they are.
-        rounds_activations: whether matrices of this many bits are packed for the kernel of Day 4.1; None is never.
+        rounds_activations: "int8" or "int16" where matrices of this many bits are packed for the kernel of Day 4.1,
+            which rounds activations to that; "" or None is never.
     """
 
     port: Any
     bits: int | None = None
-    rounds_activations: Callable[[int], bool] | None = None
+    rounds_activations: Callable[[int], str] | None = None
 
     @property
     def group_size(self) -> int:
@@ -62,11 +63,11 @@ class WeightQuantizer:
         A table in 8 bits is also the head, and no port has a kernel for 8 bits on a CPU before that of Day 4.1: each
         step would dequantise all of it.
         """
-        return name != EMBEDDING or bits == 4 or self.port.device != "cpu" or self.rounds(bits)
+        return name != EMBEDDING or bits == 4 or self.port.device != "cpu" or bool(self.rounds(bits))
 
-    def rounds(self, bits: int) -> bool:
-        """Whether activations are rounded to bytes for matrices of this many bits."""
-        return self.rounds_activations is not None and self.rounds_activations(bits)
+    def rounds(self, bits: int) -> str:
+        """What activations are rounded to for matrices of this many bits: "int8", "int16", or "" for nothing."""
+        return self.rounds_activations(bits) if self.rounds_activations is not None else ""
 
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig, dtype: str) -> Any:
         """Convert words, scales and biases of a checkpoint to the device's form; none of them is rounded.
@@ -97,8 +98,8 @@ class WeightQuantizer:
 
         Packed for the kernel of Day 4.1, every matrix has one form, in which rows can be looked up too.
         """
-        if self.rounds(weights.bits):
-            return self.port.quantized_ways()["native"].prepare(weights)
+        if rounded := self.rounds(weights.bits):
+            return self.port.quantized_ways()[rounded].prepare(weights)
         form = "kernel"
         if name == EMBEDDING:
             form = "both" if config.tie_word_embeddings else "words"

@@ -29,6 +29,7 @@ class NativeQuantizedMatrix:
         group_size: numbers that share a scale and a bias: 32, 64 or 128.
         bits: 4 or 8.
         float_dtype: the type of the dequantised numbers; that of the constants when None.
+        planes: 1 rounds x to 8 bits, 2 to 15.
     """
 
     lines: mx.array
@@ -37,15 +38,16 @@ class NativeQuantizedMatrix:
     group_size: int
     bits: int
     float_dtype: mx.Dtype | None = None
+    planes: int = 1
     _packed: PackedMatrix = field(init=False)  # made once: checks would take as long as a small product
 
     def __post_init__(self):
         arrays = native_array(self.lines), native_array(self.constants)
-        packed = PackedMatrix(*arrays, self.shape[0], self.group_size, self.bits)
+        packed = PackedMatrix(*arrays, self.shape[0], self.group_size, self.bits, self.planes)
         object.__setattr__(self, "_packed", packed)
 
     @classmethod
-    def of(cls, w: QuantizedWeights) -> "NativeQuantizedMatrix":
+    def of(cls, w: QuantizedWeights, planes: int = 1) -> "NativeQuantizedMatrix":
         """Packs a matrix on the CPU, some rows at a time.
 
         Raises:
@@ -58,7 +60,7 @@ class NativeQuantizedMatrix:
         starts = range(0, len(numbers), SLICE_ROWS)
         lines = mx.concatenate([_packed_lines(numbers[at : at + SLICE_ROWS], w.bits) for at in starts])
         constants = mx.array(quantized_product.pack_constants(_bits_of(scales), _bits_of(biases)))
-        return cls(lines, constants.view(scales.dtype), w.shape, w.group_size, w.bits, w.dtype)
+        return cls(lines, constants.view(scales.dtype), w.shape, w.group_size, w.bits, w.dtype, planes)
 
     @classmethod
     def joined(cls, matrices: Sequence["NativeQuantizedMatrix"]) -> "NativeQuantizedMatrix":
@@ -81,7 +83,7 @@ class NativeQuantizedMatrix:
         mx.eval(lines, constants)
         outputs = sum(each.shape[0] for each in matrices)
         shape = outputs, first.shape[1]
-        return cls(lines, constants, shape, first.group_size, first.bits, first.float_dtype)
+        return cls(lines, constants, shape, first.group_size, first.bits, first.float_dtype, first.planes)
 
     def __repr__(self) -> str:
         O, I = self.shape
@@ -91,7 +93,7 @@ class NativeQuantizedMatrix:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What matrices that are joined have in common."""
-        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype
+        return self.shape[1], self.group_size, self.bits, self.constants.dtype, self.dtype, self.planes
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -140,9 +142,9 @@ class NativeQuantizedMatrix:
         return y
 
 
-def native_weights(w: QuantizedWeights) -> QuantizedWeights:
+def native_weights(w: QuantizedWeights, planes: int = 1) -> QuantizedWeights:
     """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
-    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w))
+    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w, planes))
 
 
 def _packed_lines(words: Any, bits: int) -> mx.array:

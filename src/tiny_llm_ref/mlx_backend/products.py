@@ -6,6 +6,7 @@ both on its machine (`product_ways`), and says which to use (`use_products`). Un
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -114,12 +115,17 @@ def product_ways() -> dict[str, ProductWay]:
 def quantized_ways() -> dict[str, ProductWay]:
     """The ways to multiply by `QuantizedWeights` on this machine's CPU, by name.
 
-    "native" rounds activations to bytes, for the kernel of Day 4.1; "usual" is Day 2.3's.
+    "int8" rounds activations to bytes, for the kernel of Day 4.1, and "int16" to two planes of bytes; "usual" is Day
+    2.3's.
     """
     usual = {"usual": ProductWay(PLAIN, prepare_weights, quantized_linear)}
     if mx.default_device() != mx.Device(mx.cpu) or quantized_product.problem() is not None:
         return usual
-    return usual | {NATIVE: ProductWay(NATIVE, native_weights, quantized_linear)}
+    planes = {"int8": 1, "int16": 2}
+    return usual | {
+        name: ProductWay(name, partial(native_weights, planes=count), quantized_linear)
+        for name, count in planes.items()
+    }
 
 
 def use_products(layout: str | None, plain: tuple[str, ...] = ()) -> None:

@@ -14,6 +14,7 @@ TASKS = {3: "multiply_group"}
 COLUMNS = {4: 8, 8: 4}  # of each output in a line, by bits
 GROUP_SIZES = (32, 64, 128)
 FLOATS = "bfloat16", "float32"  # types of x and y
+PLANES = (1, 2)  # rows of bytes for each row of x
 CONSTANTS = *FLOATS, "float16"  # types of scales and biases, by their number in C++
 
 
@@ -65,14 +66,26 @@ class PackedMatrix:
         outputs: O.
         group_size: numbers that share a scale: 32, 64 or 128.
         bits: 4 or 8.
+        planes: 1 rounds x to bytes, 2 to bytes and the bytes of what these have lost.
 
     Raises:
         ValueError: a shape, a type or a number is wrong.
     """
 
-    def __init__(self, w: NativeArray, constants: NativeArray, outputs: int, group_size: int, bits: int):
-        if bits not in COLUMNS or group_size not in GROUP_SIZES:
-            raise ValueError(f"{bits} bits in groups of {group_size}: choose 4 or 8 bits, and 32, 64 or 128")
+    def __init__(
+        self,
+        w: NativeArray,
+        constants: NativeArray,
+        outputs: int,
+        group_size: int,
+        bits: int,
+        planes: int = 1,
+    ):
+        if bits not in COLUMNS or group_size not in GROUP_SIZES or planes not in PLANES:
+            raise ValueError(
+                f"{bits} bits in groups of {group_size}, x in {planes} planes: choose 4 or 8 bits, groups of 32, 64 "
+                "or 128, and 1 or 2 planes"
+            )
         blocks, groups = -(-outputs // LINE), constants.shape[1]
         self.outputs, self.columns = outputs, groups * group_size
         require("w", w, (blocks, self.columns // COLUMNS[bits], LINE, 4), "uint8")
@@ -80,7 +93,7 @@ class PackedMatrix:
         self._arrays = w, constants  # keeps them alive
         self._addresses = w.address, constants.address
         self._sizes = outputs, self.columns, group_size, bits
-        self._type_of_constants = CONSTANTS.index(constants.dtype)
+        self._kinds = CONSTANTS.index(constants.dtype), planes
 
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
         """Writes x @ Wᵀ + bias to y, with x rounded to bytes: each group of a row has its largest number as 127.
@@ -92,7 +105,7 @@ class PackedMatrix:
             NativeError: there is no such kernel on this machine.
             NotImplementedError: a task of Day 4.1 is blank.
         """
-        flags = is_bf16, self._type_of_constants, threads
+        flags = is_bf16, *self._kinds, threads
         task = _kernel()(x, *self._addresses, bias, y, rows, *self._sizes, *flags)
         if task:
             check_task(task, TASKS)
@@ -107,12 +120,13 @@ def multiply(
     group_size: int,
     bits: int,
     threads: int = 1,
+    planes: int = 1,
 ) -> None:
     """Writes x @ Wᵀ + bias to y once, see `PackedMatrix`.
 
     Args:
         x: (R, I), bf16 or float32.
-        w, constants, group_size, bits: see `PackedMatrix`.
+        w, constants, group_size, bits, planes: see `PackedMatrix`.
         bias: (O,), float32; None adds nothing.
         y: (R, O), in x's type.
         threads: that share the outputs.
@@ -123,7 +137,7 @@ def multiply(
         NotImplementedError: a task of Day 4.1 is blank.
     """
     rows, outputs = y.shape
-    matrix = PackedMatrix(w, constants, outputs, group_size, bits)
+    matrix = PackedMatrix(w, constants, outputs, group_size, bits, planes)
     require("x", x, (rows, matrix.columns), *FLOATS)
     require("y", y, (rows, outputs), x.dtype)
     if bias is not None:
@@ -135,7 +149,7 @@ def multiply(
 @cache
 def _kernel():
     kernel = library("quantized_product.cpp").multiply_quantized
-    kernel.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 5
+    kernel.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 6
     return kernel
 
 

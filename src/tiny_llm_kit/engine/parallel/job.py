@@ -62,8 +62,8 @@ class Job:
             chosen, num_hidden_layers=self.random_weights.get("layers") or chosen.num_hidden_layers
         )
 
-    def rounds_activations(self, port: Port) -> Callable[[int], bool] | None:
-        """Whether activations are rounded for weights of this many bits; None if no weight is quantised.
+    def rounds_activations(self, port: Port) -> Callable[[int], str] | None:
+        """What activations are rounded to for weights of this many bits; None if no weight is quantised.
 
         Raises:
             ValueError: they are to be rounded, and no weight is quantised, or the kernel does not run here.
@@ -71,9 +71,9 @@ class Job:
         options = self.options
         head = {**self.load_options, **self.random_weights}.get("head_quantization")
         if not (self.quantization or head or self.config.quantization):
-            if options.activations == "int8":
+            if options.activations not in (None, "float"):
                 raise ValueError(
-                    'activations is "int8", and no weight is quantised: quantise to 4bit or 8bit'
+                    f'activations is "{options.activations}", and no weight is quantised: quantise to 4bit or 8bit'
                 )
             return None
         # Several ranks share the cores, so that what one of them measures says little.

@@ -1,4 +1,4 @@
-"""Whether an engine rounds activations for products with quantised matrices on a CPU: measured once on each machine.
+"""What an engine rounds activations to, for products with quantised matrices on a CPU: measured once on each machine.
 
 The kernel of Day 4.1 multiplies them by 4 or 8 bits as integers; the usual way is that of Day 2.3. What is measured is
 kept as that of `product_choice` is.
@@ -24,35 +24,41 @@ from .product_choice import (
     wanted_here,
 )
 
-INT8, FLOAT = "int8", "float"
-NATIVE = "native"  # the way that rounds them
+FLOAT, ROUNDED = "float", ("int8", "int16")  # the last two name the ways that round them
+# Of the ways, those that may be a default. Bytes alone change probabilities too much: of SmolLM2's five most probable
+# tokens the mean |Δ log p| is above 0.05, and llama.cpp, which rounds likewise, has the same.
+DEFAULTS = ("usual", "int16")
 GROUP_SIZE = 64
 # Bytes of weights of a measured pass, by rows. Where there is no kernel for 8 bits, tiles take a hundred times as long.
 BYTES = {1: 2**26, 4: 2**24, 16: 2**23, 128: 2**21}
 
 
-def activation_choice(port: Port, wanted: str | None) -> Callable[[int], bool]:
-    """Whether activations are rounded for matrices of this many bits.
+def activation_choice(port: Port, wanted: str | None) -> Callable[[int], str]:
+    """What activations are rounded to for matrices of this many bits: "int8", "int16" or, if they are not, "".
 
     Args:
         port: of the network.
-        wanted: "int8", "float", or None for what is faster on this machine: measured when it is first asked for.
+        wanted: "int8", "int16", "float", or None for the faster one of the last two on this machine: measured when it
+            is first asked for.
 
     Raises:
-        ValueError: "int8", and the kernel does not run here. The answer raises it if TINY_LLM_PRODUCTS is unknown.
+        ValueError: they are to be rounded, and the kernel does not run here. The answer raises it if TINY_LLM_PRODUCTS
+            is unknown.
     """
-    if wanted == INT8 and (problem := kernel_problem(port)):
-        raise ValueError(f'activations is "int8", and {problem}; leave activations out to do without')
+    if wanted in ROUNDED and (problem := kernel_problem(port)):
+        raise ValueError(f'activations is "{wanted}", and {problem}; leave activations out to do without')
     return partial(rounds_activations, port, wanted)
 
 
-def rounds_activations(port: Port, wanted: str | None, bits: int) -> bool:
+def rounds_activations(port: Port, wanted: str | None, bits: int) -> str:
     """The answer of `activation_choice`."""
     if wanted is not None:
-        return wanted == INT8
+        return "" if wanted == FLOAT else wanted
     if wanted_here() == USUAL or kernel_problem(port):
-        return False
-    return choice_of(measured_seconds(port, bits), layouts(port))[0] == NATIVE
+        return ""
+    seconds = {name: each for name, each in measured_seconds(port, bits).items() if name in DEFAULTS}
+    chosen, _ = choice_of(seconds, layouts(port))
+    return chosen if chosen in ROUNDED else ""
 
 
 def kernel_problem(port: Port) -> str | None:
@@ -64,19 +70,19 @@ def kernel_problem(port: Port) -> str | None:
     solution = port.solution.__name__.partition(".")[0]
     if problem := import_module(f"{solution}.native.quantized_product").problem():
         return f"the kernel does not run here: {problem}"
-    return None if NATIVE in port.quantized_ways() else f"the port {port.name} does not use the kernel"
+    return None if ROUNDED[0] in port.quantized_ways() else f"the port {port.name} does not use the kernel"
 
 
 def layouts(port: Port) -> dict[str, str]:
-    """The layout of each way."""
-    return {name: way.layout for name, way in port.quantized_ways().items()}
+    """The layout of each way that may be a default."""
+    return {name: way.layout for name, way in port.quantized_ways().items() if name in DEFAULTS}
 
 
 def report(port: Port, bits: int) -> str:
     """The chosen activations in one line, with the speed at which each way reads weights."""
     if problem := kernel_problem(port):
         return f"{bits} bits: float activations ({problem})"
-    chosen = INT8 if rounds_activations(port, None, bits) else FLOAT
+    chosen = rounds_activations(port, None, bits) or FLOAT
     return f"{bits} bits: {chosen} activations; {speeds_in_words(measured_seconds(port, bits))}"
 
 
@@ -87,7 +93,7 @@ def measured_seconds(port: Port, bits: int) -> Seconds:
 
 
 def measure(port: Port, bits: int) -> Seconds:
-    """Time both ways at each number of rows, as `product_choice.measure` does."""
+    """Time all ways at each number of rows, as `product_choice.measure` does."""
     one = port.quantize_matrix(matrix(port, SHAPE), GROUP_SIZE, bits)
 
     def copy() -> Any:

@@ -101,7 +101,7 @@ def random_network(
     layers: int | None,
     quantization: str | None,
     head_quantization: str | None = None,
-    rounds_activations: Callable[[int], bool] | None = None,
+    rounds_activations: Callable[[int], str] | None = None,
     group: Any = None,
     stages: bool = False,
     expert_parallel: bool = False,

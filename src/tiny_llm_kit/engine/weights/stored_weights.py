@@ -69,8 +69,8 @@ def check_memory(
 
 def _kept_in_words(name: str, kind: str, config: ModelConfig, quantizer: WeightQuantizer | None) -> str:
     assert quantizer is not None and config.quantization is not None  # it is kept
-    rounds = quantizer.rounds(config.quantization.of(name).bits)
-    return f"{kind} with {'int8' if rounds else 'float'} activations"
+    rounded = quantizer.rounds(config.quantization.of(name).bits)
+    return f"{kind} with {rounded or 'float'} activations"
 
 
 def _check_ram(needed: int, dtype: str) -> None:
