@@ -55,6 +55,7 @@ WAYS = {
     REFERENCE: Way("float32"),
     "bf16": Way("bfloat16"),
     "4bit": Way("float32", 4, "float"),
+    "4bit-auto": Way("auto", 4, "float"),
     "4bit-int16": Way("float32", 4, "int16"),
     "4bit-int8": Way("float32", 4, "int8"),
     "4bit-bf16": Way("bfloat16", 4, "float"),

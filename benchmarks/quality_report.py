@@ -39,7 +39,10 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         )
     console.print()
     console.print(table)
-    console.print("bf16: activations, and plain weights; int8: activations rounded for quantised weights")
+    console.print(
+        "bf16: activations, and plain weights; int8, int16: activations rounded for quantised weights; auto: the "
+        "usual product"
+    )
     console.print(
         f"\nA default may have a mean |Δ log p| of {MOST_DIFFERENCE}, {LEAST_SAME} % of the most probable tokens, "
         f"and {MOST_CHANGE} % more perplexity:"

@@ -184,7 +184,7 @@ def timed(engine: Generates, workload: Workload) -> dict[str, Any]:
 def job_of(plan: ThroughputPlan, port: Port, loading: Mapping[str, Any]) -> Job:
     """What each rank of our engine loads."""
     solution = port.solution.__name__.partition(".")[0]
-    where = solution, port.name, port.device, port.float_dtype, plan.model, plan.quantization
+    where = solution, port.name, port.device, plan.dtype, plan.model, plan.quantization
     head = {"head_quantization": plan.head_quantization}
     if plan.has_random_weights:
         return Job(*where, random_weights={"config": plan.config, "layers": plan.layers, **head})
@@ -198,8 +198,8 @@ def activations_of(plan: ThroughputPlan, job: Job, port: Port) -> list[str]:
         return []
     bits = dict.fromkeys(QUANTIZATIONS[each] for each in (plan.quantization, plan.head_quantization) if each)
     if (stored := job.config.quantization) is not None:
-        bits[stored.bits] = None
-    return [f"{OURS}: {each} bits with {'int8' if rounds(each) else 'float'} activations" for each in bits]
+        bits |= dict.fromkeys(sorted(stored.all_bits))
+    return [f"{OURS}: {each} bits with {rounds(each) or 'float'} activations" for each in bits]
 
 
 def model_of(port: Port, job: Job) -> tuple[Any, RandomCheckpoint | None]:

@@ -41,7 +41,8 @@ def write_gguf(
         add_field(writer, key, value)
     for key, numbers in tensors.items():
         kind = gguf.GGMLQuantizationType[kinds(key) if numbers.ndim > 1 else "F32"]
-        writer.add_tensor(key, gguf.quantize(numbers, kind), raw_dtype=kind)
+        stored = numbers.astype(np.float64) if kind.name == "F64" else gguf.quantize(numbers, kind)
+        writer.add_tensor(key, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

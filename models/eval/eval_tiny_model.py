@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "--activations",
         default="float",
         choices=["int8", "int16", "float"],
-        help="with --quantize: rounded to bytes, for the kernel of Day 4.1, or as they are",
+        help="with --quantize: rounded, for the kernel of Day 4.1, or as they are",
     )
     parser.add_argument("--break-mask", action="store_true", help=BREAK_HELP)
     parser.add_argument("--json", type=output_argument, help="also write the figures to this file")

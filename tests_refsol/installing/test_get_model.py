@@ -174,7 +174,7 @@ def test_what_a_killed_command_left_goes_away_and_what_runs_stays(folder, pip):
     left, runs = folder / "getting-left", folder / "getting-runs"
     for made in (left, runs):
         made.mkdir(parents=True)
-    os.utime(left, (time.time() - 7200,) * 2)
+    os.utime(left, (time.time() - 2 * 24 * 3600,) * 2)
     assert command.main(["smollm2"]) == 0
     assert not left.exists() and runs.exists()
 

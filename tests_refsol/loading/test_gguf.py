@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import sys
 from dataclasses import replace
@@ -14,13 +15,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests_refsol.family_cases import CASES, oracle
-from tests_refsol.gguf_cases import write_gguf
+from tests_refsol.gguf_cases import ARCHITECTURES, write_gguf
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.profiling import kv_budget
 from tiny_llm_kit.engine.weights import stored_weights
-from tiny_llm_kit.model.config import Quantization, read_config
+from tiny_llm_kit.model.config import Quantization, config_of, read_config
 from tiny_llm_kit.model.files import CheckpointError
+from tiny_llm_kit.model.gguf_tensors import wanted_tensors
 from tiny_llm_kit.model.hub import find_model
 from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.model.rope_scaling import RopeScaling
@@ -35,6 +37,7 @@ FAMILIES = [
     "qwen3-moe-gqa-tied",
 ]
 NORM = "output_norm.weight"
+YARN = {"llama__rope__scaling__type": "yarn", "llama__rope__scaling__factor": 4.0}
 QUERY, TABLE = "model.layers.1.self_attn.q_proj.weight", "model.embed_tokens.weight"
 
 
@@ -46,6 +49,12 @@ def loaded(path: Path, backend: str, **options) -> dict[str, np.ndarray]:
     weights = load_checkpoint(path, backend, "cpu", "float32", **options).weights
     module = import_module(f"tiny_llm_kit.engine.backends.backend_{backend}")
     return {name: module.to_numpy(array) for name, array in weights.items()}
+
+
+def config_of_case(name: str):
+    return config_of(
+        oracle(CASES[name]).config.to_dict() | {"architectures": [f"{CASES[name].family}ForCausalLM"]}
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -121,6 +130,27 @@ def test_other_types_are_dequantized_and_named(folder, backend, capsys):
     assert capsys.readouterr().err == "weights in Q5_1 are dequantised to float32: 0 MB\n"
 
 
+# The format has no dense layers among those of Qwen3-MoE.
+@pytest.mark.parametrize("name", [*FAMILIES[:-1], "qwen3-moe-mha-window"])
+def test_names_of_tensors_are_those_of_the_format(name):
+    """The library's own table, from the names of Hugging Face."""
+    family = CASES[name].family
+    architecture = ARCHITECTURES.get(family, family.lower())
+    [arch] = [key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture]
+    table = gguf.get_tensor_name_map(arch, 3)
+    for key, wanted in wanted_tensors(config_of_case(name)).items():
+        of_file = table.get_name(wanted.name.replace(".{}.", "."), try_suffixes=(".weight", ".bias"))
+        assert of_file == key
+
+
+def test_a_type_that_the_library_does_not_dequantise(folder):
+    file = write_gguf(folder, folder / "model.gguf", lambda name: "F64" if "ffn_up" in name else "F32")
+    with pytest.raises(
+        CheckpointError, match="a tensor is stored as F64, which the library gguf does not dequantise"
+    ):
+        loaded(file, BACKENDS[0])
+
+
 def test_llama3_frequencies_are_a_tensor(folder):
     def add(tensors):
         tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
@@ -131,8 +161,10 @@ def test_llama3_frequencies_are_a_tensor(folder):
     np.testing.assert_allclose(scaling.frequencies, plain / np.arange(1, 9), rtol=1e-6)
 
 
-def test_scaling_is_in_the_header(folder):
-    keys = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
+@pytest.mark.parametrize("kind", ["linear", None])
+def test_scaling_is_in_the_header(folder, kind):
+    """A factor alone is linear, as in llama.cpp."""
+    keys = {"llama__rope__scaling__type": kind, "llama__rope__scaling__factor": 4.0}
     scaling = find_model(write_gguf(folder, folder / "model.gguf", **keys)).config().rope_scaling
     assert scaling.rope_type == "linear"
     assert scaling.frequencies[0] == 0.25
@@ -169,16 +201,31 @@ def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
     return {
         "no GGUF": (b"PK\3\4" * 9, "not a GGUF file: its first bytes are b'PK\\x03\\x04'"),
         "empty": (b"", "not a GGUF file: its first bytes are b''"),
-        "an old version": (good[:4] + b"\1" + good[5:], "broken GGUF file: 'Sorry, file appears to be version 1"),
+        "an old version": (good[:4] + b"\1" + good[5:], "broken GGUF file: Sorry, file appears to be version 1"),
         "big-endian": (b"GGUF\0\0\0\3" + bytes(16), "is in big-endian byte order: download the little-endian file"),
-        "cut in its tensors": (good[:-100], "broken GGUF file: 'it ends at byte"),
+        "cut in its tensors": (good[:-100], "broken GGUF file: it ends at byte"),
         "cut in its header": (good[:300], "broken GGUF file: "),
-        "an endless array": (array, f"broken GGUF file: 'an array has {2**40} entries'"),
-        "an endless string": (header + struct.pack("<IQ", 8, 2**60) + bytes(9), "broken GGUF file: 'it ends at"),
+        "an endless array": (array, f"broken GGUF file: an array has {2**40} entries"),
+        "an endless string": (header + struct.pack("<IQ", 8, 2**60) + bytes(9), "broken GGUF file: it ends at"),
         "an endless list of strings": (header + struct.pack("<IIQ", 9, 8, 10**6), "broken GGUF file: "),
-        "arrays of arrays": (header + struct.pack("<IIQ", 9, 9, 3), "broken GGUF file: 'an array holds arrays'"),
-        "an unknown type": (header + struct.pack("<I", 77), "broken GGUF file: '77 is not a valid GGUFValueType'"),
+        "arrays of arrays": (header + struct.pack("<IIQ", 9, 9, 3), "broken GGUF file: an array holds arrays"),
+        "endless tensors": (counts(2**40, 0), f"broken GGUF file: it has {2**40} tensors"),
+        "endless keys": (counts(0, 2**40), f"broken GGUF file: it has {2**40} keys"),
+        "an offset of 64 bits": (with_offset(good, 2**64 - 8), "broken GGUF file: "),
+        "an unknown type": (header + struct.pack("<I", 77), "broken GGUF file: 77 is not a valid GGUFValueType"),
     }  # fmt: skip
+
+
+def counts(tensors: int, keys: int) -> bytes:
+    """The beginning of a file with these counts, and zeros."""
+    return struct.pack("<4sIQQ", b"GGUF", 3, tensors, keys) + bytes(99)
+
+
+def with_offset(file: bytes, offset: int) -> bytes:
+    """The same file with this offset of its last tensor."""
+    [name] = re.findall(rb"blk\.1\.ffn_down\.weight.{24}", file, re.DOTALL)
+    at = file.index(name) + len(name)
+    return file[:at] + struct.pack("<Q", offset) + file[at + 8 :]
 
 
 def test_a_bad_file_gets_one_line(folder):
@@ -195,7 +242,10 @@ def test_a_bad_file_gets_one_line(folder):
     ("fields", "said"),
     [
         ({"general__architecture": "gemma3"}, "general.architecture is 'gemma3' and must be llama, qwen2, qwen3"),
+        ({"general__architecture": ["llama"]}, "general.architecture is ['llama'] and must be llama, qwen2, qwen3"),
         ({"llama__block_count": None}, "llama.block_count is missing and must be a whole number"),
+        ({"llama__block_count": 4_000_000_000}, "llama.block_count is 4000000000 and must be a whole"),
+        (YARN | {"llama__rope__scaling__attn_factor": 2.0}, "rope.scaling.attn_factor is 2.0 and must be 1"),
         ({"llama__embedding_length": 128}, "tensor 'token_embd.weight' has shape (70, 64), and the"),
         ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8 and must be the size of a head, 16"),
         ({"llama__rope__scaling__type": "longrope"}, "rope_scaling.rope_type is 'longrope' and must be"),
@@ -238,6 +288,16 @@ def test_a_model_larger_than_memory_is_refused(folder, monkeypatch):
     load_checkpoint(file, b.name, "cpu", "float32", WeightQuantizer(b))
     with pytest.raises(CheckpointError, match=r"the weights take 0\.0 GiB in float32, and 0\.0 GiB are free"):
         load_checkpoint(file, b.name, "cpu", "float32")
+
+
+def test_weights_that_are_quantised_at_load_count_as_such(folder, monkeypatch):
+    """Of 87,232 numbers 78,848 are in layers' matrices: 39 kB in 4 bits, and 315 in float32."""
+    b = Port("tiny_llm_ref", BACKENDS[0], "cpu", "float32")
+    monkeypatch.setattr(stored_weights, "SMALL", 0)
+    monkeypatch.setattr(kv_budget, "free_ram", lambda: 100_000)
+    load_checkpoint(folder, b.name, "cpu", "float32", WeightQuantizer(b, 4))
+    with pytest.raises(CheckpointError, match="the weights take"):
+        load_checkpoint(folder, b.name, "cpu", "float32")
 
 
 def test_the_library_is_imported_when_a_file_is_opened(folder, monkeypatch):

@@ -50,10 +50,14 @@ static int run_quantized(const std::vector<Constant>& constants, int type, int64
   const int64_t blocks = (outputs + 15) / 16, columns = groups * group;
   const auto x = some<Number>(rows * columns);
   const auto w = some<uint8_t>(blocks * columns * bits * 2);
-  std::vector<Number> y(rows * outputs);
-  const int task = multiply_quantized(x.data(), w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns,
-                                      group, bits, sizeof(Number) == 2, type, 2);
-  return task | check_quantized(x, w, constants, y, rows, outputs, groups, group, bits);
+  int failed = 0;
+  for (int planes : {1, 2}) {
+    std::vector<Number> y(rows * outputs);
+    failed |= multiply_quantized(x.data(), w.data(), constants.data(), nullptr, y.data(), rows, outputs, columns, group,
+                                 bits, sizeof(Number) == 2, type, planes, 2);
+    failed |= check_quantized(x, w, constants, y, rows, outputs, groups, group, bits, planes);
+  }
+  return failed;
 }
 
 template <typename Number>

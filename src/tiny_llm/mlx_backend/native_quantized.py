@@ -115,7 +115,7 @@ class NativeQuantizedMatrix:
         return (groups * constants[..., :1] + constants[..., 1:]).flatten(-2).astype(self.dtype)
 
     def __call__(self, x: mx.array, bias: mx.array | None = None) -> mx.array:
-        """x @ Wᵀ + bias with x rounded to bytes: (..., I) and (O,) or None to (..., O), in x's type.
+        """x @ Wᵀ + bias with x rounded, see `planes`: (..., I) and (O,) or None to (..., O), in x's type.
 
         Raises:
             ValueError: x has other columns, or is not bf16 or float32; or the bias has another size.

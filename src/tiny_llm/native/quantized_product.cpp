@@ -63,7 +63,7 @@ static void round_group(const Number* x, int group, int8_t* bytes, float* scale,
   *sum = *scale * sum_of(floats_of(total));
 }
 
-// A group by one or two planes. The second one rounds what the first one has lost, so that both together have 15 bits.
+// A group by one or two planes. The second one rounds the remainder of the first, so that both together have 15 bits.
 template <typename Number>
 static void round_planes(const QuantizedProduct& p, const Number* x, int8_t* bytes, float* scale, float* sum) {
   round_group(x, p.group, bytes, scale, sum);

@@ -121,7 +121,7 @@ class NativeQuantizedMatrix:
         return (groups * scales.unsqueeze(-1) + biases.unsqueeze(-1)).flatten(-2).to(self.dtype)
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x @ Wᵀ + bias with x rounded to bytes: (..., I) and (O,) or None to (..., O), in x's type.
+        """x @ Wᵀ + bias with x rounded, see `planes`: (..., I) and (O,) or None to (..., O), in x's type.
 
         Raises:
             ValueError: x has other columns, or is not bf16 or float32 on the CPU; or the bias has another size.

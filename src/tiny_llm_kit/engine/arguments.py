@@ -113,7 +113,7 @@ def add_week3_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--activations",
         choices=["int8", "int16", "float"],
-        help="of products with quantised weights on a CPU; default: what is faster on this machine (week3, Day 4.1)",
+        help="of products with quantised weights on a CPU; default: int16 if that is faster than float (week3)",
     )
     parser.add_argument(
         "--tensor-parallel-size",

@@ -128,8 +128,8 @@ def load_network(
 
     Args:
         quantize: "4bit" or "8bit" quantises the layers' weights at load; None leaves them as they are.
-        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised. So
-            they are where float32 was asked for on a CPU, whose usual product with 4 bits computes in bf16.
+        keep_quantized: whether weights that are stored quantised stay quantised; otherwise they are dequantised.
+            With an explicit float32 on a CPU they are dequantised too: the usual product with 4 bits computes in bf16.
         attention: "simple", "tiled" or "device", see `Qwen3ModelWeek2`. Not used by the engine of Week 1.
         head_quantization: "4bit" or "8bit" also quantises the output head at load, see `QuantizedHead`.
         rounds_activations: see `WeightQuantizer`.
@@ -146,8 +146,10 @@ def load_network(
         raise ValueError(
             f"--quantize {quantize}: the engine of {loader} reads plain weights: choose --loader week2"
         )
-    rounds = rounds_activations is not None and bool(rounds_activations(4))
-    keeps = week.has_caches and (quantize or (keep_quantized and (rounds or not port.is_exact)))
+    keeps = week.has_caches and (
+        quantize
+        or (keep_quantized and (not port.is_exact or bool(rounds_activations and rounds_activations(4))))
+    )
     bits = QUANTIZATIONS.get(quantize or "")
     quantizer = WeightQuantizer(port, bits, rounds_activations) if keeps else None
     tokenizer = load_tokenizer(model)

@@ -143,7 +143,7 @@ class Port:
         self.name = backend
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype
-        # Whoever asks for float32 gets it: where "auto" chooses it, a faster product may round.
+        # With "auto", a faster product may round what a model has stored; an explicit float32 may not.
         self.is_exact = dtype == "float32" and self.device == "cpu"
 
     def __getattr__(self, name: str) -> Any:

@@ -39,6 +39,7 @@ def _in_order(
             if (headers[name].shape, headers[name].dtype) != (first.shape, first.dtype):
                 raise CheckpointError(
                     f"{headers[name].file}: tensor {shown(name)} is {headers[name].dtype} {list(headers[name].shape)}, "
-                    f"and another expert's is {first.dtype} {list(first.shape)}; download the model again"
+                    f"and another matrix of the experts is {first.dtype} {list(first.shape)}: they must be alike: "
+                    "choose another file of this model"
                 )
     return [[parts[expert, place] for place in places] for expert in experts]

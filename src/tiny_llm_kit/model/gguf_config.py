@@ -49,9 +49,8 @@ def gguf_config(file: GgufFile) -> ModelConfig:
     """
     name = file.fields.get("general.architecture")
     known = ", ".join(ARCHITECTURES)
-    require(
-        f"{file.path}: general.architecture", name, name in ARCHITECTURES, f"{known}: choose another model"
-    )
+    is_known = isinstance(name, str) and name in ARCHITECTURES
+    require(f"{file.path}: general.architecture", name, is_known, f"{known}: choose another model")
     try:
         config = config_of(_fields(file, str(name)))
         return replace(config, rope_scaling=_scaling(file, config))
@@ -65,7 +64,9 @@ def _fields(file: GgufFile, name: str) -> dict[str, Any]:
     """The header as the fields of `config.json`."""
     header = {key.removeprefix(f"{name}."): _short(value) for key, value in file.fields.items()}
     data = {field: header[key] for field, key in KEYS.items() if key in header}
-    layers = range(data.get("num_hidden_layers", 0) if type(data.get("num_hidden_layers")) is int else 0)
+    count, most = data.get("num_hidden_layers"), len(file.tensors)
+    is_count = type(count) is int and 1 <= count <= most
+    require("num_hidden_layers", count, is_count, f"a whole number from 1 to {most}, the number of tensors")
     architecture = ARCHITECTURES[name]
     if name == "llama" and header.get("expert_count"):
         architecture = "MixtralForCausalLM"
@@ -76,7 +77,9 @@ def _fields(file: GgufFile, name: str) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "norm_topk_prob": True,  # llama.cpp's graph of this architecture divides by the sum
-        "mlp_only_layers": [i for i in layers if f"blk.{i}.ffn_gate_inp.weight" not in file.tensors],
+        "mlp_only_layers": [
+            i for i in range(count or 0) if f"blk.{i}.ffn_gate_inp.weight" not in file.tensors
+        ],
         "rope_scaling": _rope_scaling(header),
     }
     _check_head(data, header)
@@ -104,18 +107,21 @@ def _check_head(data: dict[str, Any], header: Mapping[str, Any]) -> None:
 
 def _rope_scaling(header: Mapping[str, Any]) -> dict[str, Any] | None:
     """Scaling as `config.json` writes it."""
-    kind = header.get("rope.scaling.type", "none")
-    if kind == "none":
-        return None
+    factor = header.get("rope.scaling.factor", header.get("rope.scale_linear"))
+    kind = header.get("rope.scaling.type", "none" if factor is None else "linear")
+    if kind != "yarn":
+        return None if kind == "none" else {"rope_type": kind, "factor": factor}
     keys = {
-        "factor": "rope.scaling.factor",
         "original_max_position_embeddings": "rope.scaling.original_context_length",
-        "attention_factor": "rope.scaling.attn_factor",
         "beta_fast": "rope.scaling.yarn_beta_fast",
         "beta_slow": "rope.scaling.yarn_beta_slow",
     }
-    wanted = list(keys) if kind == "yarn" else ["factor"]
-    return {"rope_type": kind} | {name: header[keys[name]] for name in wanted if keys[name] in header}
+    found = {name: header[key] for name, key in keys.items() if key in header}
+    times = header.get("rope.scaling.attn_factor", 1.0)
+    require(
+        "rope.scaling.attn_factor", times, times == 1.0, "1: llama.cpp multiplies YaRN's own factor by it"
+    )
+    return {"rope_type": kind, "factor": factor} | found
 
 
 def _scaling(file: GgufFile, config: ModelConfig) -> RopeScaling | None:
@@ -144,6 +150,6 @@ def quantization_of(tensors: Mapping[str, GgufTensor]) -> Quantization | None:
     bits = {name: KEPT_BITS[each.kind] for name, each in tensors.items() if stays_quantized(name, each)}
     if not bits:
         return None
-    most = min(bits.values())
-    of = {name: Quantization(group_size=GROUP_SIZE, bits=each) for name, each in bits.items() if each != most}
-    return Quantization(group_size=GROUP_SIZE, bits=most, by_name=of)
+    base = min(bits.values())
+    of = {name: Quantization(group_size=GROUP_SIZE, bits=each) for name, each in bits.items() if each != base}
+    return Quantization(group_size=GROUP_SIZE, bits=base, by_name=of)

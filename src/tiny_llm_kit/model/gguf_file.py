@@ -22,6 +22,7 @@ MOST_ENTRIES = (
     2_000_000  # of an array; the largest vocabularies have some 260,000 tokens and twice as many merges
 )
 LENGTH = struct.Struct("<Q")
+MOST_COUNT = 100_000  # of keys, and of tensors
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -37,6 +38,12 @@ class GuardedReader(GGUFReader):
         if end > len(self.data):
             raise ValueError(f"it ends at byte {len(self.data)}, and its header needs byte {end}")
         return np.frombuffer(self.data, dtype, count, offset)
+
+    def _build_fields(self, offs: int, count: int) -> int:
+        return super()._build_fields(offs, _limited(count, "keys"))
+
+    def _build_tensor_info(self, offs: int, count: int) -> Any:
+        return super()._build_tensor_info(offs, _limited(count, "tensors"))
 
     def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
         if raw_type != GGUFValueType.ARRAY:
@@ -64,6 +71,12 @@ class GuardedReader(GGUFReader):
         return at - start, parts
 
 
+def _limited(count: int, things: str) -> int:
+    if count > MOST_COUNT:
+        raise ValueError(f"it has {count} {things}")
+    return int(count)
+
+
 @dataclass(frozen=True, eq=False)
 class GgufTensor:
     """A tensor as it is stored.
@@ -82,8 +95,18 @@ class GgufTensor:
     _type: Any = field(repr=False)
 
     def floats(self) -> np.ndarray:
-        """Its numbers in float32, dequantised by the library."""
-        return dequantize(self.data, self._type).astype(np.float32, copy=False).reshape(self.shape)
+        """Its numbers in float32, dequantised by the library.
+
+        Raises:
+            CheckpointError: the library does not know how.
+        """
+        try:
+            return dequantize(self.data, self._type).astype(np.float32, copy=False).reshape(self.shape)
+        except NotImplementedError:
+            raise CheckpointError(
+                f"{self.file}: a tensor is stored as {self.kind}, which the library gguf does not dequantise; choose "
+                "another file of this model"
+            ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +174,8 @@ def _part(path: Path, number: int, parts: int) -> Path:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
     _check_beginning(path)
     try:
-        reader = GuardedReader(path)
+        with np.errstate(over="raise"):  # of an offset of 64 bits
+            reader = GuardedReader(path)
         fields = {key: value.contents() for key, value in reader.fields.items()}
         tensors = {
             tensor.name: GgufTensor(
@@ -164,7 +188,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
             for tensor in reader.tensors
         }
     except (ValueError, LookupError, ArithmeticError, TypeError, OSError, MemoryError, struct.error) as error:
-        raise _broken(path, shown(str(error), 120)) from None
+        problem = " ".join(str(error).split()) or type(error).__name__
+        raise _broken(path, problem[:120]) from None
     return fields, tensors
 
 

@@ -72,9 +72,6 @@ class WeightQuantizer:
     def keep(self, name: str, parts: Sequence[Any], config: ModelConfig, dtype: str) -> Any:
         """Convert words, scales and biases of a checkpoint to the device's form; none of them is rounded.
 
-        The kernel of Day 4.1 reads scales in any type. The arithmetic of Days 2.2 and 2.3 computes in that of the
-        scales, so it gets them in float32, unless they are stored in `dtype`.
-
         Args:
             parts: in their stored types, on the CPU.
             dtype: of the model.
@@ -85,12 +82,8 @@ class WeightQuantizer:
         if config.quantization is None:
             raise ValueError(f"{name} has words and scales, and its model has no quantization")
         stored = config.quantization.of(name)
-        words, *constants = parts
-        model_dtype = self.port.dtype(dtype)
-        if not self.rounds(stored.bits) and constants[0].dtype != model_dtype:
-            constants = [self.port.backend_module.place(each, "float32", "cpu") for each in constants]
         sizes = stored.group_size, stored.bits
-        kept = self.port.QuantizedWeights(words, *constants, *sizes, float_dtype=model_dtype)
+        kept = self.port.QuantizedWeights(*parts, *sizes, float_dtype=self.port.dtype(dtype))
         return self._prepared(name, kept, config)
 
     def _prepared(self, name: str, weights: Any, config: ModelConfig) -> Any:

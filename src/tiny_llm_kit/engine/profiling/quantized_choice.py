@@ -25,8 +25,8 @@ from .product_choice import (
 )
 
 FLOAT, ROUNDED = "float", ("int8", "int16")  # the last two name the ways that round them
-# Of the ways, those that may be a default. Bytes alone change probabilities too much: of SmolLM2's five most probable
-# tokens the mean |Δ log p| is above 0.05, and llama.cpp, which rounds likewise, has the same.
+# Of the ways, those that may be a default. int8 changes probabilities too much: the mean |Δ log p| of SmolLM2's five
+# most probable tokens is above 0.05.
 DEFAULTS = ("usual", "int16")
 GROUP_SIZE = 64
 # Bytes of weights of a measured pass, by rows. Where there is no kernel for 8 bits, tiles take a hundred times as long.

@@ -51,10 +51,13 @@ def check_memory(
     """
     needed, dequantized, kept = 0, dict[str, int](), set[str]()
     for name in names:
-        kind, size = headers[name].stored_as, _numbers(name, headers, config) * DTYPE_BYTES[dtype]
-        if is_kept(name, headers[name], config, quantizer):
+        info = headers[name]
+        kind, size = info.stored_as, _numbers(name, headers, config) * DTYPE_BYTES[dtype]
+        if is_kept(name, info, config, quantizer):
             size = bytes_of(headers, [name])
             kept |= {_kept_in_words(name, kind, config, quantizer)} if kind else set()
+        elif quantizer and info.dtype != "U32" and quantizer.applies_to(name, info.shape):
+            size = math.prod(info.shape) * (quantizer.bits or 0) // 8  # and a little for the scales
         elif kind:
             dequantized[kind] = dequantized.get(kind, 0) + size
         needed += size
