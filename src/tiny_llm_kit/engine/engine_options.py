@@ -47,7 +47,7 @@ class EngineOptions:
             4.1, and "int16" to two bytes, which takes up to twice the time; "float" does not, as before that day. None
             measures "int16" and "float" once on each machine, and is "float" where `cpu_products` is "usual", or where
             weights are stored quantised and `dtype` is "float32". "int8" is never the default: of SmolLM2's tokens it
-            changes the most probable one in 1 of 20 cases.
+            changes the most probable one in 1 of 25 cases.
         seed: of the requests that have none.
         tensor_parallel_size: devices that each hold a part of every matrix and compute each step together, one process
             each. On a CPU the processes share the cores.

@@ -172,7 +172,7 @@ def load_checkpoint(
     quantizer: WeightQuantizer | None = None,
     part: RankPart | StagePart | None = None,
 ) -> Checkpoint:
-    """Read a model's weights onto a device, each moved and converted once; nothing passes through NumPy.
+    """Read a model's weights onto a device, each moved and converted once.
 
     Args:
         model: a shipped name, a folder, a GGUF file or a hub id; see `hub.find_model`.
