@@ -31,7 +31,6 @@ class Mutant:
         idea: the wrong idea in a few words.
         file: the file that holds it, in the folder of its part: "attention.py", or "../x.py" for one that both ports
             share.
-        survives: a plausible weaker test that it would pass; a mutant that no test could miss is a strawman.
         both: (old, new) when the same edit serves both ports; `old` occurs exactly once.
         mlx, torch: (old, new) for one port.
         serving, native: (old, new) in the policy or in the kernels, which both ports share: judged once.
@@ -41,7 +40,6 @@ class Mutant:
     task: str
     idea: str
     file: str
-    survives: str
     both: Edit | None = None
     mlx: Edit | None = None
     torch: Edit | None = None

@@ -286,7 +286,7 @@ def test_a_mutant_is_judged_by_the_tests_of_its_task(backend):
         "crashed": ("out = x @ w.T", "out = x @ w.T.nonsense"),
         "stale": ("no such text", ""),
     }
-    wrong = [Mutant("1.1.2", "an idea", "basics.py", "a weaker test", both=edit) for edit in edits.values()]
+    wrong = [Mutant("1.1.2", "an idea", "basics.py", both=edit) for edit in edits.values()]
     expected = [*edits, "survived"]
     assert [verdict.status for verdict in verdicts([*wrong, wrong[0]], backend)] == expected
 
@@ -304,7 +304,7 @@ def test_ctrl_c_ends_a_check_of_the_course():
 def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
     """`-k nothing` would select no test, and a mutant that no test kills survives."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing --maxfail=1")
-    wrong = Mutant("1.1.2", "an idea", "basics.py", "any", both=("out = x @ w.T", "out = x @ w.T + 1.0"))
+    wrong = Mutant("1.1.2", "an idea", "basics.py", both=("out = x @ w.T", "out = x @ w.T + 1.0"))
     assert [verdict.status for verdict in verdicts([wrong], PORT)] == ["killed"]
     assert os.environ["PYTEST_ADDOPTS"] == "-k nothing --maxfail=1"
 
@@ -358,7 +358,7 @@ def test_a_mutant_of_a_kernel_is_an_edit_of_one_of_its_functions(monkeypatch, tm
 
     def mutant(inside):
         edit = ("return x;", "return 2 * x;")
-        return Mutant("4.1.1", "twice", "kernels.cpp", "any", native=edit, inside=inside)
+        return Mutant("4.1.1", "twice", "kernels.cpp", native=edit, inside=inside)
 
     assert mutant("g").mutate("native") == {
         file: file.read_text(encoding="utf-8")[:-12] + "return 2 * x;\n}\n"
@@ -385,7 +385,7 @@ def test_the_prefix_check_cuts_kernels_too(monkeypatch, tmp_path):
 
 
 def test_a_surviving_mutant_fails_the_report(monkeypatch):
-    survivor = Mutant("1.1.2", "harmless", "basics.py", "any", both=("out = x @ w.T", "out = x @ w.T * 1.0"))
+    survivor = Mutant("1.1.2", "harmless", "basics.py", both=("out = x @ w.T", "out = x @ w.T * 1.0"))
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [survivor] * 5)
     output = io.StringIO()
     assert mutants.report_mutants(Console(file=output), Day(1, 1), installed_backends()[:1]) == 1
@@ -400,8 +400,7 @@ def test_a_mutant_of_the_policy_is_judged_on_one_port():
         "stale": ("no such text", ""),
     }
     wrong = [
-        Mutant("2.6.5", "an idea", "chunked_prefill/request.py", "a weaker test", serving=edit)
-        for edit in edits.values()
+        Mutant("2.6.5", "an idea", "chunked_prefill/request.py", serving=edit) for edit in edits.values()
     ]
     assert {tuple(mutant.edits()) for mutant in wrong} == {("serving",)}, "and on no port for itself"
     found = verdicts(wrong, "serving", PORT)
@@ -410,7 +409,7 @@ def test_a_mutant_of_the_policy_is_judged_on_one_port():
 
 def test_the_report_has_a_column_for_the_policy(monkeypatch):
     edit = ("self.offset += 1", "self.offset += 2")
-    wrong = Mutant("2.6.5", "counts twice", "chunked_prefill/request.py", "a weaker test", serving=edit)
+    wrong = Mutant("2.6.5", "counts twice", "chunked_prefill/request.py", serving=edit)
     monkeypatch.setattr(mutants, "mutants_of", lambda day: [wrong] * 5)
     judged = []
     monkeypatch.setattr(

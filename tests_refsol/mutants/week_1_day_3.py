@@ -7,7 +7,6 @@ MUTANTS = [
         "1.3.1",
         "diagonal in the upper left corner, as torch's is_causal has it",
         "attention.py",
-        survives="a test with L = S",
         mlx=("mx.arange(S - L, S)[:, None]", "mx.arange(L)[:, None]"),
         torch=("torch.arange(S - L, S, device=device)[:, None]", "torch.arange(L, device=device)[:, None]"),
     ),
@@ -15,21 +14,18 @@ MUTANTS = [
         "1.3.1",
         "hides a query's own key",
         "attention.py",
-        survives="a test that only checks that later keys are hidden",
         both=("keys <= queries", "keys < queries"),
     ),
     Mutant(
         "1.3.1",
         "shows one key too many",
         "attention.py",
-        survives="a test that only checks that earlier keys are visible",
         both=("keys <= queries", "keys <= queries + 1"),
     ),
     Mutant(
         "1.3.1",
         "hides with -1e4, which a score of 1e4 brings back",
         "attention.py",
-        survives="a test of attention with scores of a few units",
         mlx=("0.0, -mx.inf)", "0.0, -1e4)"),
         torch=("0.0, -torch.inf)", "0.0, -1e4)"),
     ),
@@ -37,7 +33,6 @@ MUTANTS = [
         "1.3.1",
         "always float32",
         "attention.py",
-        survives="a test in float32",
         mlx=("0.0, -mx.inf).astype(dtype)", "0.0, -mx.inf)"),
         torch=("0.0, -torch.inf).to(dtype)", "0.0, -torch.inf)"),
     ),
@@ -45,14 +40,12 @@ MUTANTS = [
         "1.3.1",
         "accepts more queries than keys, and hides everything from some of them",
         "attention.py",
-        survives="a test with L ≤ S",
         both=("if not 0 < L <= S:", "if L < 1 or S < 1:"),
     ),
     Mutant(
         "1.3.1",
         "positions in the mask's type: bf16 has no 257, float16 no 2,049",
         "attention.py",
-        survives="a test with short texts, or in float32",
         mlx=(
             "    keys = mx.arange(S)\n",
             "    keys, queries = mx.arange(S).astype(dtype), queries.astype(dtype)\n",
@@ -66,7 +59,6 @@ MUTANTS = [
         "1.3.1",
         "the queries' positions alone in float16, exact up to 2,048",
         "attention.py",
-        survives="a test with up to 2,048 tokens, in any type",
         mlx=("mx.arange(S - L, S)[:, None]", "mx.arange(S - L, S).astype(mx.float16)[:, None]"),
         torch=(
             "torch.arange(S - L, S, device=device)[:, None]",
@@ -77,7 +69,6 @@ MUTANTS = [
         "1.3.1",
         "a loop over the queries, a row of the mask each",
         "attention.py",
-        survives="a test of the numbers",
         mlx=(
             "return mx.where(keys <= queries, 0.0, -mx.inf)",
             "return mx.stack([mx.where(keys <= S - L + i, 0.0, -mx.inf) for i in range(L)])",
@@ -91,7 +82,6 @@ MUTANTS = [
         "1.3.1",
         "a table of Python numbers, made key by key",
         "attention.py",
-        survives="a test of the numbers, or of how many operations the library was asked for",
         mlx=(
             "return mx.where(keys <= queries, 0.0, -mx.inf)",
             "return mx.array([[0.0 if j <= S - L + i else -mx.inf for j in range(S)] for i in range(L)])",
@@ -106,7 +96,6 @@ MUTANTS = [
         "1.3.2",
         "the causal mask on the default device, wherever the scores are",
         "attention.py",
-        survives="a test on the CPU",
         inside="scaled_dot_product_attention_grouped",
         torch=("causal_mask(L, S, torch.float32, device=scores.device)", "causal_mask(L, S, torch.float32)"),
     ),
@@ -114,7 +103,6 @@ MUTANTS = [
         "1.3.2",
         "looks for NaN among the weights, which makes the host wait",
         "attention.py",
-        survives="a test of the numbers",
         inside="scaled_dot_product_attention_grouped",
         mlx=(
             "    weights = softmax(scores, axis=-1)",
@@ -129,7 +117,6 @@ MUTANTS = [
         "1.3.2",
         "query head h reads K/V head h % Hkv: K and V tiled, not repeated",
         "attention.py",
-        survives="a test with Hkv = H or Hkv = 1",
         mlx=(
             "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
             "order = mx.arange(H) % Hkv\n"
@@ -147,7 +134,6 @@ MUTANTS = [
         "1.3.2",
         "repeats every K/V head for its group",
         "attention.py",
-        survives="a test of the numbers alone",
         mlx=(
             "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
             "key, value, Hkv = *(mx.repeat(t, H // Hkv, axis=-3) for t in (key, value)), H\n"
@@ -163,7 +149,6 @@ MUTANTS = [
         "1.3.2",
         "lets matmul broadcast K and V over the group, which torch does by copying them",
         "attention.py",
-        survives="a test of the numbers alone",
         torch=(
             "scores = query.reshape(*batch, Hkv, -1, D) @ key.transpose(-2, -1)",
             "scores = query.unflatten(-3, (Hkv, -1)) @ key.unsqueeze(-3).transpose(-2, -1)",
@@ -173,7 +158,6 @@ MUTANTS = [
         "1.3.2",
         "copies K to float32, to have float32 scores",
         "attention.py",
-        survives="a test of memory in float32, or of numbers in bf16",
         mlx=(
             "query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
             "query.reshape(*batch, Hkv, -1, D) @ key.astype(mx.float32).swapaxes(-2, -1)",
@@ -187,7 +171,6 @@ MUTANTS = [
         "1.3.2",
         "no scale",
         "attention.py",
-        survives="a test that always passes scale",
         both=("1 / math.sqrt(D) if scale is None else scale", "1.0 if scale is None else scale"),
     ),
     Mutant(
@@ -195,14 +178,12 @@ MUTANTS = [
         "takes a scale of 0.0 for none given",
         "attention.py",
         inside="scaled_dot_product_attention_grouped",
-        survives="a test whose scales are all positive",
         both=("scale = 1 / math.sqrt(D) if scale is None else scale", "scale = scale or 1 / math.sqrt(D)"),
     ),
     Mutant(
         "1.3.2",
         "adds the mask before the scale",
         "attention.py",
-        survives="a test whose mask holds only 0 and -inf",
         both=(
             "        scores = scores + mask\n    weights",
             "        scores = scores + mask * scale\n    weights",
@@ -212,7 +193,6 @@ MUTANTS = [
         "1.3.2",
         "gives all query heads the mask of the first",
         "attention.py",
-        survives="a test with masks of shape (L, S)",
         both=(
             "        scores = scores + mask\n    weights",
             "        scores = scores + (mask[..., :1, :, :] if mask.ndim > 2 else mask)\n    weights",
@@ -222,7 +202,6 @@ MUTANTS = [
         "1.3.2",
         "causal by name starts at the first key: rows 0 … L - 1 of the whole mask",
         "attention.py",
-        survives="a test with L = S",
         mlx=("mask = causal_mask(L, S, mx.float32)", "mask = causal_mask(S, S, mx.float32)[:L]"),
         torch=(
             "mask = causal_mask(L, S, torch.float32, device=scores.device)",
@@ -233,7 +212,6 @@ MUTANTS = [
         "1.3.2",
         "causal by name makes its own mask, and more queries than keys give NaN",
         "attention.py",
-        survives="a test with L ≤ S",
         mlx=(
             "mask = causal_mask(L, S, mx.float32)",
             "mask = mx.where(mx.arange(S) <= mx.arange(S - L, S)[:, None], 0.0, -mx.inf)",
@@ -247,7 +225,6 @@ MUTANTS = [
         "1.3.2",
         "scales in bf16, and converts the scaled scores to float32",
         "attention.py",
-        survives="a test in bf16 whose scale is a power of 2",
         mlx=(
             "scores.reshape(*batch, H, L, S).astype(mx.float32) * scale",
             "(scores.reshape(*batch, H, L, S) * scale).astype(mx.float32)",
@@ -261,7 +238,6 @@ MUTANTS = [
         "1.3.2",
         "scales the query, in bf16",
         "attention.py",
-        survives="a test in bf16 whose scale is a power of 2",
         mlx=(
             "scores = query.reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1)",
             "scores, scale = (query * scale).reshape(*batch, Hkv, -1, D) @ key.swapaxes(-2, -1), 1.0",
@@ -275,7 +251,6 @@ MUTANTS = [
         "1.3.2",
         "softmax in bf16",
         "attention.py",
-        survives="a test in bf16 with scores of a few units and a loose tolerance",
         mlx=(
             "scores.reshape(*batch, H, L, S).astype(mx.float32) * scale",
             "scores.reshape(*batch, H, L, S) * scale",
@@ -289,7 +264,6 @@ MUTANTS = [
         "1.3.2",
         "returns float32 for bf16",
         "attention.py",
-        survives="a test in float32",
         mlx=("weights = softmax(scores, axis=-1).astype(value.dtype)", "weights = softmax(scores, axis=-1)"),
         torch=(
             "weights = softmax(scores, axis=-1).to(value.dtype)",
@@ -300,7 +274,6 @@ MUTANTS = [
         "1.3.3",
         "RoPE before the norms of q and k",
         "qwen3_week1.py",
-        survives="a test whose norm weights are all equal: then the order does not matter",
         both=(
             "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
             "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
@@ -312,14 +285,12 @@ MUTANTS = [
         "1.3.3",
         "q_norm for the keys too",
         "qwen3_week1.py",
-        survives="a test whose two norms have equal weights",
         both=("_head_norm(key, self.k_norm,", "_head_norm(key, self.q_norm,"),
     ),
     Mutant(
         "1.3.3",
         "the two norms exchanged",
         "qwen3_week1.py",
-        survives="a test whose two norms have equal weights",
         both=(
             "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
             "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
@@ -331,7 +302,6 @@ MUTANTS = [
         "1.3.3",
         "no norms",
         "qwen3_week1.py",
-        survives="a test of shapes and causality",
         both=(
             "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
             "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
@@ -342,14 +312,12 @@ MUTANTS = [
         "1.3.3",
         "no norm on the keys",
         "qwen3_week1.py",
-        survives="a test of shapes and causality",
         both=("self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))", "self.rope(key)"),
     ),
     Mutant(
         "1.3.3",
         "norms the values as well",
         "qwen3_week1.py",
-        survives="a test that only looks at attention weights",
         both=(
             "        heads = scaled_dot",
             "        value = _head_norm(value, self.k_norm, self.rms_norm_eps)\n        heads = scaled_dot",
@@ -359,7 +327,6 @@ MUTANTS = [
         "1.3.3",
         "one norm over all query heads of a token",
         "qwen3_week1.py",
-        survives="a test with one head, or whose heads have equal lengths",
         mlx=(
             "        query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))",
             "        tiled = mx.tile(self.q_norm, self.num_heads)\n"
@@ -377,21 +344,18 @@ MUTANTS = [
         "1.3.3",
         "eps of another model, 1e-6, whatever rms_norm_eps is",
         "qwen3_week1.py",
-        survives="a test that leaves eps at its default",
         both=("_head_norm(query, self.q_norm, self.rms_norm_eps)", "_head_norm(query, self.q_norm, 1e-6)"),
     ),
     Mutant(
         "1.3.3",
         "RoPE on the values too",
         "qwen3_week1.py",
-        survives="a test with one token",
         both=("        heads = scaled_dot", "        value = self.rope(value)\n        heads = scaled_dot"),
     ),
     Mutant(
         "1.3.3",
         "RoPE after the heads moved forward: it turns by the number of the head",
         "qwen3_week1.py",
-        survives="a test of shapes: RoPE takes any (B, L, H, D)",
         mlx=(
             "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
             "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
@@ -409,35 +373,30 @@ MUTANTS = [
         "1.3.3",
         "scale 1/√hidden_size",
         "qwen3_week1.py",
-        survives="a test with head_dim = hidden_size, or one of causality",
         both=(", mask=mask\n", ", x.shape[-1] ** -0.5, mask\n"),
     ),
     Mutant(
         "1.3.3",
         "scale 1/D, the root forgotten",
         "qwen3_week1.py",
-        survives="a test of causality",
         both=(", mask=mask\n", ", 1 / self.head_dim, mask\n"),
     ),
     Mutant(
         "1.3.3",
         "forgets the mask",
         "qwen3_week1.py",
-        survives="a test without a mask",
         both=(", mask=mask\n", "\n"),
     ),
     Mutant(
         "1.3.3",
         "always causal, whatever the mask is",
         "qwen3_week1.py",
-        survives="a test that only knows the causal mask",
         both=(", mask=mask\n", ', mask="causal"\n'),
     ),
     Mutant(
         "1.3.3",
         "joins the heads without bringing them back behind the tokens",
         "qwen3_week1.py",
-        survives="a test with one head or one token",
         mlx=("heads.swapaxes(1, 2).reshape(B, L, -1)", "heads.reshape(B, L, -1)"),
         torch=("heads.transpose(1, 2).reshape(B, L, -1)", "heads.reshape(B, L, -1)"),
     ),
@@ -445,7 +404,6 @@ MUTANTS = [
         "1.3.3",
         "traditional RoPE pairs",
         "qwen3_week1.py",
-        survives="a test of causality and of relative positions",
         both=(
             "self.rope = RoPE(head_dim, max_seq_len, theta)",
             "self.rope = RoPE(head_dim, max_seq_len, theta, True)",

@@ -30,34 +30,33 @@ FINALLY = """    finally:
             layer_cache.release()"""
 
 
-def _cache(idea: str, survives: str, mlx, torch) -> Mutant:
-    return Mutant("2.1.1", idea, CACHE, survives, mlx=mlx, torch=torch, inside=UPDATE)
+def _cache(idea: str, mlx, torch) -> Mutant:
+    return Mutant("2.1.1", idea, CACHE, mlx=mlx, torch=torch, inside=UPDATE)
 
 
-def _rewind(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.2", idea, CACHE, survives, both=(old, new), inside="TinyKvFullCache.rewind")
+def _rewind(idea: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.2", idea, CACHE, both=(old, new), inside="TinyKvFullCache.rewind")
 
 
-def _attention(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.3", idea, MODEL, survives, both=(old, new), inside="Qwen3LayerWeek2.attention")
+def _attention(idea: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.3", idea, MODEL, both=(old, new), inside="Qwen3LayerWeek2.attention")
 
 
-def _layer(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.4", idea, MODEL, survives, both=(old, new), inside="Qwen3LayerWeek2.__call__")
+def _layer(idea: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.4", idea, MODEL, both=(old, new), inside="Qwen3LayerWeek2.__call__")
 
 
-def _model(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.5", idea, MODEL, survives, both=(old, new), inside="Qwen3ModelWeek2.__call__")
+def _model(idea: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.5", idea, MODEL, both=(old, new), inside="Qwen3ModelWeek2.__call__")
 
 
-def _generate(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant("2.1.6", idea, GENERATE, survives, both=(old, new))
+def _generate(idea: str, old: str, new: str) -> Mutant:
+    return Mutant("2.1.6", idea, GENERATE, both=(old, new))
 
 
 MUTANTS = [
     _cache(
         "concatenates: every token copies the whole cache",
-        "every test of the numbers",
         mlx=(
             f"{MLX_ROOM}\n        {MLX_WRITE}",
             "old = [] if start == 0 else [self.keys[:, :, :start]]\n"
@@ -75,7 +74,6 @@ MUTANTS = [
     ),
     _cache(
         "forgets to count the new tokens",
-        "a test with one prompt",
         mlx=(
             MLX_OUT,
             f"held, self.offset = self.offset, start\n        {MLX_OUT.replace('self.offset', 'held')}",
@@ -84,7 +82,6 @@ MUTANTS = [
     ),
     _cache(
         "counts every piece as one token",
-        "a test that goes token by token",
         mlx=(
             MLX_OUT,
             f"{MLX_OUT.replace('return ', 'out = ')}\n        self.offset = start + 1\n        return out",
@@ -93,13 +90,11 @@ MUTANTS = [
     ),
     _cache(
         "returns only the new keys and values",
-        "a test with one prompt",
         mlx=(MLX_OUT, "return key, value, self.offset, mask"),
         torch=(TORCH_PROMPT, "return key, value, self.offset, mask\n"),
     ),
     _cache(
         "writes every piece to the front",
-        "a test with one prompt",
         mlx=(
             MLX_WRITE,
             "self.keys[:, :, :L] = key\n        self.values[:, :, :L] = value\n",
@@ -111,7 +106,6 @@ MUTANTS = [
     ),
     _cache(
         "counts first and writes behind the place: one hole, the last token lost",
-        "a test of shapes and counts",
         mlx=(
             MLX_WRITE,
             "self.keys[:, :, start + 1 : self.offset] = key[:, :, :-1]\n"
@@ -125,7 +119,6 @@ MUTANTS = [
     ),
     _cache(
         "one array under both names: the values overwrite the keys",
-        "a test of the values alone, or one with values equal to keys",
         mlx=(
             MLX_ROOM,
             "self.keys = self.values = with_room(self.keys, key)",
@@ -134,7 +127,6 @@ MUTANTS = [
     ),
     _cache(
         "stores the keys as values too",
-        "a test of the keys alone",
         mlx=(
             "self.values[:, :, start : self.offset] = value",
             "self.values[:, :, start : self.offset] = key",
@@ -143,7 +135,6 @@ MUTANTS = [
     ),
     _cache(
         "hands out values and keys in the wrong order",
-        "a test of shapes",
         mlx=(
             MLX_OUT,
             "return self.values[:, :, : self.offset], self.keys[:, :, : self.offset], self.offset, mask",
@@ -154,13 +145,11 @@ MUTANTS = [
         "2.1.1",
         "takes the first piece's own array for its memory",
         CACHE,
-        "every test that does not look at what it gave",
         mlx=("return room if old is None else", "return new if old is None else"),
         inside=UPDATE,
     ),
     _cache(
         "starts a new memory when the first step of 256 is full",
-        "a test with short texts",
         mlx=(
             "return room if old is None else mx.concatenate([old, room], axis=2)",
             "return mx.zeros((B, Hkv, round_up(self.offset), D), new.dtype)",
@@ -174,7 +163,6 @@ MUTANTS = [
     ),
     _cache(
         "keeps float32 whatever it is given",
-        "a test in float32",
         mlx=(
             "round_up(self.offset) - filled, D), new.dtype)",
             "round_up(self.offset) - filled, D), mx.float32)",
@@ -186,13 +174,11 @@ MUTANTS = [
     ),
     _cache(
         "drops the mask",
-        "a test that goes token by token, without an unused tail",
         mlx=(MLX_OUT, MLX_OUT.replace(", mask", ", None")),
         torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", None")),
     ),
     _cache(
         "always makes its own mask",
-        "a test that never gives an array",
         mlx=(MLX_OUT, MLX_OUT.replace(", mask", ", self.make_mask(L, key.dtype)")),
         torch=(
             "        self.offset += L",
@@ -201,7 +187,6 @@ MUTANTS = [
     ),
     _cache(
         "a mask whose diagonal starts in the upper left corner",
-        "a test with one prompt",
         mlx=(
             MLX_OUT,
             "if isinstance(mask, str):\n"
@@ -218,7 +203,6 @@ MUTANTS = [
         "2.1.1",
         "shows the unused tail: zeros take part in the softmax",
         CACHE,
-        "a test of the keys and values alone",
         torch=(TORCH_OUT, TORCH_OUT.replace(", mask", ", mask if L > 1 else torch.zeros_like(mask)")),
         inside=UPDATE,
     ),
@@ -226,7 +210,6 @@ MUTANTS = [
         "2.1.1",
         "positions of the mask in its type: bf16 has no 257, float16 no 2,049",
         CACHE,
-        "a test with short texts, or in float32",
         torch=(
             "torch.where(keys <= positions.unsqueeze(-1),",
             "torch.where(keys.to(dtype) <= positions.unsqueeze(-1).to(dtype),",
@@ -237,7 +220,6 @@ MUTANTS = [
         "2.1.1",
         "positions of the mask in float16, exact up to 2,048",
         CACHE,
-        "a test with up to 2,048 tokens, in any type",
         torch=(
             "return length_mask(self._positions(L, positions),",
             "return length_mask(self._positions(L, positions).half(),",
@@ -246,7 +228,6 @@ MUTANTS = [
     ),
     _cache(
         "room for the new tokens and no more: every token copies the whole cache",
-        "every test of the numbers, or one with prompts of full steps",
         mlx=("round_up(self.offset) - filled", "self.offset - filled"),
         torch=(
             "room = round_up(self.max_seq_len or self.offset + L)",
@@ -255,7 +236,6 @@ MUTANTS = [
     ),
     _cache(
         "doubles its memory where a step would do",
-        "a test of the numbers, or with texts of up to 512 tokens",
         mlx=("round_up(self.offset) - filled", "max(round_up(self.offset), 2 * filled) - filled"),
         torch=(
             "room = round_up(self.max_seq_len or self.offset + L)",
@@ -266,7 +246,6 @@ MUTANTS = [
     ),
     _cache(
         "a whole step more than is needed, so that the last one is always empty",
-        "a test that the length is a multiple of 256, or of the numbers",
         mlx=("round_up(self.offset) - filled", "round_up(self.offset + STEP) - filled"),
         torch=(
             "round_up(self.max_seq_len or self.offset + L)",
@@ -275,7 +254,6 @@ MUTANTS = [
     ),
     _cache(
         "forgets what it held when it grows without a limit",
-        "a test with a limit, or with texts of up to 256 tokens",
         mlx=(
             "return room if old is None else mx.concatenate([old, room], axis=2)",
             "kept = 0 * old if old is not None and self.max_seq_len is None else old\n"
@@ -290,7 +268,6 @@ MUTANTS = [
         "2.1.1",
         "without a limit 256 tokens fit",
         CACHE,
-        "a test of short texts",
         both=(
             "if self.max_seq_len is not None and self.offset + L > self.max_seq_len:",
             "if self.offset + L > (self.max_seq_len or STEP):",
@@ -299,7 +276,6 @@ MUTANTS = [
     ),
     _cache(
         "shares its memory with every other cache",
-        "a test with one cache",
         mlx=(
             MLX_ROOM,
             "cls = type(self)\n"
@@ -317,23 +293,17 @@ MUTANTS = [
             "            )",
         ),
     ),
-    _rewind("forgets everything", "a test that rewinds all", "self.offset -= n", "self.offset = 0"),
-    _rewind(
-        "one too many", "a test that only asks for errors", "self.offset -= n", "self.offset -= n + (n > 0)"
-    ),
-    _rewind(
-        "goes to n instead of back by n", "a test that rewinds half", "self.offset -= n", "self.offset = n"
-    ),
-    _rewind("does nothing", "a test that only asks for errors", "self.offset -= n", "self.offset -= 0"),
+    _rewind("forgets everything", "self.offset -= n", "self.offset = 0"),
+    _rewind("one too many", "self.offset -= n", "self.offset -= n + (n > 0)"),
+    _rewind("goes to n instead of back by n", "self.offset -= n", "self.offset = n"),
+    _rewind("does nothing", "self.offset -= n", "self.offset -= 0"),
     _rewind(
         "accepts a negative number, which adds tokens that were never given",
-        "a test with n of 0 and more",
         "if not 0 <= n <= self.offset:",
         "if n > self.offset:",
     ),
     _rewind(
         "accepts more than there are, and stops at none",
-        "a test with n of at most offset",
         "if not 0 <= n <= self.offset:\n"
         '            raise ValueError(f"cannot rewind {n} of {self.offset} tokens")\n'
         "        self.offset -= n",
@@ -342,25 +312,21 @@ MUTANTS = [
     ),
     _rewind(
         "refuses to rewind all",
-        "a test that keeps a token",
         "if not 0 <= n <= self.offset:",
         "if not 0 <= n < self.offset:",
     ),
     _attention(
         "RoPE of the keys starts at 0 with every piece",
-        "a test with one prompt",
         TURN_KEY,
         "key = self.rope(self.k_norm(key))",
     ),
     _attention(
         "RoPE of the queries starts at 0 with every piece",
-        "a test with one prompt",
         TURN_QUERY,
         "query = self.rope(self.q_norm(query))",
     ),
     _attention(
         "RoPE starts at 0 with every piece",
-        "a test with one prompt",
         "B, L, _ = x.shape",
         "B, L, _ = x.shape\n"
         "        rows = self.rope.rows(step.positions - step.positions[..., :1])\n"
@@ -368,13 +334,11 @@ MUTANTS = [
     ),
     _attention(
         "the query stands one position too far",
-        "a test of shapes and counts",
         TURN_QUERY,
         "query = self.rope.rotate(self.q_norm(query), *self.rope.rows(step.positions + 1))",
     ),
     _attention(
         "one position too far after the prompt, as if the new token had been counted",
-        "a test with one prompt: there only distances matter",
         "B, L, _ = x.shape",
         "B, L, _ = x.shape\n"
         "        if cache.offset:\n"
@@ -382,154 +346,126 @@ MUTANTS = [
     ),
     _attention(
         "stores the keys without RoPE, and turns the queries alone",
-        "a test with one token",
         TURN_KEY,
         "key = self.k_norm(key)",
     ),
-    _attention(
-        "no norm on the keys", "a test of shapes", TURN_KEY, "key = self.rope.rotate(key, *step.rows)"
-    ),
+    _attention("no norm on the keys", TURN_KEY, "key = self.rope.rotate(key, *step.rows)"),
     _attention(
         "turns the values too",
-        "a test with one token",
         "value = project(x, self.wv).reshape(B, L, -1, self.head_dim)",
         "value = self.rope.rotate(project(x, self.wv).reshape(B, L, -1, self.head_dim), *step.rows)",
     ),
     _attention(
         "k_norm for the queries too",
-        "a test with fresh weights, where all norms are ones",
         "self.q_norm(query)",
         "self.k_norm(query)",
     ),
     _attention(
         "no mask",
-        "a test that goes token by token, without an unused tail",
         ", mask=mask)",
         ")",
     ),
     _attention(
         "the step's mask and not the cache's",
-        "a test with the model, which always has one in the step",
         ", mask=mask)",
         ", mask=step.mask)",
     ),
     _attention(
         "leaves the mask to the cache, whatever the step says",
-        "a test with the causal mask",
         "L, step.mask, positions",
         "L, None, positions",
     ),
     _attention(
         "joins the heads without bringing them back behind the tokens",
-        "a test with one head, or one that goes token by token",
         "project(heads",
         "project(heads.reshape(heads.shape[0], L, -1, self.head_dim).swapaxes(1, 2)",
     ),
     _layer(
         "adds attention's answer to the normed copy",
-        "a test of shapes",
         ATTEND,
         "x = self.input_layernorm(x)\n        x = x + self.attention(x, step, cache)",
     ),
-    _layer(
-        "no norm before attention", "a test of the MLP half", ATTEND, "x = x + self.attention(x, step, cache)"
-    ),
+    _layer("no norm before attention", ATTEND, "x = x + self.attention(x, step, cache)"),
     _layer(
         "no residual around attention",
-        "a test with a silent attention",
         ATTEND,
         "x = self.attention(self.input_layernorm(x), step, cache)",
     ),
-    _layer("no residual around the MLP", "a test of the attention half", THINK, THINK.replace("x + ", "")),
-    _layer("the first norm twice", "a test with fresh weights", NORM, "h = self.input_layernorm(x)"),
-    _layer("no norm before the MLP", "a test of the attention half", NORM, "h = x"),
+    _layer("no residual around the MLP", THINK, THINK.replace("x + ", "")),
+    _layer("the first norm twice", NORM, "h = self.input_layernorm(x)"),
+    _layer("no norm before the MLP", NORM, "h = x"),
     _layer(
         "the MLP reads the stream before attention",
-        "a test with a silent attention",
         f"{ATTEND}\n        {NORM}",
         f"{NORM}\n        {ATTEND}",
     ),
     _layer(
         "silu on the wrong matrix",
-        "a test of shapes",
         "silu(project(h, self.w_gate)) * project(h, self.w_up)",
         "project(h, self.w_gate) * silu(project(h, self.w_up))",
     ),
     _layer(
         "adds in place, to the caller's array",
-        "every test that looks only at the result",
         ATTEND,
         "x += self.attention(self.input_layernorm(x), step, cache)",
     ),
     _model(
         "the cache of layer 0 for all layers",
-        "a test with a model of one layer",
         LAYERS,
         "for layer, layer_cache in zip(self.layers, [cache[0]] * len(self.layers), strict=True):",
     ),
     _model(
         "every piece starts at position 0",
-        "a test with one prompt",
         "self.begin(inputs, offset, cache, mask)",
         'self.begin(inputs, 0, cache, "causal")',
     ),
     _model(
         "the caches from last to first",
-        "a test in which only the counts are seen",
         LAYERS,
         "for layer, layer_cache in zip(self.layers, cache if inputs.shape[1] > 1 else cache[::-1], strict=True):",
     ),
     _model(
         "every layer reads the embeddings",
-        "a test with a model of one layer",
         "x = layer(x, step, layer_cache)",
         "x = layer(self.embedding(inputs), step, layer_cache)",
     ),
     _model(
         "no last norm",
-        "a test of the layers",
         "self.norm(kept(x, logits_to_keep))",
         "kept(x, logits_to_keep)",
     ),
     _model(
         "norms after every layer",
-        "a test with a model of one layer",
         "x = layer(x, step, layer_cache)",
         "x = self.norm(layer(x, step, layer_cache))",
     ),
     _model(
         "scores with the embedding although the model has a head",
-        "a test with a tied model",
         "self.head(",
         "self.embedding.as_linear(",
     ),
     _model(
         "scores all tokens and drops them afterwards",
-        "a test of the numbers",
         "self.head(self.norm(kept(x, logits_to_keep)))",
         "kept(self.head(self.norm(x)), logits_to_keep)",
     ),
     _model(
         "keeps the first tokens and not the last",
-        "a test that keeps all",
         "kept(x, logits_to_keep)",
         "x[:, :logits_to_keep] if isinstance(logits_to_keep, int) else kept(x, logits_to_keep)",
     ),
     _model(
         "x[:, -0:] is everything",
-        "a test that keeps at least one token",
         "kept(x, logits_to_keep)",
         "x[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else kept(x, logits_to_keep)",
     ),
     _model(
         "ignores logits_to_keep",
-        "a test that takes the last row of what comes",
         "kept(x, logits_to_keep)",
         "x",
     ),
     _model(
         "always causal",
-        "a test that never gives a mask",
         "cache, mask)\n",
         'cache, "causal")\n',
     ),
@@ -537,7 +473,6 @@ MUTANTS = [
         "2.1.5",
         "the window's positions in the mask's type: bf16 has no 257, float16 no 2,049",
         "window_mask.py",
-        "a test with short texts, or in float32",
         mlx=(
             "keys > mx.expand_dims(positions, -1) - window",
             "keys.astype(dtype) > mx.expand_dims(positions, -1).astype(dtype) - window",
@@ -551,7 +486,6 @@ MUTANTS = [
         "2.1.5",
         "where the window begins in float16, exact up to 2,048",
         "window_mask.py",
-        "a test with up to 2,048 tokens, in any type",
         mlx=(
             "keys > mx.expand_dims(positions, -1) - window",
             "keys > (mx.expand_dims(positions, -1) - window).astype(mx.float16)",
@@ -562,7 +496,6 @@ MUTANTS = [
         "2.1.5",
         "the rows of a batch all look through the first row's window",
         "window_mask.py",
-        "a test with one request, or with rows of one length",
         both=(
             "    if positions.ndim == 2:\n",
             "    if positions.ndim == 2:\n        near = near[:1]\n",
@@ -572,7 +505,6 @@ MUTANTS = [
         "2.1.5",
         "accepts more caches than layers",
         MODEL,
-        "a test with too few",
         both=("if len(cache) != len(self.layers):", "if len(cache) < len(self.layers):"),
         inside="Qwen3ModelWeek2._check_caches",
     ),
@@ -580,7 +512,6 @@ MUTANTS = [
         "2.1.5",
         "notices missing caches when the layers that have one are through",
         MODEL,
-        "a test that only asks for some ValueError",
         both=(
             "if len(cache) != len(self.layers):",
             "if len(cache) > len(self.layers) or not cache:",
@@ -589,13 +520,11 @@ MUTANTS = [
     ),
     _model(
         "fills up missing caches with the first one, and leaves out those that are too many",
-        "a test with the right number",
         "self.begin(inputs, offset, cache, mask)",
         "self.begin(inputs, offset, cache := [*cache, *cache[:1] * 9][: len(self.layers)], mask)",
     ),
     _model(
         "believes the cache and not the offset",
-        "a test whose offsets are right",
         "step = self.begin(inputs, offset, cache, mask)",
         "held = [c.offset for c in cache[:1]] * len(inputs)\n"
         "        step = self.begin(inputs, held if isinstance(offset, int) else offset, cache, mask)",
@@ -604,7 +533,6 @@ MUTANTS = [
         "2.1.5",
         "believes an offset below what the caches hold, and so counts tokens twice",
         MODEL,
-        "a test with an offset that skips tokens",
         both=("if given != held:", "if given > held:"),
         inside="Qwen3ModelWeek2._check_caches",
     ),
@@ -612,7 +540,6 @@ MUTANTS = [
         "2.1.5",
         "compares the first row alone",
         MODEL,
-        "a test with one row, or with a number for all rows",
         both=("if given != held:", "if given[0] != held[0]:"),
         inside="Qwen3ModelWeek2._check_caches",
     ),
@@ -620,7 +547,6 @@ MUTANTS = [
         "2.1.5",
         "asks for too many logits get as many as there happen to be",
         MODEL,
-        "a test that keeps at most L",
         both=("if not 0 <= logits_to_keep <= x.shape[1]:", "if logits_to_keep < 0:"),
         inside="kept",
     ),
@@ -628,7 +554,6 @@ MUTANTS = [
         "2.1.5",
         "a negative number of logits is none",
         MODEL,
-        "a test that keeps too many",
         both=("if not 0 <= logits_to_keep <= x.shape[1]:", "if logits_to_keep > x.shape[1]:"),
         inside="kept",
     ),
@@ -636,7 +561,6 @@ MUTANTS = [
         "2.1.5",
         "room for the model's whole context, whatever was asked for",
         MODEL,
-        "a test of the logits",
         both=("limit if max_seq_len is None else min(max_seq_len, limit)", "limit"),
         inside="Qwen3ModelWeek2.create_kv_cache",
     ),
@@ -644,103 +568,85 @@ MUTANTS = [
         "2.1.5",
         "room for one token more than was asked for",
         MODEL,
-        "a test that fills the caches",
         both=("min(max_seq_len, limit)", "min(max_seq_len + 1, limit)"),
         inside="Qwen3ModelWeek2.create_kv_cache",
     ),
     _generate(
         "makes room for the model's whole context",
-        "a test of the text, or one that the answer fits",
         "max_seq_len=len(tokens) + max_tokens",
         "",
     ),
     _generate(
         "makes twice the room",
-        "a test of the text, or one that the answer fits",
         "len(tokens) + max_tokens",
         "2 * (len(tokens) + max_tokens)",
     ),
     _generate(
         "scores every token of the prompt",
-        "a test of the text",
         RUN,
         "return model(inputs[:, offset:], offset, cache)",
     ),
     _generate(
         "scores two tokens of a prompt",
-        "a test of the text, or with prompts of one token",
         RUN,
         "return model(inputs[:, offset:], offset, cache, logits_to_keep=min(2, inputs.shape[1] - offset))",
     ),
     _generate(
         "sends the prompt again with every token",
-        "a test of the text, with a script for a model",
         "offset = cache[0].offset\n",
         "offset = 0\n        for layer_cache in cache:\n            layer_cache.rewind(layer_cache.offset)\n",
     ),
     _generate(
         "sends the last token of the prompt twice",
-        "a test of the text, with a script for a model",
         "offset = cache[0].offset\n",
         "offset = max(0, cache[0].offset - 1)\n"
         "        for layer_cache in cache:\n            layer_cache.rewind(min(1, layer_cache.offset))\n",
     ),
     _generate(
         "sends only the newest token, also of the prompt",
-        "a test with a prompt of one token",
         RUN,
         "return model(inputs[:, -1:], offset, cache, logits_to_keep=1)",
     ),
     _generate(
         "says that every token stands at 0",
-        "a test of the text, with a script for a model",
         RUN,
         "return model(inputs[:, offset:], 0, cache, logits_to_keep=1)",
     ),
     _generate(
         "says that every new token stands one too far",
-        "a test of what is sent, but not where it stands",
         RUN,
         "return model(inputs[:, offset:], offset + (offset > 0), cache, logits_to_keep=1)",
     ),
     _generate(
         "makes room for the answer only",
-        "a test whose prompt is shorter than what is left of the limit",
         "len(tokens) + max_tokens",
         "max_tokens",
     ),
     _generate(
         "releases nothing",
-        "a test of the text alone",
         "            layer_cache.release()",
         "            layer_cache.materialize()",
     ),
     _generate(
         "releases the first layer's cache alone",
-        "a test with a model of one layer",
         "for layer_cache in cache:",
         "for layer_cache in cache[:1]:",
     ),
     _generate(
         "releases after an error, but not after Ctrl-C",
-        "a test that raises a ValueError",
         FINALLY,
         "    except KeyboardInterrupt:\n        cache = []\n        raise\n" + FINALLY,
     ),
     _generate(
         "releases after a text that ends well, and not after an error",
-        "a test without errors",
         FINALLY,
         "    except BaseException:\n        cache = []\n        raise\n" + FINALLY,
     ),
     _generate(
         "ignores the sampler",
-        "a test without one",
         "new_tokens_only, tokenizer, tokens, sampler,",
         "new_tokens_only, tokenizer, tokens, None,",
     ),
-    _generate(
-        "ignores the limit", "a script that ends by itself", "max_tokens=max_tokens,", "max_tokens=256,"
-    ),
-    _generate("streams nothing", "a test of the text alone", "on_text=on_text", "on_text=None"),
+    _generate("ignores the limit", "max_tokens=max_tokens,", "max_tokens=256,"),
+    _generate("streams nothing", "on_text=on_text", "on_text=None"),
 ]

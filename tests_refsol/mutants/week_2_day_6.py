@@ -73,7 +73,6 @@ MUTANTS = [
         "2.6.1",
         "writes every row at the position of the longest one",
         CACHE,
-        survives="a test in which all requests have the same length",
         mlx=(
             "self.keys[rows, :, positions]",
             "self.keys[rows, :, positions * 0 + max(self.offsets) + mx.arange(L)]",
@@ -88,28 +87,24 @@ MUTANTS = [
         "2.6.1",
         "counts idle slots too",
         CACHE,
-        survives="a test in which every slot is in use",
         both=(COUNT, "[n + L for n in self.offsets]"),
     ),
     Mutant(
         "2.6.1",
         "one token a step, however many came",
         CACHE,
-        survives="a test with decode steps alone",
         both=(COUNT, "[n + used for n, used in zip(self.offsets, self.active, strict=True)]"),
     ),
     Mutant(
         "2.6.1",
         "counts nothing",
         CACHE,
-        survives="a test of a single step",
         both=(f"self.offsets = {COUNT}", "pass"),
     ),
     Mutant(
         "2.6.1",
         "one position too far: a hole between the old tokens and the new",
         CACHE,
-        survives="a test of shapes and offsets",
         mlx=("self.keys[rows, :, positions]", "self.keys[rows, :, positions + 1]"),
         torch=(
             "self.keys.index_put_(places, key)",
@@ -120,7 +115,6 @@ MUTANTS = [
         "2.6.1",
         "hands out all positions of a slot, also those that the mask does not know",
         CACHE,
-        survives="a test with short slots, or one that cuts what comes back",
         both=(
             "return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask",
             "return self.keys[:B], self.values[:B], max(self.offsets), mask",
@@ -130,7 +124,6 @@ MUTANTS = [
         "2.6.1",
         "writes the keys into every row and the values into the first rows' places only",
         CACHE,
-        survives="a test of the keys alone",
         mlx=("self.values[rows, :, positions] = value", "self.values[rows * 0, :, positions] = value"),
         torch=(
             "self.values.index_put_(places, value)",
@@ -141,7 +134,6 @@ MUTANTS = [
         "2.6.1",
         "one mask for all rows, that of the longest",
         CACHE,
-        survives="a test in which all requests have the same length",
         mlx=(
             "        self.keys[rows, :, positions] =",
             "        mask = mx.broadcast_to(mask.max(axis=0, keepdims=True), mask.shape)\n"
@@ -157,7 +149,6 @@ MUTANTS = [
         "2.6.1",
         "positions of the mask in its type: bf16 has no 257, float16 no 2,049",
         "kv_cache.py",
-        survives="a test with short rows, or in float32",
         inside="length_mask",
         mlx=(
             "mx.where(keys <= mx.expand_dims(positions, -1),",
@@ -172,7 +163,6 @@ MUTANTS = [
         "2.6.1",
         "positions of the mask in float16, exact up to 2,048",
         CACHE,
-        survives="a test with up to 2,048 tokens, in any type",
         inside="BatchingKvCache.make_mask",
         mlx=("length_mask(positions,", "length_mask(positions.astype(mx.float16),"),
         torch=("length_mask(positions,", "length_mask(positions.half(),"),
@@ -181,14 +171,12 @@ MUTANTS = [
         "2.6.1",
         "returns the length of the first row",
         CACHE,
-        survives="a test with one request in slot 0",
         both=("self.values[:B, :, :S], max(self.offsets)", "self.values[:B, :, :S], self.offsets[0]"),
     ),
     Mutant(
         "2.6.1",
         "makes a mask of its own, whatever it was given",
         CACHE,
-        survives="a test without a mask",
         both=(
             f"        self.offsets = {COUNT}",
             f"        mask = self.make_mask(L, key.dtype, positions=positions)\n        self.offsets = {COUNT}",
@@ -198,7 +186,6 @@ MUTANTS = [
         "2.6.2",
         "copies only the keys",
         CACHE,
-        survives="a test of the keys and of the offsets",
         mlx=("        self.values[slot, :, :n] = prefilled.values[0, :, :n]\n", ""),
         torch=("        self.values.index_put_(places, prefilled.values[:, :, :S])\n", ""),
     ),
@@ -206,7 +193,6 @@ MUTANTS = [
         "2.6.2",
         "copies one token too few",
         CACHE,
-        survives="a test of the offsets and shapes",
         mlx=(
             "self.keys[slot, :, :n] = prefilled.keys[0, :, :n]",
             "self.keys[slot, :, : n - 1] = prefilled.keys[0, :, : n - 1]",
@@ -220,7 +206,6 @@ MUTANTS = [
         "2.6.2",
         "counts one token less than the prompt has",
         CACHE,
-        survives="a test that the tokens were copied",
         mlx=(
             "self.offsets[slot], self.active[slot] = n, True",
             "self.offsets[slot], self.active[slot] = n - 1, True",
@@ -234,14 +219,12 @@ MUTANTS = [
         "2.6.2",
         "makes new arrays for every request",
         CACHE,
-        survives="a test that adds one request",
         both=("        if self.keys is None or self.values is None:", "        if True:"),
     ),
     Mutant(
         "2.6.2",
         "puts the request into the next row, in the order of arrival",
         CACHE,
-        survives="a test that fills the slots from 0 on",
         mlx=("self.keys[slot, :, :n] =", "self.keys[sum(self.active), :, :n] ="),
         torch=("torch.tensor([slot], device", "torch.tensor([sum(self.active)], device"),
         inside="BatchingKvCache.add_request",
@@ -250,7 +233,6 @@ MUTANTS = [
         "2.6.2",
         "room for the first prompt only",
         CACHE,
-        survives="a test with short prompts and short answers: room comes in steps of 256",
         both=(
             "shape = (self.max_active_requests, Hkv, round_up(self.max_seq_len), D)",
             "shape = (self.max_active_requests, Hkv, round_up(prefilled.offset), D)",
@@ -260,7 +242,6 @@ MUTANTS = [
         "2.6.2",
         "slots as long as the first request's own cache, whatever was asked for",
         CACHE,
-        survives="a test in which both have one length, or that only asks for enough room",
         both=(
             "self.max_seq_len = self.max_seq_len or prefilled.max_seq_len",
             "self.max_seq_len = prefilled.max_seq_len or self.max_seq_len",
@@ -270,7 +251,6 @@ MUTANTS = [
         "2.6.2",
         "slots of twice the length",
         CACHE,
-        survives="a test that only asks for enough room",
         both=("Hkv, round_up(self.max_seq_len), D)", "Hkv, 2 * round_up(self.max_seq_len), D)"),
         inside="BatchingKvCache.add_request",
     ),
@@ -278,28 +258,24 @@ MUTANTS = [
         "2.6.2",
         "refuses a request that fills its slot",
         CACHE,
-        survives="a test with room to spare",
         both=("if prefilled.offset > length:", "if prefilled.offset >= length:"),
     ),
     Mutant(
         "2.6.2",
         "takes a request that is longer than its slot, since memory comes in steps",
         CACHE,
-        survives="a test of requests that fit, or that are longer than the step",
         both=("if prefilled.offset > length:", "if prefilled.offset > round_up(length):"),
     ),
     Mutant(
         "2.6.2",
         "gives a slot to a request that holds no token",
         CACHE,
-        survives="a test with a cache that was never written to: it has no keys to copy",
         both=("if prefilled.offset == 0:", "if prefilled.keys is None:"),
     ),
     Mutant(
         "2.6.2",
         "passes an empty request over without a word",
         CACHE,
-        survives="a test that only looks at the slots",
         both=(
             "        self._check_free(slot, prefilled)\n",
             "        if prefilled.offset == 0:\n            return\n        self._check_free(slot, prefilled)\n",
@@ -310,7 +286,6 @@ MUTANTS = [
         "2.6.2",
         "forgets that the slot is in use",
         CACHE,
-        survives="a test of the copied tokens",
         mlx=("self.offsets[slot], self.active[slot] = n, True", "self.offsets[slot] = n"),
         torch=(
             "self.offsets[slot], self.active[slot] = prefilled.offset, True",
@@ -321,7 +296,6 @@ MUTANTS = [
         "2.6.2",
         "keeps float32, whatever the keys are",
         CACHE,
-        survives="a test in float32",
         mlx=("(mx.zeros(shape, prefilled.keys.dtype) for", "(mx.zeros(shape) for"),
         torch=(
             "self.keys = prefilled.keys.new_zeros(shape)",
@@ -333,21 +307,18 @@ MUTANTS = [
         "2.6.3",
         "forgets to set the length back",
         CACHE,
-        survives="a test that the slot can be used again: the next request sets its own length",
         both=(REMOVE, "self.active[slot] = False"),
     ),
     Mutant(
         "2.6.3",
         "sets the length back, and lets the slot count as active",
         CACHE,
-        survives="a test of the offsets right after remove_request",
         both=(REMOVE, "self.offsets[slot] = 0"),
     ),
     Mutant(
         "2.6.3",
         "clears every slot behind it too",
         CACHE,
-        survives="a test that removes the last request",
         both=(
             REMOVE,
             "self.offsets[slot:] = [0] * len(self.offsets[slot:])\n"
@@ -358,7 +329,6 @@ MUTANTS = [
         "2.6.3",
         "moves the later requests up, as a list does",
         CACHE,
-        survives="a test that removes the last request",
         both=(
             REMOVE,
             "del self.offsets[slot], self.active[slot]\n"
@@ -370,7 +340,6 @@ MUTANTS = [
         "2.6.4",
         "samples nothing at the prompt: the first token is the prompt's last",
         REQUEST,
-        survives="a test of the offset alone",
         serving=(
             STEP,
             "            self.model.prefill(self.prompt_tokens, 0, self.kv_cache, sample=False)\n"
@@ -381,7 +350,6 @@ MUTANTS = [
         "2.6.4",
         "computes the prompt token by token",
         REQUEST,
-        survives="a test of the text: the answer is the same, only slow",
         serving=(
             STEP,
             "            for at, one in enumerate(self.prompt_tokens):\n"
@@ -395,28 +363,24 @@ MUTANTS = [
         "2.6.4",
         "the first token is always greedy",
         REQUEST,
-        survives="a test without sampling parameters",
         serving=("self.kv_cache, sampling=self.sampling, sample=True", "self.kv_cache, sample=True"),
     ),
     Mutant(
         "2.6.4",
         "runs the model outside of `model_call`: a call that fails leaves its cache behind",
         REQUEST,
-        survives="a test in which nothing fails",
         serving=(SCOPE, STEP.replace("            ", "        ", 1).replace("\n            ", "\n        ")),
     ),
     Mutant(
         "2.6.4",
         "counts the new token as if it were in the cache",
         REQUEST,
-        survives="a test of the first token",
         serving=("self.offset = len(self.prompt_tokens)", "self.offset = len(self.prompt_tokens) + 1"),
     ),
     Mutant(
         "2.6.4",
         "lets decode_done count a token again after the prompt",
         REQUEST,
-        survives="a test of the text of a model that does not look at offsets",
         serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
         inside="Request.prefill",
     ),
@@ -424,7 +388,6 @@ MUTANTS = [
         "2.6.4",
         "never says that the prefill is done",
         REQUEST,
-        survives="a test of the text and of the offset",
         serving=("        self.is_prefill_done = True\n", ""),
         inside="Request.prefill",
     ),
@@ -432,7 +395,6 @@ MUTANTS = [
         "2.6.5",
         "appends the end token to the answer",
         REQUEST,
-        survives="a test of the text alone: a special token has no characters",
         serving=(
             '            self.finish("stop")\n'
             "            return\n"
@@ -449,7 +411,6 @@ MUTANTS = [
         "2.6.5",
         "honours only one of the end tokens",
         REQUEST,
-        survives="a test with one end token",
         serving=(
             "if token in self.tokenizer.eos_token_ids:",
             "if token == min(self.tokenizer.eos_token_ids):",
@@ -459,7 +420,6 @@ MUTANTS = [
         "2.6.5",
         "ignores an end token that comes with the prompt",
         REQUEST,
-        survives="a test in which every answer has a token",
         serving=(
             "if token in self.tokenizer.eos_token_ids:",
             "if update_offset and token in self.tokenizer.eos_token_ids:",
@@ -469,21 +429,18 @@ MUTANTS = [
         "2.6.5",
         "counts after the prefill too",
         REQUEST,
-        survives="a test of the text of a model that does not look at offsets",
         serving=("        if update_offset:\n            self.offset += 1\n", "        self.offset += 1\n"),
     ),
     Mutant(
         "2.6.5",
         "never counts",
         REQUEST,
-        survives="a test of the text of a model that does not look at offsets",
         serving=("        if update_offset:\n            self.offset += 1\n", ""),
     ),
     Mutant(
         "2.6.5",
         "looks for stop strings in each token's text alone",
         ANSWER,
-        survives="a test with stop strings of one token",
         serving=(
             ADD,
             "        piece = self._detokenizer.add(token)\n"
@@ -495,7 +452,6 @@ MUTANTS = [
         "2.6.5",
         "finds a stop string, but leaves it in the text",
         ANSWER,
-        survives="a test of the finish reason",
         serving=(
             ADD,
             "        self.text += (piece := self._detokenizer.add(token))\n        self._stop.add(piece)\n",
@@ -505,7 +461,6 @@ MUTANTS = [
         "2.6.5",
         "looks for stop strings from the second token on",
         REQUEST,
-        survives="a test with stop strings of several tokens",
         serving=(
             "        if self.answer.stopped:",
             "        if self.answer.stopped and len(self.tokens) > 1:",
@@ -515,21 +470,18 @@ MUTANTS = [
         "2.6.5",
         "a request whose first token completes a stop string stays open until the next token",
         REQUEST,
-        survives="a test with stop strings that come later",
         serving=("        if self.answer.stopped:", "        if self.answer.stopped and update_offset:"),
     ),
     Mutant(
         "2.6.5",
         "one token more than the limit",
         REQUEST,
-        survives="a test in which the text ends before the limit",
         serving=("len(self.tokens) >= self.max_new_tokens", "len(self.tokens) > self.max_new_tokens"),
     ),
     Mutant(
         "2.6.5",
         "drops the token that reaches the limit",
         REQUEST,
-        survives="a test of the finish reason and of the number of steps",
         serving=(
             APPEND,
             '        if token in self.tokenizer.eos_token_ids:\n            self.finish("stop")\n            return\n'
@@ -544,7 +496,6 @@ MUTANTS = [
         "2.6.5",
         "counts prompt and answer against max_tokens",
         REQUEST,
-        survives="a test with a limit that is never reached",
         serving=(
             "len(self.tokens) >= self.max_new_tokens",
             "len(self.prompt_tokens) + len(self.tokens) >= self.max_new_tokens",
@@ -554,21 +505,18 @@ MUTANTS = [
         "2.6.5",
         "asks for the limit first: a stop string that ends there is called a length",
         REQUEST,
-        survives="a test of stop strings without a limit",
         serving=(LAST, LAST_EXCHANGED),
     ),
     Mutant(
         "2.6.5",
         "forgets the input of the next step",
         REQUEST,
-        survives="a test of the text of one token",
         serving=("        self.next_token = token\n", "        self.next_token = self.next_token or token\n"),
     ),
     Mutant(
         "2.6.5",
         "ends without releasing the cache",
         REQUEST,
-        survives="a test of text and reason",
         serving=(
             '            self.finish("stop")\n            return',
             '            self.finish_reason = "stop"\n            return',
@@ -578,7 +526,6 @@ MUTANTS = [
         "2.6.5",
         "takes the token of a step in which the request was aborted",
         REQUEST,
-        survives="a test that aborts between two steps",
         serving=(
             "        if self.is_done:\n            return\n        if update_offset:",
             "        if update_offset:",
@@ -588,14 +535,12 @@ MUTANTS = [
         "2.6.6",
         "changes the reason of a request that has ended",
         REQUEST,
-        survives="a test that aborts running requests",
         serving=(ABORT, ABORT + '            self.finish_reason = "abort"\n'),
     ),
     Mutant(
         "2.6.6",
         "sets the reason and keeps the cache",
         REQUEST,
-        survives="a test of the finish reason",
         serving=(
             ABORT,
             ABORT.replace('self.finish("abort")', 'self.finish_reason = self.finish_reason or "abort"'),
@@ -605,7 +550,6 @@ MUTANTS = [
         "2.6.6",
         "throws the text away",
         REQUEST,
-        survives="a test that aborts a request without text",
         serving=(
             ABORT,
             ABORT.replace(
@@ -618,7 +562,6 @@ MUTANTS = [
         "2.6.6",
         "loses what was held back of the text",
         REQUEST,
-        survives="a test without stop strings, in ASCII",
         serving=(
             ABORT,
             ABORT.replace("self.finish(", "text, ended = self.text, self.is_done\n            self.finish(")
@@ -629,21 +572,18 @@ MUTANTS = [
         "2.6.6",
         "ends the request at once, also while the model is writing to its cache",
         REQUEST,
-        survives="a test that aborts between two calls of the model",
         serving=(ABORT, '        self.finish("abort")\n'),
     ),
     Mutant(
         "2.6.6",
         "forgets an abort that comes while the model computes the request",
         REQUEST,
-        survives="a test that aborts between two calls of the model",
         serving=("        self._is_aborted = True\n", ""),
     ),
     Mutant(
         "2.6.6",
         "sets the reason at once while the model computes the request, and lets the call end the rest",
         REQUEST,
-        survives="a test of the request after the call",
         serving=(
             ABORT,
             ABORT + '        else:\n            self.finish_reason = self.finish_reason or "abort"\n',
@@ -653,14 +593,12 @@ MUTANTS = [
         "2.6.6",
         "only marks the request, whether a call runs or not",
         REQUEST,
-        survives="a test that aborts while the model computes the request",
         serving=(ABORT, ""),
     ),
     Mutant(
         "2.6.7",
         "adds every request into slot 0, taken or not",
         BATCH,
-        survives="a test with one request",
         serving=(
             "        slot = self.slots.index(None)\n        for own",
             "        slot = 0\n        for own",
@@ -670,7 +608,6 @@ MUTANTS = [
         "2.6.7",
         "adds the caches of the first layer only",
         BATCH,
-        survives="a fake model with one layer",
         serving=(
             "in zip(request.kv_cache, self.kv_cache, strict=True):",
             "in zip(request.kv_cache[:1], self.kv_cache[:1], strict=True):",
@@ -680,7 +617,6 @@ MUTANTS = [
         "2.6.7",
         "releases the request's cache before it is copied",
         BATCH,
-        survives="a test that the cache was released",
         serving=(
             "        slot = self.slots.index(None)\n        for own",
             "        slot = self.slots.index(None)\n        request.release()\n        for own",
@@ -690,7 +626,6 @@ MUTANTS = [
         "2.6.7",
         "never releases the request's own cache",
         BATCH,
-        survives="a test of slots and texts: the memory is simply held twice",
         serving=(
             "        request.release()\n        self.slots[slot] = request\n",
             "        self.slots[slot] = request\n",
@@ -700,7 +635,6 @@ MUTANTS = [
         "2.6.7",
         "releases the layers by hand, and then the request once more",
         BATCH,
-        survives="a test that the caches were released",
         serving=(
             "        request.release()\n        self.slots[slot] = request\n",
             "        for own in request.kv_cache:\n            own.release()\n"
@@ -711,21 +645,18 @@ MUTANTS = [
         "2.6.7",
         "a request that is aborted after it has moved into its slot releases its caches again",
         REQUEST,
-        survives="a test in which nobody is aborted",
         serving=("released, self._kv_cache = self._kv_cache, []", "released = self._kv_cache"),
     ),
     Mutant(
         "2.6.7",
         "a batch that is closed twice releases its caches twice",
         BATCH,
-        survives="a test that closes it once",
         serving=("released, self.kv_cache = self.kv_cache, []", "released = self.kv_cache"),
     ),
     Mutant(
         "2.6.7",
         "gives a slot to a request that ended with its first token",
         BATCH,
-        survives="a test in which every answer has two tokens",
         serving=(
             '        if request.is_done:\n            self.emit("finish", request)\n            return\n',
             "        if request.is_done and not request.is_prefill_done:\n"
@@ -737,14 +668,12 @@ MUTANTS = [
         "2.6.7",
         "prefills a request that was aborted or refused before",
         BATCH,
-        survives="a test in which nothing ends while it waits",
         serving=(BEGIN, BEGIN_ALWAYS),
     ),
     Mutant(
         "2.6.7",
         "does not look again after its listener has heard of the prefill",
         BATCH,
-        survives="a test with a listener that only listens",
         serving=(
             '            self.emit("prefill", request)\n        if not request.is_done:\n',
             '            self.emit("prefill", request)\n',
@@ -754,21 +683,18 @@ MUTANTS = [
         "2.6.8",
         "runs the model outside of `model_call`: nobody waits for its end",
         BATCH,
-        survives="a test in which nobody is aborted while a step runs, and nothing fails",
         serving=(DECODE, DECODE.replace("        with model_call(*requests):\n    ", "")),
     ),
     Mutant(
         "2.6.8",
         "protects the first of the requests only",
         BATCH,
-        survives="a test with one running request",
         serving=(DECODE, DECODE.replace("*requests", "*requests[:1]")),
     ),
     Mutant(
         "2.6.8",
         "gives the tokens to slots 0, 1, 2 …, also when one of them is idle",
         BATCH,
-        survives="a test in which the running requests stand in the first slots",
         serving=(
             TAKE,
             "        for slot, token in enumerate(token for token in chosen if token is not None):\n"
@@ -780,21 +706,18 @@ MUTANTS = [
         "2.6.8",
         "leaves idle slots out, so that entry i is no longer slot i",
         BATCH,
-        survives="a test in which every slot is in use",
         serving=(TOKENS, "tokens = [request.next_token for request in requests]"),
     ),
     Mutant(
         "2.6.8",
         "feeds idle slots with token 0",
         BATCH,
-        survives="a test of the texts of a model that does not look at idle rows",
         serving=(TOKENS, "tokens = [request.next_token if request else 0 for request in self.slots]"),
     ),
     Mutant(
         "2.6.8",
         "the position of the longest request for all",
         BATCH,
-        survives="a test in which all prompts have the same length",
         serving=(
             "offsets = [request.offset if request else 0 for request in self.slots]",
             "offsets = [max(r.offset for r in self.slots if r) if request else 0 for request in self.slots]",
@@ -804,14 +727,12 @@ MUTANTS = [
         "2.6.8",
         "counts the new token before the step has stored it",
         BATCH,
-        survives="a test of the tokens of a model that does not look at offsets",
         serving=("[request.offset if request", "[request.offset + 1 if request"),
     ),
     Mutant(
         "2.6.8",
         "the parameters of the first request for all slots",
         BATCH,
-        survives="a test in which all requests are greedy",
         serving=(
             "[request.sampling if request else None for request in self.slots]",
             "[requests[0].sampling if request else None for request in self.slots]",
@@ -821,7 +742,6 @@ MUTANTS = [
         "2.6.8",
         "the parameters of the running requests, without entries for idle slots",
         BATCH,
-        survives="a test in which every slot is in use",
         serving=(
             "[request.sampling if request else None for request in self.slots]",
             "[request.sampling for request in requests]",
@@ -831,21 +751,18 @@ MUTANTS = [
         "2.6.9",
         "slots as long as the model's context, whatever was asked",
         GENERATE,
-        survives="a test of the texts: memory is only wasted",
         serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, batch_size, model.max_model_len,"),
     ),
     Mutant(
         "2.6.9",
         "a slot for every prompt, whatever was asked",
         GENERATE,
-        survives="a test of the texts",
         serving=("Batch(model, batch_size, max_seq_len,", "Batch(model, len(prompts) or 1, max_seq_len,"),
     ),
     Mutant(
         "2.6.9",
         "waits for the whole batch to end before it lets others in (static batching)",
         GENERATE,
-        survives="a test of the texts",
         serving=(
             LOOP,
             """            while waiting and batch.free_slot is not None:
@@ -862,14 +779,12 @@ MUTANTS = [
         "2.6.9",
         "one request at a time, whatever the number of slots",
         GENERATE,
-        survives="a test of the texts",
         serving=("if waiting and batch.free_slot is not None:", "if waiting and not batch.running:"),
     ),
     Mutant(
         "2.6.9",
         "runs no decode in a round that computes a prompt",
         GENERATE,
-        survives="a test of the texts: prompts that keep coming stop all answers",
         serving=(
             LOOP,
             """            if waiting and batch.free_slot is not None:
@@ -886,7 +801,6 @@ MUTANTS = [
         "2.6.9",
         "results in the order in which they finish",
         GENERATE,
-        survives="a test in which the answers have the same length",
         serving=(
             "    return [Completion.of(request) for request in requests]",
             "    requests.sort(key=lambda r: len(r.tokens))\n"
@@ -897,14 +811,12 @@ MUTANTS = [
         "2.6.9",
         "the last prompt first",
         GENERATE,
-        survives="a test of texts and order of the results",
         serving=("batch.prefill_and_place(waiting.popleft())", "batch.prefill_and_place(waiting.pop())"),
     ),
     Mutant(
         "2.6.9",
         "a finished request keeps its slot for one more step",
         GENERATE,
-        survives="a test of the texts of a model that does not notice",
         serving=(
             LOOP,
             LOOP.replace(
@@ -921,7 +833,6 @@ MUTANTS = [
         "2.6.9",
         "one bad prompt ends the whole call",
         GENERATE,
-        survives="a test whose prompts are all good",
         serving=(
             "    waiting = deque(requests)\n",
             "    if any(request.is_done for request in requests):\n"
@@ -933,7 +844,6 @@ MUTANTS = [
         "2.6.9",
         "stops when the running ones have ended, and forgets those that wait",
         GENERATE,
-        survives="a test with as many slots as prompts",
         serving=(
             "while waiting or batch.running:",
             "while batch.running or len(waiting) == len(requests) > 0:",
@@ -943,14 +853,12 @@ MUTANTS = [
         "2.6.9",
         "stops when nothing waits, and forgets those that run",
         GENERATE,
-        survives="a test whose last prompt ends at its prefill",
         serving=("while waiting or batch.running:", "while waiting:"),
     ),
     Mutant(
         "2.6.9",
         "releases the batch's caches at the end, and not on the way out of an exception",
         GENERATE,
-        survives="a test in which nothing fails",
         serving=(
             FINALLY,
             "    except BaseException:\n"
@@ -964,7 +872,6 @@ MUTANTS = [
         "2.6.9",
         "releases on errors, and not on Ctrl-C",
         GENERATE,
-        survives="a test with an ordinary exception",
         serving=(
             FINALLY,
             "    except Exception:\n"
@@ -979,14 +886,12 @@ MUTANTS = [
         "2.6.9",
         "forgets the request that failed in its prefill, and those that wait",
         GENERATE,
-        survives="a test in which a decode step fails and nothing waits",
         serving=("        for request in requests:\n            request.abort()\n", ""),
     ),
     Mutant(
         "2.6.9",
         "never releases the caches of the batch",
         GENERATE,
-        survives="a test of the texts",
         serving=(
             "        batch.close()\n        for request in requests:\n            request.abort()\n",
             "        for request in requests:\n            request.abort()\n",

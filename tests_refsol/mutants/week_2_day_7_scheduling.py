@@ -72,14 +72,12 @@ MUTANTS = [
         "2.7.1",
         "every chunk is a whole step: the last one goes past the end",
         CHUNK,
-        survives="a test with prompts of k times the step",
         serving=(CUT, "return Chunk(offset, max_step, prompt_len)"),
     ),
     Mutant(
         "2.7.1",
         "the rest is added to the last whole chunk",
         CHUNK,
-        survives="a test of prompts of k times the step, or that each token comes once",
         serving=(
             CUT,
             "left = prompt_len - offset\n"
@@ -90,7 +88,6 @@ MUTANTS = [
         "2.7.1",
         "cuts at multiples of the step, wherever the last chunk has ended",
         CHUNK,
-        survives="a test in which the step never changes",
         serving=(
             CUT,
             "return Chunk(offset, min(max_step - offset % max_step, prompt_len - offset), prompt_len)",
@@ -100,21 +97,18 @@ MUTANTS = [
         "2.7.1",
         "makes an empty chunk at the end of the prompt",
         CHUNK,
-        survives="a test that walks through prompts",
         serving=("if not 0 <= offset < prompt_len:", "if not 0 <= offset <= prompt_len:"),
     ),
     Mutant(
         "2.7.1",
         "lets an offset from before the prompt pass",
         CHUNK,
-        survives="a test of offsets past the end",
         serving=("if not 0 <= offset < prompt_len:", "if offset >= prompt_len:"),
     ),
     Mutant(
         "2.7.1",
         "takes a step of 0 as one token",
         CHUNK,
-        survives="a test of steps of 1 and more",
         serving=(
             '    if max_step < 1:\n        raise ValueError(f"max_step is {max_step}: a chunk has at least 1 token")\n',
             "    max_step = max(max_step, 1)\n",
@@ -124,28 +118,24 @@ MUTANTS = [
         "2.7.2",
         "feeds the first chunk's tokens again",
         REQUEST,
-        survives="a test of the number of steps, of the offsets and of the returned counts",
         serving=(PIECE, "self.prompt_tokens[: chunk.size],"),
     ),
     Mutant(
         "2.7.2",
         "positions restart at 0 in every chunk",
         REQUEST,
-        survives="a test of the tokens alone",
         serving=("                chunk.start,\n", "                0,\n"),
     ),
     Mutant(
         "2.7.2",
         "positions are one too far from the second chunk on",
         REQUEST,
-        survives="a test with prompts of one chunk",
         serving=("                chunk.start,\n", "                chunk.start + (chunk.start > 0),\n"),
     ),
     Mutant(
         "2.7.2",
         "a new cache for every chunk: the chunks before it are forgotten",
         REQUEST,
-        survives="a test with prompts of one chunk",
         serving=(
             PREFILL,
             "        self._kv_cache = []\n" + PREFILL,
@@ -155,21 +145,18 @@ MUTANTS = [
         "2.7.2",
         "samples every chunk, and keeps the last one's token",
         REQUEST,
-        survives="a test of the answer",
         serving=("sample=chunk.is_last", "sample=True"),
     ),
     Mutant(
         "2.7.2",
         "ignores the step: the whole prompt at once",
         REQUEST,
-        survives="a test of the answer and of the state at the end",
         serving=("len(self.prompt_tokens), self.prefill_max_step)", "len(self.prompt_tokens), 10**6)"),
     ),
     Mutant(
         "2.7.2",
         "counts the chunk twice: its tokens, and one for the new token",
         REQUEST,
-        survives="a test of the answer of a model that does not look at offsets",
         serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
         inside="Request.try_prefill",
     ),
@@ -177,7 +164,6 @@ MUTANTS = [
         "2.7.2",
         "takes the first token by hand, and does not count it: the answer is one token too long",
         REQUEST,
-        survives="a test of answers that end with an end token",
         serving=(FIRST, BY_HAND + STOPS),
         inside="Request.try_prefill",
     ),
@@ -185,7 +171,6 @@ MUTANTS = [
         "2.7.2",
         "takes the first token by hand, and asks for no limit",
         REQUEST,
-        survives="a test with limits of two tokens and more",
         serving=(FIRST, BY_HAND + "            self.tokens.append(token)\n" + STOPS),
         inside="Request.try_prefill",
     ),
@@ -193,7 +178,6 @@ MUTANTS = [
         "2.7.2",
         "takes the first token by hand, and looks for no stop string in it",
         REQUEST,
-        survives="a test with stop strings that come later",
         serving=(
             FIRST,
             BY_HAND
@@ -208,7 +192,6 @@ MUTANTS = [
         "2.7.2",
         "a stop string in the first token counts from the second token on",
         REQUEST,
-        survives="a test with stop strings that come later",
         serving=(
             FIRST,
             FIRST + '            if self.answer.stopped and self.finish_reason == "stop":\n'
@@ -220,14 +203,12 @@ MUTANTS = [
         "2.7.2",
         "returns the offset and not the tokens of this chunk",
         REQUEST,
-        survives="a test with prompts of one chunk",
         serving=("        return chunk.size\n", "        return chunk.stop\n"),
     ),
     Mutant(
         "2.7.2",
         "runs the last token again when it is called after the end",
         REQUEST,
-        survives="a test that calls it as often as there are chunks",
         serving=(
             "        if self.is_prefill_done or self.is_done:\n            raise ValueError(",
             "        if self.is_prefill_done or self.prompt_left == 0:\n            return 0\n"
@@ -238,7 +219,6 @@ MUTANTS = [
         "2.7.2",
         "goes on after an abort",
         REQUEST,
-        survives="a test of requests that nobody aborts",
         serving=(
             "if self.is_prefill_done or self.is_done:\n            raise",
             "if self.is_prefill_done:\n            raise",
@@ -248,14 +228,12 @@ MUTANTS = [
         "2.7.2",
         "says that the prefill is done with the first chunk",
         REQUEST,
-        survives="a test with prompts of one chunk",
         serving=(TOOK, TOOK + "        self.is_prefill_done = True\n"),
     ),
     Mutant(
         "2.7.2",
         "counts before the step, so that a step that fails was counted, too",
         REQUEST,
-        survives="a test in which nothing fails",
         serving=(
             PREFILL,
             "        self.offset = chunk.stop\n" + PREFILL,
@@ -265,7 +243,6 @@ MUTANTS = [
         "2.7.2",
         "runs the model outside of `model_call`: an abort takes the cache away while it is written to",
         REQUEST,
-        survives="a test of aborts between two chunks",
         serving=(CALL, CALL.replace("with model_call(self):", "if True:")),
         inside="Request.try_prefill",
     ),
@@ -273,7 +250,6 @@ MUTANTS = [
         "2.7.2",
         "protects only the chunk that ends the prompt",
         REQUEST,
-        survives="a test that aborts in the last chunk, or in the only one",
         serving=(CALL, CALL.replace("model_call(self)", "model_call(*[self] * chunk.is_last)")),
         inside="Request.try_prefill",
     ),
@@ -281,7 +257,6 @@ MUTANTS = [
         "2.7.3",
         "drains first: computes the whole prompt before anyone decodes",
         SCHEDULER,
-        survives="a test of the answers, and of the size of each chunk",
         serving=(
             COMPUTE,
             "        while step and not (self.pending.is_prefill_done or self.pending.is_done):\n"
@@ -292,7 +267,6 @@ MUTANTS = [
         "2.7.3",
         "prompts first: nobody decodes in a step that has computed a chunk",
         SCHEDULER,
-        survives="a test of the answers: every step does something",
         serving=(
             PHASES,
             PHASES.replace(
@@ -305,7 +279,6 @@ MUTANTS = [
         "2.7.3",
         "decodes first: a prompt is computed only when nobody decodes",
         SCHEDULER,
-        survives="a test of the answers and of the gaps: running requests never wait",
         serving=(
             PHASES,
             PHASES.replace(
@@ -317,7 +290,6 @@ MUTANTS = [
         "2.7.3",
         "a chunk of every prompt that waits in one step: the step bounds each of them, and not their sum",
         SCHEDULER,
-        survives="a test with one prompt at a time",
         serving=(
             PHASES,
             PHASES.replace(
@@ -332,21 +304,18 @@ MUTANTS = [
         "2.7.3",
         "stops when the queue and the slots are empty, and loses the pending prompt",
         SCHEDULER,
-        survives="a test whose prompts are one chunk long, or in which others run",
         serving=(WORK, "return bool(len(self.turns) or self.batch.running)"),
     ),
     Mutant(
         "2.7.3",
         "stops when no prompt waits, and forgets those that run",
         SCHEDULER,
-        survives="a test that steps until all requests have ended",
         serving=(WORK, "return bool(self.pending or len(self.turns))"),
     ),
     Mutant(
         "2.7.3",
         "drops a finished prompt when no slot is free",
         SCHEDULER,
-        survives="a test with as many slots as prompts",
         serving=(
             NO_SLOT,
             "            if self.batch.free_slot is None:\n"
@@ -358,7 +327,6 @@ MUTANTS = [
         "2.7.3",
         "puts a finished prompt that finds no slot back into the queue, to be asked again",
         SCHEDULER,
-        survives="a test with as many slots as prompts",
         serving=(
             NO_SLOT,
             "            if self.batch.free_slot is None:\n"
@@ -371,7 +339,6 @@ MUTANTS = [
         "2.7.3",
         "looks for a slot before the chunk: the last slot stays empty",
         SCHEDULER,
-        survives="a test with more slots than prompts",
         serving=(
             NO_SLOT,
             "            if len(self.batch.running) >= max(len(self.batch.slots) - 1, 1):\n"
@@ -382,7 +349,6 @@ MUTANTS = [
         "2.7.3",
         "moves a prompt into its slot after the decode phase: it decodes one step late",
         SCHEDULER,
-        survives="a test of the answers and of the stalls",
         serving=(
             PHASES,
             "        prefilled = self.handle_prefill_phase()\n"
@@ -394,7 +360,6 @@ MUTANTS = [
         "2.7.3",
         "gives a slot to a request that ended with its first token",
         SCHEDULER,
-        survives="a test in which every answer has two tokens",
         serving=(
             MOVE,
             "        if self.batch.free_slot is None:\n"
@@ -408,7 +373,6 @@ MUTANTS = [
         "2.7.3",
         "lets one that ended with its first token wait for a slot, too",
         SCHEDULER,
-        survives="a test in which a slot is free",
         serving=(
             MOVE,
             MOVE.replace(
@@ -421,7 +385,6 @@ MUTANTS = [
         "2.7.3",
         "keeps the slot of a request that has ended until the next step",
         SCHEDULER,
-        survives="a test of the answers and of the number of steps of one request",
         serving=(
             DECODE,
             DECODE.replace(
@@ -434,21 +397,18 @@ MUTANTS = [
         "2.7.3",
         "looks for ended requests only after the step: one that was aborted a moment ago is computed once more",
         SCHEDULER,
-        survives="a test of the answers: nobody hears of that token",
         serving=(DECODE, DECODE.removeprefix("        self.batch.remove_ended()\n")),
     ),
     Mutant(
         "2.7.3",
         "says that nothing was done when it has only computed a chunk",
         SCHEDULER,
-        survives="a test that asks has_work_remaining",
         serving=(PHASES, PHASES.replace(" or prefilled or moved", "")),
     ),
     Mutant(
         "2.7.3",
         "a step says whether work is left, and not whether it did any",
         SCHEDULER,
-        survives="a test that asks has_work_remaining",
         serving=(
             PHASES,
             PHASES.replace(
@@ -461,7 +421,6 @@ MUTANTS = [
         "2.7.3",
         "a step always says that it did something: a loop on it never ends",
         SCHEDULER,
-        survives="a test that asks has_work_remaining",
         serving=(
             PHASES,
             PHASES.replace(
@@ -474,49 +433,42 @@ MUTANTS = [
         "2.7.3",
         "says that a chunk was computed while a finished prompt waits for its slot",
         SCHEDULER,
-        survives="a test of what is computed",
         serving=(PENDING, PENDING.replace("return False", "return self.pending is not None")),
     ),
     Mutant(
         "2.7.3",
         "says that a chunk was computed only if it ended its prompt",
         SCHEDULER,
-        survives="a test with prompts of one chunk",
         serving=("        return step > 0\n", "        return step > 0 and self.pending.is_prefill_done\n"),
     ),
     Mutant(
         "2.7.3",
         "says that a prompt has moved although no slot was free",
         SCHEDULER,
-        survives="a test of the places of the requests",
         serving=(NO_SLOT, NO_SLOT.replace("return False", "return True")),
     ),
     Mutant(
         "2.7.3",
         "says that nobody has left when a prompt has moved into its slot",
         SCHEDULER,
-        survives="a test of the places of the requests",
         serving=(MOVE, MOVE.replace("return True", "return request.is_done")),
     ),
     Mutant(
         "2.7.3",
         "says that nobody ran in the step in which the last one ends",
         SCHEDULER,
-        survives="a test of the tokens",
         serving=(DECODE, DECODE.replace("return True", "return bool(self.batch.running)")),
     ),
     Mutant(
         "2.7.3",
         "hands out what it has found, and no yes or no",
         SCHEDULER,
-        survives="a test in a while loop",
         serving=(WORK, "return self.pending or len(self.turns) or self.batch.running"),
     ),
     Mutant(
         "2.7.3",
         "gives every result again in the next call",
         SCHEDULER,
-        survives="a test that collects once",
         serving=(
             "        self._requests = [request for request in self._requests if not request.is_done]\n",
             "",
@@ -526,7 +478,6 @@ MUTANTS = [
         "2.7.3",
         "gives the results in the order in which the requests were added",
         SCHEDULER,
-        survives="a test that adds them in the order of their numbers",
         serving=(
             "return sorted(map(Completion.of, ended), key=lambda completion: completion.prompt_idx)",
             "return list(map(Completion.of, ended))",
@@ -536,7 +487,6 @@ MUTANTS = [
         "2.7.3",
         "a driver that stops early leaves those that wait without an end",
         SCHEDULER,
-        survives="a test of the caches: who waits has none",
         serving=(
             "        for request in self._requests:\n            request.abort()",
             "        for request in self._requests:\n            request.abort() if request.offset else None",
@@ -546,7 +496,6 @@ MUTANTS = [
         "2.7.3",
         "a driver that stops early leaves the pending prompt and its cache behind",
         SCHEDULER,
-        survives="a test that stops when everybody runs or waits",
         serving=(
             "        for request in self._requests:\n            request.abort()",
             "        for request in self._requests:\n"
@@ -557,21 +506,18 @@ MUTANTS = [
         "2.7.3",
         "always a chunk of 128, whatever the step",
         SCHEDULER,
-        survives="a test with short prompts, or with a step of 128",
         serving=(COMPUTE, COMPUTE.replace("self.pending, step)", "self.pending, 128)")),
     ),
     Mutant(
         "2.7.3",
         "ends the loop at the first step in which nobody gets a token",
         GENERATE,
-        survives="a test whose prompts are one chunk long",
         serving=(LOOP, "        while scheduler.step() and scheduler.batch.running:\n            pass\n"),
     ),
     Mutant(
         "2.7.3",
         "closes the scheduler at the end, and not on the way out of an exception",
         GENERATE,
-        survives="a test in which nothing fails",
         serving=(
             FINALLY,
             "    except BaseException:\n"
@@ -584,14 +530,12 @@ MUTANTS = [
         "2.7.3",
         "closes it on errors, and not on Ctrl-C",
         GENERATE,
-        survives="a test with an ordinary exception",
         serving=(FINALLY, FINALLY.replace("    finally:", "    except Exception:") + "        raise\n"),
     ),
     Mutant(
         "2.7.9",
         "makes room for a prompt that is just as long",
         TURNS,
-        survives="a test with lengths that differ",
         serving=(
             "self.next_shorter(current.prompt_left, interactive_only",
             "self.next_shorter(current.prompt_left + 1, interactive_only",
@@ -601,7 +545,6 @@ MUTANTS = [
         "2.7.9",
         "compares with the whole prompt, and not with what is left of it",
         TURNS,
-        survives="a test in which the short prompt is very short",
         serving=(
             "self.next_shorter(current.prompt_left, interactive_only",
             "self.next_shorter(len(current.prompt_tokens), interactive_only",
@@ -611,7 +554,6 @@ MUTANTS = [
         "2.7.9",
         "has no end of patience: short prompts starve a long one",
         PAUSED,
-        survives="a test with one short prompt",
         serving=(
             "return all(self.has_patience(waiting) for waiting in [*self.requests, request])",
             "return True",
@@ -621,7 +563,6 @@ MUTANTS = [
         "2.7.9",
         "asks for the patience of the current prompt only",
         PAUSED,
-        survives="a test without nested pauses",
         serving=(
             "return all(self.has_patience(waiting) for waiting in [*self.requests, request])",
             "return self.has_patience(request)",
@@ -631,14 +572,12 @@ MUTANTS = [
         "2.7.9",
         "counts a pause for the last prompt only",
         PAUSED,
-        survives="a test without nested pauses",
         serving=(COUNT, "        self._made_room[request] = self._made_room.get(request, 0) + 1\n"),
     ),
     Mutant(
         "2.7.9",
         "a driver that stops early leaves the paused prompts and their caches behind",
         SCHEDULER,
-        survives="a test without pausing",
         serving=(
             "        for request in self._requests:\n            request.abort()",
             "        for request in self._requests:\n"
@@ -649,7 +588,6 @@ MUTANTS = [
         "2.7.9",
         "resumes from the beginning of the prompt",
         PAUSED,
-        survives="a test of the answers: they are the same, only late",
         serving=(
             "        self.requests.remove(request)\n        return request\n",
             "        self.requests.remove(request)\n"
@@ -662,21 +600,18 @@ MUTANTS = [
         "2.7.9",
         "resumes the oldest first",
         PAUSED,
-        survives="a test without nested pauses",
         serving=("request = tired[0] if tired else self.requests[-1]", "request = self.requests[0]"),
     ),
     Mutant(
         "2.7.9",
         "resumes the shortest, also when another has no patience left",
         PAUSED,
-        survives="a test without nested pauses",
         serving=("request = tired[0] if tired else self.requests[-1]", "request = self.requests[-1]"),
     ),
     Mutant(
         "2.7.9",
         "an interactive prompt makes room for a batch one",
         TURNS,
-        survives="a test with one priority",
         serving=(
             'only = current.priority == "interactive" or self.keeps_slots([*running, current], slots)',
             "only = self.keeps_slots([*running, current], slots)",
@@ -686,7 +621,6 @@ MUTANTS = [
         "2.7.9",
         "a batch prompt makes room for one that may not have a slot",
         TURNS,
-        survives="a test of pausing without reserved slots, and of reserved slots without pausing",
         serving=(
             'only = current.priority == "interactive" or self.keeps_slots([*running, current], slots)',
             'only = current.priority == "interactive"',
@@ -696,7 +630,6 @@ MUTANTS = [
         "2.7.9",
         "of batch prompts, those that are paused need no slot",
         TURNS,
-        survives="a test with two slots",
         serving=(
             "for request in [*begun, *self.paused.requests])",
             "for request in begun)",
@@ -706,91 +639,78 @@ MUTANTS = [
         "2.7.9",
         "reserves one slot too few",
         TURNS,
-        survives="a test that an interactive request gets a slot at once",
         serving=("return taken >= slots", "return taken > slots"),
     ),
     Mutant(
         "2.7.9",
         "reserves one slot too many",
         TURNS,
-        survives="a test that a slot is left for an interactive request",
         serving=("return taken >= slots", "return taken + 1 >= slots"),
     ),
     Mutant(
         "2.7.9",
         "when a prompt makes room, does not count that prompt itself: it will need a slot, too",
         TURNS,
-        survives="a test without pausing",
         serving=("self.keeps_slots([*running, current], slots)", "self.keeps_slots(running, slots)"),
     ),
     Mutant(
         "2.7.9",
         "where slots are reserved, a batch request never runs",
         TURNS,
-        survives="a test that an interactive request gets a slot at once",
         serving=("return taken >= slots - self.reserved_decode_slots", "return taken >= 0"),
     ),
     Mutant(
         "2.7.9",
         "a batch request begins only when nobody runs",
         TURNS,
-        survives="a test of one class",
         serving=("interactive_only=self.keeps_slots(running, slots)", "interactive_only=bool(running)"),
     ),
     Mutant(
         "2.7.9",
         "counts interactive requests, too: they take the slots of batch ones",
         TURNS,
-        survives="a test with batch requests only",
         serving=('sum(request.priority == "batch" for', "sum(True for"),
     ),
     Mutant(
         "2.7.9",
         "waits as long as the peak lasts",
         TURNS,
-        survives="a test in which the running requests end soon",
         serving=("self._waited < self.patience", "self._waited >= 0"),
     ),
     Mutant(
         "2.7.9",
         "waits once, and then never again",
         TURNS,
-        survives="a test of a prompt of two chunks",
         serving=("self._waited = self._waited + 1 if waits else 0", "self._waited += waits"),
     ),
     Mutant(
         "2.7.9",
         "counts every step at peak load, also the one in which the prompt had its chunk",
         TURNS,
-        survives="a test of a prompt of two chunks",
         serving=("self._waited + 1 if waits else 0", "self._waited + 1 if load >= self.peak_load else 0"),
     ),
     Mutant(
         "2.7.9",
         "short prompts wait, too",
         TURNS,
-        survives="a test of a long prompt",
         serving=("and request.prompt_left > prefill_step", "and request.prompt_left > 0"),
     ),
     Mutant(
         "2.7.9",
         "takes any load for the peak",
         TURNS,
-        survives="a test of one peak load",
         serving=("load >= self.peak_load", "load > 0"),
     ),
     Mutant(
         "2.7.9",
         "the peak begins only above its own share",
         TURNS,
-        survives="a test in which more requests run than the share says",
         serving=("load >= self.peak_load", "load > self.peak_load"),
     ),
     Mutant(
         "2.7.2",
         "takes the first token inside the call's context: a request that was aborted meanwhile has one more",
         REQUEST,
-        survives="a test without an abort during the last chunk",
         inside="Request.try_prefill",
         serving=(
             "        self.offset = chunk.stop\n"

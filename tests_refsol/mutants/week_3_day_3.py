@@ -56,14 +56,12 @@ MUTANTS = [
         "3.3.1",
         "the answer is no part of the known tokens",
         SEQUENCE,
-        survives="a test of tokens and text",
         serving=("        self.known_tokens.append(token)\n", ""),
     ),
     Mutant(
         "3.3.1",
         "an end token is known text",
         SEQUENCE,
-        survives="a test of the finish reason and of the text",
         serving=(
             END,
             END.replace(
@@ -76,14 +74,12 @@ MUTANTS = [
         "3.3.1",
         "honours only one of the end tokens",
         SEQUENCE,
-        survives="a test with one end token",
         serving=("if token in self.eos_token_ids:", "if token == min(self.eos_token_ids, default=None):"),
     ),
     Mutant(
         "3.3.1",
         "counts the new token as computed",
         SEQUENCE,
-        survives="a test of the text",
         serving=(
             "        self.tokens.append(token)\n",
             "        self.tokens.append(token)\n        self.num_computed += 1\n",
@@ -93,14 +89,12 @@ MUTANTS = [
         "3.3.1",
         "takes the token of a step in which the request was aborted",
         SEQUENCE,
-        survives="a test that aborts between two steps",
         serving=("        if self.is_done:\n            return\n        if token in", "        if token in"),
     ),
     Mutant(
         "3.3.1",
         "looks at the limit before the stop strings",
         SEQUENCE,
-        survives="a test whose stop string comes before the limit",
         serving=(
             LAST,
             "        if len(self.tokens) >= self.max_new_tokens:\n"
@@ -113,7 +107,6 @@ MUTANTS = [
         "3.3.1",
         "drops the token that reaches the limit",
         SEQUENCE,
-        survives="a test of the finish reason",
         serving=(
             APPEND,
             "        if len(self.tokens) + 1 >= self.max_new_tokens:\n"
@@ -124,28 +117,24 @@ MUTANTS = [
         "3.3.1",
         "one token more than the limit",
         SEQUENCE,
-        survives="a test in which the text ends before the limit",
         serving=("len(self.tokens) >= self.max_new_tokens", "len(self.tokens) > self.max_new_tokens"),
     ),
     Mutant(
         "3.3.1",
         "sets the reason of an end token without `finish`, and keeps the blocks",
         SEQUENCE,
-        survives="a test of reason and text",
         serving=(END, END.replace('self.finish("stop")', 'self.finish_reason = "stop"')),
     ),
     Mutant(
         "3.3.1",
         "sets the reason of a stop string without `finish`, and keeps the blocks",
         SEQUENCE,
-        survives="a test of reason and text",
         serving=(LAST, LAST.replace('self.finish("stop")', 'self.finish_reason = "stop"')),
     ),
     Mutant(
         "3.3.1",
         "shows the text of an end token",
         SEQUENCE,
-        survives="a test whose end tokens have no text",
         serving=(
             END,
             END.replace(
@@ -157,7 +146,6 @@ MUTANTS = [
         "3.3.1",
         "drops the token that completes a stop string",
         SEQUENCE,
-        survives="a test of reason and text",
         serving=(
             LAST,
             LAST.replace(
@@ -170,14 +158,12 @@ MUTANTS = [
         "3.3.2",
         "samples after every chunk",
         PACKING,
-        survives="a test with prompts of one chunk",
         serving=(SAMPLED, SAMPLED.replace("if entry.needs_token:", "if True:")),
     ),
     Mutant(
         "3.3.2",
         "samples where the prompt ends, also when it is computed again and the answer is known",
         PACKING,
-        survives="a test without preemption: the first token is taken twice",
         serving=(
             "if entry.needs_token:",
             "if entry.needs_token or entry.stop == entry.sequence.num_prompt_tokens:",
@@ -187,7 +173,6 @@ MUTANTS = [
         "3.3.2",
         "the row of a sample counts from the beginning of its entry",
         PACKING,
-        survives="a test with one request",
         serving=(
             "batch.sample_rows.append(len(batch.token_ids) - 1)",
             "batch.sample_rows.append(entry.size - 1)",
@@ -197,14 +182,12 @@ MUTANTS = [
         "3.3.2",
         "positions restart with every chunk",
         PACKING,
-        survives="a test with prompts of one chunk",
         serving=("range(entry.start, entry.stop)", "range(entry.size)"),
     ),
     Mutant(
         "3.3.2",
         "positions count along the row",
         PACKING,
-        survives="a test with one prompt of one chunk",
         serving=(
             "batch.positions.extend(range(entry.start, entry.stop))",
             "batch.positions.extend(range(len(batch.positions), len(batch.positions) + entry.size))",
@@ -214,21 +197,18 @@ MUTANTS = [
         "3.3.2",
         "every chunk goes into the first slots again",
         PACKING,
-        survives="a test with prompts of one chunk",
         serving=("table.slots(entry.start, entry.stop)", "table.slots(0, entry.size)"),
     ),
     Mutant(
         "3.3.2",
         "feeds the first tokens of the text again",
         PACKING,
-        survives="a test of positions and slots",
         serving=("known_tokens[entry.start : entry.stop]", "known_tokens[: entry.size]"),
     ),
     Mutant(
         "3.3.2",
         "forgets that the answer so far has to be computed again",
         PACKING,
-        survives="a test of prompts",
         serving=(
             "entry.sequence.known_tokens[entry.start : entry.stop]",
             "[*entry.sequence.prompt_tokens, *[0] * 64][entry.start : entry.stop]",
@@ -238,28 +218,24 @@ MUTANTS = [
         "3.3.2",
         "counts the tokens of the step as its past",
         PACKING,
-        survives="a test of tokens, positions and slots",
         serving=("context_lens.append(entry.start)", "context_lens.append(entry.stop)"),
     ),
     Mutant(
         "3.3.2",
         "query_start has sizes",
         PACKING,
-        survives="a test with one request",
         serving=("query_start.append(len(batch.token_ids))", "query_start.append(entry.size)"),
     ),
     Mutant(
         "3.3.2",
         "the parameters of the first request for all rows",
         PACKING,
-        survives="a test in which all requests are greedy",
         serving=("sampling.append(entry.sequence.sampling)", "sampling.append(plan[0].sequence.sampling)"),
     ),
     Mutant(
         "3.3.2",
         "tables in the order of the requests' numbers, rows in the order of the plan",
         PACKING,
-        survives="a test whose plan has the requests in their order",
         serving=(
             "    # END TASK\n    return batch",
             "    order = sorted(range(len(plan)), key=lambda i: plan[i].sequence.request_id)\n"
@@ -271,7 +247,6 @@ MUTANTS = [
         "3.3.2",
         "a chunk of one token is the last known token",
         PACKING,
-        survives="a test in which only decodes have one token",
         serving=(
             "entry.sequence.known_tokens[entry.start : entry.stop]",
             "entry.sequence.known_tokens[-1:] if entry.size == 1"
@@ -282,21 +257,18 @@ MUTANTS = [
         "3.3.2",
         "samples every entry that ends behind the prompt",
         PACKING,
-        survives="a test without preemption: the answer is computed again in chunks",
         serving=("if entry.needs_token:", "if entry.stop >= entry.sequence.num_prompt_tokens:"),
     ),
     Mutant(
         "3.3.2",
         "samples the first row of an entry",
         PACKING,
-        survives="a test of decodes",
         serving=("append(len(batch.token_ids) - 1)", "append(batch.query_start[-2])"),
     ),
     Mutant(
         "3.3.3",
         "prompts first: decodes get what is left",
         SCHEDULER,
-        survives="a test of the answers",
         serving=(
             PHASES,
             "        left, self.max_num_batched_tokens = self.max_num_batched_tokens, self.max_num_batched_tokens\n"
@@ -312,7 +284,6 @@ MUTANTS = [
         "3.3.3",
         "decodes only in steps without a prompt",
         SCHEDULER,
-        survives="a test of the answers: chunked, and still everybody waits",
         serving=(
             PHASES,
             "        if self.enable_chunked_prefill and not len(self.waiting):\n"
@@ -324,7 +295,6 @@ MUTANTS = [
         "3.3.3",
         "the last token of a prompt is a decode",
         SCHEDULER,
-        survives="a test in which no chunk has one token",
         serving=(
             "if sequence.is_decoding and self.make_room",
             "if sequence.num_uncomputed == 1 and self.make_room",
@@ -334,7 +304,6 @@ MUTANTS = [
         "3.3.3",
         "leaves half of the budget to prompts, and decodes out",
         SCHEDULER,
-        survives="a test with a large budget",
         serving=(
             "            if sequence.is_decoding and self.make_room(sequence):\n",
             "            if 2 * len(plan) >= self.max_num_batched_tokens:\n                return\n"
@@ -345,14 +314,12 @@ MUTANTS = [
         "3.3.3",
         "the youngest first",
         SCHEDULER,
-        survives="a test of who is served",
         serving=("for sequence in list(self.running):", "for sequence in self.running[::-1]:"),
     ),
     Mutant(
         "3.3.3",
         "reserves the next block a token too early",
         SCHEDULER,
-        survives="a test of plans and answers: it only wastes memory",
         serving=(
             DECODES,
             DECODES + "                sequence.block_table.reserve(sequence.num_computed + 2)\n",
@@ -362,7 +329,6 @@ MUTANTS = [
         "3.3.3",
         "lists the decodes first, and does not look again who was preempted",
         SCHEDULER,
-        survives="a test without preemption",
         serving=(
             WALK + DECODES,
             "        for sequence in [one for one in self.running if one.is_decoding]:\n"
@@ -373,7 +339,6 @@ MUTANTS = [
         "3.3.3",
         "plans whoever has no room too",
         SCHEDULER,
-        survives="a test with free blocks",
         serving=(
             DECODES,
             DECODES.replace("and self.make_room(sequence):", "and (self.make_room(sequence) or True):"),
@@ -383,7 +348,6 @@ MUTANTS = [
         "3.3.3",
         "makes room for everybody who runs, also for the preempted",
         SCHEDULER,
-        survives="a test without preemption",
         serving=(
             "if sequence.is_decoding and self.make_room(sequence):",
             "if self.make_room(sequence) and sequence.is_decoding:",
@@ -393,7 +357,6 @@ MUTANTS = [
         "3.3.3",
         "stops at the first request without room",
         SCHEDULER,
-        survives="a test in which the youngest has none",
         serving=(
             DECODES,
             DECODES.replace(
@@ -408,7 +371,6 @@ MUTANTS = [
         "3.3.3",
         "reserves the block itself, and never preempts",
         SCHEDULER,
-        survives="a test with free blocks",
         serving=(
             DECODES,
             DECODES.replace(" and self.make_room(sequence)", "")
@@ -419,7 +381,6 @@ MUTANTS = [
         "3.3.3",
         "plans all decodes and makes room later: victims stay in the plan",
         SCHEDULER,
-        survives="a test without preemption",
         serving=(
             WALK + DECODES,
             WALK
@@ -431,14 +392,12 @@ MUTANTS = [
         "3.3.4",
         "preempts the oldest",
         SCHEDULER,
-        survives="a test of the answers with two requests",
         serving=("youngest = self.running[-1]", "youngest = self.running[0]"),
     ),
     Mutant(
         "3.3.4",
         "preempts everybody who is younger, for one block",
         SCHEDULER,
-        survives="a test of the answers",
         serving=(
             VICTIM,
             "            for other in self.running[:0:-1]:\n"
@@ -452,14 +411,12 @@ MUTANTS = [
         "3.3.4",
         "keeps the watermark from running requests too",
         SCHEDULER,
-        survives="a test without a watermark",
         serving=("can_allocate(missing, keep_watermark=False)", "can_allocate(missing)"),
     ),
     Mutant(
         "3.3.4",
         "a preempted request keeps its place in the text",
         SEQUENCE,
-        survives="a test that its blocks are free",
         serving=(
             "        self.block_table.release()\n        self.num_computed = 0\n",
             "        self.block_table.release()\n",
@@ -470,7 +427,6 @@ MUTANTS = [
         "3.3.4",
         "a preempted request starts over, and loses its answer",
         SEQUENCE,
-        survives="a test of the answers: greedy, it gives the same one again",
         serving=(
             "        self.num_preemptions += 1\n",
             "        self.num_preemptions += 1\n"
@@ -482,7 +438,6 @@ MUTANTS = [
         "3.3.4",
         "a preempted request gets a new table, and nobody frees the blocks of the old one",
         SEQUENCE,
-        survives="a test of the request: it has no blocks any more",
         serving=(
             "        self.block_table.release()\n",
             "        self.block_table = BlockTable(self.block_table.allocator)\n",
@@ -493,7 +448,6 @@ MUTANTS = [
         "3.3.4",
         "a preempted request waits behind all others",
         ADMISSION,
-        survives="a test of the answers",
         serving=(
             '        """\n        self.returned.appendleft(sequence)\n',
             '        """\n        self.queue.add(sequence)\n',
@@ -503,7 +457,6 @@ MUTANTS = [
         "3.3.4",
         "spares prompts in computation",
         SCHEDULER,
-        survives="a test in which everybody decodes",
         serving=(
             "youngest = self.running[-1]",
             "youngest = next((one for one in self.running[::-1] if one.is_decoding), sequence)",
@@ -513,7 +466,6 @@ MUTANTS = [
         "3.3.4",
         "preempts the last that arrived, and not the last that was admitted",
         SCHEDULER,
-        survives="a test with a first-come queue",
         serving=(
             "youngest = self.running[-1]",
             "youngest = max(self.running, key=lambda one: one.request_id)",
@@ -523,7 +475,6 @@ MUTANTS = [
         "3.3.4",
         "wants a free block also when the last one has room",
         SCHEDULER,
-        survives="a test with free blocks",
         serving=(
             "missing = sequence.block_table.missing(len(sequence.known_tokens))",
             "missing = max(1, sequence.block_table.missing(len(sequence.known_tokens)))",
@@ -533,14 +484,12 @@ MUTANTS = [
         "3.3.4",
         "whoever is short gives up its own place",
         SCHEDULER,
-        survives="a test in which the youngest is short",
         serving=("youngest = self.running[-1]", "youngest = sequence"),
     ),
     Mutant(
         "3.3.4",
         "the cached prefix counts as computed after a preemption",
         SEQUENCE,
-        survives="a test without the prefix cache",
         serving=("self.num_computed = 0", "self.num_computed = self.num_cached"),
         inside="Sequence.preempt",
     ),
@@ -548,7 +497,6 @@ MUTANTS = [
         "3.3.4",
         "a preemption forgets what came from the prefix cache",
         SEQUENCE,
-        survives="a test without the prefix cache",
         serving=("self.num_computed = 0", "self.num_computed = self.num_cached = 0"),
         inside="Sequence.preempt",
     ),
@@ -556,7 +504,6 @@ MUTANTS = [
         "3.3.4",
         "a preemption forgets the log-probabilities of the answer",
         SEQUENCE,
-        survives="a test of tokens and text",
         serving=("self.num_computed = 0", "self.num_computed, self.sampled = 0, []"),
         inside="Sequence.preempt",
     ),
@@ -564,7 +511,6 @@ MUTANTS = [
         "3.3.4",
         "a second preemption is not counted",
         SEQUENCE,
-        survives="a test with one preemption",
         serving=("self.num_preemptions += 1", "self.num_preemptions = 1"),
         inside="Sequence.preempt",
     ),
@@ -572,7 +518,6 @@ MUTANTS = [
         "3.3.4",
         "a preemption forgets when the last token came",
         SEQUENCE,
-        survives="a test of tokens and text",
         serving=("self.num_computed = 0", "self.num_computed, self.token_time = 0, 0.0"),
         inside="Sequence.preempt",
     ),
@@ -580,7 +525,6 @@ MUTANTS = [
         "3.3.5",
         "a budget for each request",
         SCHEDULER,
-        survives="a test with one prompt at a time",
         serving=(
             ADMITTED,
             ADMITTED.replace(
@@ -592,21 +536,18 @@ MUTANTS = [
         "3.3.5",
         "what prompts that have begun take is free",
         SCHEDULER,
-        survives="a test in which every prompt is one chunk",
         serving=(BEGUN, BEGUN.replace("left -= self.plan_chunk", "self.plan_chunk")),
     ),
     Mutant(
         "3.3.5",
         "decodes are not counted in the budget",
         SCHEDULER,
-        survives="a test of prompts alone",
         serving=("left = self.prompt_budget(plan)", "left = self.max_num_batched_tokens"),
     ),
     Mutant(
         "3.3.5",
         "one prompt per step",
         SCHEDULER,
-        survives="a test of the answers",
         serving=(
             "            left -= self.plan_chunk(plan, admitted, left)\n",
             "            left -= self.plan_chunk(plan, admitted, left)\n            return\n",
@@ -616,14 +557,12 @@ MUTANTS = [
         "3.3.5",
         "no prompt while anybody decodes",
         SCHEDULER,
-        survives="a test that no decode waits: prompts starve",
         serving=("left = self.prompt_budget(plan)", "left = 0 if plan else self.prompt_budget(plan)"),
     ),
     Mutant(
         "3.3.5",
         "new prompts go before those that have begun",
         SCHEDULER,
-        survives="a test in which all prompts come at once",
         serving=(
             BEGUN + ADMITTED,
             "        before = list(self.running)\n"
@@ -635,7 +574,6 @@ MUTANTS = [
         "3.3.5",
         "only requests that decode have a place",
         SCHEDULER,
-        survives="a test with as many places as requests",
         serving=(
             "while left and len(self.running) < self.max_num_seqs:",
             "while left and sum(one.is_decoding for one in self.running) < self.max_num_seqs:",
@@ -645,21 +583,18 @@ MUTANTS = [
         "3.3.5",
         "a prompt that waits may take the last block",
         SCHEDULER,
-        survives="a test without a watermark",
         serving=("admit(not self.running, left)", "admit(True, left)"),
     ),
     Mutant(
         "3.3.5",
         "whoever runs alone has to keep the watermark, and waits for ever",
         SCHEDULER,
-        survives="a test with prompts that are small beside the pool",
         serving=("admit(not self.running, left)", "admit(False, left)"),
     ),
     Mutant(
         "3.3.5",
         "others can find blocks that are reserved and not computed",
         SCHEDULER,
-        survives="a test in which no two prompts begin alike",
         serving=(
             "register(entry.sequence.known_tokens, entry.stop)",
             "register(entry.sequence.known_tokens, len(entry.sequence.known_tokens))",
@@ -669,21 +604,18 @@ MUTANTS = [
         "3.3.5",
         "empty chunks for prompts that have begun",
         SCHEDULER,
-        survives="a test in which one prompt at most has begun",
         serving=("if left and not sequence.is_decoding:", "if not sequence.is_decoding:"),
     ),
     Mutant(
         "3.3.5",
         "of prompts that have begun the youngest first",
         SCHEDULER,
-        survives="a test in which one prompt at most has begun",
         serving=(BEGUN, BEGUN.replace("in self.running:", "in self.running[::-1]:")),
     ),
     Mutant(
         "3.3.5",
         "skips who is in the plan, and not who decodes",
         SCHEDULER,
-        survives="a test with chunks: there they are the same",
         serving=(
             BEGUN,
             BEGUN.replace("not sequence.is_decoding", "sequence not in [entry.sequence for entry in plan]"),
@@ -693,28 +625,24 @@ MUTANTS = [
         "3.3.5",
         "counts places in the plan, and not in `running`",
         SCHEDULER,
-        survives="a test with chunks: there they are the same",
         serving=("len(self.running) < self.max_num_seqs", "len(plan) < self.max_num_seqs"),
     ),
     Mutant(
         "3.3.5",
         "a request is alone when the plan is empty",
         SCHEDULER,
-        survives="a test with chunks: there it is the same",
         serving=("admit(not self.running, left)", "admit(not plan, left)"),
     ),
     Mutant(
         "3.3.5",
         "tells `admit` the whole budget",
         SCHEDULER,
-        survives="a test with chunks: only whole prompts need to fit",
         serving=("admit(not self.running, left)", "admit(not self.running, self.max_num_batched_tokens)"),
     ),
     Mutant(
         "3.3.6",
         "the causal mask over the whole row: earlier requests are seen",
         ATTENTION,
-        survives="a test with one request",
         torch=(
             SEEN_TORCH,
             "rows = torch.arange(len(segments))\n    seen = (rows <= rows[:, None]) & (segments <= segments[:, None])",
@@ -728,42 +656,36 @@ MUTANTS = [
         "3.3.6",
         "compares positions alone",
         ATTENTION,
-        survives="a test with one request",
         both=(SEEN_TORCH, "seen = positions <= positions[:, None]"),
     ),
     Mutant(
         "3.3.6",
         "compares requests alone: a chunk sees its own future",
         ATTENTION,
-        survives="a test with decodes",
         both=(SEEN_TORCH, "seen = segments[:, None] == segments"),
     ),
     Mutant(
         "3.3.6",
         "a row does not see itself",
         ATTENTION,
-        survives="a test of what is hidden",
         both=("(positions <= positions[:, None])", "(positions < positions[:, None])"),
     ),
     Mutant(
         "3.3.6",
         "queries and keys exchanged",
         ATTENTION,
-        survives="a test with decodes",
         both=("(positions <= positions[:, None])", "(positions[:, None] <= positions)"),
     ),
     Mutant(
         "3.3.6",
         "a window of one token more",
         ATTENTION,
-        survives="a test without a window",
         both=("(positions > positions[:, None] - window)", "(positions >= positions[:, None] - window)"),
     ),
     Mutant(
         "3.3.6",
         "positions in half precision, where 2,049 does not exist",
         ATTENTION,
-        survives="a test with short texts",
         inside="segment_mask",
         torch=("    seen = (segments", "    positions = positions.half()\n    seen = (segments"),
         mlx=("    seen = (segments", "    positions = positions.astype(mx.float16)\n    seen = (segments"),
@@ -772,7 +694,6 @@ MUTANTS = [
         "3.3.6",
         "a mask in half precision",
         ATTENTION,
-        survives="a test of the values",
         torch=(
             "return torch.where(seen, 0.0, -torch.inf)",
             "return torch.where(seen, 0.0, -torch.inf).half()",
@@ -784,7 +705,6 @@ MUTANTS = [
         "3.3.6",
         "requests in eight bits: the 257th is the first",
         ATTENTION,
-        survives="a test with few requests",
         torch=("    seen = (segments", "    segments = segments.to(torch.int8)\n    seen = (segments"),
         mlx=("    seen = (segments", "    segments = segments.astype(mx.int8)\n    seen = (segments"),
         inside="segment_mask",
@@ -793,7 +713,6 @@ MUTANTS = [
         "3.3.6",
         "requests in half precision, where 2,049 does not exist",
         ATTENTION,
-        survives="a test with few requests",
         torch=("    seen = (segments", "    segments = segments.half()\n    seen = (segments"),
         mlx=("    seen = (segments", "    segments = segments.astype(mx.float16)\n    seen = (segments"),
         inside="segment_mask",
@@ -802,7 +721,6 @@ MUTANTS = [
         "3.3.6",
         "counts the window in rows, and not in positions",
         ATTENTION,
-        survives="a test whose rows are in order",
         torch=(
             "(positions > positions[:, None] - window)",
             "(torch.arange(len(positions)) > torch.arange(len(positions))[:, None] - window)",
@@ -816,7 +734,6 @@ MUTANTS = [
         "3.3.6",
         "a window without a limit in front: a row sees its own future",
         ATTENTION,
-        survives="a test without a window",
         both=(
             "seen = seen & (positions > positions[:, None] - window)",
             "seen = (segments[:, None] == segments) & (positions > positions[:, None] - window)",
@@ -826,14 +743,12 @@ MUTANTS = [
         "3.3.7",
         "decodes see their own token alone",
         ATTENTION,
-        survives="a test with prompts of one chunk",
         both=("if mask.decodes is not None:", "if mask.decodes is not None and False:"),
     ),
     Mutant(
         "3.3.7",
         "chunks forget the chunks before them",
         ATTENTION,
-        survives="a test with prompts of one chunk",
         both=(
             "    if mask.chunks is not None:\n        part",
             "    if mask.chunks is not None and False:\n        part",
@@ -843,14 +758,12 @@ MUTANTS = [
         "3.3.7",
         "one past at most: decodes only in steps without a chunk that has one",
         ATTENTION,
-        survives="a test of chunks, and one of decodes",
         both=("    if mask.decodes is not None:", "    if mask.decodes is not None and mask.chunks is None:"),
     ),
     Mutant(
         "3.3.7",
         "the queries of the first rows, wherever the chunk is",
         ATTENTION,
-        survives="a test in which the chunk comes first",
         torch=(
             "rows = query.index_select(0, part.rows)\n        past",
             "rows = query[: len(part.rows)]\n        past",
@@ -861,7 +774,6 @@ MUTANTS = [
         "3.3.7",
         "gives the pasts of the decodes to their rows in the wrong order",
         ATTENTION,
-        survives="a test with one decode",
         torch=(DECODE_PAST, DECODE_PAST.replace("part.rows, past", "part.rows.flip(0), past")),
         mlx=(DECODE_PAST, DECODE_PAST.replace("part.rows, past", "part.rows[::-1], past")),
     ),
@@ -869,7 +781,6 @@ MUTANTS = [
         "3.3.7",
         "projects the queries of chunks and of decodes in two calls",
         MODEL,
-        survives="a test of the logits: the weights are read twice",
         both=(
             "        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)\n",
             "        project(x[:, :1], self.wq)\n"
@@ -880,7 +791,6 @@ MUTANTS = [
         "3.3.7",
         "the past takes the place of the step's own keys",
         ATTENTION,
-        survives="a test of steps without a past",
         both=(
             CHUNKS,
             CHUNKS.replace(
@@ -894,7 +804,6 @@ MUTANTS = [
         "3.3.7",
         "averages the step and the past, instead of merging their statistics",
         ATTENTION,
-        survives="a test of shapes, and of steps without a past",
         both=(
             "    return finish_attention(statistics, value.dtype)",
             "    own = finish_attention(" + OWN + ", value.dtype)\n"
@@ -908,14 +817,12 @@ MUTANTS = [
         "3.3.7",
         "the default scale for the past",
         ATTENTION,
-        survives="a test without a scale of its own",
         both=("part.block_list, part.mask, scale)", "part.block_list, part.mask)"),
     ),
     Mutant(
         "3.3.7",
         "goes on in float32",
         ATTENTION,
-        survives="a test of a model in float32",
         torch=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, torch.float32)"),
         mlx=("finish_attention(statistics, value.dtype)", "finish_attention(statistics, mx.float32)"),
     ),
@@ -923,7 +830,6 @@ MUTANTS = [
         "3.3.7",
         "every row reaches the head, and rows are chosen after it",
         MODEL,
-        survives="a test of the logits",
         torch=(
             "return self.head(self.norm(x.index_select(1, sample_rows)))[0]",
             "return self.head(self.norm(x))[0].index_select(0, sample_rows)",
@@ -937,28 +843,24 @@ MUTANTS = [
         "3.3.5",
         "admits until the plan has four entries",
         SCHEDULER,
-        survives="a test with a few requests",
         serving=(ADMITTED, ADMITTED.replace("while left and", "while left and len(plan) < 4 and")),
     ),
     Mutant(
         "3.3.5",
         "new prompts first, and a return where no request waits",
         SCHEDULER,
-        survives="a test without a prompt of several chunks",
         serving=(BEGUN + ADMITTED, ADMITTED + BEGUN),
     ),
     Mutant(
         "3.3.5",
         "does not append an admitted request",
         SCHEDULER,
-        survives="a test of the first step",
         serving=("            self.running.append(admitted)\n", ""),
     ),
     Mutant(
         "3.3.1",
         "sets the finish reason, and frees nothing",
         SEQUENCE,
-        survives="a test of tokens, text and reason",
         inside="Sequence.take",
         serving=('            self.finish("length")\n', '            self.finish_reason = "length"\n'),
     ),
@@ -966,7 +868,6 @@ MUTANTS = [
         "3.3.6",
         "the mask is transposed",
         ATTENTION,
-        survives="a test of which requests see each other",
         inside="segment_mask",
         torch=("torch.where(seen, 0.0, -torch.inf)", "torch.where(seen.T, 0.0, -torch.inf)"),
         mlx=("mx.where(seen, 0.0, -mx.inf)", "mx.where(seen.T, 0.0, -mx.inf)"),

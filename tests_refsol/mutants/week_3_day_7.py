@@ -14,21 +14,18 @@ MUTANTS = [
         "3.7.1",
         "every other rank shares a head",
         SHARDS,
-        survives="a test with at most as many ranks as heads",
         serving=("head = rank * num_kv_heads // size", "head = rank % num_kv_heads"),
     ),
     Mutant(
         "3.7.1",
         "all ranks hold all heads when there are more ranks",
         SHARDS,
-        survives="a test that each rank holds what its query heads read",
         serving=("    return range(head, head + 1)", "    return range(num_kv_heads)"),
     ),
     Mutant(
         "3.7.1",
         "ranks take heads in turns, as cards are dealt",
         SHARDS,
-        survives="a test of the numbers of heads",
         serving=(
             "        return even_part(num_kv_heads, rank, size)",
             "        return range(rank, num_kv_heads, size)",
@@ -39,21 +36,18 @@ MUTANTS = [
         "3.7.2",
         "keys are divided evenly, also inside of a head",
         SHARDS,
-        survives="a test with at most as many ranks as heads",
         serving=('    if layer in ("k_proj", "v_proj"):', '    if layer in ("kv_proj",):'),
     ),
     Mutant(
         "3.7.2",
         "only the keys go by heads",
         SHARDS,
-        survives="a test of keys",
         serving=('    if layer in ("k_proj", "v_proj"):', '    if layer in ("k_proj",):'),
     ),
     Mutant(
         "3.7.2",
         "the bias of a row-parallel layer is divided",
         SHARDS,
-        survives="a test of matrices",
         serving=(
             'if layer in ROW_PARALLEL and kind == "weight":\n'
             "        return Shard(columns=even_part(shape[1], rank, size))",
@@ -65,14 +59,12 @@ MUTANTS = [
         "3.7.2",
         "the bias of a column-parallel layer is whole",
         SHARDS,
-        survives="a test of matrices",
         serving=("    if layer in COLUMN_PARALLEL:", '    if layer in COLUMN_PARALLEL and kind == "weight":'),
     ),
     Mutant(
         "3.7.2",
         "row-parallel layers are divided by rows",
         SHARDS,
-        survives="a test of square matrices by their sizes",
         serving=(
             "Shard(columns=even_part(shape[1], rank, size))",
             "Shard(rows=even_part(shape[0], rank, size))",
@@ -82,7 +74,6 @@ MUTANTS = [
         "3.7.2",
         "columns go by the number of rows",
         SHARDS,
-        survives="a test of square matrices",
         serving=(
             "Shard(columns=even_part(shape[1], rank, size))",
             "Shard(columns=even_part(shape[0], rank, size))",
@@ -92,7 +83,6 @@ MUTANTS = [
         "3.7.2",
         "the vocabulary is divided evenly",
         SHARDS,
-        survives="a vocabulary that the ranks divide",
         serving=(
             "Shard(rows=vocabulary_of(shape[0], rank, size))",
             "Shard(rows=even_part(shape[0], rank, size))",
@@ -102,14 +92,12 @@ MUTANTS = [
         "3.7.2",
         "the head is whole on every rank",
         SHARDS,
-        survives="a model whose head is its table",
         serving=("    if layer in VOCABULARY_PARALLEL:", '    if layer == "embed_tokens":'),
     ),
     Mutant(
         "3.7.2",
         "the norms of queries and keys are divided",
         SHARDS,
-        survives="a test of the norms of the residual stream",
         serving=(
             "    return Shard()\n",
             '    return Shard(rows=even_part(shape[0], rank, size)) if layer in ("q_norm", "k_norm") else Shard()\n',
@@ -119,7 +107,6 @@ MUTANTS = [
         "3.7.2",
         "rows of a head from the size of its input",
         SHARDS,
-        survives="a test whose heads have as many rows as the input divided by heads",
         serving=("shape[0] // num_kv_heads", "shape[-1] // num_kv_heads"),
     ),
     # sum_over_ranks
@@ -127,7 +114,6 @@ MUTANTS = [
         "3.7.3",
         "the bias is added before the sum",
         TENSOR,
-        survives="a test without a bias",
         both=(
             "    out = group.all_reduce(partial)\n    return out if bias is None else out + bias",
             "    return group.all_reduce(partial if bias is None else partial + bias)",
@@ -137,7 +123,6 @@ MUTANTS = [
         "3.7.3",
         "only rank 0 adds the bias",
         TENSOR,
-        survives="a test that looks at rank 0",
         both=(
             "    return out if bias is None else out + bias",
             "    return out + bias if bias is not None and group.rank == 0 else out",
@@ -147,21 +132,18 @@ MUTANTS = [
         "3.7.3",
         "the mean in place of the sum",
         TENSOR,
-        survives="a test that the ranks agree",
         both=("out = group.all_reduce(partial)", "out = group.all_reduce(partial) / group.size"),
     ),
     Mutant(
         "3.7.3",
         "gathers all parts and adds them up",
         TENSOR,
-        survives="a test of numbers, and not of calls",
         both=("out = group.all_reduce(partial)", "out = group.all_gather(partial).sum(0)"),
     ),
     Mutant(
         "3.7.3",
         "sums in float32",
         TENSOR,
-        survives="a test of float32 parts",
         torch=("all_reduce(partial)", "all_reduce(partial.float())"),
         mlx=("all_reduce(partial)", "all_reduce(partial.astype(mx.float32))"),
     ),
@@ -169,14 +151,12 @@ MUTANTS = [
         "3.7.4",
         "indexes the rows of the table",
         TENSOR,
-        survives="a test of a plain table",
         both=("self.embedding(", "(lambda ids: self.weight[ids])("),
     ),
     Mutant(
         "3.7.8",
         "remembers all calls of a plan before it submits the first",
         PIPELINE,
-        survives="a test in which no call of several is refused",
         serving=(
             "            for call in self.calls(plan):\n"
             "                self.in_flight.append(InFlight.of(call, self.now))\n",
@@ -189,7 +169,6 @@ MUTANTS = [
         "3.7.3",
         "sums a part of the bias over the ranks",
         TENSOR,
-        survives="a test of numbers with a tolerance",
         both=(
             "    return out if bias is None else out + bias",
             "    return out if bias is None else out + group.all_reduce(bias / group.size)",
@@ -199,7 +178,6 @@ MUTANTS = [
         "3.7.3",
         "forgets the bias",
         TENSOR,
-        survives="a test of the shipped model",
         both=("    return out if bias is None else out + bias", "    return out"),
     ),
     # VocabParallelEmbedding
@@ -207,7 +185,6 @@ MUTANTS = [
         "3.7.4",
         "ids below the own ones wrap round",
         TENSOR,
-        survives="a test of rank 0, whose ids begin at 0",
         inside=LOOKUP,
         mlx=("mine = (local >= 0) & (local < len(self.ids))", "mine = local < len(self.ids)"),
     ),
@@ -215,7 +192,6 @@ MUTANTS = [
         "3.7.4",
         "ids below the own ones add the first row",
         TENSOR,
-        survives="a test of rank 0, whose ids begin at 0",
         inside=LOOKUP,
         mlx=("mx.where(mine[..., None], rows, 0)", "mx.where((local < len(self.ids))[..., None], rows, 0)"),
         torch=(
@@ -227,7 +203,6 @@ MUTANTS = [
         "3.7.4",
         "ids above the own ones add the first row",
         TENSOR,
-        survives="a test of the last rank",
         inside=LOOKUP,
         mlx=("mx.where(mine[..., None], rows, 0)", "mx.where((local >= 0)[..., None], rows, 0)"),
         torch=("torch.where(mine[..., None], rows, 0)", "torch.where((local >= 0)[..., None], rows, 0)"),
@@ -236,7 +211,6 @@ MUTANTS = [
         "3.7.4",
         "the first id of the next rank is mine too",
         TENSOR,
-        survives="random ids",
         inside=LOOKUP,
         mlx=(
             "mx.where(mine[..., None], rows, 0)",
@@ -251,7 +225,6 @@ MUTANTS = [
         "3.7.4",
         "the first own id is another rank's",
         TENSOR,
-        survives="random ids",
         inside=LOOKUP,
         both=("(local >= 0)", "(local > 0)"),
     ),
@@ -259,7 +232,6 @@ MUTANTS = [
         "3.7.4",
         "ids of other ranks add the first row",
         TENSOR,
-        survives="a table whose first rows are zero",
         inside=LOOKUP,
         mlx=("self.group.all_reduce(mx.where(mine[..., None], rows, 0))", "self.group.all_reduce(rows)"),
         torch=("self.group.all_reduce(torch.where(mine[..., None], rows, 0))", "self.group.all_reduce(rows)"),
@@ -268,7 +240,6 @@ MUTANTS = [
         "3.7.4",
         "looks up the ids without the start of the part",
         TENSOR,
-        survives="a test of rank 0",
         inside=LOOKUP,
         mlx=(
             "rows = self.embedding(mx.where(mine, local, 0))",
@@ -283,7 +254,6 @@ MUTANTS = [
         "3.7.4",
         "does not take part when no id is here",
         TENSOR,
-        survives="ids on all ranks",
         inside=LOOKUP,
         mlx=(
             "        rows = self.embedding(",
@@ -302,7 +272,6 @@ MUTANTS = [
         "3.7.4",
         "one all-gather and a sum",
         TENSOR,
-        survives="a test of numbers, and not of calls",
         inside=LOOKUP,
         mlx=(
             "return self.group.all_reduce(mx.where(mine[..., None], rows, 0))",
@@ -318,7 +287,6 @@ MUTANTS = [
         "3.7.5",
         "the padding stays in the result",
         TENSOR,
-        survives="a vocabulary that the ranks divide",
         inside="gather_logits",
         both=("[..., :vocab_size]", ""),
     ),
@@ -326,7 +294,6 @@ MUTANTS = [
         "3.7.5",
         "reshapes what was gathered without moving its axis",
         TENSOR,
-        survives="one row of logits",
         inside="gather_logits",
         mlx=("mx.flatten(mx.moveaxis(parts, 0, -2), -2)", "parts.reshape(*logits.shape[:-1], -1)"),
         torch=("parts.movedim(0, -2).flatten(-2)", "parts.reshape(*logits.shape[:-1], -1)"),
@@ -335,7 +302,6 @@ MUTANTS = [
         "3.7.5",
         "the parts are interleaved",
         TENSOR,
-        survives="a test of the shape and of the set of logits",
         inside="gather_logits",
         mlx=("mx.flatten(mx.moveaxis(parts, 0, -2), -2)", "mx.flatten(mx.moveaxis(parts, 0, -1), -2)"),
         torch=("parts.movedim(0, -2).flatten(-2)", "parts.movedim(0, -1).flatten(-2)"),
@@ -344,7 +310,6 @@ MUTANTS = [
         "3.7.5",
         "pads in front of the logits",
         TENSOR,
-        survives="a vocabulary that the ranks divide",
         inside="gather_logits",
         mlx=("[(0, share - logits.shape[-1])]", "[(share - logits.shape[-1], 0)]"),
         torch=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
@@ -353,7 +318,6 @@ MUTANTS = [
         "3.7.5",
         "V / size rounded down",
         TENSOR,
-        survives="a vocabulary that the ranks divide",
         inside="gather_logits",
         mlx=(
             "share = -(-vocab_size // group.size)",
@@ -368,7 +332,6 @@ MUTANTS = [
         "3.7.5",
         "gathers in float32",
         TENSOR,
-        survives="a test in float32",
         inside="gather_logits",
         mlx=("group.all_gather(padded)", "group.all_gather(padded.astype(mx.float32))"),
         torch=("group.all_gather(padded)", "group.all_gather(padded.float())"),
@@ -378,7 +341,6 @@ MUTANTS = [
         "3.7.6",
         "the last stage takes what is left over",
         STAGES,
-        survives="layers that the stages divide",
         serving=(
             "    start = stage * share + min(stage, more)\n    return range(start, start + share + (stage < more))",
             "    start = stage * share\n"
@@ -389,7 +351,6 @@ MUTANTS = [
         "3.7.6",
         "the later stages have one more",
         STAGES,
-        survives="a test that stages cover the layers and differ by one at most",
         serving=(
             "    start = stage * share + min(stage, more)\n    return range(start, start + share + (stage < more))",
             "    return range(stage * num_layers // num_stages, (stage + 1) * num_layers // num_stages)",
@@ -399,7 +360,6 @@ MUTANTS = [
         "3.7.6",
         "the first stages have the layers rounded up",
         STAGES,
-        survives="two stages",
         serving=(
             "    start = stage * share + min(stage, more)\n    return range(start, start + share + (stage < more))",
             "    size = share + (more > 0)\n    return range(stage * size, min((stage + 1) * size, num_layers))",
@@ -410,7 +370,6 @@ MUTANTS = [
         "3.7.7",
         "every stage starts with the embedding",
         STAGE,
-        survives="a test of the first stage",
         inside="PipelineStage.__call__",
         both=(
             "x = self.receive(inputs)",
@@ -422,7 +381,6 @@ MUTANTS = [
         "3.7.7",
         "sends to the stage before",
         STAGE,
-        survives="two stages",
         inside="PipelineStage.__call__",
         both=("(self.group.rank + 1) % self.group.size", "(self.group.rank - 1) % self.group.size"),
     ),
@@ -430,7 +388,6 @@ MUTANTS = [
         "3.7.7",
         "norm before it sends",
         STAGE,
-        survives="one stage",
         inside="PipelineStage.__call__",
         both=("self.group.send(x,", "self.group.send(self.norm(x),"),
     ),
@@ -438,7 +395,6 @@ MUTANTS = [
         "3.7.7",
         "leaves out its last layer",
         STAGE,
-        survives="a test of shapes",
         inside="PipelineStage.__call__",
         both=(
             "for layer, pool in zip(self.layers, pools, strict=True):",
@@ -449,7 +405,6 @@ MUTANTS = [
         "3.7.7",
         "logits of all rows",
         STAGE,
-        survives="a step of decodes",
         inside="PipelineStage.__call__",
         mlx=("self.finish(x, inputs.sample_rows)", "self.head(self.norm(x))[0]"),
         torch=("self.finish(x, inputs.sample_rows)", "self.head(self.norm(x))[0]"),
@@ -458,7 +413,6 @@ MUTANTS = [
         "3.7.7",
         "a stage returns what it has sent",
         STAGE,
-        survives="a test of the logits",
         inside="PipelineStage.__call__",
         both=("            return None\n", "            return x\n"),
     ),
@@ -466,7 +420,6 @@ MUTANTS = [
         "3.7.7",
         "the last stage sends as well",
         STAGE,
-        survives="a test of the logits",
         inside="PipelineStage.__call__",
         both=(
             "        if not self.is_last:\n            self.group.send(x, (self.group.rank + 1) % self.group.size)\n",
@@ -478,7 +431,6 @@ MUTANTS = [
         "3.7.8",
         "one micro-batch in flight",
         PIPELINE,
-        survives="a test of the answers",
         inside=FILL,
         serving=("len(self.in_flight) < self.stages.num_stages", "not self.in_flight"),
     ),
@@ -486,7 +438,6 @@ MUTANTS = [
         "3.7.8",
         "one micro-batch more than stages",
         PIPELINE,
-        survives="a test of the answers",
         inside=FILL,
         serving=(
             "len(self.in_flight) < self.stages.num_stages",
@@ -497,7 +448,6 @@ MUTANTS = [
         "3.7.8",
         "plans before it looks for a free stage",
         PIPELINE,
-        survives="a test of the answers",
         inside=FILL,
         serving=(
             "while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
@@ -508,7 +458,6 @@ MUTANTS = [
         "3.7.8",
         "fills one place in each step",
         PIPELINE,
-        survives="a test of the answers, and of batches in flight after some steps",
         inside=FILL,
         serving=(
             "while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
@@ -519,7 +468,6 @@ MUTANTS = [
         "3.7.8",
         "all plans have the time of the first",
         PIPELINE,
-        survives="a clock that stands still",
         inside=FILL,
         serving=(
             "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
@@ -531,7 +479,6 @@ MUTANTS = [
         "3.7.8",
         "the time after the submission",
         PIPELINE,
-        survives="a clock that stands still",
         inside=FILL,
         serving=(
             "                self.in_flight.append(InFlight.of(call, self.now))\n"
@@ -546,7 +493,6 @@ MUTANTS = [
         "3.7.8",
         "remembers a micro-batch after it was submitted",
         PIPELINE,
-        survives="stages that never refuse",
         inside=FILL,
         serving=(
             "                self.in_flight.append(InFlight.of(call, self.now))\n"
@@ -559,7 +505,6 @@ MUTANTS = [
         "3.7.8",
         "one entry for a plan of two calls",
         PIPELINE,
-        survives="steps of one call",
         inside=FILL,
         serving=(
             "                self.in_flight.append(InFlight.of(call, self.now))\n",
@@ -571,7 +516,6 @@ MUTANTS = [
         "3.7.8",
         "only the first request of a call counts as computed",
         PIPELINE,
-        survives="one request",
         inside=FILL,
         serving=("for entry in call:", "for entry in call[:1]:"),
     ),
@@ -579,7 +523,6 @@ MUTANTS = [
         "3.7.8",
         "everything that is known counts as computed",
         PIPELINE,
-        survives="prompts of one chunk",
         inside=FILL,
         serving=(
             "entry.sequence.num_computed = entry.stop",
@@ -591,14 +534,12 @@ MUTANTS = [
         "3.7.9",
         "ignores what is cached",
         ROUTING,
-        survives="prompts without a common prefix",
         serving=("(outstanding[name] - cached[name], outstanding[name])", "outstanding[name]"),
     ),
     Mutant(
         "3.7.9",
         "affinity always wins",
         ROUTING,
-        survives="conversations with a prefix of their own",
         serving=(
             "(outstanding[name] - cached[name], outstanding[name])",
             "(-cached[name], outstanding[name])",
@@ -608,7 +549,6 @@ MUTANTS = [
         "3.7.9",
         "cached tokens are added",
         ROUTING,
-        survives="prompts without a common prefix",
         serving=(
             "(outstanding[name] - cached[name], outstanding[name])",
             "(outstanding[name] + cached[name], outstanding[name])",
@@ -618,7 +558,6 @@ MUTANTS = [
         "3.7.9",
         "no less than nothing is left",
         ROUTING,
-        survives="replicas with long queues",
         serving=(
             "(outstanding[name] - cached[name], outstanding[name])",
             "(max(0, outstanding[name] - cached[name]), outstanding[name])",
@@ -628,7 +567,6 @@ MUTANTS = [
         "3.7.9",
         "among equals the warmer cache",
         ROUTING,
-        survives="a test without equals",
         serving=(
             "(outstanding[name] - cached[name], outstanding[name])",
             "(outstanding[name] - cached[name], -cached[name])",
@@ -638,7 +576,6 @@ MUTANTS = [
         "3.7.9",
         "among equals the first name in the alphabet",
         ROUTING,
-        survives="names in the order of the alphabet",
         serving=(
             "(outstanding[name] - cached[name], outstanding[name])",
             "(outstanding[name] - cached[name], outstanding[name], name)",
@@ -648,7 +585,6 @@ MUTANTS = [
         "3.7.9",
         "among equals the last one",
         ROUTING,
-        survives="a test without equals",
         serving=("    return min(outstanding, key=", "    return min(reversed(list(outstanding)), key="),
     ),
 ]

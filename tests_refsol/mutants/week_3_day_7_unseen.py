@@ -44,28 +44,24 @@ MUTANTS = [
         "3.7.1",
         "as many ranks share a head as there are heads",
         SHARDS,
-        survives="a test of 2 heads on 4 ranks",
         serving=(HEAD, "    head = rank // num_kv_heads\n"),
     ),
     Mutant(
         "3.7.1",
         "a head for each rank until none is left, then the last one",
         SHARDS,
-        survives="a test of one head on several ranks",
         serving=(HEAD, "    head = min(rank, num_kv_heads - 1)\n"),
     ),
     Mutant(
         "3.7.1",
         "with more ranks than heads everybody has all heads",
         SHARDS,
-        survives="a test of one head on several ranks",
         serving=("    return range(head, head + 1)\n", "    return range(num_kv_heads)\n"),
     ),
     Mutant(
         "3.7.1",
         "every size-th head",
         SHARDS,
-        survives="a test that the ranks together hold every head once",
         serving=(
             "        return even_part(num_kv_heads, rank, size)\n",
             "        return range(rank, num_kv_heads, size)\n",
@@ -75,7 +71,6 @@ MUTANTS = [
         "3.7.1",
         "spreads the heads from the first rank to the last one, both included",
         SHARDS,
-        survives="a test of the first and the last rank",
         serving=(HEAD, "    head = rank * (num_kv_heads - 1) // (size - 1)\n"),
     ),
     # 3.7.2: shard_of
@@ -83,7 +78,6 @@ MUTANTS = [
         "3.7.2",
         "only the matrices of keys and values go by heads, their biases evenly",
         SHARDS,
-        survives="a test of biases with at least as many heads as ranks",
         serving=(
             '    if layer in ("k_proj", "v_proj"):\n',
             '    if layer in ("k_proj", "v_proj") and kind == "weight":\n',
@@ -93,7 +87,6 @@ MUTANTS = [
         "3.7.2",
         "the only axis of a row-parallel bias counts as its columns",
         SHARDS,
-        survives="a test of matrices, or one that cuts arrays with as many axes as they have",
         serving=(
             '    if layer in ROW_PARALLEL and kind == "weight":\n'
             "        return Shard(columns=even_part(shape[1], rank, size))\n",
@@ -104,35 +97,30 @@ MUTANTS = [
         "3.7.2",
         "divides the number of outputs into columns",
         SHARDS,
-        survives="a test of an o_proj that is square",
         serving=("columns=even_part(shape[1], rank, size)", "columns=even_part(shape[0], rank, size)"),
     ),
     Mutant(
         "3.7.2",
         "one head of keys for each rank",
         SHARDS,
-        survives="a test with at least as many ranks as heads of keys",
         serving=("heads.stop * rows", "(heads.start + 1) * rows"),
     ),
     Mutant(
         "3.7.2",
         "divides the vocabulary evenly, too",
         SHARDS,
-        survives="a test whose vocabulary is divisible",
         serving=("rows=vocabulary_of(shape[0], rank, size)", "rows=even_part(shape[0], rank, size)"),
     ),
     Mutant(
         "3.7.2",
         "divides the embedding and leaves the head whole",
         SHARDS,
-        survives="a test of a model with tied embeddings",
         serving=("    if layer in VOCABULARY_PARALLEL:\n", '    if layer == "embed_tokens":\n'),
     ),
     Mutant(
         "3.7.2",
         "biases of column-parallel layers are whole like all biases",
         SHARDS,
-        survives="a test of models without a bias, or of the biases of keys and values",
         serving=(
             "    if layer in COLUMN_PARALLEL:\n",
             '    if layer in COLUMN_PARALLEL and kind == "weight":\n',
@@ -143,21 +131,18 @@ MUTANTS = [
         "3.7.3",
         "only rank 0 adds the bias, although the sum is over",
         TENSOR,
-        survives="a test of what rank 0 returns",
         both=(AFTER_SUM, "    return out if bias is None or group.rank > 0 else out + bias\n"),
     ),
     Mutant(
         "3.7.3",
         "gathers the parts and adds them up on each rank",
         TENSOR,
-        survives="a test of the values",
         both=(SUM, "    out = group.all_gather(partial).sum(0)\n"),
     ),
     Mutant(
         "3.7.3",
         "sums the bias over the ranks as well, and divides it",
         TENSOR,
-        survives="a test of the values whose group leaves its arguments alone",
         both=(
             AFTER_SUM,
             "    return out if bias is None else out + group.all_reduce(bias) / group.size\n",
@@ -167,14 +152,12 @@ MUTANTS = [
         "3.7.3",
         "takes for granted that the argument is overwritten",
         TENSOR,
-        survives="a test with gloo's all_reduce, which works in place",
         torch=(SUM, "    group.all_reduce(partial)\n    out = partial\n"),
     ),
     Mutant(
         "3.7.3",
         "a rank that is alone returns its part, without the bias",
         TENSOR,
-        survives="a test with 2 ranks",
         both=(SUM, "    if group.size == 1:\n        return partial\n" + SUM),
     ),
     # 3.7.4: VocabParallelEmbedding
@@ -182,21 +165,18 @@ MUTANTS = [
         "3.7.4",
         "the first id of a rank is nobody's",
         TENSOR,
-        survives="a test of a few ids in the middle of the parts",
         both=("mine = (local >= 0) &", "mine = (local > 0) &"),
     ),
     Mutant(
         "3.7.4",
         "a rank begins at its number times its own share",
         TENSOR,
-        survives="a test whose vocabulary is divisible",
         both=("local = ids - self.ids.start", "local = ids - self.group.rank * len(self.ids)"),
     ),
     Mutant(
         "3.7.4",
         "multiplies by a mask of float32",
         TENSOR,
-        survives="a test with a table of float32",
         torch=(TORCH_MASKED, "self.group.all_reduce(rows * mine[..., None].float())"),
         mlx=(MLX_MASKED, "self.group.all_reduce(rows * mine[..., None].astype(mx.float32))"),
     ),
@@ -204,7 +184,6 @@ MUTANTS = [
         "3.7.4",
         "needs no sum when it has all ids itself",
         TENSOR,
-        survives="a test whose ids are of several ranks",
         torch=(
             "        return " + TORCH_MASKED,
             "        if bool(mine.all()):\n            return rows\n        return " + TORCH_MASKED,
@@ -218,14 +197,12 @@ MUTANTS = [
         "3.7.4",
         "the mask has the axes of one packed batch",
         TENSOR,
-        survives="a test with ids of shape (1, T)",
         both=("mine[..., None]", "mine.reshape(1, -1, 1)"),
     ),
     Mutant(
         "3.7.4",
         "ids that are too large are only kept inside of the table",
         TENSOR,
-        survives="a test of the last rank",
         torch=(MINE, "        mine, local = local >= 0, local.clip(max=len(self.ids) - 1)\n"),
         mlx=(MINE, "        mine, local = local >= 0, mx.minimum(local, len(self.ids) - 1)\n"),
     ),
@@ -234,7 +211,6 @@ MUTANTS = [
         "3.7.5",
         "pads in front",
         TENSOR,
-        survives="a test whose vocabulary is divisible",
         torch=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
         mlx=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
     ),
@@ -242,7 +218,6 @@ MUTANTS = [
         "3.7.5",
         "moves the ranks to axis 2, the place before the last of the model's logits",
         TENSOR,
-        survives="a test of logits (1, K, n), as the model has them",
         torch=("parts.movedim(0, -2)", "parts.movedim(0, 2)"),
         mlx=("mx.moveaxis(parts, 0, -2)", "mx.moveaxis(parts, 0, 2)"),
     ),
@@ -250,7 +225,6 @@ MUTANTS = [
         "3.7.5",
         "cuts every part to its own number of logits",
         TENSOR,
-        survives="a test of what rank 0 returns",
         torch=(
             TORCH_JOIN,
             "    own = [part[..., : logits.shape[-1]] for part in parts]\n"
@@ -266,7 +240,6 @@ MUTANTS = [
         "3.7.5",
         "a sum of logits that are padded to the whole vocabulary",
         TENSOR,
-        survives="a test of the values",
         torch=(
             TORCH_PAD + GATHER + TORCH_JOIN,
             "    before = min(group.rank * share, vocab_size)\n"
@@ -284,7 +257,6 @@ MUTANTS = [
         "3.7.5",
         "only the last rank pads",
         TENSOR,
-        survives="a test in which one rank has fewer ids",
         torch=(TORCH_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + TORCH_PAD),
         mlx=(MLX_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + MLX_PAD),
     ),
@@ -292,7 +264,6 @@ MUTANTS = [
         "3.7.5",
         "asks the others how many logits they have",
         TENSOR,
-        survives="a test of the values",
         torch=(SHARE, "    share = int(group.all_gather(torch.tensor([logits.shape[-1]])).max())\n"),
         mlx=(SHARE, "    share = int(group.all_gather(mx.array([logits.shape[-1]])).max())\n"),
     ),
@@ -301,7 +272,6 @@ MUTANTS = [
         "3.7.6",
         "the first stage takes all that is left over",
         STAGES,
-        survives="a test with one layer left over",
         serving=(
             START + STOP,
             "    start = stage * share + (more if stage else 0)\n"
@@ -312,14 +282,12 @@ MUTANTS = [
         "3.7.6",
         "every later stage begins after all that is left over",
         STAGES,
-        survives="a test with one layer left over",
         serving=(START, "    start = stage * share + (more if stage else 0)\n"),
     ),
     Mutant(
         "3.7.6",
         "rounded up as vocabularies are, and the last stage has what remains",
         STAGES,
-        survives="a test of 5 layers in 2 or 3 stages",
         serving=(
             START + STOP,
             "    share += more > 0\n"
@@ -331,7 +299,6 @@ MUTANTS = [
         "3.7.6",
         "rounds each border up, so long and short stages alternate",
         STAGES,
-        survives="a test of 5 layers in 2 stages, and of numbers that differ by one at most",
         serving=(
             START + STOP,
             "    start, stop = (-(-i * num_layers // num_stages) for i in (stage, stage + 1))\n"
@@ -342,7 +309,6 @@ MUTANTS = [
         "3.7.6",
         "the last stage takes what is left over",
         STAGES,
-        survives="a test whose layers are divisible, or that every layer is computed once",
         serving=(
             START + STOP,
             "    start = stage * share\n"
@@ -354,21 +320,18 @@ MUTANTS = [
         "3.7.7",
         "every stage sends to rank 0",
         STAGE,
-        survives="a test with 2 stages",
         both=(SEND, "            self.group.send(x, 0)\n"),
     ),
     Mutant(
         "3.7.7",
         "a stage that sends also returns what it sends",
         STAGE,
-        survives="a test of the logits",
         both=(SEND + "            return None\n", SEND + "            return x\n"),
     ),
     Mutant(
         "3.7.7",
         "sends nothing if nobody is sampled",
         STAGE,
-        survives="a test of batches that sample",
         both=(
             "        if not self.is_last:\n",
             "        if inputs.sample_rows is None:\n            return None\n        if not self.is_last:\n",
@@ -378,7 +341,6 @@ MUTANTS = [
         "3.7.7",
         "the last stage skips its layers if nobody is sampled",
         STAGE,
-        survives="a test of one batch, whose pools nobody reads again",
         both=(
             LAYERS,
             "        if self.is_last and inputs.sample_rows is None:\n            return None\n" + LAYERS,
@@ -388,7 +350,6 @@ MUTANTS = [
         "3.7.7",
         "sends after each layer",
         STAGE,
-        survives="a test with one layer per stage",
         both=(
             "            x = layer(x, step, pool)\n        if not self.is_last:\n" + SEND,
             "            x = layer(x, step, pool)\n"
@@ -399,7 +360,6 @@ MUTANTS = [
         "3.7.7",
         "the last stage sends as well",
         STAGE,
-        survives="a test of the logits",
         both=(
             "        if not self.is_last:\n" + SEND,
             SEND[4:] + "        if not self.is_last:\n",
@@ -409,7 +369,6 @@ MUTANTS = [
         "3.7.7",
         "computes the logits of all rows, and keeps those that are sampled",
         STAGE,
-        survives="a test of the logits",
         torch=(
             FINISH,
             "else self.finish(x, torch.arange(x.shape[1], device=x.device))[inputs.sample_rows]",
@@ -421,21 +380,18 @@ MUTANTS = [
         "3.7.8",
         "remembers a micro-batch once it is submitted",
         SCHEDULER,
-        survives="a test of models that do not fail",
         serving=(APPEND + SUBMIT, SUBMIT + APPEND),
     ),
     Mutant(
         "3.7.8",
         "only the last entry of a micro-batch counts as computed",
         SCHEDULER,
-        survives="a test with one request",
         serving=(ENTRIES, "                call[-1].sequence.num_computed = call[-1].stop\n"),
     ),
     Mutant(
         "3.7.8",
         "all micro-batches of one call have the same time",
         SCHEDULER,
-        survives="a test of the answers, or with a clock that stands still",
         serving=(
             WHILE,
             "        now = self.clock()\n"
@@ -447,14 +403,12 @@ MUTANTS = [
         "3.7.8",
         "a plan is one micro-batch, whatever its calls are",
         SCHEDULER,
-        survives="a test of mixed steps",
         serving=(CALLS, "for call in [plan]:"),
     ),
     Mutant(
         "3.7.8",
         "leaves out calls of a plan for which no stage is free",
         SCHEDULER,
-        survives="a test of mixed steps, or of the answers",
         serving=(
             CALLS,
             "for call in self.calls(plan)[: self.stages.num_stages - len(self.in_flight)]:",
@@ -464,7 +418,6 @@ MUTANTS = [
         "3.7.8",
         "plans first, and then looks whether a stage is free",
         SCHEDULER,
-        survives="a test of the answers, or of how many micro-batches are in flight",
         serving=(
             WHILE,
             "        while (plan := self.plan(self.clock())) "
@@ -476,7 +429,6 @@ MUTANTS = [
         "3.7.8",
         "no more micro-batches than requests",
         SCHEDULER,
-        survives="a test with as many requests as stages",
         serving=(
             WHILE,
             "        busy = min(self.stages.num_stages, len(self.running) + len(self.waiting))\n"
@@ -488,7 +440,6 @@ MUTANTS = [
         "3.7.8",
         "as many micro-batches as stages each time, beside those in flight",
         SCHEDULER,
-        survives="a test of the first step, or of a request that only decodes",
         serving=(
             WHILE,
             "        for _ in range(self.stages.num_stages):\n"
@@ -502,42 +453,36 @@ MUTANTS = [
         "3.7.9",
         "the first of equals, whatever their queues",
         ROUTING,
-        survives="a test without ties, or with ties of idle replicas",
         serving=(CHOICE, "key=lambda name: outstanding[name] - cached[name])"),
     ),
     Mutant(
         "3.7.9",
         "a discount is no larger than the queue",
         ROUTING,
-        survives="a test of queues that are longer than the discounts",
         serving=(CHOICE, "key=lambda name: (max(0, outstanding[name] - cached[name]), outstanding[name]))"),
     ),
     Mutant(
         "3.7.9",
         "the warmer one of equals",
         ROUTING,
-        survives="a test without ties, or with ties of cold replicas",
         serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], -cached[name]))"),
     ),
     Mutant(
         "3.7.9",
         "the first of equals by name",
         ROUTING,
-        survives="a test whose replicas are listed by their names",
         serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], outstanding[name], name))"),
     ),
     Mutant(
         "3.7.9",
         "the last one of equals",
         ROUTING,
-        survives="a test without ties",
         serving=("min(outstanding, key", "min(reversed(list(outstanding)), key"),
     ),
     Mutant(
         "3.7.9",
         "the warmest one unless its queue is longer than its discount",
         ROUTING,
-        survives="a test with one warm replica",
         serving=(
             "    return min(outstanding, key",
             "    warm = max(outstanding, key=lambda name: cached[name])\n"

@@ -3,8 +3,8 @@
 from authors.mutants import Mutant
 
 
-def _mutant(task: str, file: str, idea: str, survives: str, old: str, new: str) -> Mutant:
-    return Mutant(task, idea, f"speculation/{file}.py", survives, serving=(old, new))
+def _mutant(task: str, file: str, idea: str, old: str, new: str) -> Mutant:
+    return Mutant(task, idea, f"speculation/{file}.py", serving=(old, new))
 
 
 # Task 1.
@@ -19,14 +19,13 @@ WALK = f"        for n in {LENGTHS}:\n            start = self.next_position.get
 BODY = POSITIONS + NGRAMS + STORE + COUNT + WALK + FOUND + RESULT
 
 
-def _lookup(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.1", "prompt_lookup", idea, survives, old, new)
+def _lookup(idea: str, old: str, new: str) -> Mutant:
+    return _mutant("4.3.1", "prompt_lookup", idea, old, new)
 
 
 LOOKUP = [
     _lookup(
         "the n-gram at the end of the text finds itself",
-        "a test of texts without repeats",
         BODY,
         BODY.replace(POSITIONS, POSITIONS.replace("len(tokens))", "len(tokens) + 1)")).replace(
             RESULT, "                return list(tokens[start : start + k])\n"
@@ -34,67 +33,56 @@ LOOKUP = [
     ),
     _lookup(
         "the first occurrence wins",
-        "a text in which each n-gram occurs once before",
         STORE,
         "                self.next_position.setdefault(tuple(tokens[position - n : position]), position)\n",
     ),
     _lookup(
         "the shortest n-gram decides",
-        "a text whose n-grams all have the same next token",
         LENGTHS,
         "range(self.shortest, min(self.longest, len(tokens)) + 1)",
     ),
     _lookup(
         "only n-grams of the longest length count",
-        "a text in which four tokens are equal",
         LENGTHS,
         "(self.longest,)",
     ),
     _lookup(
         "n-grams of the longest length are not looked for",
-        "a test with two lengths of three",
         LENGTHS,
         "range(min(self.longest, len(tokens) + 1) - 1, self.shortest - 1, -1)",
     ),
     _lookup(
         "n-grams of the longest length are not indexed",
-        "a test of short n-grams",
         NGRAMS,
         "            for n in range(self.shortest, min(self.longest, position + 1)):\n",
     ),
     _lookup(
         "n-grams of the shortest length are not indexed",
-        "a text in which four tokens are equal",
         NGRAMS,
         NGRAMS.replace("self.shortest", "self.shortest + 1"),
     ),
     _lookup(
         "indexes the whole text in every call",
-        "a test of the drafts: they are right",
         COUNT,
         "",
     ),
     _lookup(
         "begins each call with an empty index",
-        "a test that calls once",
         POSITIONS,
         "        self.next_position = {}\n" + POSITIONS,
     ),
     _lookup(
         "counts the last token as indexed, before anything follows it",
-        "a test that calls once",
         COUNT,
         "        self.num_indexed = len(tokens) + 1\n",
     ),
     _lookup(
         "loses the n-grams that lie across the border of two calls",
-        "a test that calls once",
         NGRAMS,
         NGRAMS.replace("position) + 1", "position - self.num_indexed) + 1"),
     ),
     _lookup(
         "repeats the n-gram itself",
-        "a test of the number of drafts",
         RESULT,
         RESULT.replace(
             "tokens[start + i % (len(tokens) - start)]", "tokens[start - n + i % (len(tokens) - start + n)]"
@@ -102,37 +90,30 @@ LOOKUP = [
     ),
     _lookup(
         "begins one token too late",
-        "a text of equal tokens",
         RESULT,
         RESULT.replace("return [", "start = min(start + 1, len(tokens) - 1)\n                return ["),
     ),
     _lookup(
         "stops at the end of the text",
-        "a continuation that is long enough",
         RESULT,
         "                return list(tokens[start : start + k])\n",
     ),
     _lookup(
         "goes on with the beginning of the text",
-        "a continuation that is long enough",
         RESULT,
         RESULT.replace("start + i % (len(tokens) - start)", "(start + i) % len(tokens)"),
     ),
     _lookup(
         "repeats the last token of the text",
-        "a text that ends with equal tokens",
         RESULT,
         RESULT.replace("start + i % (len(tokens) - start)", "min(start + i, len(tokens) - 1)"),
     ),
     _lookup(
         "looks up n-grams that are longer than the text",
-        "a text that is as long as the longest n-gram",
         LENGTHS,
         "range(self.longest, self.shortest - 1, -1)",
     ),
-    _lookup(
-        "one draft too many", "a test of the first drafts", RESULT, RESULT.replace("range(k)", "range(k + 1)")
-    ),
+    _lookup("one draft too many", RESULT, RESULT.replace("range(k)", "range(k + 1)")),
 ]
 
 # Task 2.
@@ -147,87 +128,74 @@ ENTRY = "Drafted(sequence, plan[number].start, plan[number].size, tuple(drafts))
 SHRINK = "                left -= len(drafts)\n"
 
 
-def _plan(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.2", "speculative_scheduler", idea, survives, old, new)
+def _plan(idea: str, old: str, new: str) -> Mutant:
+    return _mutant("4.3.2", "speculative_scheduler", idea, old, new)
 
 
 PLAN = [
     _plan(
         "the drafts have a budget of their own",
-        "a test with a large budget",
         LEFT,
         "        left = self.max_num_batched_tokens\n",
     ),
     _plan(
         "every entry of the plan counts as one token",
-        "a plan of decodes alone",
         LEFT,
         "        left = self.max_num_batched_tokens - len(plan)\n",
     ),
     _plan(
         "only decodes count against the budget",
-        "a plan of decodes alone",
         LEFT,
         LEFT.replace("for entry in plan", "for entry in plan if entry.is_decode"),
     ),
-    _plan("every request has the whole rest of the budget", "a test of one request", SHRINK, ""),
+    _plan("every request has the whole rest of the budget", SHRINK, ""),
     _plan(
         "an entry with drafts takes one token of the rest",
-        "a test with one draft each",
         SHRINK,
         "                left -= 1\n",
     ),
     _plan(
         "counts the decode once more",
-        "a test with a large budget",
         SHRINK,
         "                left -= 1 + len(drafts)\n",
     ),
     _plan(
         "drafts that were cut take budget as well",
-        "a test with free blocks",
         KNOWN,
         KNOWN + "            left -= len(drafts)\n",
     ),
     _plan(
         "all or nothing: drafts that the budget cuts are dropped",
-        "a test with a large budget",
         KNOWN,
         KNOWN.replace("drafts[:left]", "drafts if len(drafts) <= left else []"),
     ),
     _plan(
         "takes the watermark's blocks",
-        "a test without a watermark",
         ROOM,
         ROOM.replace("(missing)", "(missing, keep_watermark=False)"),
     ),
     _plan(
         "without a free block there are no drafts at all",
-        "a test in which no draft fits into the last block",
         FIT,
         "                drafts = []\n",
     ),
     _plan(
         "one token of a last block stays free",
-        "a test without drafts in the last block",
         FIT,
         "                drafts = drafts[: max(0, table.capacity - known - 1)]\n",
     ),
     _plan(
         "asks for blocks for the drafts alone",
-        "a test with free blocks",
         MISSING,
         "            missing = -(-len(drafts) // self.allocator.block_size)\n",
     ),
     _plan(
         "ends at the first request that has no block",
-        "a test in which no later one has room",
         FIT,
         FIT + "                if not drafts:\n                    return\n",
     ),
     _plan(
         "reserves for drafts that the budget cuts",
-        "a test of the drafts",
         KNOWN,
         "            known = len(sequence.known_tokens)\n"
         "            if self.allocator.can_allocate(table.missing(known + len(drafts))):\n"
@@ -236,20 +204,17 @@ PLAN = [
     ),
     _plan(
         "drafts that free blocks cut take budget as well",
-        "a test with free blocks, or one in which no draft fits",
         SHRINK,
         "                left -= len(proposals[number])\n",
     ),
     _plan(
         "asks for permission where no block is missing",
-        "a test with more free blocks than the watermark",
         ROOM + FIT,
         ROOM.replace("missing and ", "") + FIT.replace("\n", " if missing else []\n"),
     ),
-    _plan("reserves nothing", "a test in which drafts fit into the last block", RESERVE, ""),
+    _plan("reserves nothing", RESERVE, ""),
     _plan(
         "reserves a block more than is needed",
-        "a test of the drafts",
         RESERVE,
         RESERVE.replace("len(drafts)", "len(drafts) + self.allocator.block_size").replace(
             "table.reserve", "self.allocator.can_allocate(missing + 1) and table.reserve"
@@ -257,35 +222,28 @@ PLAN = [
     ),
     _plan(
         "preempts the youngest request for a draft",
-        "a test with free blocks",
         ROOM,
         "            while missing and not self.allocator.can_allocate(missing) and self.running[-1] is not sequence:\n"
         "                self.preempt(self.running[-1])\n" + ROOM,
     ),
-    _plan(
-        "an entry without drafts becomes one with none", "a test of the drafts", ANY, "            if True:\n"
-    ),
+    _plan("an entry without drafts becomes one with none", ANY, "            if True:\n"),
     _plan(
         "the size of an entry includes its drafts",
-        "a test of the drafts",
         ENTRY,
         ENTRY.replace("plan[number].size", "1 + len(drafts)"),
     ),
     _plan(
         "the entry begins with the drafts",
-        "a test of the drafts",
         ENTRY,
         ENTRY.replace("plan[number].start", "known"),
     ),
     _plan(
         "goes through the plan, and not through the proposals",
-        "proposals in the order of the plan",
         "        for number, drafts in proposals.items():\n",
         "        for number, drafts in sorted(proposals.items()):\n",
     ),
     _plan(
         "the drafts are known tokens",
-        "a test of the plan",
         ENTRY + "\n",
         ENTRY + "\n                sequence.known_tokens.extend(drafts)\n",
     ),
@@ -302,95 +260,81 @@ ROWS = "batch.sample_rows.extend(range(rows - 1 - len(drafts), rows))"
 SAMPLING = "batch.sampling.extend([entry.sequence.sampling] * (1 + len(drafts)))"
 
 
-def _pack(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.3", "drafted", idea, survives, old, new)
+def _pack(idea: str, old: str, new: str) -> Mutant:
+    return _mutant("4.3.3", "drafted", idea, old, new)
 
 
 PACK = [
     _pack(
         "only the last row is sampled",
-        "a test with one draft that is right",
         ROWS,
         "batch.sample_rows.append(rows - 1)",
     ),
     _pack(
         "only the drafts are sampled",
-        "a test of the number of tokens",
         ROWS,
         ROWS.replace("rows - 1 - len", "rows - len"),
     ),
     _pack(
         "the row after the last draft is not sampled",
-        "a test of wrong drafts",
         ROWS,
         ROWS.replace(", rows)", ", rows - bool(drafts))"),
     ),
     _pack(
         "every row of an entry is sampled",
-        "a test of decodes",
         ROWS,
         "batch.sample_rows.extend(range(batch.query_start[-2], rows))",
     ),
     _pack(
         "rows are counted within the entry",
-        "a test of one request",
         ROWS,
         "batch.sample_rows.extend(range(1 + len(drafts)))",
     ),
     _pack(
         "the sampled rows are in reverse order",
-        "a test of the set of rows",
         ROWS,
         ROWS.replace("range(rows - 1 - len(drafts), rows)", "reversed(range(rows - 1 - len(drafts), rows))"),
     ),
     _pack(
         "parameters for one row of each request",
-        "a test of the rows alone",
         SAMPLING,
         "batch.sampling.append(entry.sequence.sampling)",
     ),
-    _pack("rows in the middle of a prompt are sampled", "a test of decodes", NEEDS, "        if True:\n"),
+    _pack("rows in the middle of a prompt are sampled", NEEDS, "        if True:\n"),
     _pack(
         "drafts come before the known token",
-        "a test of the number of tokens",
         IDS,
         "        batch.token_ids[len(batch.token_ids) - entry.size : len(batch.token_ids) - entry.size] = drafts\n",
     ),
-    _pack("no ids of drafts", "a test of positions and slots", IDS, ""),
+    _pack("no ids of drafts", IDS, ""),
     _pack(
         "all drafts have the position after the known tokens",
-        "a test with one draft",
         PLACES,
         "        batch.positions.extend([*range(entry.start, entry.stop), *[entry.stop] * len(drafts)])\n",
     ),
     _pack(
         "the first draft has the position of the last known token",
-        "a test of the number of positions",
         PLACES,
         "        batch.positions.extend([*range(entry.start, entry.stop), *range(entry.stop - 1, stop - 1)])\n",
     ),
-    _pack("drafts have no slots", "a test of the positions", SLOTS, SLOTS.replace("stop))", "entry.stop))")),
+    _pack("drafts have no slots", SLOTS, SLOTS.replace("stop))", "entry.stop))")),
     _pack(
         "an entry ends with its known tokens",
-        "a test of one request",
         START,
         START.replace("len(batch.token_ids)", "len(batch.token_ids) - len(drafts)"),
     ),
     _pack(
         "the drafts are a past",
-        "a test of the rows",
         PAST,
         PAST.replace("entry.start", "entry.start + len(drafts)"),
     ),
     _pack(
         "the known token is a past",
-        "a test of the rows",
         PAST,
         PAST.replace("entry.start", "entry.stop - 1 + bool(drafts)"),
     ),
     _pack(
         "packing makes the drafts known",
-        "a test that packs once",
         "    # END TASK\n",
         "        entry.sequence.known_tokens.extend(drafts)\n    # END TASK\n",
     ),
@@ -403,52 +347,45 @@ LOOP = """    while accepted < len(drafts) and drawn[accepted].token == drafts[a
 TAKEN = "    return list(drawn[: accepted + 1])\n"
 
 
-def _verify(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.4", "verify", idea, survives, old, new)
+def _verify(idea: str, old: str, new: str) -> Mutant:
+    return _mutant("4.3.4", "verify", idea, old, new)
 
 
 VERIFY = [
     _verify(
         "no bonus token after right drafts",
-        "a test in which a draft is wrong",
         TAKEN,
         "    return list(drawn[: min(accepted + 1, len(drafts) or 1)])\n",
     ),
     _verify(
         "a wrong draft is not replaced",
-        "a test in which all are right",
         TAKEN,
         "    return list(drawn[: accepted + (accepted == len(drafts))])\n",
     ),
     _verify(
         "one token more than the replacement",
-        "a test in which all are right",
         TAKEN,
         "    return list(drawn[: accepted + 2])\n",
     ),
     _verify(
         "goes on after a wrong draft",
-        "a test whose last draft is wrong",
         LOOP,
         "    accepted = sum(one.token == draft for one, draft in zip(drawn, drafts, strict=False))\n",
     ),
     _verify(
         "goes up to the last right draft",
-        "a test without a right draft after a wrong one",
         LOOP,
         "    for place, draft in enumerate(drafts):\n        if drawn[place].token == draft:\n"
         "            accepted = place + 1\n",
     ),
     _verify(
         "all or nothing",
-        "a test in which all are right or the first is wrong",
         LOOP,
         "    if all(one.token == draft for one, draft in zip(drawn, drafts, strict=False)):\n"
         "        accepted = len(drafts)\n",
     ),
     _verify(
         "accepts any draft that was drawn somewhere",
-        "a test of tokens that were not drawn",
         LOOP,
         LOOP.replace(
             "drawn[accepted].token == drafts[accepted]", "drafts[accepted] in [one.token for one in drawn]"
@@ -456,33 +393,28 @@ VERIFY = [
     ),
     _verify(
         "compares a draft with the draw after it",
-        "a test of equal tokens",
         LOOP,
         LOOP.replace("drawn[accepted]", "drawn[accepted + 1]"),
     ),
     _verify(
         "compares a draft with the last draw",
-        "a test of equal tokens",
         LOOP,
         LOOP.replace("drawn[accepted]", "drawn[-1]"),
     ),
     _verify(
         "the last draft is never accepted",
-        "a test in which it is wrong",
         LOOP,
         LOOP.replace("accepted < len(drafts)", "accepted < len(drafts) - 1"),
     ),
-    _verify("no draft is accepted", "a test of the answer", TAKEN, "    return list(drawn[:1])\n"),
-    _verify("every draft is accepted", "a test in which all are right", TAKEN, "    return list(drawn)\n"),
+    _verify("no draft is accepted", TAKEN, "    return list(drawn[:1])\n"),
+    _verify("every draft is accepted", TAKEN, "    return list(drawn)\n"),
     _verify(
         "counts the replacement twice",
-        "a test in which all are right",
         TAKEN,
         "    return [*drawn[: accepted + 1], *drawn[accepted : min(accepted + 1, len(drafts))]]\n",
     ),
     _verify(
         "makes new tokens, without what the model said about them",
-        "a test of ids",
         TAKEN,
         "    return [*(Sampled(token) for token in drafts[:accepted]), drawn[accepted]]\n",
     ),
@@ -495,56 +427,49 @@ DELETE = "    del table.blocks[kept:]\n"
 FREE = "    table.allocator.free(rejected)\n"
 
 
-def _rewind(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.5", "rewind", idea, survives, old, new)
+def _rewind(idea: str, old: str, new: str) -> Mutant:
+    return _mutant("4.3.5", "rewind", idea, old, new)
 
 
 REWIND = [
-    _rewind("one block too few is given back", "a test of the answers", KEPT, KEPT.rstrip() + " + 1\n"),
+    _rewind("one block too few is given back", KEPT, KEPT.rstrip() + " + 1\n"),
     _rewind(
         "gives back the block that is full in part",
-        "a test with whole blocks",
         KEPT,
         "    kept = num_tokens // table.allocator.block_size\n",
     ),
     _rewind(
         "keeps a block after a whole number of blocks",
-        "a test with parts of blocks",
         KEPT,
         "    kept = num_tokens // table.allocator.block_size + 1\n",
     ),
-    _rewind("counts tokens as blocks", "a test with blocks of one token", KEPT, "    kept = num_tokens\n"),
+    _rewind("counts tokens as blocks", KEPT, "    kept = num_tokens\n"),
     _rewind(
         "keeps what others can find, and nothing else",
-        "a test with registered blocks alone",
         KEPT,
         "    kept = table.num_registered // table.allocator.block_size\n",
     ),
-    _rewind("keeps one block at least", "a test of requests that run", KEPT, KEPT.rstrip() + " or 1\n"),
-    _rewind("does nothing", "a test of the answers", DELETE + FREE, ""),
-    _rewind("forgets the blocks, and does not free them", "a test of the table", FREE, ""),
-    _rewind("frees the blocks, and does not forget them", "a test of the allocator", DELETE, ""),
+    _rewind("keeps one block at least", KEPT, KEPT.rstrip() + " or 1\n"),
+    _rewind("does nothing", DELETE + FREE, ""),
+    _rewind("forgets the blocks, and does not free them", FREE, ""),
+    _rewind("frees the blocks, and does not forget them", DELETE, ""),
     _rewind(
         "gives back one block",
-        "a test with one rejected block",
         REJECTED + DELETE,
         "    rejected = table.blocks[kept:][-1:]\n    del table.blocks[len(table.blocks) - len(rejected) :]\n",
     ),
     _rewind(
         "gives back the blocks in front",
-        "a test of the number of blocks",
         REJECTED + DELETE,
         "    rejected = table.blocks[: len(table.blocks) - kept]\n    del table.blocks[: len(rejected)]\n",
     ),
     _rewind(
         "gives all blocks back and reserves others",
-        "a test of the number of blocks",
         REJECTED + DELETE + FREE,
         "    table.allocator.free(table.blocks)\n    table.blocks = table.allocator.allocate(kept)[::-1]\n",
     ),
     _rewind(
         "gives back only blocks without other references",
-        "a test of one request",
         FREE,
         "    table.allocator.free([one for one in rejected if table.allocator.reference_counts[one] == 1])\n",
     ),
@@ -558,71 +483,60 @@ WHILE = (
 NEXT = "        k, useful, probability = k + 1, useful + probability, probability * rate\n"
 
 
-def _length(idea: str, survives: str, old: str, new: str) -> Mutant:
-    return _mutant("4.3.6", "draft_length", idea, survives, old, new)
+def _length(idea: str, old: str, new: str) -> Mutant:
+    return _mutant("4.3.6", "draft_length", idea, old, new)
 
 
 LENGTH = [
     _length(
         "the second draft is as likely as the first",
-        "a test in which rows are free or dear",
         NEXT,
         NEXT.replace("probability * rate", "probability"),
     ),
-    _length("the first draft is certain", "a rate of 1", FIRST, FIRST.replace("rate", "1.0")),
+    _length("the first draft is certain", FIRST, FIRST.replace("rate", "1.0")),
     _length(
         "the first draft has the probability of the second",
-        "a rate of 1",
         FIRST,
         FIRST.replace("rate", "rate * rate"),
     ),
     _length(
         "asks only about the first draft",
-        "a test in which rows are free or dear",
         NEXT,
         NEXT.replace("        k,", "        return most\n        k,"),
     ),
-    _length("at most one draft", "a test of one draft", NEXT, NEXT + "        break\n"),
+    _length("at most one draft", NEXT, NEXT + "        break\n"),
     _length(
         "looks for the best of all numbers",
-        "costs on a line",
         FIRST + WHILE + NEXT + "    return k\n",
         "    sums = [useful + sum(rate**i for i in range(1, k + 1)) for k in range(most + 1)]\n"
         "    return max(range(most + 1), key=lambda k: sums[k] / seconds(rows + k))\n",
     ),
     _length(
         "the costs are always those of the first draft",
-        "costs on a line",
         WHILE,
         WHILE.replace("rows + k)", "rows)").replace("rows + k + 1)", "rows + 1)"),
     ),
-    _length(
-        "compares with the step without drafts", "costs on a line", WHILE, WHILE.replace("rows + k)", "rows)")
-    ),
+    _length("compares with the step without drafts", WHILE, WHILE.replace("rows + k)", "rows)")),
     _length(
         "the useful rows do not grow",
-        "a test of one draft",
         NEXT,
         NEXT.replace("useful + probability", "useful"),
     ),
     _length(
         "all rows of the step are useful",
-        "a step without drafts so far",
         FIRST,
         FIRST + "    useful = rows\n",
     ),
-    _length("one row of the step is useful", "a step of one row", FIRST, FIRST + "    useful = 1\n"),
+    _length("one row of the step is useful", FIRST, FIRST + "    useful = 1\n"),
     _length(
         "a draft that changes nothing is taken",
-        "costs on a line",
         WHILE,
         WHILE.replace("> useful", ">= useful"),
     ),
-    _length("one draft too many", "a test without a limit", WHILE, WHILE.replace("k < most", "k <= most")),
-    _length("no limit", "a test in which the costs end it", WHILE, WHILE.replace("k < most", "k < 99")),
+    _length("one draft too many", WHILE, WHILE.replace("k < most", "k <= most")),
+    _length("no limit", WHILE, WHILE.replace("k < most", "k < 99")),
     _length(
         "compares the draft's own tokens per second",
-        "a test in which rows are free or dear",
         WHILE,
         "    while k < most and probability * seconds(rows + k) > seconds(rows + k + 1) - seconds(rows + k):\n",
     ),
