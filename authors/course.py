@@ -6,6 +6,8 @@ import sys
 from tiny_llm_kit.commands.course import console, parser
 from tiny_llm_kit.course.arguments import day_argument
 from tiny_llm_kit.course.capabilities import ports_of
+from tiny_llm_kit.course.tree import days
+from tiny_llm_kit.engine.arguments import output_argument
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.text import counted
@@ -35,9 +37,14 @@ def sync(options: argparse.Namespace) -> None:
 
 
 def mutants(options: argparse.Namespace) -> None:
+    from .kill_matrix import write_matrix
     from .mutants import report_mutants
 
-    sys.exit(report_mutants(console, options.day, ports_of(options.backend or "all")))
+    ports = ports_of(options.backend or "all")
+    if options.matrix:
+        write_matrix(console, [options.day] if options.day else days(), ports, options.matrix)
+    else:
+        sys.exit(report_mutants(console, options.day, ports))
 
 
 def prefix(options: argparse.Namespace) -> None:
@@ -53,7 +60,10 @@ def main(argv: list[str] | None = None) -> None:
     sub.add_argument("--check", action="store_true", help="only says what is stale or leaks")
     sub.add_argument("--backup", action="store_true", help="renew files that hold work, after a copy of them")
     text = "authors: every wrong solution must be killed by its own task's tests"
-    add("mutants", mutants, text).add_argument("--day", type=day_argument)
+    sub = add("mutants", mutants, text)
+    sub.add_argument("--day", type=day_argument)
+    text = "run every test on each, and write which tests kill which"
+    sub.add_argument("--matrix", type=output_argument, metavar="FILE", help=text)
     add("prefix", prefix, "authors: each day needs only the days before it")
     options = top.parse_args(argv)
     options.run(options)

@@ -60,7 +60,15 @@ class DayTests(Generic[Result]):
 
     def run(self, of: Day | Task) -> list[TestOutcome]:
         """Outcomes of the tests of a day or of a task, on every port."""
-        return [self._run(item) for item in self._items(of)]
+        return [outcome for _, outcome in self.outcomes_of(of)]
+
+    def outcomes_of(self, of: Day | Task, port: str | None = None) -> list[tuple[str, TestOutcome]]:
+        """Each test's name without its port, and its outcome.
+
+        Args:
+            port: runs only this port's and the policy's tests; None runs those of every port.
+        """
+        return [(_twin_name(item), self._run(item)) for item in self._items(of, port)]
 
     def first_failure(self, of: Day | Task, port: str | None = None, idea: Hashable = None) -> TestOutcome:
         """Outcome of the first test that does not pass, or of the last one if all pass.
@@ -142,9 +150,16 @@ def _how(report, call) -> str:
 
 
 def with_day_tests(
-    days: Sequence[Day], backends: Sequence[str], solution: str, work: Callable[[DayTests], Result]
+    days: Sequence[Day],
+    backends: Sequence[str],
+    solution: str,
+    work: Callable[[DayTests], Result],
+    time_limit: float = 0,
 ) -> Result:
     """Collect the tests of `days` on a solution, call `work` with them, and return its result.
+
+    Args:
+        time_limit: seconds per test; 0 is no limit.
 
     Raises:
         RuntimeError: with pytest's output, when the tests cannot be collected or `work` fails.
@@ -156,7 +171,7 @@ def with_day_tests(
     for plugin in ("cacheprovider", "logging", "unraisableexception", "xdist"):
         arguments += ["-p", f"no:{plugin}"]
     arguments += ["-q", "-s", "--tb=no", "-p", "tiny_llm_kit.course.grading.plugin"]
-    arguments += [f"--solution={solution}", f"--backends={','.join(backends)}"]
+    arguments += [f"--solution={solution}", f"--backends={','.join(backends)}", f"--time-limit={time_limit}"]
     profile = settings.get_current_profile_name()
     with patch.dict(os.environ), tests._output_kept(), tests.solution:
         os.environ.pop("PYTEST_ADDOPTS", None)  # options meant for the user's own pytest runs

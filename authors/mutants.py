@@ -1,5 +1,6 @@
 """Wrong solutions, each of which the tests of its own task must kill. `tests_refsol/mutants/` lists them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from os.path import normpath
@@ -122,20 +123,29 @@ def judge(tests: DayTests, mutant: Mutant, part: str, backend: str | None = None
     return Verdict(mutant, part, status, f"{last.nodeid.split('::')[-1]}: {last.message}".splitlines()[0])
 
 
+def edits_of(chosen: Iterable[Day], backends: Iterable[str], console: Console) -> list[tuple[Mutant, str]]:
+    """Every mutant of some days with each part that it edits and that this machine can test."""
+    parts = _parts_here(backends)
+    if "native" not in parts:
+        console.print("not tested on this machine (needs c++): wrong solutions of part native")
+    return [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]
+
+
+def _parts_here(backends: Iterable[str]) -> list[str]:
+    return [part for part in parts_of(backends) if part != "native" or "c++" in tools()]
+
+
 def report_mutants(console: Console, only: Day | None, backends: list[str]) -> int:
     """Run every mutant with a progress bar; print killed/total per day and part, and each survivor."""
     chosen = [only] if only else days()
-    parts = parts_of(backends)
-    if "native" in parts and "c++" not in tools():
-        parts.remove("native")
-        console.print("not tested on this machine (needs c++): wrong solutions of part native")
-    work = [(m, part) for day in chosen for m in mutants_of(day) for part in m.edits() if part in parts]
+    work = edits_of(chosen, backends, console)
     verdicts = with_day_tests(
         chosen,
         backends,
         "ref",
         lambda tests: [judge(tests, *one, backends[0]) for one in track(work, "mutants", console=console)],
     )
+    parts = _parts_here(backends)
     table = Table("day", *parts, box=None, pad_edge=False)
     for day in chosen:
         table.add_row(str(day), *(_score(verdicts, day, part) for part in parts))

@@ -1,6 +1,7 @@
 """The grader itself: what it says of blanks, skips and comparisons; and that mutants cannot get away unseen."""
 
 import io
+import json
 import os
 import pkgutil
 import re
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from authors import mutants, prefix
 from authors.in_process import with_day_tests
+from authors.kill_matrix import write_matrix
 from authors.mutants import Mutant, Verdict, judge
 from authors.overlay import Overlay
 from support.close import assert_close
@@ -390,6 +392,18 @@ def test_a_surviving_mutant_fails_the_report(monkeypatch):
     output = io.StringIO()
     assert mutants.report_mutants(Console(file=output), Day(1, 1), installed_backends()[:1]) == 1
     assert "0/5 killed" in output.getvalue() and f"survived: 1.1.2 {PORT}: harmless" in output.getvalue()
+
+
+def test_the_matrix_says_which_tests_kill_which_mutant(monkeypatch, tmp_path):
+    edits = {"twice": "out = x @ w.T * 2.0", "harmless": "out = x @ w.T * 1.0"}
+    wrong = [Mutant("1.1.2", idea, "basics.py", both=("out = x @ w.T", new)) for idea, new in edits.items()]
+    monkeypatch.setattr(mutants, "mutants_of", lambda day: wrong)
+    write_matrix(Console(file=io.StringIO()), [Day(1, 1)], [PORT], tmp_path / "kills.json")
+    [[task, kills]] = json.loads((tmp_path / "kills.json").read_text(encoding="utf-8"))["tasks"].items()
+    assert task == "1.1.2" and all(name.startswith("test_linear") for name in kills["tests"])
+    killed, survived = kills["mutants"]
+    assert killed["idea"] == "twice" and killed[PORT].startswith("0")
+    assert survived == {"idea": "harmless", PORT: ""}
 
 
 def test_a_mutant_of_the_policy_is_judged_on_one_port():
