@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests_refsol.family_cases import CASES, oracle
-from tests_refsol.gguf_cases import ARCHITECTURES, write_gguf
+from tests_refsol.model.family_cases import CASES, oracle
+from tests_refsol.model.gguf_cases import ARCHITECTURES, write_gguf
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.profiling import kv_budget

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests_refsol.long import server_soak
+from tests_refsol.long.harness import SoakError
+from tests_refsol.long.server_soak import Seen, ServerSoak, Visit
 from tiny_llm_kit.engine.port import Port, installed_backends
-
-from .long import server_soak
-from .long.harness import SoakError
-from .long.server_soak import Seen, ServerSoak, Visit
 
 PORT = installed_backends()[-1]
 

@@ -23,7 +23,7 @@ from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.terminal import TerminalSession
 
-family = runpy.run_path(str(ROOT / "tests_refsol" / "family_cases.py"))
+family = runpy.run_path(str(ROOT / "tests_refsol" / "model" / "family_cases.py"))
 CASES, Case, DYNAMIC = family["CASES"], family["Case"], family["DYNAMIC"]
 IDS = family["prompt"](family["PROMPT"])
 # What float32 differs by is below 1e-5; whatever is computed otherwise is far above this.

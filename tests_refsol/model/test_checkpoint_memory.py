@@ -37,7 +37,7 @@ def peak_of_loading(forks):
     """A function for the megabytes of anonymous memory that loading adds at its highest."""
 
     def peak(folder: Path, backend: str, dtype: str, *bits: str) -> float:
-        done = forks.run("tests_refsol.loading.peak_of_loading", str(folder), backend, dtype, *bits)
+        done = forks.run("tests_refsol.model.peak_of_loading", str(folder), backend, dtype, *bits)
         assert done.returncode == 0, done.stderr
         return int(done.stdout) / MEGABYTE
 

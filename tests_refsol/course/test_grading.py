@@ -21,6 +21,7 @@ from authors.overlay import Overlay
 from support.close import assert_close
 from support.fake_model import ByteTokenizer
 from support.steps import steps_of
+from tests_refsol.order import FIRST
 from tiny_llm_kit.course import tree
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
@@ -32,8 +33,6 @@ from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.timeline.comparison import Comparison
 from tiny_llm_kit.trace.workload import among_decodes
-
-from .order import FIRST
 
 PORT = installed_backends()[0]
 

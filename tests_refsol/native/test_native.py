@@ -541,7 +541,7 @@ def test_a_blank_task_has_its_address(sources):
 
 def test_the_sanitizers_find_nothing(tmp_path):
     """A process of its own: the sanitizers must be loaded before anything else."""
-    driver = Path(__file__).parent / "native" / "driver.cpp"
+    driver = Path(__file__).parent / "driver.cpp"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     flags = ["-std=c++17", "-O0", "-g", "-march=native", "-Wno-psabi", *checks]
     program = tmp_path / "driver"

@@ -8,13 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
+from tests_refsol.long import engine_soak as soak
+from tests_refsol.long import memory_soak
+from tests_refsol.long import soak as command
+from tests_refsol.long.engine_soak import Soak, first_difference
+from tests_refsol.long.harness import SoakError
 from tiny_llm_kit.engine.port import Port, installed_backends
-
-from .long import engine_soak as soak
-from .long import memory_soak
-from .long import soak as command
-from .long.engine_soak import Soak, first_difference
-from .long.harness import SoakError
 
 
 @pytest.fixture(scope="module", params=installed_backends())

@@ -1,6 +1,7 @@
 """Small models of every family with random weights, made by transformers, which is the oracle as well.
 
-`pdm run python tests_refsol/family_cases.py` prints how far the reference's logits are from transformers', as a table.
+`pdm run python tests_refsol/model/family_cases.py` prints a table: how far the reference's logits are from
+transformers'.
 """
 
 import tempfile
@@ -14,7 +15,7 @@ import transformers
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.engine.port import Port, installed_backends, resolve_serving
 
-COMMAND = "pdm run python tests_refsol/family_cases.py"
+COMMAND = "pdm run python tests_refsol/model/family_cases.py"
 PROMPT = 23  # tokens, more than any window below
 PIECES = (
     9,
