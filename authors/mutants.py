@@ -1,5 +1,6 @@
 """Wrong solutions, each of which the tests of its own task must kill. `tests_refsol/mutants/` lists them."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
@@ -19,7 +20,8 @@ from tiny_llm_kit.repo import BACKENDS, ROOT
 from .in_process import DayTests, with_day_tests
 
 FOLDER = ROOT / "tests_refsol" / "mutants"
-AT_LEAST = 5  # mutants a day
+AT_LEAST = 5  # mutants per day
+AT_MOST = 8  # mutants per task; one for both ports counts once
 Edit = tuple[str, str]
 
 
@@ -155,10 +157,18 @@ def report_mutants(console: Console, only: Day | None, backends: list[str]) -> i
         console.print(
             f"{v.status}: {v.mutant.task} {v.part}: {v.mutant.idea} ({v.by})", style="red", markup=False
         )
-    thin = [day for day in chosen if len(mutants_of(day)) < AT_LEAST]
-    for day in thin:
-        console.print(f"day {day} lists fewer than {AT_LEAST} mutants", style="red")
-    return 1 if escaped or thin else 0
+    wrong_counts = [line for day in chosen for line in miscounted(day)]
+    for line in wrong_counts:
+        console.print(line, style="red")
+    return 1 if escaped or wrong_counts else 0
+
+
+def miscounted(day: Day) -> list[str]:
+    """A line if a day lists too few mutants, and one for each of its tasks that has too many."""
+    per_task = Counter(mutant.address for mutant in mutants_of(day))
+    few = [f"day {day} lists fewer than {AT_LEAST} mutants"] if per_task.total() < AT_LEAST else []
+    many = [task for task, count in sorted(per_task.items()) if count > AT_MOST]
+    return few + [f"task {task} lists more than {AT_MOST} mutants" for task in many]
 
 
 def _score(verdicts: list[Verdict], day: Day, part: str) -> str:

@@ -444,6 +444,16 @@ def test_too_few_mutants_fail_the_report(monkeypatch):
     assert "day 1.1 lists fewer than 5 mutants" in output.getvalue()
 
 
+def test_too_many_mutants_of_a_task_are_named(monkeypatch):
+    many = [Mutant("1.1.2", f"idea {number}", "basics.py") for number in range(9)]
+    monkeypatch.setattr(mutants, "mutants_of", lambda day: many)
+    assert mutants.miscounted(Day(1, 1)) == ["task 1.1.2 lists more than 8 mutants"]
+
+
+def test_every_day_has_enough_wrong_solutions_and_no_task_too_many():
+    assert [line for day in tree.days() for line in mutants.miscounted(day)] == []
+
+
 def test_the_prefix_check_sees_tests_that_need_nothing(monkeypatch):
     solved = prefix.course_with(lambda task: False)
     monkeypatch.setattr(prefix, "course_with", lambda blank: solved)

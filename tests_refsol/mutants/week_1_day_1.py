@@ -19,13 +19,6 @@ MUTANTS = [
     ),
     Mutant(
         "1.1.1",
-        "subtracts the maximum of the whole array, so that other rows underflow to 0/0",
-        "basics.py",
-        mlx=("mx.max(x, axis=axis, keepdims=True)", "mx.max(x)"),
-        torch=("torch.amax(x, dim=axis, keepdim=True)", "torch.amax(x)"),
-    ),
-    Mutant(
-        "1.1.1",
         "computes in float32 and forgets to come back",
         "basics.py",
         mlx=("mx.exp(x - ", "mx.exp(x.astype(mx.float32) - "),
@@ -104,28 +97,6 @@ MUTANTS = [
             "reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2)",
             "reshape(B, self.num_heads, -1, self.head_dim)",
         ),
-    ),
-    Mutant(
-        "1.1.4",
-        "interleaves the heads: dim d of head h is row d·H + h",
-        "attention.py",
-        inside="SimpleMultiHeadAttention.__call__",
-        mlx=(
-            "reshape(B, -1, self.num_heads, self.head_dim).swapaxes(1, 2)",
-            "reshape(B, -1, self.head_dim, self.num_heads).transpose(0, 3, 1, 2)",
-        ),
-        torch=(
-            "reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2)",
-            "reshape(B, -1, self.head_dim, self.num_heads).permute(0, 3, 1, 2)",
-        ),
-    ),
-    Mutant(
-        "1.1.4",
-        "joins the heads without bringing them back behind the tokens",
-        "attention.py",
-        inside="SimpleMultiHeadAttention.__call__",
-        mlx=("heads.swapaxes(1, 2).reshape(B, L, -1)", "heads.reshape(B, L, -1)"),
-        torch=("heads.transpose(1, 2).reshape(B, L, -1)", "heads.reshape(B, L, -1)"),
     ),
     Mutant(
         "1.1.4",

@@ -53,20 +53,6 @@ MUTANTS = [
     ),
     Mutant(
         "1.7.1",
-        "gives the probabilities where logits are asked for",
-        FILE,
-        mlx=(CATEGORICAL, "mx.random.categorical(softmax(logits, axis=-1), axis=-1)"),
-        torch=(RACE, "softmax(logits, axis=-1) - torch.log(arrival)"),
-    ),
-    Mutant(
-        "1.7.1",
-        "uniform noise in place of exponential or Gumbel noise",
-        FILE,
-        mlx=(CATEGORICAL, "mx.argmax(logits + mx.random.uniform(shape=logits.shape), axis=-1)"),
-        torch=(NOISE, "torch.rand_like(logits) + 0.01"),
-    ),
-    Mutant(
-        "1.7.1",
         "races with e^logit itself, which overflows",
         FILE,
         mlx=(
@@ -89,25 +75,7 @@ MUTANTS = [
         mlx=("mx.min(largest, axis=-1, keepdims=True)", "mx.min(largest)"),
         torch=("torch.amin(largest, dim=-1, keepdim=True)", "torch.amin(largest)"),
     ),
-    Mutant(
-        "1.7.2",
-        "keeps one token too many",
-        FILE,
-        both=("min(top_k, logits.shape[-1])", "min(top_k + 1, logits.shape[-1])"),
-    ),
-    Mutant(
-        "1.7.2",
-        "drops the k-th token itself",
-        FILE,
-        both=("where(logits < ", "where(logits <= "),
-    ),
-    Mutant(
-        "1.7.2",
-        "hides with 0 and not with -inf",
-        FILE,
-        mlx=(", -mx.inf, logits)", ", 0.0, logits)"),
-        torch=(", -torch.inf, logits)", ", 0.0, logits)"),
-    ),
+    Mutant("1.7.2", "drops the k-th token itself", FILE, both=("where(logits < ", "where(logits <= ")),
     Mutant(
         "1.7.2",
         "hides the tokens that equal the k-th, beyond the first k",
@@ -147,13 +115,6 @@ MUTANTS = [
     ),
     Mutant(
         "1.7.3",
-        "sorts upwards, so that the improbable tokens stay",
-        FILE,
-        mlx=("mx.argsort(-logits, axis=-1)", "mx.argsort(logits, axis=-1)"),
-        torch=("torch.argsort(-logits,", "torch.argsort(logits,"),
-    ),
-    Mutant(
-        "1.7.3",
         "softmax over the batch",
         FILE,
         mlx=("order, axis=-1), axis=-1)", "order, axis=-1), axis=0)"),
@@ -186,22 +147,11 @@ MUTANTS = [
     ),
     Mutant(
         "1.7.4",
-        "multiplies with the temperature",
-        FILE,
-        both=(" / temp", " * (temp or 1)"),
-    ),
-    Mutant(
-        "1.7.4",
         "divides by the temperature last",
         FILE,
         both=(" / temp\n" + TOP_K + TOP_P, "\n" + TOP_K + TOP_P + "        logits = logits / temp\n"),
     ),
-    Mutant(
-        "1.7.4",
-        "top-p before top-k",
-        FILE,
-        both=(TOP_K + TOP_P, TOP_P + TOP_K),
-    ),
+    Mutant("1.7.4", "top-p before top-k", FILE, both=(TOP_K + TOP_P, TOP_P + TOP_K)),
     Mutant(
         "1.7.4",
         "top-k or top-p, not both",
@@ -228,10 +178,5 @@ MUTANTS = [
         FILE,
         torch=("logits.float() / temp", "logits.float().div_(temp)"),
     ),
-    Mutant(
-        "1.7.4",
-        "forgets top-p when it is below one half",
-        FILE,
-        both=("top_p < 1:", "0.5 < top_p < 1:"),
-    ),
+    Mutant("1.7.4", "forgets top-p when it is below one half", FILE, both=("top_p < 1:", "0.5 < top_p < 1:")),
 ]

@@ -32,18 +32,6 @@ MUTANTS = [
         ),
     ),
     _words(
-        "takes numbers that are W apart into a word, not neighbours",
-        "numbers_to_words",
-        mlx=(
-            "numbers.astype(mx.uint32).reshape(*numbers.shape[:-1], -1, 32 // bits)",
-            "numbers.astype(mx.uint32).reshape(*numbers.shape[:-1], 32 // bits, -1).swapaxes(-1, -2)",
-        ),
-        torch=(
-            "numbers.long().reshape(*numbers.shape[:-1], -1, 32 // bits)",
-            "numbers.long().reshape(*numbers.shape[:-1], 32 // bits, -1).swapaxes(-1, -2)",
-        ),
-    ),
-    _words(
         "the two halves of each byte exchanged",
         "numbers_to_words",
         mlx=("neighbours << shifts", "neighbours << (shifts ^ (4 if bits == 4 else 0))"),
@@ -61,20 +49,6 @@ MUTANTS = [
             "((words.view(torch.int32).unsqueeze(-1) >> shifts) & (2**bits - 1))",
             "torch.where(shifts == 32 - bits, words.view(torch.int32).unsqueeze(-1) >> shifts, "
             "(words.view(torch.int32).unsqueeze(-1) >> shifts) & (2**bits - 1))",
-        ),
-    ),
-    _words(
-        "numbers from -8 to 7",
-        "words_to_numbers",
-        mlx=(
-            "return ((words[..., None] >> shifts) & (2**bits - 1)).flatten(-2)",
-            "q = ((words[..., None] >> shifts) & (2**bits - 1)).flatten(-2).astype(mx.int32)\n"
-            "    return mx.where(q < 2 ** (bits - 1), q, q - 2**bits)",
-        ),
-        torch=(
-            "return ((words.view(torch.int32).unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)",
-            "q = ((words.view(torch.int32).unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)\n"
-            "    return torch.where(q < 2 ** (bits - 1), q, q - 2**bits)",
         ),
     ),
     _words(
@@ -100,44 +74,9 @@ MUTANTS = [
         ),
     ),
     _quantize(
-        "the larger edge is the bias, but the scale stays range / levels: 0 falls between two marks",
-        mlx=("scales = mx.where(marks == 0, scales, edge / marks)", "pass"),
-        torch=("scales = torch.where(marks == 0, scales, edge / marks)", "pass"),
-    ),
-    _quantize(
-        "the scale is always positive",
-        mlx=("scales = mx.where(low_is_larger, scales, -scales)", "pass"),
-        torch=("scales = torch.where(low_is_larger, scales, -scales)", "pass"),
-    ),
-    _quantize(
-        "the bias with the wrong sign: q · scale - bias",
-        mlx=("biases = mx.where(marks == 0, 0.0, edge)", "biases = mx.where(marks == 0, 0.0, -edge)"),
-        torch=("biases = torch.where(marks == 0, 0.0, edge)", "biases = torch.where(marks == 0, 0.0, -edge)"),
-    ),
-    _quantize(
-        "2^bits steps between the edges, and not one less",
-        both=("/ levels", "/ (levels + 1)"),
-    ),
-    _quantize(
-        "does not keep q within its bits: one number more spills into its neighbour",
-        mlx=(
-            "mx.clip(mx.round((groups - biases) / scales), 0, levels)",
-            "mx.round((groups - biases) / scales)",
-        ),
-        torch=(
-            "torch.round((groups - biases) / scales).clamp(0, levels)",
-            "torch.round((groups - biases) / scales)",
-        ),
-    ),
-    _quantize(
         "computes in the type of w",
         mlx=("groups = w.astype(mx.float32)", "groups = w"),
         torch=("groups = w.float()", "groups = w"),
-    ),
-    _quantize(
-        "always hands out float32 scales",
-        mlx=(".astype(w.dtype)", ""),
-        torch=(".to(w.dtype)", ""),
     ),
     _quantize(
         "rounds with the scales and biases that were rounded to w's type",
@@ -156,17 +95,6 @@ MUTANTS = [
         torch=("+ biases.float().unsqueeze(-1)", "- biases.float().unsqueeze(-1)"),
     ),
     _dequantize(
-        "(q + bias) · scale",
-        mlx=(
-            "groups * scales.astype(mx.float32)[..., None] + biases.astype(mx.float32)[..., None]",
-            "(groups + biases.astype(mx.float32)[..., None]) * scales.astype(mx.float32)[..., None]",
-        ),
-        torch=(
-            "groups * scales.float().unsqueeze(-1) + biases.float().unsqueeze(-1)",
-            "(groups + biases.float().unsqueeze(-1)) * scales.float().unsqueeze(-1)",
-        ),
-    ),
-    _dequantize(
         "number i takes scale i % groups, not i // group_size",
         mlx=(
             "groups * scales.astype(mx.float32)[..., None] + biases.astype(mx.float32)[..., None]",
@@ -180,11 +108,6 @@ MUTANTS = [
             "+ torch.cat([biases.float()] * group_size, -1)\n"
             "    numbers = numbers.reshape(*scales.shape, group_size)",
         ),
-    ),
-    _dequantize(
-        "the scale of the group before",
-        mlx=("scales.astype(mx.float32)[..., None]", "mx.roll(scales, 1, -1).astype(mx.float32)[..., None]"),
-        torch=("scales.float().unsqueeze(-1)", "scales.roll(1, -1).float().unsqueeze(-1)"),
     ),
     _dequantize(
         "computes in the type of the scales",
@@ -220,10 +143,7 @@ MUTANTS = [
         "takes the scales of the first tile for every tile",
         both=("b[rows], scales[rows],", "b[rows], scales[: b[rows].shape[0]],"),
     ),
-    _tiled(
-        "the last tile overwrites the others",
-        both=("total = total + (", "total = 0 * total + ("),
-    ),
+    _tiled("the last tile overwrites the others", both=("total = total + (", "total = 0 * total + (")),
     _tiled(
         "dequantises all of W first: right numbers, and no memory saved",
         mlx=(
@@ -235,10 +155,6 @@ MUTANTS = [
             "return dequantize_weights(b[rows], scales[rows], biases[rows], group_size, bits).to(a.dtype)",
             "return dequantize_weights(b, scales, biases, group_size, bits).to(a.dtype)[rows]",
         ),
-    ),
-    _tiled(
-        "leaves the tiles to a lazy graph, which holds them all",
-        mlx=("mx.eval(part)", "pass"),
     ),
     _tiled(
         "adds the tiles in the type of a",

@@ -7,7 +7,6 @@ KERNEL = "return mx.quantized_matmul(a, b, scales, biases, transpose=transpose_b
 TABLE = "table = torch.stack([scales, biases + 8 * scales], dim=-1)"
 HELD = "w = QuantizedWeights(b, scales, biases, group_size, bits)"
 COUNT = "parts = (self.weight, self.scales, self.biases, self.prepared)"
-TILED = "quantized_matmul_tiled(*w.operands(x), transpose_b=True)"
 DEVICE = "quantized_matmul_device(*w.operands(x), transpose_b=True)"
 BIAS = "return out if bias is None else out + bias"
 
@@ -52,18 +51,6 @@ MUTANTS = [
         mlx=("return scales.astype(dtype), biases.astype(dtype)", "return scales, biases"),
     ),
     _device(
-        "hands the bias over as the zero: every number is 8 scales too small",
-        torch=(TABLE, "table = torch.stack([scales, biases], dim=-1)"),
-    ),
-    _device(
-        "moves the zero the wrong way",
-        torch=(TABLE, "table = torch.stack([scales, biases - 8 * scales], dim=-1)"),
-    ),
-    _device(
-        "a whole zero point, -bias / scale, as other formats have it",
-        torch=(TABLE, "table = torch.stack([scales, torch.nan_to_num(-biases / scales)], dim=-1)"),
-    ),
-    _device(
         "the rows of the table are outputs, not groups",
         torch=("table.transpose(0, 1)", "table.reshape(table.shape[1], table.shape[0], 2)"),
     ),
@@ -92,22 +79,8 @@ MUTANTS = [
             "    scales, biases = scales[:, first], biases[:, first]\n    " + HELD,
         ),
     ),
-    _nbytes(
-        "forgets scales and biases",
-        COUNT,
-        "parts = (self.weight, self.prepared)",
-    ),
-    _nbytes(
-        "counts one byte a number, as if a word held one",
-        COUNT,
-        "return self.shape[0] * self.shape[1] if self.weight is not None else self.prepared.nbytes\n        "
-        + COUNT,
-    ),
-    _nbytes(
-        "forgets the prepared form",
-        COUNT,
-        "parts = (self.weight, self.scales, self.biases)",
-    ),
+    _nbytes("forgets scales and biases", COUNT, "parts = (self.weight, self.prepared)"),
+    _nbytes("forgets the prepared form", COUNT, "parts = (self.weight, self.scales, self.biases)"),
     _nbytes(
         "counts the prepared form in place of the words, though both are there",
         COUNT,
@@ -120,7 +93,6 @@ MUTANTS = [
         "        return sum(part.nbytes for part in parts if part is not None) + 2 * extra",
     ),
     _linear("forgets the bias", BIAS, "return out"),
-    _linear("subtracts the bias", BIAS, "return out if bias is None else out - bias"),
     _linear(
         "multiplies by W where it is square",
         DEVICE,
@@ -135,15 +107,5 @@ MUTANTS = [
         "the prepared form for many rows too, though tiles are faster",
         "if in_tiles(x, w):",
         "if in_tiles(x, w) and w.prepared is None:",
-    ),
-    _linear(
-        "adds the bias to the input",
-        "if in_tiles(x, w):",
-        "x = x if bias is None else x + bias.sum()\n    if in_tiles(x, w):",
-    ),
-    _linear(
-        "tiles for many rows without the transpose, where W is square",
-        TILED,
-        "quantized_matmul_tiled(*w.operands(x), transpose_b=w.shape[0] != w.shape[1])",
     ),
 ]

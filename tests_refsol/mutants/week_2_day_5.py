@@ -28,17 +28,7 @@ MUTANTS = [
         "leaves the scale to the kernel: always 1/√D",
         FILE,
         inside="fused_attention",
-        both=(
-            "1 / math.sqrt(query.shape[-1]) if scale is None else scale",
-            "1 / math.sqrt(query.shape[-1])",
-        ),
-    ),
-    Mutant(
-        "2.5.1",
-        "leaves in the row what the kernel put there: NaN on MLX's CPU, 0 on torch's, something else elsewhere",
-        FILE,
-        inside="fused_attention",
-        mlx=("    if mask is None or not may_hide_all:\n        return out\n", "    return out\n"),
+        both=("1 / math.sqrt(query.shape[-1]) if scale is None else scale", "1 / math.sqrt(query.shape[-1])"),
     ),
     Mutant(
         "2.5.1",
@@ -49,20 +39,7 @@ MUTANTS = [
             'bias = "causal" if',
             'mask = None if mask is None else mx.maximum(mask, -1e9)\n    bias = "causal" if',
         ),
-        torch=(
-            "bias = None if",
-            "mask = None if mask is None else mask.clamp(min=-1e9)\n    bias = None if",
-        ),
-    ),
-    Mutant(
-        "2.5.1",
-        "multiplies the rows that see nothing by 0",
-        FILE,
-        inside="fused_attention",
-        mlx=(
-            "return mx.where(mx.any(mask > -mx.inf, axis=-1, keepdims=True), out, 0)",
-            "return out * mx.any(mask > -mx.inf, axis=-1, keepdims=True).astype(out.dtype)",
-        ),
+        torch=("bias = None if", "mask = None if mask is None else mask.clamp(min=-1e9)\n    bias = None if"),
     ),
     Mutant(
         "2.5.1",
@@ -98,39 +75,11 @@ MUTANTS = [
     ),
     Mutant(
         "2.5.1",
-        "K and V tiled for the kernel: query head h reads K/V head h % Hkv",
-        FILE,
-        inside="fused_attention",
-        mlx=(
-            "    out = mx.fast",
-            "    key, value = (mx.tile(x, (1, query.shape[1] // x.shape[1], 1, 1)) for x in (key, value))\n"
-            "    out = mx.fast",
-        ),
-        torch=(
-            "    out = hpu",
-            "    key, value = (x.repeat(1, query.shape[1] // x.shape[1], 1, 1) for x in (key, value))\n"
-            "    out = hpu",
-        ),
-    ),
-    Mutant(
-        "2.5.1",
         "the wide type instead of query's: bf16 comes back as float32",
         FILE,
         inside="fused_attention",
         mlx=("out, 0)", "out.astype(mx.float32), 0)"),
         torch=("out, 0)", "out.float(), 0)"),
-    ),
-    Mutant(
-        "2.5.2",
-        "the kernel's triangle in the upper left corner",
-        FILE,
-        inside="flash_attention_device",
-        mlx=(
-            "    return fused_attention(query, key, value, scale, is_causal=True)",
-            "    mask = mx.where(mx.arange(S) <= mx.arange(L)[:, None], 0.0, -mx.inf)\n"
-            "    return fused_attention(query, key, value, scale, mask)",
-        ),
-        torch=("if L == S:", "if L <= S:"),
     ),
     Mutant(
         "2.5.2",

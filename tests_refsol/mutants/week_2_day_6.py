@@ -18,13 +18,6 @@ LOOP = """            if waiting and batch.free_slot is not None:
             batch.remove_ended()
 """
 TOKENS = "tokens = [request.next_token if request else None for request in self.slots]"
-APPEND = """        if token in self.tokenizer.eos_token_ids:
-            self.finish("stop")
-            return
-        self.next_token = token
-        self.tokens.append(token)
-        self.answer.add(token)
-"""
 REMOVE = "self.offsets[slot], self.active[slot] = 0, False"
 STEP = """            token = self.model.prefill(
                 self.prompt_tokens, 0, self.kv_cache, sampling=self.sampling, sample=True
@@ -41,11 +34,6 @@ DECODE = """        with model_call(*requests):
 TAKE = """        for request, token in zip(self.slots, chosen, strict=True):
             if request is not None and token is not None:
                 request.decode_done(token)
-"""
-FINALLY = """    finally:
-        batch.close()
-        for request in requests:
-            request.abort()
 """
 LAST = """        if self.answer.stopped:
             self.finish("stop")
@@ -83,12 +71,7 @@ MUTANTS = [
             "        places = self._places(torch.arange(B, device=key.device), positions)",
         ),
     ),
-    Mutant(
-        "2.6.1",
-        "counts idle slots too",
-        CACHE,
-        both=(COUNT, "[n + L for n in self.offsets]"),
-    ),
+    Mutant("2.6.1", "counts idle slots too", CACHE, both=(COUNT, "[n + L for n in self.offsets]")),
     Mutant(
         "2.6.1",
         "one token a step, however many came",
@@ -97,37 +80,11 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.1",
-        "counts nothing",
-        CACHE,
-        both=(f"self.offsets = {COUNT}", "pass"),
-    ),
-    Mutant(
-        "2.6.1",
-        "one position too far: a hole between the old tokens and the new",
-        CACHE,
-        mlx=("self.keys[rows, :, positions]", "self.keys[rows, :, positions + 1]"),
-        torch=(
-            "self.keys.index_put_(places, key)",
-            "self.keys.index_put_((*places[:2], places[2] + 1), key)",
-        ),
-    ),
-    Mutant(
-        "2.6.1",
         "hands out all positions of a slot, also those that the mask does not know",
         CACHE,
         both=(
             "return self.keys[:B, :, :S], self.values[:B, :, :S], max(self.offsets), mask",
             "return self.keys[:B], self.values[:B], max(self.offsets), mask",
-        ),
-    ),
-    Mutant(
-        "2.6.1",
-        "writes the keys into every row and the values into the first rows' places only",
-        CACHE,
-        mlx=("self.values[rows, :, positions] = value", "self.values[rows * 0, :, positions] = value"),
-        torch=(
-            "self.values.index_put_(places, value)",
-            "self.values.index_put_((places[0] * 0, *places[1:]), value)",
         ),
     ),
     Mutant(
@@ -143,20 +100,6 @@ MUTANTS = [
             "        places = self._places(torch.arange(B",
             "        mask = mask.amax(0, keepdim=True).expand(mask.shape)\n"
             "        places = self._places(torch.arange(B",
-        ),
-    ),
-    Mutant(
-        "2.6.1",
-        "positions of the mask in its type: bf16 has no 257, float16 no 2,049",
-        "kv_cache.py",
-        inside="length_mask",
-        mlx=(
-            "mx.where(keys <= mx.expand_dims(positions, -1),",
-            "mx.where(keys.astype(dtype) <= mx.expand_dims(positions, -1).astype(dtype),",
-        ),
-        torch=(
-            "torch.where(keys <= positions.unsqueeze(-1),",
-            "torch.where(keys.to(dtype) <= positions.unsqueeze(-1).to(dtype),",
         ),
     ),
     Mutant(
@@ -184,26 +127,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.2",
-        "copies only the keys",
-        CACHE,
-        mlx=("        self.values[slot, :, :n] = prefilled.values[0, :, :n]\n", ""),
-        torch=("        self.values.index_put_(places, prefilled.values[:, :, :S])\n", ""),
-    ),
-    Mutant(
-        "2.6.2",
-        "copies one token too few",
-        CACHE,
-        mlx=(
-            "self.keys[slot, :, :n] = prefilled.keys[0, :, :n]",
-            "self.keys[slot, :, : n - 1] = prefilled.keys[0, :, : n - 1]",
-        ),
-        torch=(
-            "S, row = round_up(prefilled.offset), ",
-            "S, row = prefilled.offset - 1, ",
-        ),
-    ),
-    Mutant(
-        "2.6.2",
         "counts one token less than the prompt has",
         CACHE,
         mlx=(
@@ -220,23 +143,6 @@ MUTANTS = [
         "makes new arrays for every request",
         CACHE,
         both=("        if self.keys is None or self.values is None:", "        if True:"),
-    ),
-    Mutant(
-        "2.6.2",
-        "puts the request into the next row, in the order of arrival",
-        CACHE,
-        mlx=("self.keys[slot, :, :n] =", "self.keys[sum(self.active), :, :n] ="),
-        torch=("torch.tensor([slot], device", "torch.tensor([sum(self.active)], device"),
-        inside="BatchingKvCache.add_request",
-    ),
-    Mutant(
-        "2.6.2",
-        "room for the first prompt only",
-        CACHE,
-        both=(
-            "shape = (self.max_active_requests, Hkv, round_up(self.max_seq_len), D)",
-            "shape = (self.max_active_requests, Hkv, round_up(prefilled.offset), D)",
-        ),
     ),
     Mutant(
         "2.6.2",
@@ -262,12 +168,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.2",
-        "takes a request that is longer than its slot, since memory comes in steps",
-        CACHE,
-        both=("if prefilled.offset > length:", "if prefilled.offset > round_up(length):"),
-    ),
-    Mutant(
-        "2.6.2",
         "gives a slot to a request that holds no token",
         CACHE,
         both=("if prefilled.offset == 0:", "if prefilled.keys is None:"),
@@ -284,16 +184,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.2",
-        "forgets that the slot is in use",
-        CACHE,
-        mlx=("self.offsets[slot], self.active[slot] = n, True", "self.offsets[slot] = n"),
-        torch=(
-            "self.offsets[slot], self.active[slot] = prefilled.offset, True",
-            "self.offsets[slot] = prefilled.offset",
-        ),
-    ),
-    Mutant(
-        "2.6.2",
         "keeps float32, whatever the keys are",
         CACHE,
         mlx=("(mx.zeros(shape, prefilled.keys.dtype) for", "(mx.zeros(shape) for"),
@@ -303,12 +193,7 @@ MUTANTS = [
             "            self.keys = torch.zeros(shape)",
         ),
     ),
-    Mutant(
-        "2.6.3",
-        "forgets to set the length back",
-        CACHE,
-        both=(REMOVE, "self.active[slot] = False"),
-    ),
+    Mutant("2.6.3", "forgets to set the length back", CACHE, both=(REMOVE, "self.active[slot] = False")),
     Mutant(
         "2.6.3",
         "sets the length back, and lets the slot count as active",
@@ -323,17 +208,6 @@ MUTANTS = [
             REMOVE,
             "self.offsets[slot:] = [0] * len(self.offsets[slot:])\n"
             "        self.active[slot:] = [False] * len(self.active[slot:])",
-        ),
-    ),
-    Mutant(
-        "2.6.3",
-        "moves the later requests up, as a list does",
-        CACHE,
-        both=(
-            REMOVE,
-            "del self.offsets[slot], self.active[slot]\n"
-            "        self.offsets.append(0)\n"
-            "        self.active.append(False)",
         ),
     ),
     Mutant(
@@ -361,12 +235,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.4",
-        "the first token is always greedy",
-        REQUEST,
-        serving=("self.kv_cache, sampling=self.sampling, sample=True", "self.kv_cache, sample=True"),
-    ),
-    Mutant(
-        "2.6.4",
         "runs the model outside of `model_call`: a call that fails leaves its cache behind",
         REQUEST,
         serving=(SCOPE, STEP.replace("            ", "        ", 1).replace("\n            ", "\n        ")),
@@ -376,36 +244,6 @@ MUTANTS = [
         "counts the new token as if it were in the cache",
         REQUEST,
         serving=("self.offset = len(self.prompt_tokens)", "self.offset = len(self.prompt_tokens) + 1"),
-    ),
-    Mutant(
-        "2.6.4",
-        "lets decode_done count a token again after the prompt",
-        REQUEST,
-        serving=("self.decode_done(token, update_offset=False)", "self.decode_done(token)"),
-        inside="Request.prefill",
-    ),
-    Mutant(
-        "2.6.4",
-        "never says that the prefill is done",
-        REQUEST,
-        serving=("        self.is_prefill_done = True\n", ""),
-        inside="Request.prefill",
-    ),
-    Mutant(
-        "2.6.5",
-        "appends the end token to the answer",
-        REQUEST,
-        serving=(
-            '            self.finish("stop")\n'
-            "            return\n"
-            "        self.next_token = token\n"
-            "        self.tokens.append(token)\n",
-            "            self.tokens.append(token)\n"
-            '            self.finish("stop")\n'
-            "            return\n"
-            "        self.next_token = token\n"
-            "        self.tokens.append(token)\n",
-        ),
     ),
     Mutant(
         "2.6.5",
@@ -427,12 +265,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.5",
-        "counts after the prefill too",
-        REQUEST,
-        serving=("        if update_offset:\n            self.offset += 1\n", "        self.offset += 1\n"),
-    ),
-    Mutant(
-        "2.6.5",
         "never counts",
         REQUEST,
         serving=("        if update_offset:\n            self.offset += 1\n", ""),
@@ -450,15 +282,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.5",
-        "finds a stop string, but leaves it in the text",
-        ANSWER,
-        serving=(
-            ADD,
-            "        self.text += (piece := self._detokenizer.add(token))\n        self._stop.add(piece)\n",
-        ),
-    ),
-    Mutant(
-        "2.6.5",
         "looks for stop strings from the second token on",
         REQUEST,
         serving=(
@@ -468,50 +291,9 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.5",
-        "a request whose first token completes a stop string stays open until the next token",
-        REQUEST,
-        serving=("        if self.answer.stopped:", "        if self.answer.stopped and update_offset:"),
-    ),
-    Mutant(
-        "2.6.5",
-        "one token more than the limit",
-        REQUEST,
-        serving=("len(self.tokens) >= self.max_new_tokens", "len(self.tokens) > self.max_new_tokens"),
-    ),
-    Mutant(
-        "2.6.5",
-        "drops the token that reaches the limit",
-        REQUEST,
-        serving=(
-            APPEND,
-            '        if token in self.tokenizer.eos_token_ids:\n            self.finish("stop")\n            return\n'
-            "        if len(self.tokens) + 1 >= self.max_new_tokens:\n"
-            '            self.finish("length")\n'
-            "            return\n"
-            "        self.next_token = token\n        self.tokens.append(token)\n"
-            "        self.answer.add(token)\n",
-        ),
-    ),
-    Mutant(
-        "2.6.5",
-        "counts prompt and answer against max_tokens",
-        REQUEST,
-        serving=(
-            "len(self.tokens) >= self.max_new_tokens",
-            "len(self.prompt_tokens) + len(self.tokens) >= self.max_new_tokens",
-        ),
-    ),
-    Mutant(
-        "2.6.5",
         "asks for the limit first: a stop string that ends there is called a length",
         REQUEST,
         serving=(LAST, LAST_EXCHANGED),
-    ),
-    Mutant(
-        "2.6.5",
-        "forgets the input of the next step",
-        REQUEST,
-        serving=("        self.next_token = token\n", "        self.next_token = self.next_token or token\n"),
     ),
     Mutant(
         "2.6.5",
@@ -548,28 +330,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.6",
-        "throws the text away",
-        REQUEST,
-        serving=(
-            ABORT,
-            ABORT.replace(
-                "self.finish(",
-                'self.answer.text = self.text if self.is_done else ""\n            self.finish(',
-            ),
-        ),
-    ),
-    Mutant(
-        "2.6.6",
-        "loses what was held back of the text",
-        REQUEST,
-        serving=(
-            ABORT,
-            ABORT.replace("self.finish(", "text, ended = self.text, self.is_done\n            self.finish(")
-            + "            self.answer.text = self.text if ended else text\n",
-        ),
-    ),
-    Mutant(
-        "2.6.6",
         "ends the request at once, also while the model is writing to its cache",
         REQUEST,
         serving=(ABORT, '        self.finish("abort")\n'),
@@ -589,12 +349,7 @@ MUTANTS = [
             ABORT + '        else:\n            self.finish_reason = self.finish_reason or "abort"\n',
         ),
     ),
-    Mutant(
-        "2.6.6",
-        "only marks the request, whether a call runs or not",
-        REQUEST,
-        serving=(ABORT, ""),
-    ),
+    Mutant("2.6.6", "only marks the request, whether a call runs or not", REQUEST, serving=(ABORT, "")),
     Mutant(
         "2.6.7",
         "adds every request into slot 0, taken or not",
@@ -615,43 +370,9 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.7",
-        "releases the request's cache before it is copied",
-        BATCH,
-        serving=(
-            "        slot = self.slots.index(None)\n        for own",
-            "        slot = self.slots.index(None)\n        request.release()\n        for own",
-        ),
-    ),
-    Mutant(
-        "2.6.7",
-        "never releases the request's own cache",
-        BATCH,
-        serving=(
-            "        request.release()\n        self.slots[slot] = request\n",
-            "        self.slots[slot] = request\n",
-        ),
-    ),
-    Mutant(
-        "2.6.7",
-        "releases the layers by hand, and then the request once more",
-        BATCH,
-        serving=(
-            "        request.release()\n        self.slots[slot] = request\n",
-            "        for own in request.kv_cache:\n            own.release()\n"
-            "        request.release()\n        self.slots[slot] = request\n",
-        ),
-    ),
-    Mutant(
-        "2.6.7",
         "a request that is aborted after it has moved into its slot releases its caches again",
         REQUEST,
         serving=("released, self._kv_cache = self._kv_cache, []", "released = self._kv_cache"),
-    ),
-    Mutant(
-        "2.6.7",
-        "a batch that is closed twice releases its caches twice",
-        BATCH,
-        serving=("released, self.kv_cache = self.kv_cache, []", "released = self.kv_cache"),
     ),
     Mutant(
         "2.6.7",
@@ -665,10 +386,7 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "2.6.7",
-        "prefills a request that was aborted or refused before",
-        BATCH,
-        serving=(BEGIN, BEGIN_ALWAYS),
+        "2.6.7", "prefills a request that was aborted or refused before", BATCH, serving=(BEGIN, BEGIN_ALWAYS)
     ),
     Mutant(
         "2.6.7",
@@ -684,12 +402,6 @@ MUTANTS = [
         "runs the model outside of `model_call`: nobody waits for its end",
         BATCH,
         serving=(DECODE, DECODE.replace("        with model_call(*requests):\n    ", "")),
-    ),
-    Mutant(
-        "2.6.8",
-        "protects the first of the requests only",
-        BATCH,
-        serving=(DECODE, DECODE.replace("*requests", "*requests[:1]")),
     ),
     Mutant(
         "2.6.8",
@@ -710,41 +422,11 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.8",
-        "feeds idle slots with token 0",
-        BATCH,
-        serving=(TOKENS, "tokens = [request.next_token if request else 0 for request in self.slots]"),
-    ),
-    Mutant(
-        "2.6.8",
         "the position of the longest request for all",
         BATCH,
         serving=(
             "offsets = [request.offset if request else 0 for request in self.slots]",
             "offsets = [max(r.offset for r in self.slots if r) if request else 0 for request in self.slots]",
-        ),
-    ),
-    Mutant(
-        "2.6.8",
-        "counts the new token before the step has stored it",
-        BATCH,
-        serving=("[request.offset if request", "[request.offset + 1 if request"),
-    ),
-    Mutant(
-        "2.6.8",
-        "the parameters of the first request for all slots",
-        BATCH,
-        serving=(
-            "[request.sampling if request else None for request in self.slots]",
-            "[requests[0].sampling if request else None for request in self.slots]",
-        ),
-    ),
-    Mutant(
-        "2.6.8",
-        "the parameters of the running requests, without entries for idle slots",
-        BATCH,
-        serving=(
-            "[request.sampling if request else None for request in self.slots]",
-            "[request.sampling for request in requests]",
         ),
     ),
     Mutant(
@@ -783,32 +465,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.6.9",
-        "runs no decode in a round that computes a prompt",
-        GENERATE,
-        serving=(
-            LOOP,
-            """            if waiting and batch.free_slot is not None:
-                batch.prefill_and_place(waiting.popleft())
-                batch.remove_ended()
-                continue
-            if batch.running:
-                batch.decode()
-            batch.remove_ended()
-""",
-        ),
-    ),
-    Mutant(
-        "2.6.9",
-        "results in the order in which they finish",
-        GENERATE,
-        serving=(
-            "    return [Completion.of(request) for request in requests]",
-            "    requests.sort(key=lambda r: len(r.tokens))\n"
-            "    return [Completion.of(request) for request in requests]",
-        ),
-    ),
-    Mutant(
-        "2.6.9",
         "the last prompt first",
         GENERATE,
         serving=("batch.prefill_and_place(waiting.popleft())", "batch.prefill_and_place(waiting.pop())"),
@@ -839,54 +495,6 @@ MUTANTS = [
             '        return [Completion(i, "", "error") for i, _ in enumerate(requests)]\n'
             "    waiting = deque(requests)\n",
         ),
-    ),
-    Mutant(
-        "2.6.9",
-        "stops when the running ones have ended, and forgets those that wait",
-        GENERATE,
-        serving=(
-            "while waiting or batch.running:",
-            "while batch.running or len(waiting) == len(requests) > 0:",
-        ),
-    ),
-    Mutant(
-        "2.6.9",
-        "stops when nothing waits, and forgets those that run",
-        GENERATE,
-        serving=("while waiting or batch.running:", "while waiting:"),
-    ),
-    Mutant(
-        "2.6.9",
-        "releases the batch's caches at the end, and not on the way out of an exception",
-        GENERATE,
-        serving=(
-            FINALLY,
-            "    except BaseException:\n"
-            "        for request in requests:\n"
-            "            request.abort()\n"
-            "        raise\n"
-            "    batch.close()\n",
-        ),
-    ),
-    Mutant(
-        "2.6.9",
-        "releases on errors, and not on Ctrl-C",
-        GENERATE,
-        serving=(
-            FINALLY,
-            "    except Exception:\n"
-            "        batch.close()\n"
-            "        for request in requests:\n"
-            "            request.abort()\n"
-            "        raise\n"
-            "    batch.close()\n",
-        ),
-    ),
-    Mutant(
-        "2.6.9",
-        "forgets the request that failed in its prefill, and those that wait",
-        GENERATE,
-        serving=("        for request in requests:\n            request.abort()\n", ""),
     ),
     Mutant(
         "2.6.9",

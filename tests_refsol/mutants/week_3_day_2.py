@@ -28,24 +28,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.2.1",
-        "lists the whole table, reserved pages too",
-        BLOCKS,
-        serving=("-(-stop // page_size)", "len(table)"),
-    ),
-    Mutant(
-        "3.2.1",
-        "sorts the pages, so that memory is read in order",
-        BLOCKS,
-        serving=("(table[index], group", "(sorted(table)[index], group"),
-    ),
-    Mutant(
-        "3.2.1",
-        "padding belongs to request 0",
-        BLOCKS,
-        serving=("[(pad_block, len(tables), 0, 0, 0)]", "[(pad_block, 0, 0, 0, 0)]"),
-    ),
-    Mutant(
-        "3.2.1",
         "padding has one slot in use, as a list for one fixed kernel has it",
         BLOCKS,
         serving=("[(pad_block, len(tables), 0, 0, 0)]", "[(pad_block, len(tables), 1, 0, 0)]"),
@@ -58,16 +40,6 @@ MUTANTS = [
             "            rows.append((table[index], ",
             "            if table[index] in [row[0] for row in rows]:\n                continue\n"
             "            rows.append((table[index], ",
-        ),
-    ),
-    Mutant(
-        "3.2.1",
-        "every request as long as the longest",
-        BLOCKS,
-        serving=(
-            "    count = max(1, len(rows)) if count is None else count\n",
-            "    longest = max(-(-stop // page_size) for stop in context_lens)\n"
-            "    count = max(1, len(tables) * longest) if count is None else count\n",
         ),
     ),
     Mutant(
@@ -196,17 +168,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.2.3",
-        "0 for the largest m of requests without pages",
-        FILE,
-        inside="merge_blocks",
-        mlx=("    one_hot =", "    largest = mx.where(largest == -mx.inf, 0, largest)\n    one_hot ="),
-        torch=(
-            "    one_hot =",
-            "    largest = torch.where(largest == -torch.inf, 0, largest)\n    one_hot =",
-        ),
-    ),
-    Mutant(
-        "3.2.3",
         "divides by l at once, page by page",
         FILE,
         inside="merge_blocks",
@@ -303,13 +264,6 @@ MUTANTS = [
         FILE,
         inside="past_mask",
         both=(" & (slots < block_usage[:, None])", ""),
-    ),
-    Mutant(
-        "3.2.5",
-        "slots in use by one too many",
-        FILE,
-        inside="past_mask",
-        both=("slots < block_usage[:, None]", "slots <= block_usage[:, None]"),
     ),
     Mutant(
         "3.2.5",
@@ -411,12 +365,5 @@ MUTANTS = [
         inside="paged_prompt_statistics",
         mlx=("mask.slots", "mx.max(mask.bias, axis=0).reshape(mask.slots.shape)"),
         torch=("mask.slots", "mask.bias.amax(dim=0).view(mask.slots.shape)"),
-    ),
-    Mutant(
-        "3.2.6",
-        "reads the whole bias again in each layer for the tokens that see nothing",
-        FILE,
-        inside="paged_prompt_statistics",
-        torch=("mask.bias, mask.seen)", "mask.bias)"),
     ),
 ]

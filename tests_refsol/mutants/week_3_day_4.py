@@ -37,10 +37,7 @@ MUTANTS = [
         serving=("math.ceil(round(value / step, 6)) * step", "max(1, round(value / step)) * step"),
     ),
     Mutant(
-        "3.4.2",
-        "rounds the end above the end",
-        SIZES,
-        serving=("min(most, math.ceil", "max(0, math.ceil"),
+        "3.4.2", "rounds the end above the end", SIZES, serving=("min(most, math.ceil", "max(0, math.ceil")
     ),
     Mutant(
         "3.4.2",
@@ -134,15 +131,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.4.6",
-        "leaves out the chunks without a past",
-        BUCKETS,
-        serving=(
-            "self.chunk_tokens, (0, *self.chunk_pages), (0, *self.chunk_pages)",
-            "self.chunk_tokens, self.chunk_pages, (0, *self.chunk_pages)",
-        ),
-    ),
-    Mutant(
-        "3.4.6",
         "begins with the smallest",
         BUCKETS,
         serving=(
@@ -169,15 +157,6 @@ MUTANTS = [
         serving=("chosen = [*reads.rows, *others][:rows]", "chosen = sorted([*reads.rows, *others][:rows])"),
     ),
     Mutant(
-        "3.4.7",
-        "pages of padding belong to the last row",
-        PADDING,
-        serving=(
-            "pad_blocks(reads.blocks, pages, pad_block, rows)",
-            "pad_blocks(reads.blocks, pages, pad_block, rows - 1)",
-        ),
-    ),
-    Mutant(
         "3.4.8",
         "padding belongs to the last request",
         INPUTS,
@@ -197,12 +176,6 @@ MUTANTS = [
             "pad_to(self.sample_rows or [], rows, 0)",
             "pad_to(self.sample_rows or [], rows if self.sample_rows else 0, 0)",
         ),
-    ),
-    Mutant(
-        "3.4.8",
-        "leaves what windows read as it is",
-        INPUTS,
-        serving=("            windowed if has_window else None,", "            self.window_decodes,"),
     ),
     Mutant(
         "3.4.9",
@@ -237,12 +210,7 @@ MUTANTS = [
             "return above if below and missing else 0",
         ),
     ),
-    Mutant(
-        "3.4.10",
-        "cuts where both are equal",
-        BUDGET,
-        serving=("missing > above", "missing >= above"),
-    ),
+    Mutant("3.4.10", "cuts where both are equal", BUDGET, serving=("missing > above", "missing >= above")),
     Mutant(
         "3.4.10",
         "delays everything below the first size",

@@ -25,9 +25,6 @@ WORK = "work = 0.0 if sequence.num_preemptions else self.seconds_per_token * seq
 KEY = "return work + self.ageing * (sequence.waiting_since + delay)"
 DUE = "due = [one.token_time + self.latency_target for one in self.running if one.is_decoding]"
 LEFT = "return max(tokens - len(plan), min(self.tile, most - len(plan)))"
-AFTER = """        if not plan:
-            slack -= self.profile.seconds(ready, ready)
-"""
 VICTIMS = "batch = [one for one in reversed(self.running) if self.may_preempt(one)]"
 
 MUTANTS = [
@@ -78,15 +75,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.5.2",
-        "rounds up to the next tile",
-        PROFILE,
-        serving=(
-            WITHIN,
-            WITHIN + "        tokens = min(tokens + tile, most // tile * tile) if tokens else 0\n",
-        ),
-    ),
-    Mutant(
-        "3.5.2",
         "ignores the tile",
         PROFILE,
         serving=(WITHIN, WITHIN.replace("most // tile * tile", "most").replace("-= tile", "-= 1")),
@@ -105,12 +93,6 @@ MUTANTS = [
         "forgets that requests decode in the step",
         PROFILE,
         serving=(WITHIN, WITHIN.replace("self.seconds(tokens, decodes)", "self.seconds(tokens)")),
-    ),
-    Mutant(
-        "3.5.2",
-        "believes the profile and runs nothing",
-        PROFILE,
-        serving=(CHECKED, ""),
     ),
     Mutant(
         "3.5.2",
@@ -153,15 +135,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.5.3",
-        "decodes only in steps without a prompt",
-        ORCA,
-        serving=(
-            BOTH,
-            "        self.plan_prompts(plan)\n        if not plan:\n            self.plan_decodes(plan)\n",
-        ),
-    ),
-    Mutant(
-        "3.5.3",
         "mixes as soon as the pause is over",
         PACED,
         serving=(
@@ -173,10 +146,7 @@ MUTANTS = [
         "3.5.3",
         "waits for decodes although nobody decodes",
         PACED,
-        serving=(
-            PACE,
-            PACE + "            if not plan and self._decodes_left:\n                return\n",
-        ),
+        serving=(PACE, PACE + "            if not plan and self._decodes_left:\n                return\n"),
     ),
     Mutant(
         "3.5.3",
@@ -190,12 +160,7 @@ MUTANTS = [
         PACED,
         serving=(SET, SET.replace("decodes_between", "decodes_between - 1")),
     ),
-    Mutant(
-        "3.5.4",
-        "longest first",
-        QUEUE,
-        serving=(KEY, KEY.replace("return work", "return -work")),
-    ),
+    Mutant("3.5.4", "longest first", QUEUE, serving=(KEY, KEY.replace("return work", "return -work"))),
     Mutant(
         "3.5.4",
         "short first without ageing",
@@ -212,16 +177,7 @@ MUTANTS = [
         "3.5.4",
         "batch requests always last",
         QUEUE,
-        serving=(
-            KEY,
-            KEY.replace("return work", 'return 1e9 * (sequence.priority == "batch") + work'),
-        ),
-    ),
-    Mutant(
-        "3.5.4",
-        "the delay of a batch request is work, not waiting",
-        QUEUE,
-        serving=(KEY, "return work + delay + self.ageing * sequence.waiting_since"),
+        serving=(KEY, KEY.replace("return work", 'return 1e9 * (sequence.priority == "batch") + work')),
     ),
     Mutant(
         "3.5.4",
@@ -234,24 +190,6 @@ MUTANTS = [
         "everybody who runs has a deadline, also in prefill",
         SLACK,
         serving=(DUE, DUE.replace(" if one.is_decoding", "")),
-    ),
-    Mutant(
-        "3.5.5",
-        "the least urgent request decides",
-        SLACK,
-        serving=(
-            "return min(due, default=math.inf) - self.now",
-            "return max(due, default=math.inf) - self.now",
-        ),
-    ),
-    Mutant(
-        "3.5.5",
-        "the target is the slack, whatever was waited",
-        SLACK,
-        serving=(
-            "return min(due, default=math.inf) - self.now",
-            "return self.latency_target if due else math.inf",
-        ),
     ),
     Mutant(
         "3.5.5",
@@ -270,24 +208,12 @@ MUTANTS = [
     ),
     Mutant(
         "3.5.5",
-        "the tile includes the decodes, so many decodes leave no prompt",
-        SLACK,
-        serving=(LEFT, "return max(tokens, min(self.tile, most)) - len(plan)"),
-    ),
-    Mutant(
-        "3.5.5",
         "chunks also when nobody waits",
         SLACK,
         serving=(
             "        if not ready:\n            return most\n        slack = self.slack()\n",
             "        slack = min(self.slack(), self.latency_target)\n",
         ),
-    ),
-    Mutant(
-        "3.5.5",
-        "forgets that the decodes come after the chunk",
-        SLACK,
-        serving=(AFTER, ""),
     ),
     Mutant(
         "3.5.5",
@@ -323,24 +249,6 @@ MUTANTS = [
         serving=(VICTIMS, "batch = [*reversed(self.running)]"),
     ),
     Mutant(
-        "3.5.4",
-        "the oldest gives way first",
-        PREEMPTION,
-        serving=(VICTIMS, VICTIMS.replace("reversed(self.running)", "self.running")),
-    ),
-    Mutant(
-        "3.5.4",
-        "the youngest gives way, however often it did",
-        PREEMPTION,
-        serving=("return sorted(batch, key=lambda one: one.num_preemptions)", "return batch"),
-    ),
-    Mutant(
-        "3.5.4",
-        "no limit on how often",
-        PREEMPTION,
-        serving=(VICTIMS, VICTIMS.replace("self.may_preempt(one)", 'one.priority == "batch"')),
-    ),
-    Mutant(
         "3.5.2",
         "a step that takes exactly the target is too late",
         PROFILE,
@@ -360,14 +268,5 @@ MUTANTS = [
         "the work of the whole prompt",
         QUEUE,
         serving=(WORK, WORK.replace("num_uncomputed", "num_prompt_tokens")),
-    ),
-    Mutant(
-        "3.5.5",
-        "the youngest request decides",
-        SLACK,
-        serving=(
-            "return min(due, default=math.inf) - self.now",
-            "return (due[-1] if due else math.inf) - self.now",
-        ),
     ),
 ]

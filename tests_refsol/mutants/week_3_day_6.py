@@ -34,29 +34,12 @@ STOPPING = """        if self.state in ("starting", "ready"):
 """
 
 MUTANTS = [
-    Mutant(
-        "3.6.1",
-        "a slow reader loses all but the newest piece",
-        STREAM,
-        serving=(MERGED, "piece"),
-    ),
-    Mutant(
-        "3.6.1",
-        "a reader that comes late finds one piece per step",
-        STREAM,
-        serving=(
-            f"            unread = self._unread.get(piece.index)\n            self._unread[piece.index] = {MERGED}\n",
-            "            self._unread[len(self._unread)] = piece\n",
-        ),
-    ),
+    Mutant("3.6.1", "a slow reader loses all but the newest piece", STREAM, serving=(MERGED, "piece")),
     Mutant(
         "3.6.1",
         "the stream ends with the first answer that ends",
         STREAM,
-        serving=(
-            "                self._open.discard(piece.index)\n",
-            "                self._open.clear()\n",
-        ),
+        serving=("                self._open.discard(piece.index)\n", "                self._open.clear()\n"),
     ),
     Mutant(
         "3.6.1",
@@ -94,12 +77,6 @@ MUTANTS = [
         "no limit: everybody may wait",
         LOOP,
         serving=("if self.num_open + answers > self.max_open:", "if False:"),
-    ),
-    Mutant(
-        "3.6.2",
-        "counts requests, not their answers",
-        LOOP,
-        serving=("self.num_open + answers > self.max_open", "len(self._open) + 1 > self.max_open"),
     ),
     Mutant(
         "3.6.2",
@@ -148,22 +125,7 @@ MUTANTS = [
         LOOP,
         serving=(ABORTS, ABORTS.replace("in stream.requests:", "in stream.requests[:1]:")),
     ),
-    Mutant(
-        "3.6.3",
-        "aborts after the step",
-        LOOP,
-        serving=(TURN, TURN.removeprefix(ABORTS) + ABORTS),
-    ),
-    Mutant(
-        "3.6.3",
-        "tells an aborted request's reader nothing",
-        LOOP,
-        serving=(
-            "[(stream, pieces) for stream in self._served if (pieces := stream.new_pieces())]",
-            "[(stream, pieces) for stream in self._served\n"
-            "                if stream not in abandoned and (pieces := stream.new_pieces())]",
-        ),
-    ),
+    Mutant("3.6.3", "aborts after the step", LOOP, serving=(TURN, TURN.removeprefix(ABORTS) + ABORTS)),
     Mutant(
         "3.6.3",
         "asks ended requests for news for ever",
@@ -194,21 +156,7 @@ MUTANTS = [
         LOOP,
         serving=("        else:\n            self._failures = 0\n", ""),
     ),
-    Mutant(
-        "3.6.4",
-        "tries for ever",
-        LOOP,
-        serving=(
-            "            if self._failures >= self.max_failures:\n                raise\n",
-            "",
-        ),
-    ),
-    Mutant(
-        "3.6.4",
-        "tells nobody of a failure",
-        LOOP,
-        serving=("            self.on_failure(error)\n", ""),
-    ),
+    Mutant("3.6.4", "tells nobody of a failure", LOOP, serving=("            self.on_failure(error)\n", "")),
     Mutant(
         "3.6.4",
         "does not report the failure that it gives up at",
@@ -307,15 +255,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.6",
-        "a request that has ended is abandoned too",
-        STREAM,
-        serving=(
-            "        if not self.is_done:\n            self._abandon(self)\n",
-            "        self._abandon(self)\n",
-        ),
-    ),
-    Mutant(
-        "3.6.6",
         "of two readers that leave during a step, the first runs on",
         LOOP,
         serving=("self._abandoned.append(stream)", "self._abandoned = [stream]"),
@@ -330,15 +269,6 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "3.6.6",
-        "its place is free before its blocks are",
-        LOOP,
-        serving=(
-            "            self._abandoned.append(stream)\n",
-            "            self._abandoned.append(stream)\n            del self._open[stream]\n",
-        ),
-    ),
-    Mutant(
         "3.6.7",
         "stops without waiting for the open requests",
         LOOP,
@@ -346,27 +276,9 @@ MUTANTS = [
     ),
     Mutant(
         "3.6.7",
-        "waits for the open requests as long as they take",
-        LOOP,
-        serving=(
-            "asyncio.wait_for(self._is_over.wait(), seconds)",
-            "asyncio.wait_for(self._is_over.wait(), None)",
-        ),
-    ),
-    Mutant(
-        "3.6.7",
         "aborts the first of the open requests",
         LOOP,
         serving=("list(self._open)", "list(self._open)[:1]"),
-    ),
-    Mutant(
-        "3.6.7",
-        "closes the engine before the aborts",
-        LOOP,
-        serving=(
-            "                self.abandon(stream)\n            await self._is_over.wait()\n",
-            "                self.abandon(stream)\n",
-        ),
     ),
     Mutant(
         "3.6.7",
@@ -379,12 +291,7 @@ MUTANTS = [
             "                if clock.time() >= end:\n                    raise asyncio.TimeoutError\n",
         ),
     ),
-    Mutant(
-        "3.6.7",
-        "wakes nobody",
-        LOOP,
-        serving=("        self._wake.set()\n        try:", "        try:"),
-    ),
+    Mutant("3.6.7", "wakes nobody", LOOP, serving=("        self._wake.set()\n        try:", "        try:")),
     Mutant(
         "3.6.7",
         "takes requests while it stops",
@@ -396,13 +303,7 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "3.6.7",
-        "a dead engine looks stopped",
-        LOOP,
-        serving=(
-            STOPPING,
-            '        self.state = "stopping"\n',
-        ),
+        "3.6.7", "a dead engine looks stopped", LOOP, serving=(STOPPING, '        self.state = "stopping"\n')
     ),
     Mutant(
         "3.6.1",

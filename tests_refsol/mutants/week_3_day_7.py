@@ -1,99 +1,61 @@
-"""Wrong solutions of Week 3 Day 7."""
+"""Wrong solutions of Week 3 Day 7, many of them by somebody who has read the chapter and not its tests."""
 
 from authors.mutants import Mutant
 
 SHARDS, STAGES = "parallel/shards.py", "parallel/stages.py"
 PIPELINE, ROUTING = "parallel/pipelined_scheduler.py", "routing/choose_replica.py"
 TENSOR, STAGE = "tensor_parallel.py", "pipeline_stage.py"
-FILL, SHARD_OF = "PipelinedScheduler.fill", "shard_of"
+FILL = "PipelinedScheduler.fill"
 LOOKUP = "VocabParallelEmbedding.__call__"
+HEAD = "    head = rank * num_kv_heads // size\n"
+SUM = "    out = group.all_reduce(partial)\n"
+AFTER_SUM = "    return out if bias is None else out + bias\n"
+MINE = "        mine = (local >= 0) & (local < len(self.ids))\n"
+START = "    start = stage * share + min(stage, more)\n"
+STOP = "    return range(start, start + share + (stage < more))\n"
+SEND = "            self.group.send(x, (self.group.rank + 1) % self.group.size)\n"
+FINISH = "else self.finish(x, inputs.sample_rows)"
+WHILE = (
+    "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):\n"
+    "            for call in self.calls(plan):\n"
+)
+CALLS = "for call in self.calls(plan):"
+SUBMIT = "                self.stages.submit(self.packed(call))\n"
+APPEND = "                self.in_flight.append(InFlight.of(call, self.now))\n"
+CHOICE = "key=lambda name: (outstanding[name] - cached[name], outstanding[name]))"
+TORCH_MASKED = "self.group.all_reduce(torch.where(mine[..., None], rows, 0))"
+MLX_MASKED = "self.group.all_reduce(mx.where(mine[..., None], rows, 0))"
+SHARE = "    share = -(-vocab_size // group.size)\n"
+TORCH_PAD = "    padded = torch.nn.functional.pad(logits, (0, share - logits.shape[-1]))\n"
+MLX_PAD = "    padded = mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, share - logits.shape[-1])])\n"
+GATHER = "    parts = group.all_gather(padded)  # (size, ..., share)\n"
+TORCH_JOIN = "    return parts.movedim(0, -2).flatten(-2)[..., :vocab_size]\n"
+MLX_JOIN = "    return mx.flatten(mx.moveaxis(parts, 0, -2), -2)[..., :vocab_size]\n"
 
 MUTANTS = [
     # kv_heads_of
     Mutant(
         "3.7.1",
-        "every other rank shares a head",
+        "as many ranks share a head as there are heads",
         SHARDS,
-        serving=("head = rank * num_kv_heads // size", "head = rank % num_kv_heads"),
+        serving=(HEAD, "    head = rank // num_kv_heads\n"),
     ),
     Mutant(
         "3.7.1",
-        "all ranks hold all heads when there are more ranks",
+        "a head for each rank until none is left, then the last one",
         SHARDS,
-        serving=("    return range(head, head + 1)", "    return range(num_kv_heads)"),
+        serving=(HEAD, "    head = min(rank, num_kv_heads - 1)\n"),
     ),
     Mutant(
         "3.7.1",
-        "ranks take heads in turns, as cards are dealt",
+        "every size-th head",
         SHARDS,
         serving=(
-            "        return even_part(num_kv_heads, rank, size)",
-            "        return range(rank, num_kv_heads, size)",
+            "        return even_part(num_kv_heads, rank, size)\n",
+            "        return range(rank, num_kv_heads, size)\n",
         ),
     ),
     # shard_of
-    Mutant(
-        "3.7.2",
-        "keys are divided evenly, also inside of a head",
-        SHARDS,
-        serving=('    if layer in ("k_proj", "v_proj"):', '    if layer in ("kv_proj",):'),
-    ),
-    Mutant(
-        "3.7.2",
-        "only the keys go by heads",
-        SHARDS,
-        serving=('    if layer in ("k_proj", "v_proj"):', '    if layer in ("k_proj",):'),
-    ),
-    Mutant(
-        "3.7.2",
-        "the bias of a row-parallel layer is divided",
-        SHARDS,
-        serving=(
-            'if layer in ROW_PARALLEL and kind == "weight":\n'
-            "        return Shard(columns=even_part(shape[1], rank, size))",
-            "if layer in ROW_PARALLEL:\n        return Shard(columns=even_part(shape[1], rank, size)) "
-            'if kind == "weight" else Shard(rows=even_part(shape[0], rank, size))',
-        ),
-    ),
-    Mutant(
-        "3.7.2",
-        "the bias of a column-parallel layer is whole",
-        SHARDS,
-        serving=("    if layer in COLUMN_PARALLEL:", '    if layer in COLUMN_PARALLEL and kind == "weight":'),
-    ),
-    Mutant(
-        "3.7.2",
-        "row-parallel layers are divided by rows",
-        SHARDS,
-        serving=(
-            "Shard(columns=even_part(shape[1], rank, size))",
-            "Shard(rows=even_part(shape[0], rank, size))",
-        ),
-    ),
-    Mutant(
-        "3.7.2",
-        "columns go by the number of rows",
-        SHARDS,
-        serving=(
-            "Shard(columns=even_part(shape[1], rank, size))",
-            "Shard(columns=even_part(shape[0], rank, size))",
-        ),
-    ),
-    Mutant(
-        "3.7.2",
-        "the vocabulary is divided evenly",
-        SHARDS,
-        serving=(
-            "Shard(rows=vocabulary_of(shape[0], rank, size))",
-            "Shard(rows=even_part(shape[0], rank, size))",
-        ),
-    ),
-    Mutant(
-        "3.7.2",
-        "the head is whole on every rank",
-        SHARDS,
-        serving=("    if layer in VOCABULARY_PARALLEL:", '    if layer == "embed_tokens":'),
-    ),
     Mutant(
         "3.7.2",
         "the norms of queries and keys are divided",
@@ -109,36 +71,58 @@ MUTANTS = [
         SHARDS,
         serving=("shape[0] // num_kv_heads", "shape[-1] // num_kv_heads"),
     ),
+    Mutant(
+        "3.7.2",
+        "only the matrices of keys and values go by heads, their biases evenly",
+        SHARDS,
+        serving=(
+            '    if layer in ("k_proj", "v_proj"):\n',
+            '    if layer in ("k_proj", "v_proj") and kind == "weight":\n',
+        ),
+    ),
+    Mutant(
+        "3.7.2",
+        "the only axis of a row-parallel bias counts as its columns",
+        SHARDS,
+        serving=(
+            '    if layer in ROW_PARALLEL and kind == "weight":\n'
+            "        return Shard(columns=even_part(shape[1], rank, size))\n",
+            "    if layer in ROW_PARALLEL:\n        return Shard(columns=even_part(shape[-1], rank, size))\n",
+        ),
+    ),
+    Mutant(
+        "3.7.2",
+        "divides the number of outputs into columns",
+        SHARDS,
+        serving=("columns=even_part(shape[1], rank, size)", "columns=even_part(shape[0], rank, size)"),
+    ),
+    Mutant(
+        "3.7.2",
+        "divides the vocabulary evenly, too",
+        SHARDS,
+        serving=("rows=vocabulary_of(shape[0], rank, size)", "rows=even_part(shape[0], rank, size)"),
+    ),
+    Mutant(
+        "3.7.2",
+        "divides the embedding and leaves the head whole",
+        SHARDS,
+        serving=("    if layer in VOCABULARY_PARALLEL:\n", '    if layer == "embed_tokens":\n'),
+    ),
+    Mutant(
+        "3.7.2",
+        "biases of column-parallel layers are whole like all biases",
+        SHARDS,
+        serving=(
+            "    if layer in COLUMN_PARALLEL:\n",
+            '    if layer in COLUMN_PARALLEL and kind == "weight":\n',
+        ),
+    ),
     # sum_over_ranks
-    Mutant(
-        "3.7.3",
-        "the bias is added before the sum",
-        TENSOR,
-        both=(
-            "    out = group.all_reduce(partial)\n    return out if bias is None else out + bias",
-            "    return group.all_reduce(partial if bias is None else partial + bias)",
-        ),
-    ),
-    Mutant(
-        "3.7.3",
-        "only rank 0 adds the bias",
-        TENSOR,
-        both=(
-            "    return out if bias is None else out + bias",
-            "    return out + bias if bias is not None and group.rank == 0 else out",
-        ),
-    ),
     Mutant(
         "3.7.3",
         "the mean in place of the sum",
         TENSOR,
         both=("out = group.all_reduce(partial)", "out = group.all_reduce(partial) / group.size"),
-    ),
-    Mutant(
-        "3.7.3",
-        "gathers all parts and adds them up",
-        TENSOR,
-        both=("out = group.all_reduce(partial)", "out = group.all_gather(partial).sum(0)"),
     ),
     Mutant(
         "3.7.3",
@@ -148,45 +132,29 @@ MUTANTS = [
         mlx=("all_reduce(partial)", "all_reduce(partial.astype(mx.float32))"),
     ),
     Mutant(
-        "3.7.4",
-        "indexes the rows of the table",
+        "3.7.3",
+        "only rank 0 adds the bias, although the sum is over",
         TENSOR,
-        both=("self.embedding(", "(lambda ids: self.weight[ids])("),
-    ),
-    Mutant(
-        "3.7.8",
-        "remembers all calls of a plan before it submits the first",
-        PIPELINE,
-        serving=(
-            "            for call in self.calls(plan):\n"
-            "                self.in_flight.append(InFlight.of(call, self.now))\n",
-            "            calls = self.calls(plan)\n"
-            "            self.in_flight.extend(InFlight.of(call, self.now) for call in calls)\n"
-            "            for call in calls:\n",
-        ),
+        both=(AFTER_SUM, "    return out if bias is None or group.rank > 0 else out + bias\n"),
     ),
     Mutant(
         "3.7.3",
-        "sums a part of the bias over the ranks",
+        "gathers the parts and adds them up on each rank",
         TENSOR,
-        both=(
-            "    return out if bias is None else out + bias",
-            "    return out if bias is None else out + group.all_reduce(bias / group.size)",
-        ),
+        both=(SUM, "    out = group.all_gather(partial).sum(0)\n"),
     ),
     Mutant(
         "3.7.3",
-        "forgets the bias",
+        "a rank that is alone returns its part, without the bias",
         TENSOR,
-        both=("    return out if bias is None else out + bias", "    return out"),
+        both=(SUM, "    if group.size == 1:\n        return partial\n" + SUM),
     ),
     # VocabParallelEmbedding
     Mutant(
         "3.7.4",
-        "ids below the own ones wrap round",
+        "indexes the rows of the table",
         TENSOR,
-        inside=LOOKUP,
-        mlx=("mine = (local >= 0) & (local < len(self.ids))", "mine = local < len(self.ids)"),
+        both=("self.embedding(", "(lambda ids: self.weight[ids])("),
     ),
     Mutant(
         "3.7.4",
@@ -198,14 +166,6 @@ MUTANTS = [
             "torch.where(mine[..., None], rows, 0)",
             "torch.where((local < len(self.ids))[..., None], rows, 0)",
         ),
-    ),
-    Mutant(
-        "3.7.4",
-        "ids above the own ones add the first row",
-        TENSOR,
-        inside=LOOKUP,
-        mlx=("mx.where(mine[..., None], rows, 0)", "mx.where((local >= 0)[..., None], rows, 0)"),
-        torch=("torch.where(mine[..., None], rows, 0)", "torch.where((local >= 0)[..., None], rows, 0)"),
     ),
     Mutant(
         "3.7.4",
@@ -223,73 +183,44 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.4",
-        "the first own id is another rank's",
+        "the first id of a rank is nobody's",
         TENSOR,
-        inside=LOOKUP,
-        both=("(local >= 0)", "(local > 0)"),
+        both=("mine = (local >= 0) &", "mine = (local > 0) &"),
     ),
     Mutant(
         "3.7.4",
-        "ids of other ranks add the first row",
+        "multiplies by a mask of float32",
         TENSOR,
-        inside=LOOKUP,
-        mlx=("self.group.all_reduce(mx.where(mine[..., None], rows, 0))", "self.group.all_reduce(rows)"),
-        torch=("self.group.all_reduce(torch.where(mine[..., None], rows, 0))", "self.group.all_reduce(rows)"),
+        torch=(TORCH_MASKED, "self.group.all_reduce(rows * mine[..., None].float())"),
+        mlx=(MLX_MASKED, "self.group.all_reduce(rows * mine[..., None].astype(mx.float32))"),
     ),
     Mutant(
         "3.7.4",
-        "looks up the ids without the start of the part",
+        "needs no sum when it has all ids itself",
         TENSOR,
-        inside=LOOKUP,
-        mlx=(
-            "rows = self.embedding(mx.where(mine, local, 0))",
-            "rows = self.embedding(mx.where(mine, ids % len(self.ids), 0))",
-        ),
         torch=(
-            "rows = self.embedding(torch.where(mine, local, 0))",
-            "rows = self.embedding(torch.where(mine, ids % len(self.ids), 0))",
+            "        return " + TORCH_MASKED,
+            "        if bool(mine.all()):\n            return rows\n        return " + TORCH_MASKED,
+        ),
+        mlx=(
+            "        return " + MLX_MASKED,
+            "        if bool(mine.all()):\n            return rows\n        return " + MLX_MASKED,
         ),
     ),
     Mutant(
         "3.7.4",
-        "does not take part when no id is here",
+        "the mask has the axes of one packed batch",
         TENSOR,
-        inside=LOOKUP,
-        mlx=(
-            "        rows = self.embedding(",
-            "        if not mine.any().item():\n"
-            "            return mx.zeros((*ids.shape, self.weight.shape[1]))\n"
-            "        rows = self.embedding(",
-        ),
-        torch=(
-            "        rows = self.embedding(",
-            "        if not mine.any():\n"
-            "            return torch.zeros(*ids.shape, self.weight.shape[1])\n"
-            "        rows = self.embedding(",
-        ),
+        both=("mine[..., None]", "mine.reshape(1, -1, 1)"),
     ),
     Mutant(
         "3.7.4",
-        "one all-gather and a sum",
+        "ids that are too large are only kept inside of the table",
         TENSOR,
-        inside=LOOKUP,
-        mlx=(
-            "return self.group.all_reduce(mx.where(mine[..., None], rows, 0))",
-            "return self.group.all_gather(mx.where(mine[..., None], rows, 0)).sum(0)",
-        ),
-        torch=(
-            "return self.group.all_reduce(torch.where(mine[..., None], rows, 0))",
-            "return self.group.all_gather(torch.where(mine[..., None], rows, 0)).sum(0)",
-        ),
+        torch=(MINE, "        mine, local = local >= 0, local.clip(max=len(self.ids) - 1)\n"),
+        mlx=(MINE, "        mine, local = local >= 0, mx.minimum(local, len(self.ids) - 1)\n"),
     ),
     # gather_logits
-    Mutant(
-        "3.7.5",
-        "the padding stays in the result",
-        TENSOR,
-        inside="gather_logits",
-        both=("[..., :vocab_size]", ""),
-    ),
     Mutant(
         "3.7.5",
         "reshapes what was gathered without moving its axis",
@@ -300,41 +231,71 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.5",
-        "the parts are interleaved",
-        TENSOR,
-        inside="gather_logits",
-        mlx=("mx.flatten(mx.moveaxis(parts, 0, -2), -2)", "mx.flatten(mx.moveaxis(parts, 0, -1), -2)"),
-        torch=("parts.movedim(0, -2).flatten(-2)", "parts.movedim(0, -1).flatten(-2)"),
-    ),
-    Mutant(
-        "3.7.5",
-        "pads in front of the logits",
-        TENSOR,
-        inside="gather_logits",
-        mlx=("[(0, share - logits.shape[-1])]", "[(share - logits.shape[-1], 0)]"),
-        torch=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
-    ),
-    Mutant(
-        "3.7.5",
-        "V / size rounded down",
-        TENSOR,
-        inside="gather_logits",
-        mlx=(
-            "share = -(-vocab_size // group.size)",
-            "share = max(logits.shape[-1], vocab_size // group.size)",
-        ),
-        torch=(
-            "share = -(-vocab_size // group.size)",
-            "share = max(logits.shape[-1], vocab_size // group.size)",
-        ),
-    ),
-    Mutant(
-        "3.7.5",
         "gathers in float32",
         TENSOR,
         inside="gather_logits",
         mlx=("group.all_gather(padded)", "group.all_gather(padded.astype(mx.float32))"),
         torch=("group.all_gather(padded)", "group.all_gather(padded.float())"),
+    ),
+    Mutant(
+        "3.7.5",
+        "pads in front",
+        TENSOR,
+        torch=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
+        mlx=("(0, share - logits.shape[-1])", "(share - logits.shape[-1], 0)"),
+    ),
+    Mutant(
+        "3.7.5",
+        "moves the ranks to axis 2, the place before the last of the model's logits",
+        TENSOR,
+        torch=("parts.movedim(0, -2)", "parts.movedim(0, 2)"),
+        mlx=("mx.moveaxis(parts, 0, -2)", "mx.moveaxis(parts, 0, 2)"),
+    ),
+    Mutant(
+        "3.7.5",
+        "cuts every part to its own number of logits",
+        TENSOR,
+        torch=(
+            TORCH_JOIN,
+            "    own = [part[..., : logits.shape[-1]] for part in parts]\n"
+            "    return torch.cat(own, dim=-1)[..., :vocab_size]\n",
+        ),
+        mlx=(
+            MLX_JOIN,
+            "    own = [parts[rank][..., : logits.shape[-1]] for rank in range(group.size)]\n"
+            "    return mx.concatenate(own, axis=-1)[..., :vocab_size]\n",
+        ),
+    ),
+    Mutant(
+        "3.7.5",
+        "a sum of logits that are padded to the whole vocabulary",
+        TENSOR,
+        torch=(
+            TORCH_PAD + GATHER + TORCH_JOIN,
+            "    before = min(group.rank * share, vocab_size)\n"
+            "    after = vocab_size - before - logits.shape[-1]\n"
+            "    return group.all_reduce(torch.nn.functional.pad(logits, (before, after)))\n",
+        ),
+        mlx=(
+            MLX_PAD + GATHER + MLX_JOIN,
+            "    before = min(group.rank * share, vocab_size)\n"
+            "    after = vocab_size - before - logits.shape[-1]\n"
+            "    return group.all_reduce(mx.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(before, after)]))\n",
+        ),
+    ),
+    Mutant(
+        "3.7.5",
+        "only the last rank pads",
+        TENSOR,
+        torch=(TORCH_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + TORCH_PAD),
+        mlx=(MLX_PAD, "    padded = logits\n    if group.rank == group.size - 1:\n    " + MLX_PAD),
+    ),
+    Mutant(
+        "3.7.5",
+        "asks the others how many logits they have",
+        TENSOR,
+        torch=(SHARE, "    share = int(group.all_gather(torch.tensor([logits.shape[-1]])).max())\n"),
+        mlx=(SHARE, "    share = int(group.all_gather(mx.array([logits.shape[-1]])).max())\n"),
     ),
     # stage_layers
     Mutant(
@@ -358,11 +319,39 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.6",
-        "the first stages have the layers rounded up",
+        "the first stage takes all that is left over",
         STAGES,
         serving=(
-            "    start = stage * share + min(stage, more)\n    return range(start, start + share + (stage < more))",
-            "    size = share + (more > 0)\n    return range(stage * size, min((stage + 1) * size, num_layers))",
+            START + STOP,
+            "    start = stage * share + (more if stage else 0)\n"
+            "    return range(start, start + share + (0 if stage else more))\n",
+        ),
+    ),
+    Mutant(
+        "3.7.6",
+        "every later stage begins after all that is left over",
+        STAGES,
+        serving=(START, "    start = stage * share + (more if stage else 0)\n"),
+    ),
+    Mutant(
+        "3.7.6",
+        "rounded up as vocabularies are, and the last stage has what remains",
+        STAGES,
+        serving=(
+            START + STOP,
+            "    share += more > 0\n"
+            "    start = min(stage * share, num_layers)\n"
+            "    return range(start, min(start + share, num_layers))\n",
+        ),
+    ),
+    Mutant(
+        "3.7.6",
+        "rounds each border up, so long and short stages alternate",
+        STAGES,
+        serving=(
+            START + STOP,
+            "    start, stop = (-(-i * num_layers // num_stages) for i in (stage, stage + 1))\n"
+            "    return range(start, stop)\n",
         ),
     ),
     # PipelineStage
@@ -379,27 +368,10 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.7",
-        "sends to the stage before",
-        STAGE,
-        inside="PipelineStage.__call__",
-        both=("(self.group.rank + 1) % self.group.size", "(self.group.rank - 1) % self.group.size"),
-    ),
-    Mutant(
-        "3.7.7",
         "norm before it sends",
         STAGE,
         inside="PipelineStage.__call__",
         both=("self.group.send(x,", "self.group.send(self.norm(x),"),
-    ),
-    Mutant(
-        "3.7.7",
-        "leaves out its last layer",
-        STAGE,
-        inside="PipelineStage.__call__",
-        both=(
-            "for layer, pool in zip(self.layers, pools, strict=True):",
-            "for layer, pool in zip(self.layers[: max(1, len(self.layers) - 1)], pools, strict=False):",
-        ),
     ),
     Mutant(
         "3.7.7",
@@ -411,13 +383,6 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.7",
-        "a stage returns what it has sent",
-        STAGE,
-        inside="PipelineStage.__call__",
-        both=("            return None\n", "            return x\n"),
-    ),
-    Mutant(
-        "3.7.7",
         "the last stage sends as well",
         STAGE,
         inside="PipelineStage.__call__",
@@ -426,32 +391,40 @@ MUTANTS = [
             "        self.group.send(x, (self.group.rank + 1) % self.group.size)\n        if not self.is_last:\n",
         ),
     ),
-    # PipelinedScheduler.fill
+    Mutant("3.7.7", "every stage sends to rank 0", STAGE, both=(SEND, "            self.group.send(x, 0)\n")),
     Mutant(
-        "3.7.8",
-        "one micro-batch in flight",
-        PIPELINE,
-        inside=FILL,
-        serving=("len(self.in_flight) < self.stages.num_stages", "not self.in_flight"),
+        "3.7.7",
+        "a stage that sends also returns what it sends",
+        STAGE,
+        both=(SEND + "            return None\n", SEND + "            return x\n"),
     ),
     Mutant(
-        "3.7.8",
-        "one micro-batch more than stages",
-        PIPELINE,
-        inside=FILL,
-        serving=(
-            "len(self.in_flight) < self.stages.num_stages",
-            "len(self.in_flight) <= self.stages.num_stages",
+        "3.7.7",
+        "sends nothing if nobody is sampled",
+        STAGE,
+        both=(
+            "        if not self.is_last:\n",
+            "        if inputs.sample_rows is None:\n            return None\n        if not self.is_last:\n",
         ),
     ),
     Mutant(
+        "3.7.7",
+        "computes the logits of all rows, and keeps those that are sampled",
+        STAGE,
+        torch=(FINISH, "else self.finish(x, torch.arange(x.shape[1], device=x.device))[inputs.sample_rows]"),
+        mlx=(FINISH, "else self.finish(x, mx.arange(x.shape[1]))[inputs.sample_rows]"),
+    ),
+    # PipelinedScheduler.fill
+    Mutant(
         "3.7.8",
-        "plans before it looks for a free stage",
+        "remembers all calls of a plan before it submits the first",
         PIPELINE,
-        inside=FILL,
         serving=(
-            "while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
-            "while (plan := self.plan(self.clock())) and len(self.in_flight) < self.stages.num_stages:",
+            "            for call in self.calls(plan):\n"
+            "                self.in_flight.append(InFlight.of(call, self.now))\n",
+            "            calls = self.calls(plan)\n"
+            "            self.in_flight.extend(InFlight.of(call, self.now) for call in calls)\n"
+            "            for call in calls:\n",
         ),
     ),
     Mutant(
@@ -466,76 +439,62 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.8",
-        "all plans have the time of the first",
+        "remembers a micro-batch once it is submitted",
         PIPELINE,
-        inside=FILL,
+        serving=(APPEND + SUBMIT, SUBMIT + APPEND),
+    ),
+    Mutant(
+        "3.7.8",
+        "all micro-batches of one call have the same time",
+        PIPELINE,
         serving=(
-            "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(self.clock())):",
+            WHILE,
             "        now = self.clock()\n"
-            "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(now)):",
+            "        while len(self.in_flight) < self.stages.num_stages and (plan := self.plan(now)):\n"
+            "            for call in self.calls(plan):\n",
         ),
     ),
     Mutant(
         "3.7.8",
-        "the time after the submission",
+        "leaves out calls of a plan for which no stage is free",
         PIPELINE,
-        inside=FILL,
+        serving=(CALLS, "for call in self.calls(plan)[: self.stages.num_stages - len(self.in_flight)]:"),
+    ),
+    Mutant(
+        "3.7.8",
+        "plans first, and then looks whether a stage is free",
+        PIPELINE,
         serving=(
-            "                self.in_flight.append(InFlight.of(call, self.now))\n"
-            "                self.stages.submit(self.packed(call))\n",
-            "                flying = InFlight.of(call, self.now)\n"
-            "                self.stages.submit(self.packed(call))\n"
-            "                flying = InFlight(flying.plan, flying.draws, flying.preemptions, self.clock())\n"
-            "                self.in_flight.append(flying)\n",
+            WHILE,
+            "        while (plan := self.plan(self.clock())) "
+            "and len(self.in_flight) < self.stages.num_stages:\n"
+            "            for call in self.calls(plan):\n",
         ),
     ),
     Mutant(
         "3.7.8",
-        "remembers a micro-batch after it was submitted",
+        "no more micro-batches than requests",
         PIPELINE,
-        inside=FILL,
         serving=(
-            "                self.in_flight.append(InFlight.of(call, self.now))\n"
-            "                self.stages.submit(self.packed(call))\n",
-            "                self.stages.submit(self.packed(call))\n"
-            "                self.in_flight.append(InFlight.of(call, self.now))\n",
+            WHILE,
+            "        busy = min(self.stages.num_stages, len(self.running) + len(self.waiting))\n"
+            "        while len(self.in_flight) < busy and (plan := self.plan(self.clock())):\n"
+            "            for call in self.calls(plan):\n",
         ),
     ),
     Mutant(
         "3.7.8",
-        "one entry for a plan of two calls",
+        "as many micro-batches as stages each time, beside those in flight",
         PIPELINE,
-        inside=FILL,
         serving=(
-            "                self.in_flight.append(InFlight.of(call, self.now))\n",
-            "                if call == self.calls(plan)[0]:\n"
-            "                    self.in_flight.append(InFlight.of(plan, self.now))\n",
-        ),
-    ),
-    Mutant(
-        "3.7.8",
-        "only the first request of a call counts as computed",
-        PIPELINE,
-        inside=FILL,
-        serving=("for entry in call:", "for entry in call[:1]:"),
-    ),
-    Mutant(
-        "3.7.8",
-        "everything that is known counts as computed",
-        PIPELINE,
-        inside=FILL,
-        serving=(
-            "entry.sequence.num_computed = entry.stop",
-            "entry.sequence.num_computed = len(entry.sequence.known_tokens)",
+            WHILE,
+            "        for _ in range(self.stages.num_stages):\n"
+            "            if not (plan := self.plan(self.clock())):\n"
+            "                break\n"
+            "            for call in self.calls(plan):\n",
         ),
     ),
     # choose_replica
-    Mutant(
-        "3.7.9",
-        "ignores what is cached",
-        ROUTING,
-        serving=("(outstanding[name] - cached[name], outstanding[name])", "outstanding[name]"),
-    ),
     Mutant(
         "3.7.9",
         "affinity always wins",
@@ -556,35 +515,44 @@ MUTANTS = [
     ),
     Mutant(
         "3.7.9",
-        "no less than nothing is left",
+        "the first of equals, whatever their queues",
         ROUTING,
-        serving=(
-            "(outstanding[name] - cached[name], outstanding[name])",
-            "(max(0, outstanding[name] - cached[name]), outstanding[name])",
-        ),
+        serving=(CHOICE, "key=lambda name: outstanding[name] - cached[name])"),
     ),
     Mutant(
         "3.7.9",
-        "among equals the warmer cache",
+        "a discount is no larger than the queue",
         ROUTING,
-        serving=(
-            "(outstanding[name] - cached[name], outstanding[name])",
-            "(outstanding[name] - cached[name], -cached[name])",
-        ),
+        serving=(CHOICE, "key=lambda name: (max(0, outstanding[name] - cached[name]), outstanding[name]))"),
     ),
     Mutant(
         "3.7.9",
-        "among equals the first name in the alphabet",
+        "the warmer one of equals",
         ROUTING,
-        serving=(
-            "(outstanding[name] - cached[name], outstanding[name])",
-            "(outstanding[name] - cached[name], outstanding[name], name)",
-        ),
+        serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], -cached[name]))"),
     ),
     Mutant(
         "3.7.9",
-        "among equals the last one",
+        "the first of equals by name",
         ROUTING,
-        serving=("    return min(outstanding, key=", "    return min(reversed(list(outstanding)), key="),
+        serving=(CHOICE, "key=lambda name: (outstanding[name] - cached[name], outstanding[name], name))"),
+    ),
+    Mutant(
+        "3.7.9",
+        "the last one of equals",
+        ROUTING,
+        serving=("min(outstanding, key", "min(reversed(list(outstanding)), key"),
+    ),
+    Mutant(
+        "3.7.9",
+        "the warmest one unless its queue is longer than its discount",
+        ROUTING,
+        serving=(
+            "    return min(outstanding, key",
+            "    warm = max(outstanding, key=lambda name: cached[name])\n"
+            "    if outstanding[warm] < cached[warm]:\n"
+            "        return warm\n"
+            "    return min(outstanding, key",
+        ),
     ),
 ]

@@ -20,42 +20,14 @@ def _line(idea: str, old: str, new: str) -> Mutant:
 
 LINES = [
     _line("the last of an odd number of columns is forgotten", LAST, ""),
-    _line(
-        "reads a pair where one bf16 column is left, and so the number behind x",
-        f"{LOOP}\n  {LAST}",
-        LOOP.replace("k < whole", "k < p.lines()"),
-    ),
-    _line(
-        "takes the last column from the wrong place",
-        "x + p.columns - 1, true",
-        "x + whole, true",
-    ),
-    _line(
-        "counts columns, where a line has two of bf16",
-        LOOP,
-        LOOP.replace("whole", "p.columns"),
-    ),
+    _line("counts columns, where a line has two of bf16", LOOP, LOOP.replace("whole", "p.columns")),
     _line("x moves on by one number a line", "x + k * p.COLUMNS", "x + k"),
     _line("W moves on by 16 numbers a line", "w + k * LINE * p.COLUMNS", "w + k * LINE"),
     _line("block b begins at 16 b", START, START.replace("p.block(b)", "p.w + b * LINE")),
     _line(
-        "rows of x are as long as those of y",
-        START,
-        START.replace("p.columns", "p.outputs"),
-    ),
-    _line("always row 0 of x", START, START.replace(" + row * p.columns", "")),
-    _line("blocks of y are one number apart", STORE, STORE.replace("b * LINE", "b")),
-    _line(
-        "the last block writes 16 outputs as well",
-        STORE,
-        STORE.replace("p.outputs);", "(b + 1) * LINE);"),
+        "the last block writes 16 outputs as well", STORE, STORE.replace("p.outputs);", "(b + 1) * LINE);")
     ),
     _line("no bias", STORE, STORE.replace("p.bias", "nullptr")),
-    _line(
-        "the sum begins with the bias, and store_outputs adds it once more",
-        "Line sum = line_of(0);",
-        "Line sum = p.bias ? load(p.bias + b * LINE) : line_of(0);",
-    ),
     _line(
         "adds up in bf16",
         LOOP,
@@ -66,7 +38,6 @@ LINES = [
 ]
 
 # Task 2.
-STEP = "k++, w += LINE * p.COLUMNS)"
 DOT = "sums[r][i] = dot(w + i * next, x + r * p.columns + k * p.COLUMNS, k == whole, sums[r][i]);"
 WRITE = "store_outputs(p.y + (row + r) * p.outputs + (b + i) * LINE, sums[r][i], p.bias, b + i, p.outputs);"
 
@@ -76,49 +47,13 @@ def _tile(idea: str, old: str, new: str) -> Mutant:
 
 
 TILES = [
-    _tile(
-        "reads a pair where one column is left",
-        DOT,
-        DOT.replace("k == whole", "false"),
-    ),
+    _tile("reads a pair where one column is left", DOT, DOT.replace("k == whole", "false")),
     _tile("stops before an odd last column", "k < p.lines()", "k < whole"),
-    _tile(
-        "rows of x are as long as a block has lines",
-        DOT,
-        DOT.replace("r * p.columns", "r * p.lines()"),
-    ),
-    _tile(
-        "all rows add to the sums of the first",
-        DOT,
-        DOT.replace("sums[r][i]", "sums[0][i]"),
-    ),
-    _tile(
-        "every tile begins at row 0 of x",
-        START,
-        START.replace(" + row * p.columns", ""),
-    ),
-    _tile(
-        "every tile begins at row 0 of y",
-        WRITE,
-        WRITE.replace("(row + r)", "r"),
-    ),
-    _tile("W moves on by 16 numbers a line", STEP, "k++, w += LINE)"),
-    _tile(
-        "only the first row has a bias",
-        WRITE,
-        WRITE.replace("p.bias", "r == 0 ? p.bias : nullptr"),
-    ),
-    _tile(
-        "the sums of a tile are those of the tile before",
-        "Line sums[R][B];",
-        "static thread_local Line sums[R][B], none;\n  const auto line_of = [](float) { return none; };"
-        "\n  none = sums[0][0];",
-    ),
-    _tile(
-        "adds up in bf16",
-        DOT,
-        f"{{ {DOT} {IN_BF16.replace('SUM', 'sums[r][i]')} }}",
-    ),
+    _tile("rows of x are as long as a block has lines", DOT, DOT.replace("r * p.columns", "r * p.lines()")),
+    _tile("all rows add to the sums of the first", DOT, DOT.replace("sums[r][i]", "sums[0][i]")),
+    _tile("every tile begins at row 0 of x", START, START.replace(" + row * p.columns", "")),
+    _tile("every tile begins at row 0 of y", WRITE, WRITE.replace("(row + r)", "r")),
+    _tile("only the first row has a bias", WRITE, WRITE.replace("p.bias", "r == 0 ? p.bias : nullptr")),
 ]
 
 # Task 3.
@@ -143,41 +78,19 @@ GROUPS = [
         SECOND,
         SECOND.replace("w + (k + 4) * LINE", "w + k * LINE + 4"),
     ),
-    _group(
-        "lines of 4 bits as far apart as those of 8",
-        "w + k * LINE * BITS / 8",
-        "w + k * LINE",
-    ),
     _group("groups of 32, whatever was asked for", "k < group", "k < 32"),
-    _group(
-        "rows of x are as long as a group",
-        SECOND_DOT,
-        SECOND_DOT.replace("r * columns", "r * group"),
-    ),
+    _group("rows of x are as long as a group", SECOND_DOT, SECOND_DOT.replace("r * columns", "r * group")),
     _group("the second four columns are never added", SECOND_DOT, ""),
-    _group(
-        "the second four columns replace the sum",
-        SECOND_DOT,
-        SECOND_DOT.replace("4, sums[r]", "4, no_ints()"),
-    ),
-    _group(
-        "the same four columns of x twice",
-        SECOND_DOT,
-        SECOND_DOT.replace("k + 4", "k"),
-    ),
+    _group("the same four columns of x twice", SECOND_DOT, SECOND_DOT.replace("k + 4", "k")),
 ]
 
 # Task 4.
 OF_EACH = "for (int i = 0; i < Q; i++) {\n    const int own = q + i;\n    "
 MOST = "const float most = fmaxf(state.most[own], largest_of(lines[i]));"
 SHRINK = "const float shrink = exp2f(state.most[own] - most);"
-WEIGHTS = "lines[i] = powers_of_two(add(lines[i], line_of(-most)));"
-TOTAL = "state.total[own] = state.total[own] * shrink + sum_of(lines[i]);"
 SUM = (
     "for (int at = 0; at < d.lines(); at++) state.sum[own][at] = times(state.sum[own][at], line_of(shrink));"
 )
-KEPT = "state.most[own] = most;"
-VALUES = "add_values<Q>(d, kv_head, tokens, state, q, lines);"
 
 
 def _attend(idea: str, old: str, new: str) -> Mutant:
@@ -186,73 +99,27 @@ def _attend(idea: str, old: str, new: str) -> Mutant:
 
 ATTENDS = [
     _attend("`sum` never shrinks", SUM, ""),
-    _attend("`total` never shrinks", TOTAL, TOTAL.replace(" * shrink", "")),
+    _attend("only the first line of `sum` shrinks", SUM, SUM.replace("at < d.lines()", "at < 1")),
     _attend(
-        "only the first line of `sum` shrinks",
-        SUM,
-        SUM.replace("at < d.lines()", "at < 1"),
-    ),
-    _attend("the largest score is not kept", KEPT, ""),
-    _attend(
-        "the largest score of these tokens alone",
-        MOST,
-        "const float most = largest_of(lines[i]);",
-    ),
-    _attend(
-        "the largest score is at least 0",
-        MOST,
-        MOST.replace("state.most[own]", "fmaxf(0, state.most[own])"),
+        "the largest score is at least 0", MOST, MOST.replace("state.most[own]", "fmaxf(0, state.most[own])")
     ),
     _attend(
         "grows where it must shrink",
         SHRINK,
         SHRINK.replace("state.most[own] - most", "most - state.most[own]"),
     ),
-    _attend(
-        "e^x for what shrinks, and 2^x for the weights",
-        SHRINK,
-        SHRINK.replace("exp2f", "expf"),
-    ),
-    _attend(
-        "weights without the largest score",
-        WEIGHTS,
-        WEIGHTS.replace("line_of(-most)", "line_of(0)"),
-    ),
-    _attend(
-        "the new weights shrink as well",
-        TOTAL,
-        "state.total[own] = (state.total[own] + sum_of(lines[i])) * shrink;",
-    ),
+    _attend("e^x for what shrinks, and 2^x for the weights", SHRINK, SHRINK.replace("exp2f", "expf")),
     _attend(
         "a sum of values that were added before it shrinks",
         SUM,
         "if (i == 0) add_values<Q>(d, kv_head, tokens, state, q, lines);\n    " + SUM,
     ),
-    _attend(
-        "the first Q queries, whatever q is",
-        "const int own = q + i;",
-        "const int own = i;",
-    ),
-    _attend(
-        "the largest score of the first query for all",
-        MOST,
-        MOST.replace("lines[i]", "lines[0]"),
-    ),
+    _attend("the first Q queries, whatever q is", "const int own = q + i;", "const int own = i;"),
     _attend(
         "one largest score for the Q queries together",
         OF_EACH + MOST,
         "float most = -INFINITY;\n  for (int i = 0; i < Q; i++)\n    "
         "most = fmaxf(most, fmaxf(state.most[q + i], largest_of(lines[i])));\n  " + OF_EACH,
-    ),
-    _attend(
-        "absent tokens count as one each",
-        TOTAL,
-        TOTAL + "\n    state.total[own] += LINE - tokens.count;",
-    ),
-    _attend(
-        "scores as weights of the values",
-        WEIGHTS,
-        WEIGHTS.replace("lines[i] =", "const Line weights ="),
     ),
 ]
 
