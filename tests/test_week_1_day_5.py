@@ -182,16 +182,6 @@ def test_model_never_sees_a_later_token(b, name):
 
 
 @pytest.mark.task("1.5.4")
-def test_model_depends_on_every_earlier_token(b):
-    """Another first token changes every row of logits: nothing is hidden that came before."""
-    stored, model = golden("untied-3"), model_of(b, "untied-3")
-    changed = stored["inputs"].copy()
-    changed[:, 0] = (changed[:, 0] + 1) % 53
-    difference = np.abs(logits_of(b, model, changed) - logits_of(b, model, stored["inputs"]))
-    assert (difference.max(axis=-1) > 1e-2).all(), "a token must see all that come before it"
-
-
-@pytest.mark.task("1.5.4")
 def test_model_rows_are_independent(b):
     """A row's logits are those of the row run alone: rows share a batch and nothing else."""
     inputs, model = golden("untied-3")["inputs"], model_of(b, "untied-3")

@@ -156,8 +156,7 @@ def test_keep_top_k_takes_hidden_tokens(b):
 
 
 @pytest.mark.task("1.7.3")
-@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.6, 0.9, 0.99])
-@pytest.mark.parametrize("vocab", [11, 300])
+@pytest.mark.parametrize(("top_p", "vocab"), [(0.05, 11), (0.3, 300), (0.6, 11), (0.9, 300), (0.99, 11)])
 def test_keep_top_p_equals_numpy(b, rng, top_p, vocab):
     """Each row keeps the fewest tokens, most probable first, whose probabilities reach top_p, at their own places."""
     logits = rng.normal(size=(5, vocab)) * np.array([[0.3], [1], [2], [3], [6]])

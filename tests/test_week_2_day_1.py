@@ -8,7 +8,7 @@ import pytest
 
 from support.close import assert_close
 from support.masks import FAR_STARTS, MANY, SHORT_TYPES, assert_shows, visible_keys
-from support.qwen3_layer import attention64, causal64, layer64, recognise
+from support.qwen3_layer import causal64, layer64, recognise
 from tiny_llm_kit.course.grading.goldens import CASES, golden, random_checkpoint, random_weights
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
@@ -83,21 +83,6 @@ def test_cache_takes_positions_as_an_array(b, rng, rows):
         positions = b.array(positions if rows is None else np.tile(positions, (rows, 1)))
         result = feed(b, cache, pair, start, stop, positions=positions)
         assert_holds(b, cache, result, pair, start, stop)
-
-
-@pytest.mark.task("2.1.1")
-@pytest.mark.parametrize("pieces", PIECES)
-def test_attention_through_the_cache_equals_attention_over_all(b, rng, pieces):
-    """Queries with what the cache returns, keys, values and mask: as if all tokens had come at once."""
-    T, H = sum(pieces), 2 * HKV
-    pair, query, cache = keys_and_values(rng, T), rng.normal(size=(B, H, T, D)), b.TinyKvFullCache(T)
-    expected = attention64(query, *pair, mask=causal64(T, T))
-    for start, stop in spans(pieces):
-        key, value, _, mask = feed(b, cache, pair, start, stop)
-        new = b.array(query[:, :, start:stop])
-        heads = b.numpy(b.scaled_dot_product_attention_grouped(new, key, value, mask=mask))
-        idea = f"tokens {start} … {stop - 1} must see themselves and the {start} tokens before them"
-        assert_close(heads, expected[:, :, start:stop], idea=idea)
 
 
 @pytest.mark.task("2.1.1")
@@ -247,8 +232,10 @@ def rewound(b, rng, tokens: int, n: int):
 
 
 @pytest.mark.task("2.1.2")
-@pytest.mark.parametrize(("tokens", "n"), [(7, 3), (7, 1), (7, 0), (7, 7), (258, 5), (300, 200)])
-@pytest.mark.parametrize("pieces", [(1, 1), (2, 1), (5,)])
+@pytest.mark.parametrize(
+    ("tokens", "n", "pieces"),
+    [(7, 3, (1, 1)), (7, 1, (2, 1)), (7, 0, (5,)), (7, 7, (2, 1)), (258, 5, (5,)), (300, 200, (1, 1))],
+)
 def test_rewind_then_other_tokens(b, rng, tokens, n, pieces):
     """The last n tokens are forgotten; others are written over them, and no trace of the old ones is seen."""
     cache, past = rewound(b, rng, tokens, n)
@@ -317,8 +304,7 @@ def oracle_of(name: str) -> tuple[list[np.ndarray], dict]:
 
 
 @pytest.mark.task("2.1.3")
-@pytest.mark.parametrize("name", CASE_NAMES)
-@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize(("name", "cut"), [(CASE_NAMES[cut % 3], cut) for cut in range(4)])
 def test_attention_equals_all_tokens_at_once(b, name, cut):
     """However the text is cut, attention equals transformers' over the whole of it; one piece is Week 1's case."""
     stored, model, config = golden(name), model_of(b, name), CASES[name].config
@@ -397,8 +383,7 @@ def test_layer_adds_to_the_stream(b, name):
 
 
 @pytest.mark.task("2.1.4")
-@pytest.mark.parametrize("name", CASE_NAMES)
-@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize(("name", "cut"), [(CASE_NAMES[cut % 3], cut) for cut in range(4)])
 def test_layer_equals_all_tokens_at_once(b, name, cut):
     """However the text is cut, the layer equals transformers' Qwen3DecoderLayer over the whole of it."""
     stored, model = golden(name), model_of(b, name)
@@ -490,8 +475,9 @@ def test_model_equals_transformers(b, name):
 
 
 @pytest.mark.task("2.1.5")
-@pytest.mark.parametrize("name", CASE_NAMES)
-@pytest.mark.parametrize("pieces", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize(
+    ("name", "pieces"), [(CASE_NAMES[i % 3], cut) for i, cut in enumerate(CUTS.values())], ids=CUTS
+)
 def test_model_equals_the_full_recompute(b, rng, name, pieces):
     """The prompt at once or in pieces, then token by token: the logits of Week 1's model, within 1e-4 in float32."""
     ids, expected = text_and_logits(b, rng, name)

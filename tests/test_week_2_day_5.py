@@ -112,8 +112,9 @@ def test_fused_attention_repeats_no_head_in_memory(b):
 
 
 @pytest.mark.task("2.5.2")
-@pytest.mark.parametrize(("H", "Hkv"), HEADS)
-@pytest.mark.parametrize(("L", "S"), [(6, 6), (1, 1), (3, 8), (2, 9), (7, 8)])
+@pytest.mark.parametrize(
+    ("H", "Hkv", "L", "S"), [(4, 4, 6, 6), (6, 2, 1, 1), (3, 1, 3, 8), (6, 2, 2, 9), (3, 1, 7, 8)]
+)
 def test_device_attention_is_causal_from_the_last_key(b, rng, H, Hkv, L, S):
     """The last query sees all S keys, each query before it one less, whatever corner the kernel starts from."""
     query, key, value = inputs(rng, H, Hkv, L, S)

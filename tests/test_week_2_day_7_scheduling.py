@@ -49,13 +49,6 @@ def test_chunked_prefill_knows_its_last_chunk(s):
 
 
 @pytest.mark.task("2.7.1")
-def test_chunked_prefill_with_a_huge_step_is_one_chunk(s):
-    """A step of 999999 is no chunking: the whole prompt, and no more than that."""
-    assert s.next_chunk(0, 300, 999_999) == s.Chunk(0, 300, 300), "a chunk ends where the prompt ends"
-    assert s.next_chunk(120, 300, 999_999) == s.Chunk(120, 180, 300), "all that is left, and no more"
-
-
-@pytest.mark.task("2.7.1")
 def test_chunked_prefill_goes_on_from_any_offset(s):
     """The step may change between two chunks, so an offset need not be a multiple of it."""
     assert s.next_chunk(5, 20, 4) == s.Chunk(5, 4, 20), (

@@ -254,22 +254,6 @@ def texts(rng, *lengths) -> list[list[int]]:
 
 
 @pytest.mark.task("3.3.7")
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
-def test_a_mixed_step_equals_separate_runs(b, s, rng, models, order):
-    """A chunk, a prompt and two decodes in one forward: logits as of each text alone, in any order of the rows."""
-    week2, week3 = models
-    serving = PackedServing(b, s, week3)
-    made = [serving.sequence(text, i) for i, text in enumerate(texts(rng, 14, 5, 9, 6))]
-    serving.run([(made[0], 0, 9), (made[2], 0, 8), (made[3], 0, 5)])
-    entries = [(made[0], 9, 5), (made[1], 0, 5), (made[2], 8, 1), (made[3], 5, 1)]
-    serving.run([entries[i] for i in order])
-    for one in made:
-        found = serving.logits[one.request_id][len(one.known_tokens) - 1]
-        expected = alone(b, week2, one.known_tokens)[-1]
-        assert_close(found, expected, atol=1e-4, idea=f"request {one.request_id} in the order {order}")
-
-
-@pytest.mark.task("3.3.7")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_mixes_equal_separate_runs(b, s, seed):
     """Random shapes of models, texts, cuts and orders: every sampled row has the logits of its text alone."""
