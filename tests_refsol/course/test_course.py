@@ -20,37 +20,21 @@ def test_the_stubs_are_generated_and_leak_nothing():
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
-def test_every_task_has_tests_and_every_marked_test_a_task(day):
-    marked = {parse_task(text) for text in re.findall(r'mark\.task\("([\d.]+)"', text_of_tests(day))}
-    assert marked == {task for task in tasks() if task.of_day == day}
-
-
-@pytest.mark.parametrize("day", days(), ids=str)
-def test_every_test_of_a_day_is_marked_with_its_task(day):
+def test_every_test_of_a_day_is_marked_with_a_task_and_every_task_has_tests(day):
     text = text_of_tests(day)
-    assert len(re.findall(r"^def test_", text, re.M)) == len(
-        re.findall(r"^@pytest\.mark\.task\(", text, re.M)
-    )
-
-
-@pytest.mark.parametrize("task", tasks(), ids=str)
-def test_every_task_has_a_heading_and_hints_in_its_chapter(task):
-    assert pages_of(task.of_day), f"day {task.of_day} has no chapter"
-    assert task in tasks_on(text_of(task.of_day)), f"no heading for {task}"
-    assert hints(task), f"no hint for {task}"
-
-
-@pytest.mark.parametrize("task", tasks(), ids=str)
-def test_hints_can_be_read_in_a_terminal(task):
-    assert not [hint for hint in hints(task) if "$" in hint.text], (
-        f"a hint of {task} has a formula: write it in plain text"
-    )
+    marked = re.findall(r'^@pytest\.mark\.task\("([\d.]+)"', text, re.M)
+    assert len(re.findall(r"^def test_", text, re.M)) == len(marked)
+    assert {*map(parse_task, marked)} == {task for task in tasks() if task.of_day == day}
 
 
 @pytest.mark.parametrize("day", days(), ids=str)
-def test_every_heading_of_a_chapter_is_a_task(day):
-    """Over all its pages; each task has its heading once. A large day may take them in another order."""
+def test_each_task_has_one_heading_and_hints_in_its_chapter(day):
+    """A large day has several pages, and may take its tasks in another order. A terminal shows no formulas."""
+    assert pages_of(day), f"day {day} has no chapter"
     assert sorted(tasks_on(text_of(day))) == [task for task in tasks() if task.of_day == day]
+    for task in tasks_on(text_of(day)):
+        assert hints(task), f"no hint for {task}"
+        assert not any("$" in hint.text for hint in hints(task)), f"a formula in a hint of {task}"
 
 
 def test_the_great_day_has_three_sittings():

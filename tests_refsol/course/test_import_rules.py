@@ -60,28 +60,26 @@ def name(path) -> str:
     return str(path.relative_to(SOURCES))
 
 
-@pytest.mark.parametrize("path", python_files("tiny_llm_kit"), ids=name)
-def test_kit_imports_no_solution_and_arrays_only_in_its_backends(path):
+def test_kit_imports_no_solution_and_arrays_only_in_its_backends():
     """One file names the reference, for the type checker: a learner's package is known by the same types."""
-    source = path.read_text(encoding="utf-8")
-    found = imports_of(without_type_checking(source) if path == SOLUTION_TYPES else source)
-    assert not found & {"tiny_llm", "tiny_llm_ref"}
-    assert found & ARRAYS <= WITH_ARRAYS.get(path.name, set())
+    for path in python_files("tiny_llm_kit"):
+        source = path.read_text(encoding="utf-8")
+        found = imports_of(without_type_checking(source) if path == SOLUTION_TYPES else source)
+        assert not found & {"tiny_llm", "tiny_llm_ref"}, name(path)
+        assert found & ARRAYS <= WITH_ARRAYS.get(path.name, set()), name(path)
 
 
-@pytest.mark.parametrize("path", [*python_files("tiny_llm"), *python_files("tiny_llm_ref")], ids=name)
-def test_a_solution_imports_its_own_array_library_alone(path):
-    part = path.parent.name
-    allowed = {
-        "mlx_backend": {"mlx"},
-        "torch_backend": {"torch", "habana_frameworks"},
-        "native": {"numpy"},
-    }.get(part, set())
-    outside = imports(path) - set(sys.stdlib_module_names) - allowed
-    if path.parent.parent == SOURCES and path.name == "__init__.py":
-        outside -= {"tiny_llm_kit"}  # see the next test
-    assert not outside, f"{name(path)} imports {outside}"
-    assert "habana_frameworks" not in imports(path) or path.name == "hpu.py"
+OF_PART = {"mlx_backend": {"mlx"}, "torch_backend": {"torch", "habana_frameworks"}, "native": {"numpy"}}
+
+
+def test_a_solution_imports_its_own_array_library_alone():
+    for path in [*python_files("tiny_llm"), *python_files("tiny_llm_ref")]:
+        found = imports(path)
+        outside = found - set(sys.stdlib_module_names) - OF_PART.get(path.parent.name, set())
+        if path.parent.parent == SOURCES and path.name == "__init__.py":
+            outside -= {"tiny_llm_kit"}  # see the next test
+        assert not outside, f"{name(path)} imports {outside}"
+        assert "habana_frameworks" not in found or path.name == "hpu.py"
 
 
 @pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
@@ -120,15 +118,12 @@ def test_no_file_outside_kit_asks_which_backend_it_is():
                 ), f"{path.name}:{node.lineno} compares with a port's name"
 
 
-@pytest.mark.parametrize("path", python_files("tiny_llm_kit"), ids=name)
-def test_text_files_are_read_and_written_in_utf_8(path):
+def test_text_files_are_read_and_written_in_utf_8():
     """Windows reads files in its own encoding unless told otherwise, and our texts have letters beyond ASCII."""
-    calls = [
-        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
-    ]
-    for call in calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "write_text"):
-            assert "encoding" in {k.arg for k in call.keywords}, f"{name(path)}:{call.lineno}"
+    for path in python_files("tiny_llm_kit"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _called(node) in ("read_text", "write_text"):
+                assert "encoding" in {k.arg for k in node.keywords}, f"{name(path)}:{node.lineno}"
 
 
 def test_a_name_of_a_class_means_one_thing_in_the_kit():

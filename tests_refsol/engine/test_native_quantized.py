@@ -1,7 +1,6 @@
 """4- and 8-bit matrices by the kernel in C++ in the engine: the product, the choice, the model, what is held."""
 
 import importlib
-import os
 import tracemalloc
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from support.float16_scales import in_float16
 from support.packed import PackedServing
 from support.ranks import logits_of_two_steps
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, small_model
-from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.parallel.job import Job
 from tiny_llm_kit.engine.port import Port
@@ -322,15 +320,6 @@ def test_a_blank_kernel_is_no_choice(monkeypatch, port, measured, forget):
     assert not quantized_choice.activation_choice(port, None)(4) and not measured
     with pytest.raises(ValueError, match="week 4 day 1 task 3: multiply_group; leave activations out"):
         quantized_choice.activation_choice(port, "int8")
-
-
-def test_a_word_that_is_none_of_the_choices_is_refused():
-    with pytest.raises(ValueError, match=r'activations is .bytes.: give "int8", "int16" or "float"'):
-        EngineOptions(activations="bytes")
-
-
-def test_what_a_machine_measures_decides_no_test():
-    assert os.environ[product_choice.VARIABLE] == "usual"
 
 
 # The model.

@@ -67,9 +67,6 @@ def widened(halves):
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
-SHAPES = [(1, 16, 2), (1, 17, 3), (2, 64, 7), (5, 70, 33), (13, 300, 96), (7, 64, 1)]
-
-
 def given(array, dtype):
     """An array in this type for a kernel, and its numbers in float64."""
     if dtype == "bfloat16":

@@ -171,16 +171,6 @@ class Mix:
 
 
 @settings(max_examples=200)
-@given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3))
-def test_chunked_prefill_of_any_mix(mix, slots, knobs, reserved):
-    run = Mix(mix, slots, knobs, reserved).serve()
-    run.check_answers()
-    run.check_prompts()
-    run.check_promises()
-    run.check_memory()
-
-
-@settings(max_examples=200)
 @given(REQUESTS, SLOTS, KNOBS, st.integers(0, 3), ABORTS)
 def test_chunked_prefill_of_any_mix_with_any_aborts(mix, slots, knobs, reserved, aborts):
     """At the n-th event some requests are aborted, in whatever phase they are. The others do not notice."""

@@ -228,7 +228,6 @@ class AbsoluteAffinity(s.ReplicaLoads):
         return super().send(request, prompt, max_tokens, among=[best] if cached[best] else None)
 
 
-CASES = [pytest.param(case, id=case.title) for case in ROUTED_CASES]
 LONG, ONE_BLOCK, TRAP, UNEVEN = ROUTED_CASES
 
 

@@ -76,22 +76,10 @@ class Mix:
         assert sorted(ended) == list(range(len(self.requests)))
 
 
-@given(REQUESTS, st.integers(1, 4))
-def test_any_mix_gives_what_each_request_gives_alone(mix, batch_size):
-    served = Mix(mix)
-    results = served.serve(batch_size)
-    assert [r.prompt_idx for r in results] == list(range(len(mix)))
-    assert [(r.text, r.finish_reason) for r in results] == [expected(*case) for case in mix]
-    assert all((r.error is not None) == (r.finish_reason == "error") for r in results)
-    served.check_slots()
-    served.check_finished_once()
-    assert not served.model.unreleased()
-
-
 @given(
     REQUESTS, st.integers(1, 4), st.dictionaries(st.integers(0, 40), st.lists(st.integers(0, 7), max_size=3))
 )
-def test_any_aborts_end_only_their_own_requests(mix, batch_size, aborts):
+def test_any_mix_with_any_aborts_gives_what_each_request_gives_alone(mix, batch_size, aborts):
     """At the n-th event some requests are aborted: waiting, running or ended ones. The others do not notice."""
     served, aborted = Mix(mix), set()
 
@@ -102,12 +90,14 @@ def test_any_aborts_end_only_their_own_requests(mix, batch_size, aborts):
                 served.requests[index].abort()
 
     results = served.serve(batch_size, heard)
+    assert [result.prompt_idx for result in results] == list(range(len(mix)))
     for index, (result, case) in enumerate(zip(results, mix, strict=True)):
         text, reason = expected(*case)
         if index in aborted:
             assert result.finish_reason == "abort" and "abcdefgh"[: case[1]].startswith(result.text)
         else:
             assert (result.text, result.finish_reason) == (text, reason)
+            assert (result.error is not None) == (reason == "error")
     served.check_slots()
     served.check_finished_once()
     assert not served.model.unreleased()
@@ -266,11 +256,3 @@ def test_a_tokenizer_that_breaks_on_a_prompt_and_a_stop_that_is_no_text_fail_alo
     results = batch_generate(model, Breaks(), ["good", "boom", odd])
     assert [r.finish_reason for r in results] == ["stop", "error", "error"]
     assert "no such character" in results[1].error and "stop strings are texts" in results[2].error
-
-
-def test_a_request_that_is_aborted_while_its_step_runs_takes_no_token_and_keeps_no_cache():
-    requests = []
-    model = FakeModel({"Hi": "there"}, during=lambda step: requests[0].abort())
-    requests.append(Request(model, ByteTokenizer(), "Hi"))
-    [result] = batch_generate(model, ByteTokenizer(), requests)
-    assert (result.finish_reason, result.text, requests[0].tokens) == ("abort", "", [])
