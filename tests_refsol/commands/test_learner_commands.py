@@ -191,7 +191,7 @@ def test_port_is_remembered_and_a_broken_setting_is_named(clone):
     assert done.returncode == 1 and "settings.json: not a settings file" in done.stderr
 
 
-@pytest.mark.parametrize("text", ["[]", '{"port": ["mlx"]}', '{"port": 1}', "null", "[" * 9999, "\udcff"])
+@pytest.mark.parametrize("text", ["[]", '{"port": 1}', "[" * 9999, "\udcff"])
 def test_an_odd_setting_is_one_line_and_odd_results_are_none(clone, text):
     private = clone.root / ".tiny-llm"
     private.mkdir()

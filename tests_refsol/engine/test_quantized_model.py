@@ -28,10 +28,9 @@ def suites():
     return {suite.name: suite for suite in made}
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_quantized_layers_still_look_up_and_answer(b, suites, bits):
-    """At least 9 of 10 look-ups at 20 lines, and of 10 training questions."""
-    logits = week_2_logits("ref", b.name, "fp32", str(MODEL), bits)
+def test_layers_in_4_bits_still_look_up_and_answer(b, suites):
+    """At least 9 of 10 look-ups at 20 lines, and of 10 training questions. 8 bits are nearer to the plain layers."""
+    logits = week_2_logits("ref", b.name, "fp32", str(MODEL), 4)
     for name in ("look-ups, 20 lines", "questions as in training"):
         assert sum(exact_answers(logits, suites[name].cases)) >= 9, name
 
