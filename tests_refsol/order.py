@@ -6,10 +6,10 @@ So no core waits at the end for the last long test of another one.
 import pytest
 
 FIRST = (
-    "test_hpu", "test_graphs", "test_ranks", "test_llm", "test_setup_torch", "test_doctor_hpu", "test_tensor_parallel",
-    "test_batch_main", "test_families", "test_quantized_model", "test_bench_chunked_prefill", "test_buckets",
-    "test_lazy_chunks", "test_chunked_prefill", "test_vendor_torch", "test_doctor_command", "test_server",
-    "test_learner_commands", "test_main", "test_checkpoint_memory", "test_chunk_signatures", "test_week_4_day_1",
+    "test_learner_commands", "test_hpu", "test_llm", "test_grading", "test_speculation", "test_batch_main", "test_main",
+    "test_server", "test_real_answers", "test_lab", "test_families", "test_doctor_hpu", "test_logits_processors",
+    "test_setup_torch", "test_ranks", "test_server_soak", "test_tiny_model", "test_week_4_day_1", "test_policies",
+    "test_lazy_chunks", "test_soak", "test_bench_chunked_prefill", "test_buckets", "test_native_part",
 )  # fmt: skip
 
 
