@@ -128,7 +128,9 @@ def engines(plan: LatencyPlan, port: Port) -> dict[str, Caller]:
 
 
 def _week2(plan: LatencyPlan, port: Port, checkpoint: Any) -> Week2Calls:
-    return Week2Calls(port, port.Qwen3ModelWeek2(checkpoint, attention=plan.attention))
+    model = port.Qwen3ModelWeek2(checkpoint, attention=plan.attention)
+    port.use_products(model, "plain")
+    return Week2Calls(port, model)
 
 
 def measure(plan: LatencyPlan, port: Port, report: RunProgress) -> dict[str, Any]:
@@ -215,10 +217,20 @@ def fastest_product(port: Port, kinds: Iterable[str]) -> float:
 
 def weight_bytes(model: Any) -> int:
     """Bytes of weights that a step reads; of an untied embedding table only one row, which is neglected."""
-    table = model.embedding.weight
-    head = table if model.w_lm_head is None else model.w_lm_head
-    names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
-    return head.nbytes + sum(getattr(layer, name).nbytes for layer in model.layers for name in names)
+    of_layers = (
+        weight
+        for layer in model.layers
+        for weight in (
+            layer.wq,
+            layer.wk,
+            layer.wv,
+            layer.wo,
+            layer.mlp.w_gate,
+            layer.mlp.w_up,
+            layer.mlp.w_down,
+        )
+    )
+    return model.w_lm_head.nbytes + sum(weight.nbytes for weight in of_layers)
 
 
 @command

@@ -21,7 +21,7 @@ from tiny_llm_kit.course.capabilities import ends_at_a_blank
 from tiny_llm_kit.engine.arguments import model_argument
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.llm_engine import LLMEngine
-from tiny_llm_kit.engine.loading import load_checkpoint, load_network
+from tiny_llm_kit.engine.loading import load_checkpoint, load_network, mlp_options
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.engine.weights.random_weights import QuantizedCheckpoint
@@ -141,7 +141,7 @@ def network_of(port: Port, model: str, way: Way) -> Any:
         if stored is not None and stored.bits == way.bits:
             return load_network(port, model, "week3", rounds_activations=rounds)[0]
         weights = QuantizedCheckpoint(weights, WeightQuantizer(port, way.bits, rounds))
-    return port.Qwen3ModelWeek3(weights, attention="device")
+    return port.Qwen3ModelWeek3(weights, attention="device", **mlp_options(port, weights.config))
 
 
 def logits_of(engine: LLMEngine, ids: Sequence[int]) -> np.ndarray:

@@ -400,8 +400,8 @@ def test_each_half_of_the_layer_has_its_norm(b, silent):
     x, model = golden("untied-3")["x"], model_of(b, "untied-3", silent=(silent,))
     config, layer, stream = CASES["untied-3"].config, model.layers[0], b.array(x)
     if silent == "o_proj":
-        names = (layer.w_gate, layer.w_up, layer.w_down)
-        mlp = b.Qwen3MLP(config.hidden_size, config.intermediate_size, *names)
+        matrices = (w.weight for w in (layer.mlp.w_gate, layer.mlp.w_up, layer.mlp.w_down))
+        mlp = b.Qwen3MLP(config.hidden_size, config.intermediate_size, *matrices)
         expected, half = stream + mlp(layer.post_attention_layernorm(stream)), "the MLP reads the second norm"
     else:
         weights, options = oracle_of("untied-3")
@@ -591,7 +591,7 @@ def test_model_refuses_an_offset_that_its_cache_contradicts(b, rng, offset):
 def test_model_refuses_an_offset_that_a_batch_contradicts(b, offsets):
     """The rows of a batch are at places of their own: row 0 holds 3 tokens, row 1 is idle and stands at 0."""
     model = model_of(b, "tied-1")
-    batch = model.create_batch_cache(2, 9)
+    batch = b.create_batch_cache(model, 2, 9)
     for cache in batch:
         cache.offsets, cache.active = [3, 0], [True, False]
     with pytest.raises(ValueError, match=r"hold \[3, 0\]"):
@@ -722,7 +722,7 @@ def test_masks_of_a_batch_are_exact_far_into_a_text(b, start, dtype):
     """Two rows, one of them far into its text: the mask and the window of each are its own."""
 
     def fill(model):
-        caches = model.create_batch_cache(2, 30_100)
+        caches = b.create_batch_cache(model, 2, 30_100)
         for cache in caches:
             cache.offsets, cache.active = [start, 3], [True, True]
         return caches

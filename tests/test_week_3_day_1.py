@@ -831,7 +831,7 @@ def paged(b, pools, table, offset: int = 0) -> list:
 def test_a_model_answers_from_pages_as_from_one_array(b, s, rng, model, pieces):
     """Two requests in turns, their blocks mixed in one pool: fp32 logits as each has alone."""
     allocator = make(s)
-    pools = model.create_kv_pools(8, SIZE)
+    pools = b.create_kv_pools(model, 8, SIZE)
     texts = rng.integers(0, VOCABULARY, (2, 13)).tolist()
     caches = [paged(b, pools, s.BlockTable(allocator)) for _ in texts]
     logits = [[], []]
@@ -849,7 +849,7 @@ def test_a_model_answers_from_pages_as_from_one_array(b, s, rng, model, pieces):
 def test_a_prefix_hit_gives_the_logits_of_a_run_alone(b, s, rng, model, owner, shared, hit):
     """The second request starts at offset = hit, computes the rest, and its fp32 logits are those of its solo run."""
     allocator = make(s)
-    pools = model.create_kv_pools(8, SIZE)
+    pools = b.create_kv_pools(model, 8, SIZE)
     first, second = rng.integers(0, VOCABULARY, (2, 15)).tolist()
     second[:shared] = first[:shared]
     table = s.BlockTable(allocator)
@@ -878,7 +878,7 @@ def test_a_prefix_hit_gives_the_logits_of_a_run_alone(b, s, rng, model, owner, s
 def test_a_text_that_is_cached_whole_still_computes_its_last_token(b, s, rng, model):
     """The same prompt again: all of it is cached, and the logits of its last token must come from somewhere."""
     allocator = make(s)
-    pools = model.create_kv_pools(8, SIZE)
+    pools = b.create_kv_pools(model, 8, SIZE)
     text = rng.integers(0, VOCABULARY, 12).tolist()
     table = s.BlockTable(allocator)
     run(b, model, text, [12], paged(b, pools, table))

@@ -129,7 +129,9 @@ class Step:
             batch.query_start.append(len(batch.token_ids))
             batch.context_lens.append(context)
             batch.block_tables.append(self.tables[i])
-        mask = b.packed_mask(batch.inputs(self.page, 40, window).map(b.array), self.page, window)
+        mask = b.packed_mask(
+            b.serving.inputs_of(batch, self.page, 40, window).map(b.array), self.page, window
+        )
         query, fresh = (
             self.query,
             [text[:, context:] for (context, _), text in zip(self.requests, self.texts, strict=True)],
@@ -288,14 +290,14 @@ def test_every_linear_layer_is_called_once_per_step(b, s, rng, models, monkeypat
     serving = PackedServing(b, s, models[1])
     made = [serving.sequence(text, i) for i, text in enumerate(texts(rng, 20, 6, 9))]
     serving.run([(made[0], 0, 5), (made[1], 0, 5), (made[2], 0, 8)])
-    projection = import_module(f"{b.solution.__name__}.projection")
-    product, calls = projection.dense_linear, []
+    layers = import_module(f"{b.solution.__name__}.linear_layer")
+    product, calls = layers.linear, []
 
     def counted(x, w, bias=None):
         calls.append((id(w), x.shape[-2]))
         return product(x, w, bias)
 
-    monkeypatch.setattr(projection, "dense_linear", counted)
+    monkeypatch.setattr(layers, "linear", counted)
     serving.run([(made[1], 5, 1), (made[2], 8, 1), (made[0], 5, 7)])
     weights = [weight for weight, _ in calls]
     layers = 7 * QWEN.config.num_hidden_layers

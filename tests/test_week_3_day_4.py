@@ -378,6 +378,11 @@ def test_padded_reads_of_nobody(s):
     assert s.pad_decode_reads(None, 4, 2, 0, 99) is None, "a bucket without such pages has no such part"
 
 
+def padded_inputs(s, batch, bucket, window=None):
+    """What a model with this window gets in a bucket."""
+    return s.pad_inputs(s.inputs_of(batch, PAGE, 50, window), bucket, PAGE, 50, window is not None)
+
+
 @pytest.mark.task("3.4.8")
 @pytest.mark.parametrize(
     "requests", [[(5, 1), (9, 1)], [(6, 4), (5, 1)], [(0, 3)], [(0, 1)], [(7, 2), (3, 3), (2, 1)]]
@@ -386,7 +391,7 @@ def test_a_padded_batch_has_the_lengths_of_its_bucket(s, requests):
     """Whatever is in it; the rows that were there are as they were."""
     batch, buckets = batch_with(s, requests, PAGE), buckets_of(s)
     bucket = buckets.of(batch)
-    plain, padded = batch.inputs(PAGE, 50), batch.inputs(PAGE, 50, bucket=bucket)
+    plain, padded = s.inputs_of(batch, PAGE, 50), padded_inputs(s, batch, bucket)
     T = len(batch.token_ids)
     for name in ("token_ids", "positions", "slots", "segments"):
         before, found = getattr(plain, name), getattr(padded, name)
@@ -416,7 +421,7 @@ def test_sampled_rows_are_padded_where_nobody_is_sampled(s):
     batch = batch_with(s, [(4, 5)], PAGE)
     batch.sample_rows.clear()
     bucket = buckets_of(s).of(batch)
-    padded = batch.inputs(PAGE, 50, bucket=bucket)
+    padded = padded_inputs(s, batch, bucket)
     assert len(padded.sample_rows) == bucket.rows == 4, f"4 rows: {padded.sample_rows}"
 
 
@@ -425,17 +430,17 @@ def test_windows_are_padded_like_the_rest(s):
     """A model with sliding windows reads fewer pages there, and as many after padding; without windows, None."""
     batch, buckets = batch_with(s, [(12, 1), (7, 1)], PAGE), buckets_of(s)
     bucket = buckets.of(batch)
-    padded = batch.inputs(PAGE, 50, 3, bucket)
-    plain, found = batch.inputs(PAGE, 50, 3).window_decodes.blocks, padded.window_decodes.blocks
+    padded = padded_inputs(s, batch, bucket, 3)
+    plain, found = s.inputs_of(batch, PAGE, 50, 3).window_decodes.blocks, padded.window_decodes.blocks
     assert len(found.block_list) == bucket.decode_pages, f"{padded.window_decodes}"
     pages = len(plain.block_list)
     assert [part[:pages] for part in found] == list(map(list, plain)), (
         f"in these layers requests read the pages of their window, {plain.block_list}, and not {found.block_list}"
     )
     assert not any(found.block_usage[pages:]), f"padding has no slot in use: {found.block_usage}"
-    assert batch.inputs(PAGE, 50, bucket=bucket).window_decodes is None, "no window, no part"
+    assert padded_inputs(s, batch, bucket).window_decodes is None, "no window, no part"
     nobody = batch_with(s, [(0, 1)], PAGE)
-    padded = nobody.inputs(PAGE, 50, 3, buckets.of(nobody))
+    padded = padded_inputs(s, nobody, buckets.of(nobody), 3)
     assert padded.window_decodes is not None, "nobody reads, and the shape has the part"
 
 

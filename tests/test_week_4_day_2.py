@@ -3,8 +3,6 @@
 Ranks take turns in one thread, and every collective call is recorded.
 """
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -192,14 +190,17 @@ def products(x, weights, counts):
 COUNTS = [[2, 3, 1], [0, 4, 0, 2], [0, 0, 5], [3, 0, 0], [1, 1, 1, 1, 1], [0, 0]]
 
 
+def layers_of(b, weights):
+    """A linear layer per expert."""
+    return [b.linear_layer(b.array(w, "float32")) for w in weights]
+
+
 @pytest.mark.task("4.2.3")
-@pytest.mark.parametrize("as_array", [True, False], ids=["(X, O, I)", "matrices"])
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
-def test_each_row_by_the_matrix_of_its_expert(b, rng, counts, as_array):
+def test_each_row_by_the_matrix_of_its_expert(b, rng, counts):
     x = rng.standard_normal((sum(counts), 7)).astype(np.float32)
     weights = rng.standard_normal((len(counts), 5, 7)).astype(np.float32)
-    given_ = b.array(weights) if as_array else tuple(b.array(w) for w in weights)
-    found = b.grouped_product_by_expert(b.array(x), given_, b.array(np.array(counts)))
+    found = b.grouped_product_by_expert(b.array(x), layers_of(b, weights), b.array(np.array(counts)))
     assert_close(b.numpy(found), products(x, weights, counts), idea=f"rows of experts with {counts} rows")
 
 
@@ -207,33 +208,36 @@ def test_each_row_by_the_matrix_of_its_expert(b, rng, counts, as_array):
 def test_square_matrices_are_transposed(b, rng):
     """x @ Wᵀ, as everywhere: with O = I the other product has the right shape."""
     x, weights = rng.standard_normal((4, 6)), rng.standard_normal((2, 6, 6))
-    found = b.grouped_product_by_expert(b.array(x, "float32"), b.array(weights, "float32"), b.array([1, 3]))
+    found = b.grouped_product_by_expert(b.array(x, "float32"), layers_of(b, weights), b.array([1, 3]))
     assert_close(b.numpy(found), products(x, weights, [1, 3]), idea="a row times Wᵀ")
 
 
 @pytest.mark.task("4.2.3")
-@pytest.mark.parametrize("as_array", [True, False], ids=["(X, O, I)", "matrices"])
-def test_an_expert_without_rows_is_not_read(b, rng, monkeypatch, as_array):
+def test_an_expert_without_rows_is_not_read(b, rng):
     """A product reads its whole matrix: of 128 experts a decode needs 8, each with its own rows alone."""
-    module, read = sys.modules[b.grouped_product_by_expert.__module__], []
-    project = module.project
+    read, layers = [], layers_of(b, rng.standard_normal((4, 3, 4)))
 
-    def recorded(x, w, *bias):
-        read.append(len(x))
-        return project(x, w, *bias)
+    class Recorded:
+        """A layer that notes how many rows it gets."""
 
-    monkeypatch.setattr(module, "project", recorded)
-    weights = b.array(rng.standard_normal((4, 3, 4)).astype(np.float32))
-    given_ = weights if as_array else tuple(weights)
-    b.grouped_product_by_expert(b.array(np.ones((5, 4), np.float32)), given_, b.array([0, 2, 0, 3]))
-    assert read, "multiply by `project`, which knows every kind of matrix"
-    assert read == [2, 3], f"two products, of 2 and of 3 rows; here they have {read} rows"
+        shape = (3, 4)
+
+        def __init__(self, expert):
+            self.expert = expert
+
+        def __call__(self, x):
+            read.append((self.expert, len(x)))
+            return layers[self.expert](x)
+
+    x, counts = b.array(np.ones((5, 4), np.float32)), b.array([0, 2, 0, 3])
+    b.grouped_product_by_expert(x, [Recorded(expert) for expert in range(4)], counts)
+    assert read == [(1, 2), (3, 3)], f"expert 1 gets 2 rows, expert 3 gets 3; here (expert, rows) are {read}"
 
 
 @pytest.mark.task("4.2.3")
 def test_one_product_per_expert(b, rng):
     """Its rows together: one by one they would read the matrix again for each."""
-    x, weights = np.ones((400, 4), np.float32), b.array(rng.standard_normal((2, 3, 4)).astype(np.float32))
+    x, weights = np.ones((400, 4), np.float32), layers_of(b, rng.standard_normal((2, 3, 4)))
 
     def multiply(rows):
         counts = b.array([rows // 4, rows - rows // 4])
@@ -245,7 +249,8 @@ def test_one_product_per_expert(b, rng):
 @pytest.mark.task("4.2.3")
 @pytest.mark.parametrize("counts", [[2, 0, 1], [0, 0, 0]], ids=str)
 def test_products_keep_the_type(b, counts):
-    x, weights = np.ones((sum(counts), 4)), b.array(np.ones((3, 5, 4)), "bfloat16")
+    x, w = np.ones((sum(counts), 4)), b.array(np.ones((5, 4)), "bfloat16")
+    weights = 3 * [b.linear_layer(w)]
     found = b.grouped_product_by_expert(b.array(x, "bfloat16"), weights, b.array(counts))
     assert found.dtype == b.dtype("bfloat16"), f"rows in bfloat16 give {found.dtype}"
     assert tuple(found.shape) == (sum(counts), 5), f"(N, O) is {(sum(counts), 5)}, not {tuple(found.shape)}"
@@ -323,17 +328,15 @@ def test_the_sum_reads_no_number(b, rng):
 
 
 def mixture(b, case, group=None, as_array=False):
-    """`MixtureOfExperts` with the weights of a case; with a group, with the experts of a rank."""
+    """The mixture with the weights of a case; with a group, with the experts of a rank."""
     arrays = random_mixture(case)
     matrices = [arrays["gate_up"], arrays["down"]]
     if group is not None:
         own = b.serving.even_part(case.num_experts, group.rank, group.size)
         matrices = [each[own.start : own.stop] for each in matrices]
     experts = [b.array(each) if as_array else tuple(b.array(w) for w in each) for each in matrices]
-    if group is not None:
-        parallel = sys.modules[b.solution.__name__.partition(".")[0] + ".groups"].ExpertParallelWeights
-        experts = [parallel(each, group) for each in experts]
-    return b.MixtureOfExperts(case.k, case.renormalise, b.array(arrays["router"]), *experts)
+    parts = case.k, case.renormalise, b.array(arrays["router"]), *experts
+    return b.MixtureOfExperts(*parts) if group is None else b.ExpertParallelMixture(*parts, group=group)
 
 
 @pytest.mark.task("4.2.4")

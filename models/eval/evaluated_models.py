@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.engine.loading import load_checkpoint, mlp_options
 from tiny_llm_kit.engine.port import SOLUTIONS, Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
 from tiny_llm_kit.model.hub import find_model, model_path
@@ -55,7 +55,8 @@ def week_2_logits(
     port = Port(solution, backend, dtype=DTYPES[dtype])
     quantizer = WeightQuantizer(port, bits, activation_choice(port, activations))
     checkpoint = load_checkpoint(model, backend, port.device, port.float_dtype, quantizer)
-    network = port.Qwen3ModelWeek2(checkpoint)
+    network = port.Qwen3ModelWeek2(checkpoint, **mlp_options(port, checkpoint.config))
+    port.use_products(network, "plain")
 
     def logits(ids: list[list[int]]) -> np.ndarray:
         return port.numpy(network(port.array(ids), 0, network.create_kv_cache(len(ids[0]))))

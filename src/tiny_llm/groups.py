@@ -1,6 +1,6 @@
 """The ranks that compute one model together, as one of them sees the others. Given, for both ports."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,54 +58,22 @@ class Place:
     host: str
 
 
-@dataclass(frozen=True)
-class RowParallelWeights:
-    """A rank's columns of a matrix (O, I). Its products are partial sums, which `project` adds up over the ranks.
-
-    Args:
-        weight: (O, I / size), of any kind that `project` takes.
-        group: the ranks that hold the other columns.
-    """
-
-    weight: Any
-    group: Group
-
-
-@dataclass(frozen=True)
-class ExpertParallelWeights:
-    """The matrices of the experts that a rank holds.
-
-    Args:
-        weight: of X / size experts, of any kind that `grouped_product` takes.
-        group: the ranks that hold the other experts.
-    """
-
-    weight: Any
-    group: Group
-
-
 class PartialSums:
-    """A rank's checkpoint whose row-parallel matrices are `RowParallelWeights`, and whose experts may be parallel.
+    """A rank's checkpoint whose row-parallel matrices add up their products over the ranks.
 
     Args:
         checkpoint: this rank's part of the weights.
         group: all ranks.
+        row_parallel: makes such a layer of a matrix and the group.
     """
 
-    def __init__(self, checkpoint: Checkpoint, group: Group):
-        self.checkpoint, self.group = checkpoint, group
+    def __init__(self, checkpoint: Checkpoint, group: Group, row_parallel: Callable[[Any, Group], Any]):
+        self.checkpoint, self.group, self.row_parallel = checkpoint, group, row_parallel
         self.config = checkpoint.config
 
     def weight(self, name: str, *shape: int) -> Any:
         """See `Checkpoint.weight`."""
-        found = self.checkpoint.weight(name, *shape)
-        if ".mlp.experts." in name:
-            return self._of_experts(name, found)
+        weight = self.checkpoint.weight(name, *shape)
         layer, kind = name.split(".")[-2:]
-        return RowParallelWeights(found, self.group) if layer in ROW_PARALLEL and kind == "weight" else found
-
-    def _of_experts(self, name: str, found: Any) -> Any:
-        """With expert parallelism a rank has whole experts, else a part of each one."""
-        if self.config.mixture is not None and self.config.mixture.ranks > 1:
-            return ExpertParallelWeights(found, self.group)
-        return RowParallelWeights(found, self.group) if name.endswith("down_proj") else found
+        is_part = layer in ROW_PARALLEL and kind == "weight"
+        return self.row_parallel(weight, self.group) if is_part else weight

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .biased_weights import BiasedWeights
-
 
 class RopeScaling(Protocol):
     """The frequencies of a scaled RoPE: D/2 angles per position, and what cosines and sines are multiplied by."""
@@ -93,12 +91,17 @@ class Checkpoint(Protocol):
 NO_HEAD_NORMS: dict[str, Any] = {"q_norm": None, "k_norm": None}
 
 
-def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
+def layer_weights(
+    checkpoint: Checkpoint, index: int, make_linear: Callable[..., Any] | None = None
+) -> dict[str, Any]:
     """The weights of layer `index`, by the parameter names of `Qwen3TransformerBlock`.
 
-    Families without norms on queries and keys have no `q_norm` and `k_norm`. A projection
-    with a bias is a `BiasedWeights`. A layer with a mixture of experts has the weights of
-    `MixtureOfExperts` instead of `w_gate`, `w_up` and `w_down`.
+    Families without norms on queries and keys have no `q_norm` and `k_norm`. A layer with a mixture of experts has the
+    weights of `MixtureOfExperts` instead of `w_gate`, `w_up` and `w_down`.
+
+    Args:
+        make_linear: makes the layer of a matrix and of its bias, which may be None. Without it matrices are arrays, as
+            in Week 1, whose models have no biases.
     """
     config = checkpoint.config
     E, F = config.hidden_size, config.intermediate_size
@@ -122,9 +125,9 @@ def layer_weights(checkpoint: Checkpoint, index: int) -> dict[str, Any]:
         del places["q_norm"], places["k_norm"]
     layer = f"model.layers.{index}."
     if config.mixture is None or index not in config.mixture.layers:
-        return {ours: _weight(checkpoint, layer, *place) for ours, place in places.items()}
+        return {ours: _weight(checkpoint, make_linear, layer, *place) for ours, place in places.items()}
     del places["w_gate"], places["w_up"], places["w_down"]
-    rest = {ours: _weight(checkpoint, layer, *place) for ours, place in places.items()}
+    rest = {ours: _weight(checkpoint, make_linear, layer, *place) for ours, place in places.items()}
     return rest | _experts(checkpoint, layer, config.mixture)
 
 
@@ -138,17 +141,15 @@ def _experts(checkpoint: Checkpoint, layer: str, mixture: MixtureShape) -> dict[
     }
 
 
-def _weight(checkpoint: Checkpoint, layer: str, name: str, *shape: int) -> Any:
-    """A weight of a layer, with its bias if it has one."""
+def _weight(
+    checkpoint: Checkpoint, make_linear: Callable[..., Any] | None, layer: str, name: str, *shape: int
+) -> Any:
+    """A weight of a layer; a matrix as a linear layer, with its bias if it has one."""
     weight = checkpoint.weight(f"{layer}{name}.weight", *shape)
-    if name not in checkpoint.config.biases:
+    if make_linear is None or len(shape) == 1:
         return weight
-    return BiasedWeights(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]))
-
-
-def has_mixture(layer: Any) -> bool:
-    """Whether the MLP of a layer is a mixture of experts."""
-    return "mixture" in vars(layer)
+    has_bias = name in checkpoint.config.biases
+    return make_linear(weight, checkpoint.weight(f"{layer}{name}.bias", shape[0]) if has_bias else None)
 
 
 def head_norm(norm: Callable, dim: int, weight: Any | None, eps: float) -> Callable:

@@ -18,7 +18,7 @@ import torch
 
 from tiny_llm_kit.course.grading.flash import statistics64
 from tiny_llm_kit.repo import ROOT
-from tiny_llm_ref.torch_backend import hpu
+from tiny_llm_ref.torch_backend import hpu, hpu_quantized, hpu_self_check
 from tiny_llm_ref.torch_backend.flash_attention import fused_statistics
 
 IMITATION = ROOT / "tests_refsol" / "imitation_gaudi"
@@ -293,8 +293,8 @@ def test_an_operator_that_fails_is_named_and_the_others_are_checked(monkeypatch)
     def fails(*inputs, dtype):
         raise RuntimeError("no kernel\nfor convert_from_uint4")
 
-    monkeypatch.setattr(hpu, "convert_from_uint4", fails)
-    errors = dict(hpu.self_check("cpu"))
+    monkeypatch.setattr(hpu_self_check, "convert_from_uint4", fails)
+    errors = dict(hpu_self_check.self_check("cpu"))
     assert errors.pop("uint4") == "RuntimeError: no kernel for convert_from_uint4"
     assert len(errors) == 7 and set(errors.values()) == {0.0}
 
@@ -469,7 +469,7 @@ def test_uint4_twin_counts_along_the_outputs():
         )
         return torch.tensor(np.bitwise_or.reduce(shifted, axis=-1).view(np.int32))
 
-    ours = hpu.convert_from_uint4(words(q), scales, words(zeros), torch.float32)
+    ours = hpu_quantized.convert_from_uint4(words(q), scales, words(zeros), torch.float32)
     expected = (q - np.repeat(zeros, 32, 0)) * np.repeat(scales.float().numpy(), 32, 0)
     np.testing.assert_allclose(ours.numpy(), expected, rtol=2**-8)
 
@@ -480,7 +480,7 @@ def test_zero_points_are_those_of_groups_with_both_signs(dtype):
     from tiny_llm_ref.torch_backend import quantize_weights
 
     _, scales, biases = quantize_weights(normal(40, 256).to(dtype), 32, 4)
-    zeros = hpu.zero_points(scales, biases)
+    zeros = hpu_quantized.zero_points(scales, biases)
     assert zeros.dtype == torch.int32 and zeros.min() >= 0 and zeros.max() <= 15
     error = (scales.double() * zeros + biases.double()).abs() / biases.double().abs()
     assert error.max() <= torch.finfo(dtype).eps
@@ -488,21 +488,23 @@ def test_zero_points_are_those_of_groups_with_both_signs(dtype):
 
 def test_there_are_no_zero_points_where_a_group_has_none():
     scales, biases = torch.tensor([[0.1, 0.1]]), torch.tensor([[-0.8, -0.8]])
-    assert hpu.zero_points(scales, biases).tolist() == [[8, 8]]
+    assert hpu_quantized.zero_points(scales, biases).tolist() == [[8, 8]]
     for bias in (0.8, -1.6, -0.85):  # zeros of -8, 16 and 8.5
-        assert hpu.zero_points(scales, torch.tensor([[-0.8, bias]])) is None
+        assert hpu_quantized.zero_points(scales, torch.tensor([[-0.8, bias]])) is None
 
 
 def test_a_matrix_for_uint4_multiplies_as_its_words_do():
     from tiny_llm_ref.torch_backend import dequantize_weights, quantize_weights, words_to_numbers
 
     words, scales, biases = quantize_weights(normal(24, 128).bfloat16(), 64, 4)
-    matrix = hpu.uint4_matrix(words_to_numbers(words, 4), scales, biases, "cpu")
+    matrix = hpu_quantized.uint4_matrix(words_to_numbers(words, 4), scales, biases, "cpu")
     assert matrix.shape == (24, 128) and matrix.nbytes == 24 * 128 // 2 + 24 * 2 * 2 + 24 * 2 // 2
     expected = dequantize_weights(words, scales, biases, 64, 4)
     x = torch.eye(128)
     np.testing.assert_allclose(matrix(x).numpy(), expected.float().T.numpy(), atol=0.02)
-    assert hpu.uint4_matrix(words_to_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
+    assert (
+        hpu_quantized.uint4_matrix(words_to_numbers(words[:23], 4), scales[:23], biases[:23], "cpu") is None
+    )
 
 
 # Graphs
@@ -538,4 +540,4 @@ def test_compile_mode_asks_for_the_vendors_compiler_and_fixed_shapes(monkeypatch
 
 
 def test_the_self_check_of_a_twin_against_itself_is_exact():
-    assert [error for _, error in hpu.self_check("cpu")] == [0.0] * 8
+    assert [error for _, error in hpu_self_check.self_check("cpu")] == [0.0] * 8

@@ -66,9 +66,11 @@ def test_a_late_token_is_computed_as_an_early_one(b, monkeypatch):
 def shapes_of_calls(model, monkeypatch) -> tuple[list, list]:
     """Two lists that grow: shapes of what is multiplied with a weight; queries and keys of each attention."""
     products, attended = [], []
-    module = import_module(type(model).__module__)
-    project = module.project
-    monkeypatch.setattr(module, "project", lambda x, w: products.append(tuple(x.shape)) or project(x, w))
+    module = import_module(type(model).__module__.rpartition(".")[0] + ".linear_layer")
+    linear = module.linear
+    monkeypatch.setattr(
+        module, "linear", lambda x, w, bias: products.append(tuple(x.shape)) or linear(x, w, bias)
+    )
     for layer in model.layers:
 
         def attend(query, key, *rest, inner=layer.attend, **options):
@@ -152,7 +154,7 @@ def test_torch_allocates_once():
 def test_rows_of_one_length_and_of_several_get_the_logits_that_each_gets_alone(b, attention, offsets):
     """With another row beside it, or with an idle slot before it."""
     model = b.Qwen3ModelWeek2(random_checkpoint(b, SmallModel(CONFIG, 1, 1, 1)), attention=attention)
-    batch, expected, rows = model.create_batch_cache(2, 40), {}, []
+    batch, expected, rows = b.create_batch_cache(model, 2, 40), {}, []
     for slot, length in enumerate(reversed(offsets)):
         rows.append(length or 0)
         if length is None:

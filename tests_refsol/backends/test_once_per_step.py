@@ -8,7 +8,7 @@ import pytest
 
 from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
-from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch
+from tiny_llm_ref.serving import BlockAllocator, BlockTable, PackedBatch, inputs_of
 
 CASE = CASES["untied-3"]
 PAGE = 4
@@ -45,7 +45,7 @@ def array_library(b):
 
 def in_a_batch(model, b) -> list:
     """Caches of a batch whose only request has four tokens."""
-    own, shared = model.create_kv_cache(16), model.create_batch_cache(2, 16)
+    own, shared = model.create_kv_cache(16), b.create_batch_cache(model, 2, 16)
     model(b.array([TEXT[:4]]), 0, own)
     for request, batch in zip(own, shared, strict=True):
         batch.add_request(request, 0)
@@ -83,8 +83,8 @@ def chunk_with_a_past() -> PackedBatch:
 def test_a_packed_step_reads_its_past_mask_once(b, monkeypatch, layers):
     """One `PastMask` for any number of layers, and no layer looks in a mask for empty rows."""
     model = b.Qwen3ModelWeek3(checkpoint_of(b, layers))
-    pools = model.create_kv_pools(8, PAGE)
-    inputs = chunk_with_a_past().inputs(PAGE, 8).map(b.array)
+    pools = b.create_kv_pools(model, 8, PAGE)
+    inputs = inputs_of(chunk_with_a_past(), PAGE, 8).map(b.array)
     attention = import_module(f"{b.solution.__name__}.paged_attention")
     with (
         counted(monkeypatch, attention.PastMask, "of") as made,
@@ -98,7 +98,7 @@ def test_caches_of_one_request_list_their_slots_once_per_step(b, monkeypatch):
     """Three layers, a prompt of four tokens, then one more, then the same after a rewind."""
     model = b.Qwen3ModelWeek2(checkpoint_of(b, 3))
     table = BlockTable(BlockAllocator(8, PAGE))
-    caches = b.TinyKvPagedCache.of_layers(model.create_kv_pools(8, PAGE), table)
+    caches = b.TinyKvPagedCache.of_layers(b.create_kv_pools(model, 8, PAGE), table)
     with counted(monkeypatch, BlockTable, "slots") as calls:
         for tokens, offset in ((TEXT[:4], 0), (TEXT[4:5], 4)):
             model(b.array([tokens]), offset, caches)
@@ -109,7 +109,7 @@ def test_slots_follow_a_table_that_was_emptied(b):
     """The same positions in other blocks are other slots: the last token must find the keys of the second prompt."""
     allocator = BlockAllocator(8, PAGE)
     model, table = b.Qwen3ModelWeek2(checkpoint_of(b, 3)), BlockTable(allocator)
-    pools = model.create_kv_pools(8, PAGE)
+    pools = b.create_kv_pools(model, 8, PAGE)
     caches = b.TinyKvPagedCache.of_layers(pools, table)
     model(b.array([TEXT[:6]]), 0, caches)
     expected = b.numpy(model(b.array([TEXT[6:]]), 6, caches))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.close import assert_close
 from support.qwen3_layer import attention64
-from tiny_llm_ref.serving import PackedBatch, make_buckets
+from tiny_llm_ref.serving import PackedBatch, inputs_of, make_buckets, pad_inputs
 
 NUM_BLOCKS = 90
 
@@ -48,10 +48,10 @@ def alone(query, text, window):
 def sets_of(b, name):
     """The kernels of this name; for "device" on torch those of a Gaudi too, by their twins."""
     package = b.solution.__name__
-    yield import_module(f"{package}.kernels").choose_kernels(name)
+    yield import_module(f"{package}.packed_kernels").choose_packed_kernels(name, "cpu")
     if (name, b.name) == ("device", "torch"):
         gaudi = import_module(f"{package}.hpu_attention")
-        yield SimpleNamespace(packed_mask=gaudi.fused_mask, packed_attention=gaudi.attend_fused)
+        yield SimpleNamespace(mask=gaudi.fused_mask, attend=gaudi.attend_fused)
 
 
 @pytest.mark.parametrize("kernels", ["simple", "device"])
@@ -77,13 +77,15 @@ def test_each_request_reads_its_own_text_and_nothing_else(b, kernels, most, data
     fresh = np.concatenate(
         [text[:, context:] for text, context in zip(texts, batch.context_lens, strict=True)], axis=1
     )
-    inputs = batch.inputs(page, NUM_BLOCKS, window, bucket)
+    inputs = inputs_of(batch, page, NUM_BLOCKS, window)
+    if bucket is not None:
+        inputs = pad_inputs(inputs, bucket, page, NUM_BLOCKS, window is not None)
     padding = ((0, len(inputs.token_ids) - len(query)), (0, 0), (0, 0))
     rows = [b.array(np.pad(part, padding)) for part in (query, *fresh)]
     pages = pages.reshape(2, NUM_BLOCKS + 1, page, *pages.shape[2:])
     for chosen in sets_of(b, kernels):
-        mask = chosen.packed_mask(inputs.map(b.array), page, window)
-        found = b.numpy(chosen.packed_attention(*rows, *map(b.array, pages), mask))
+        mask = chosen.mask(inputs.map(b.array), page, window)
+        found = b.numpy(chosen.attend(*rows, *map(b.array, pages), mask))
         for index, (span, text) in enumerate(zip(batch.spans, texts, strict=True)):
             expected = alone(query[slice(*span)], text, window)
             idea = (
@@ -107,6 +109,6 @@ def test_decodes_of_similar_length_are_one_call_and_others_are_not(b):
         context_lens=[length - 1 for length in lengths],
         block_tables=tables,
     )
-    reads = cpu.step_reads(batch.inputs(page, 200).map(b.array), page)
+    reads = cpu.step_reads(inputs_of(batch, page, 200).map(b.array), page)
     found = {tuple(b.numpy(call.rows).tolist()): tuple(call.slots.shape) for call in reads.decodes}
     assert found == {(0, 3): (2, 4), (1, 2, 4): (3, 128)} and not reads.chunks, f"slots of each call: {found}"

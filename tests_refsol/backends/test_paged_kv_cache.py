@@ -43,7 +43,7 @@ class PagedModel:
 
     def __init__(self, b, s, model, allocator):
         self.b, self.s, self.model, self.allocator = b, s, model, allocator
-        self.pools = model.create_kv_pools(allocator.num_blocks, allocator.block_size)
+        self.pools = b.create_kv_pools(model, allocator.num_blocks, allocator.block_size)
 
     def create_kv_cache(self, max_seq_len=None) -> list:
         return caches_of(self.b, self.pools, self.s.BlockTable(self.allocator))
@@ -57,7 +57,7 @@ class PagedModel:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_pool_is_zeroed_and_has_a_page_for_padding(b, dtype):
-    pools = model_of(b, dtype=dtype).create_kv_pools(5, 3)
+    pools = b.create_kv_pools(model_of(b, dtype=dtype), 5, 3)
     assert len(pools) == CASE.config.num_hidden_layers
     for pool in pools:
         for flat, pages in ((pool.keys, pool.key_pages), (pool.values, pool.value_pages)):
@@ -103,7 +103,7 @@ def test_torch_writes_where_the_memory_is():
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
     model = model_of(b)
-    pools = model.create_kv_pools(8, SIZE)
+    pools = b.create_kv_pools(model, 8, SIZE)
     caches = caches_of(b, pools, s.BlockTable(allocator_of(s)))
     places = {(pool.keys.data_ptr(), pool.values.data_ptr()) for pool in pools}
     for token in range(20):
@@ -119,7 +119,7 @@ def test_torch_asks_for_one_program_per_number_of_blocks():
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
     model, table = model_of(b), s.BlockTable(allocator_of(s))
-    caches, found = caches_of(b, model.create_kv_pools(8, SIZE), table), []
+    caches, found = caches_of(b, b.create_kv_pools(model, 8, SIZE), table), []
     for position in range(32):
         inputs = b.array([[position]]), b.array([position]), caches
         recording = record(partial(model, *inputs, logits_to_keep=1))
@@ -141,7 +141,7 @@ def test_mlx_holds_one_pool_over_many_steps():
     logits_of(b, model, [7], model.create_kv_cache())  # the weights are read
     mx.clear_cache()  # a freed buffer of up to twice the size may be reused, and counts whole
     before = mx.get_active_memory()
-    pools = model.create_kv_pools(4095, SIZE)  # 1.3 MB for the keys of a layer
+    pools = b.create_kv_pools(model, 4095, SIZE)  # 1.3 MB for the keys of a layer
     held, keys = sum(pool.keys.nbytes + pool.values.nbytes for pool in pools), pools[0].keys.nbytes
     caches = caches_of(b, pools, s.BlockTable(allocator_of(s, 4095)))
     mx.reset_peak_memory()
@@ -161,7 +161,7 @@ def test_every_attention_reads_pages_as_one_array(b, s, rng, attention, window):
     types = {"layer_types": (SLIDING, "full_attention", SLIDING), "sliding_window": window} if window else {}
     model = model_of(b, attention=attention, **types)
     full, text = model.create_kv_cache(), rng.integers(0, VOCABULARY, 21).tolist()
-    paged = caches_of(b, model.create_kv_pools(8, SIZE), s.BlockTable(allocator_of(s)))
+    paged = caches_of(b, b.create_kv_pools(model, 8, SIZE), s.BlockTable(allocator_of(s)))
     start = 0
     for size in (3, 5, 1, 4, 1, 1, 6):
         piece = text[start : start + size]
@@ -173,7 +173,7 @@ def test_every_attention_reads_pages_as_one_array(b, s, rng, attention, window):
 def test_bf16_stays_bf16(b, s, rng):
     model = model_of(b, dtype="bfloat16")
     text = rng.integers(0, VOCABULARY, 9).tolist()
-    caches = caches_of(b, model.create_kv_pools(8, SIZE), s.BlockTable(allocator_of(s)))
+    caches = caches_of(b, b.create_kv_pools(model, 8, SIZE), s.BlockTable(allocator_of(s)))
     logits_of(b, model, text[:6], caches)
     key = b.array(rng.normal(size=(1, 2, 3, 10)), "bfloat16")
     keys, values, length, _ = caches[0].update_and_fetch(key, key)
@@ -185,7 +185,7 @@ def test_a_runner_pads_chunks_into_pages(b, s, rng):
     model, text = model_of(b), rng.integers(0, VOCABULARY, 15).tolist()
     seen = []
     runner = b.runner(model, prompt_bucket=8, on_logits=lambda rows, logits: seen.append(logits))
-    paged = caches_of(b, model.create_kv_pools(8, SIZE), s.BlockTable(allocator_of(s)))
+    paged = caches_of(b, b.create_kv_pools(model, 8, SIZE), s.BlockTable(allocator_of(s)))
     for caches in (runner.create_kv_cache(24), paged):
         runner.prefill(text[:9], 0, caches, sample=False)
         assert [cache.offset for cache in caches] == [9] * 3
@@ -196,7 +196,7 @@ def test_a_runner_pads_chunks_into_pages(b, s, rng):
 def test_too_few_blocks_change_nothing(b, s, rng):
     """The model call that finds no block left raises; pool, table and offset are as they were, and it can go on."""
     allocator, model = allocator_of(s, 3), model_of(b)
-    pools = model.create_kv_pools(3, SIZE)
+    pools = b.create_kv_pools(model, 3, SIZE)
     other, table = s.BlockTable(allocator), s.BlockTable(allocator)
     other.reserve(4)
     text = rng.integers(0, VOCABULARY, 12).tolist()
@@ -217,7 +217,7 @@ def test_too_few_blocks_change_nothing(b, s, rng):
 def test_what_an_earlier_request_left_is_never_seen(b, s, rng):
     """A request whose keys became NaN ends; the next one gets its blocks, and the logits that it has alone."""
     allocator, model = allocator_of(s, 4), model_of(b)
-    pools = model.create_kv_pools(4, SIZE)
+    pools = b.create_kv_pools(model, 4, SIZE)
     for pool in pools:
         nan = b.array(np.full((20, 2, 10), np.nan))
         pool.write(b.array(np.arange(20)), nan, nan)
@@ -231,7 +231,7 @@ def test_what_an_earlier_request_left_is_never_seen(b, s, rng):
 def test_padding_goes_to_a_page_that_nobody_has(b, s, rng):
     """All blocks are handed out, none is the pad block; tokens written to the pad slots change nobody's logits."""
     allocator, model = allocator_of(s), model_of(b)
-    pools, tables = model.create_kv_pools(8, SIZE), [s.BlockTable(allocator) for _ in range(2)]
+    pools, tables = b.create_kv_pools(model, 8, SIZE), [s.BlockTable(allocator) for _ in range(2)]
     texts = rng.integers(0, VOCABULARY, (2, 16)).tolist()
     caches = [caches_of(b, pools, table) for table in tables]
     for text, each in zip(texts, caches, strict=True):
@@ -249,7 +249,7 @@ def test_padding_goes_to_a_page_that_nobody_has(b, s, rng):
 def test_blocks_that_others_can_find_are_not_written_again(b, s, rng):
     """Behind a hit, and after taking back registered tokens: refused before anything changes, with the way out."""
     allocator, model = allocator_of(s), model_of(b)
-    pools, table = model.create_kv_pools(8, SIZE), s.BlockTable(allocator)
+    pools, table = b.create_kv_pools(model, 8, SIZE), s.BlockTable(allocator)
     text = rng.integers(0, VOCABULARY, 10).tolist()
     caches = caches_of(b, pools, table)
     logits_of(b, model, text, caches)

@@ -8,7 +8,7 @@ import pytest
 from tiny_llm_kit.course.grading.pages import random_pages
 from tiny_llm_kit.course.recorded_operations import record
 from tiny_llm_kit.engine.port import Port
-from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks
+from tiny_llm_ref.serving import PackedBatch, SamplingParams, flat_blocks, inputs_of
 
 PAGE, COUNT, H, HKV, D = 16, 32, 4, 2, 8
 BATCHES = [[1, 1, 1], [17, 0, 5], [200, 31, 16], [15, 16, 17], [300, 100, 48]]
@@ -112,7 +112,7 @@ def test_the_mask_of_gaudis_kernel_is_converted_once_per_step(port):
         [6],
         [SamplingParams()],
     )
-    mask = fused_mask(batch.inputs(PAGE, COUNT).map(port.array), PAGE)
+    mask = fused_mask(inputs_of(batch, PAGE, COUNT).map(port.array), PAGE)
     shapes = [(7, H, D), (7, HKV, D), (7, HKV, D), *[(COUNT + 1, PAGE, HKV, D)] * 2]
     recording = record(lambda: attend_fused(*(port.array(np.ones(s), "bfloat16") for s in shapes), mask))
     assert mask.bias.shape == (7, 3 * PAGE + 7)

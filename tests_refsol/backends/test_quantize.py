@@ -95,7 +95,7 @@ def test_a_projection_goes_by_the_kind_of_weight(b, rng):
     w, x, bias = quantized(b, rng), rng.normal(size=(3, 128)), rng.normal(size=40)
     expected = x @ dense(b, w).T + bias
     for weight in (w, b.prepare_weights(w), b.array(dense(b, w))):
-        actual = b.solution.projection.project(b.array(x), weight, b.array(bias))
+        actual = b.linear_layer(weight, b.array(bias))(b.array(x))
         assert_close(b.numpy(actual), expected, atol=0.3, idea=type(weight).__name__)
 
 
@@ -114,8 +114,10 @@ def test_a_table_that_does_not_fit_is_one_line(b, rng):
     with pytest.raises(ValueError, match=r"the table has shape \(40, 128\), expected \(41, 128\)"):
         b.embedding_of(41, 128, w)
     without_words = b.QuantizedWeights(None, None, None, 64, 4, b.array(np.ones((40, 128))))
-    with pytest.raises(ValueError, match="the table has no words"):
-        b.embedding_of(40, 128, without_words)
+    with pytest.raises(
+        ValueError, match="this matrix has no words: prepare it in the form 'words' or 'both'"
+    ):
+        b.embedding_of(40, 128, without_words)(b.array([1]))
     assert type(b.embedding_of(40, 128, b.array(dense(b, w)))) is b.Embedding
 
 

@@ -198,11 +198,10 @@ def test_an_engine_on_a_cpu_sorts_candidates_and_one_on_an_accelerator_everythin
     model = SimpleNamespace(
         num_hidden_layers=1,
         config=SimpleNamespace(max_position_embeddings=8, vocab_size=8),
-        create_kv_pools=lambda *sizes: [],
     )
-    assert b.packed_runner(model, 1).sampler.candidates is not None
+    assert b.packed_runner(model, 1, create_kv_pools=lambda *sizes: []).sampler.candidates is not None
     monkeypatch.setattr(b, "device", "cuda")
-    assert b.packed_runner(model, 1).sampler.candidates is None
+    assert b.packed_runner(model, 1, create_kv_pools=lambda *sizes: []).sampler.candidates is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -185,7 +185,7 @@ def test_the_baseline_computes_with_the_same_weights():
     for name in ("transformers static", "transformers dynamic"):
         theirs = cast[name]
         assert theirs._next([prompt], theirs._new_cache(9)) == [expected]
-        up, mine = theirs.model.model.layers[0].mlp.up_proj.weight, ours.model.layers[0].w_up
+        up, mine = theirs.model.model.layers[0].mlp.up_proj.weight, ours.model.layers[0].mlp.w_up.weight
         assert up.data_ptr() == mine.data_ptr(), "the baseline has a copy of the weights"
 
 
@@ -329,8 +329,13 @@ def test_the_work_of_a_call_is_counted_from_the_weights_and_from_who_sees_whom()
     model = port.Qwen3ModelWeek2(
         RandomCheckpoint(config, port.backend_module, "float32", "cpu"), attention="device"
     )
-    names = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
-    weights = sum(getattr(layer, name).nbytes for layer in model.layers for name in names) // 4
+    weights = sum(
+        weight.nbytes // 4
+        for layer in model.layers
+        for owner in (layer, layer.mlp)
+        for weight in vars(owner).values()
+        if isinstance(weight, port.DenseLinear)
+    )
     keys = 2 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
     attention = 2 * 2 * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     for tokens in (1, 5):

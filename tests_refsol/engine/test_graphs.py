@@ -16,7 +16,7 @@ from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.engine.step_shapes import StepShapes
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_ref import serving
-from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, make_buckets
+from tiny_llm_ref.serving import PackedBatch, PackedInputs, SamplingParams, inputs_of, make_buckets
 
 LAYERS, PAGE, BLOCKS = 2, 8, 12
 
@@ -117,7 +117,7 @@ def logits_of(port, model, batches, **options):
 
 @pytest.mark.parametrize("context", [0, 13])
 def test_flat_inputs_are_the_inputs_again(context):
-    inputs = mixed_batch(5, context).inputs(PAGE, BLOCKS, 4)
+    inputs = inputs_of(mixed_batch(5, context), PAGE, BLOCKS, 4)
     flat = inputs.flatten()
     assert PackedInputs.of(flat) == inputs
     assert len(flat) == 26 and all(part is None or isinstance(part, list) for part in flat)
@@ -250,14 +250,18 @@ def test_plain_weights_are_freed_one_by_one(monkeypatch, compiler, products):
     monkeypatch.setattr(products, "_has_bf16_units", lambda: True)
     port = Port("tiny_llm_ref", "torch", "cpu", "bfloat16")
     model = model_of(port)
-    plain = [weakref.ref(getattr(layer, name)) for layer in model.layers for name in products.MATRICES]
-    alive, pack = [], products.pack_weight
+    plain = [
+        weakref.ref(w.weight)
+        for layer in model.layers
+        for w in (layer.wq, layer.wk, layer.wv, layer.wo, layer.mlp.w_gate, layer.mlp.w_up, layer.mlp.w_down)
+    ]
+    alive, pack = [], products.PackedLinear.of
 
-    def packed(w):
+    def packed(w, bias):
         alive.append(sum(weight() is not None for weight in plain))
-        return pack(w)
+        return pack(w, bias)
 
-    monkeypatch.setattr(products, "pack_weight", packed)
+    monkeypatch.setattr(products.PackedLinear, "of", packed)
     made = port.compile_model(model, "cpu", 1)
     assert alive == list(range(len(plain), 0, -1))
     batches = [mixed_batch(1), mixed_batch(6)]

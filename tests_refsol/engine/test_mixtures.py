@@ -27,7 +27,7 @@ from tiny_llm_kit.model.quantization import WeightQuantizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams
-from tiny_llm_ref.torch_backend import hpu
+from tiny_llm_ref.torch_backend import hpu_mixture
 
 FOLDER, DENSE = MODELS / "tiny-qwen3-moe", MODELS / "tiny-qwen3"
 EXPERTS = 8  # in layers 1 and 2 of three
@@ -91,7 +91,7 @@ def test_stages_give_the_answers_of_one(b, whole):
     """Each stage has mixtures, whole; layers keep their numbers, which say which of them are mixtures."""
     llm, group = llm_of_ranks(b, 2, stages=True)
     stages = [runner.model for runner in llm.engine.runner.runners]
-    kinds = [[hasattr(layer, "mixture") for layer in stage.layers] for stage in stages]
+    kinds = [[isinstance(layer.mlp, b.MixtureOfExperts) for layer in stage.layers] for stage in stages]
     assert kinds == [[True], [False, True]], "the last stage is rank 0"
     assert texts(llm) == texts(LLM.of(b, *whole, **TIGHT))
     assert not group.calls, "a stage has all experts of its layers"
@@ -132,9 +132,10 @@ def test_the_option_of_an_llm_shares_the_experts(b):
     for option in (False, True):
         options = {"tensor_parallel_size": 2, "enable_expert_parallel": option}
         job = Job("ref", b.name, "cpu", "float32", str(FOLDER), None, {}, options)
-        mixture = job.network(b, rank)[0].layers[1].mixture
-        assert (mixture.ranks is rank, mixture.sums is rank) == (option, not option)
-        assert len(mixture.w_down) == (EXPERTS // 2 if option else EXPERTS)
+        mlp = job.network(b, rank)[0].layers[1].mlp
+        assert type(mlp) is (b.ExpertParallelMixture if option else b.SummedMixture) and mlp.group is rank
+        held = mlp if option else mlp.mixture
+        assert len(held.w_down) == (EXPERTS // 2 if option else EXPERTS)
 
 
 @pytest.mark.parametrize("expert_parallel", [False, True])
@@ -163,7 +164,7 @@ def test_quantised_experts_are_the_dequantised_ones(b, bits):
     x = b.array(np.random.default_rng(0).normal(size=(3, 192)), "float32")
     again = b.quantize_matrix(one, WeightQuantizer(b, bits).group_size, bits)
     wanted = b.numpy(b.quantized_linear(x, b.prepare_weights(again)))
-    assert_close(b.numpy(b.project(x, stack[2])), wanted, atol=1e-6, idea="an expert's own levels")
+    assert_close(b.numpy(stack[2](x)), wanted, atol=1e-6, idea="an expert's own levels")
     llm = LLM.of(b, *load_network(b, FOLDER, "week3", f"{bits}bit"), **TIGHT)
     assert "prompt" in texts(llm)[0]
 
@@ -174,8 +175,7 @@ def test_packed_experts_give_the_answers_of_plain_ones(b):
     expected = texts(LLM.of(port, *load_network(port, FOLDER, "week3"), cpu_products="usual", **TIGHT))
     for layout in {way.layout for way in port.product_ways().values()}:
         network, tokenizer = load_network(port, FOLDER, "week3")
-        port.use_products(layout, ("matrix",) * 4)
-        port.pack_layers(network)
+        port.use_products(network, layout, ("matrix",) * 4)
         found = texts(LLM.of(port, network, tokenizer, cpu_products="usual", **TIGHT))
         assert found == expected, layout
 
@@ -189,9 +189,9 @@ def test_the_operator_of_a_gaudi_computes_the_same(rng):
     )
     expected = b.MixtureOfExperts(2, False, router, w_in, w_out)(x)
     routes = b.route(x @ router.T, 2, False)
-    parts = [hpu.mixture_of_experts(x, *routes, w_in[i : i + 2], w_out[i : i + 2], i) for i in (0, 2)]
+    parts = [hpu_mixture.mixture_of_experts(x, *routes, w_in[i : i + 2], w_out[i : i + 2], i) for i in (0, 2)]
     assert_close(
-        hpu.mixture_of_experts(x, *routes, w_in, w_out).numpy(),
+        hpu_mixture.mixture_of_experts(x, *routes, w_in, w_out).numpy(),
         expected.numpy(),
         atol=1e-5,
         idea="all experts",

@@ -56,12 +56,9 @@ class Model:
     def create_kv_cache(self, max_seq_len):
         return max_seq_len
 
-    def create_batch_cache(self, slots, max_seq_len):
-        return slots, max_seq_len
-
 
 def runner(b, **options) -> ModelRunner:
-    return ModelRunner(Model(b), b.backend_module, **options)
+    return ModelRunner(Model(b), b.backend_module, create_batch_cache=lambda model, *sizes: sizes, **options)
 
 
 def prefill(made: ModelRunner, tokens, offset=0, unused: int = 0, sample=True, **options):

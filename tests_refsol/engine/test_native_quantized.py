@@ -19,7 +19,6 @@ from tiny_llm_kit.engine.profiling import product_choice, quantized_choice
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import Quantization
 from tiny_llm_kit.model.quantization import EMBEDDING, WeightQuantizer
-from tiny_llm_ref.biased_weights import BiasedWeights
 
 pytestmark = pytest.mark.tool("c++")
 
@@ -44,7 +43,8 @@ def is_native(port):
     """Whether a layer is computed by kernels alone; MLX has no such layers."""
     if port.name == "mlx":
         return lambda layer: False
-    return importlib.import_module(f"tiny_llm_ref.{port.name}_backend.native_layer").is_native
+    kind = importlib.import_module(f"tiny_llm_ref.{port.name}_backend.native_layer").NativeLayer
+    return lambda layer: isinstance(layer, kind)
 
 
 def quantized(port, rng, rows=48, columns=256, group_size=64, bits=4, dtype="bfloat16"):
@@ -149,9 +149,9 @@ def test_what_cannot_be_multiplied_is_an_error_before_the_call(port, native, rng
 def test_float16_scales_stay_as_they_are(port, native, rng, bits, dtype):
     """16 + 16 bits for 32 numbers; rows are computed in float32, and rounded once to the type of the model."""
     w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
-    packed = native.native_weights(w)
+    packed = native.NativeQuantizedMatrix.of(w)
     assert packed.nbytes == 48 * 96 * (bits + 1) / 8
-    assert packed.dtype == packed.prepared.dtype == port.dtype(dtype)
+    assert packed.dtype == port.dtype(dtype)
     rows = port.embedding_of(48, 96, packed)(port.array(np.arange(48)))
     assert rows.dtype == port.dtype(dtype)
     assert_close(port.numpy(rows), port.numpy(port.array(matrix, dtype)), **EXACT, idea="rounded once")
@@ -164,7 +164,7 @@ def test_float16_scales_cost_nothing_beside_rounded_activations(port, native, rn
     """Against the matrix in float64: x rounded to bytes, and an output rounded once, are the whole error."""
     w, matrix = in_float16(port, rng, 48, 96, bits, dtype)
     x = port.array(rng.normal(size=(rows, 96)), dtype)
-    found = port.numpy(native.native_weights(w).prepared(x)).astype(float)
+    found = port.numpy(native.NativeQuantizedMatrix.of(w)(x)).astype(float)
     expected = rounded(port.numpy(x), 32) @ matrix.T
     off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert off < (1e-5 if dtype == "float32" else 2**-8)
@@ -201,7 +201,7 @@ def test_a_table_has_one_form(port, rng, bits):
     embedding = port.embedding_of(48, 256, held)
     ids, x = np.array([[0, 47], [7, 7]]), port.array(rng.normal(size=(2, 3, 256)), "float32")
     table = port.numpy(dense(port, w))
-    assert held.weight is None and held.nbytes == w.nbytes
+    assert type(held).__name__ == "NativeQuantizedMatrix" and held.nbytes == w.nbytes
     assert_close(port.numpy(embedding(port.array(ids))), table[ids], **EXACT, idea="rows of the table")
     expected = rounded(port.numpy(x), 64) @ table.astype(float).T
     assert_close(port.numpy(embedding.as_linear(x)), expected, rtol=0.01, atol=0.1, idea="scores")
@@ -356,7 +356,7 @@ def test_logits_differ_by_the_rounding_alone(port, is_native, rng, bits, dtype, 
     if head_dim == 32:
         assert models[1].packed_mask is not models[0].packed_mask, "the rounded model attends in its pages"
     held = [w for name, w in weights.items() if len(plain[name].shape) == 2]
-    assert all(w.weight is w.scales is w.biases is None for w in held)
+    assert {type(w).__name__ for w in held} == {"NativeQuantizedMatrix"}
     prompts = [rng.integers(0, case.config.vocab_size, size=size).tolist() for size in (14, 5, 9, 6)]
     usual, native = (
         logits_of_two_steps(PackedServing(port, port.serving, model), prompts) for model in models
@@ -383,19 +383,16 @@ def test_a_layer_joins_neighbours_of_one_kind(port, native, rng, kinds, products
         if kind == "p":
             return plain.of(port.array(rng.normal(size=(rows, 256))))
         if kind == "h":
-            return native.native_weights(in_float16(port, rng, rows, 256, 4, "float32")[0])
-        return native.native_weights(quantized(port, rng, rows, bits=int(kind)))
+            return native.NativeQuantizedMatrix.of(in_float16(port, rng, rows, 256, 4, "float32")[0])
+        return native.NativeQuantizedMatrix.of(quantized(port, rng, rows, bits=int(kind)))
 
     weights = [weight(kind, rows) for kind, rows in zip(kinds, (48, 16, 32), strict=True)]
-    weights[1] = BiasedWeights(weights[1], port.array(rng.normal(size=16)))
-    layer, x = (
-        SimpleNamespace(**dict(zip("qkv", weights, strict=True))),
-        port.array(rng.normal(size=(5, 256))),
-    )
-    expected = [port.numpy(port.solution.projection.project(x, w)) for w in weights]
-    taken = layers._taken(layer, "q", "k", "v")
-    assert len(taken) == products and not vars(layer)
-    found = port.numpy(layers._product(x, taken))
+    weights[1] = port.linear_layer(weights[1], port.array(rng.normal(size=16)))
+    x = port.array(rng.normal(size=(5, 256)))
+    expected = [port.numpy(w(x)) for w in weights]
+    joined = layers._joined(*weights)
+    assert len(joined) == products
+    found = port.numpy(layers._product(x, joined))
     assert_close(found, np.concatenate(expected, axis=-1), atol=1e-4, idea="one by one")
 
 
@@ -450,14 +447,12 @@ def test_a_compiled_product_is_the_eager_one(port, native, rng, scales):
         graphs.append(str(graph.graph))
         return graph
 
-    w = native.native_weights(
+    w = native.NativeQuantizedMatrix.of(
         quantized(port, rng) if scales == "bfloat16" else in_float16(port, rng, 48, 256, 4, "bfloat16")[0]
     )
-    compiled = torch.compile(port.quantized_linear, backend=keep, fullgraph=True)
+    compiled = torch.compile(lambda x: w(x), backend=keep, fullgraph=True)
     for rows in (5, 7, 40):
         x = port.array(rng.normal(size=(rows, 256)), "bfloat16")
         torch._dynamo.maybe_mark_dynamic(x, 0)
-        assert_close(
-            port.numpy(compiled(x, w)), port.numpy(port.quantized_linear(x, w)), **EXACT, idea="eager"
-        )
+        assert_close(port.numpy(compiled(x)), port.numpy(w(x)), **EXACT, idea="eager")
     assert len(graphs) == 1 and "tiny_llm_ref.native_quantized_linear" in graphs[0]

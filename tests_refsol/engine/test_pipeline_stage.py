@@ -19,7 +19,7 @@ QWEN = small_model(
 
 def test_a_stage_has_pools_for_its_own_layers(b, s):
     _, models = stages_of(b, s, 3, QWEN)
-    assert [len(model.create_kv_pools(2, 4)) for model in models] == [1, 2, 2], "the last stage is rank 0"
+    assert [len(b.create_kv_pools(model, 2, 4)) for model in models] == [1, 2, 2], "the last stage is rank 0"
 
 
 def test_a_stage_reads_only_its_layers(b, s):

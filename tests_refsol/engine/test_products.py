@@ -3,7 +3,7 @@
 import importlib
 import json
 import os
-from types import NoneType
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -55,11 +55,18 @@ def port(request):
 
 @pytest.fixture
 def products(request):
-    """The port's module, whose choice is forgotten afterwards."""
+    """The port's module."""
     name = request.node.get_closest_marker("port").args[0]
-    module = importlib.import_module(f"tiny_llm_ref.{name}_backend.products")
-    yield module
-    module.use_products(None)
+    return importlib.import_module(f"tiny_llm_ref.{name}_backend.products")
+
+
+def with_products(port, products, w, *choice):
+    """The layer that a choice of products puts on a model in place of the matrix `w`."""
+    layer = SimpleNamespace(mlp=SimpleNamespace(), wq=port.linear_layer(w), wk=None, wv=None, wo=None)
+    config = SimpleNamespace(tie_word_embeddings=False)
+    model = SimpleNamespace(layers=[layer], w_lm_head=None, embedding=None, config=config)
+    products.use_products(model, *choice)
+    return layer.wq
 
 
 def on(port, *values, marks=()):
@@ -125,13 +132,13 @@ def test_without_a_measurement_the_flags_decide(monkeypatch, port, products, uni
     monkeypatch.setattr(products, "_has_bf16_units", lambda: units)
     called = calls_of(monkeypatch, products)
     w = port.array(np.ones((300, 96)), "bfloat16")
+    layer = with_products(port, products, w, "plain")
     for rows in (1, 2, 8, 9):
-        products.dense_linear(port.array(np.ones((rows, 96)), "bfloat16"), w)
+        layer(port.array(np.ones((rows, 96)), "bfloat16"))
     assert called == (["vector"] + 3 * ["matrix"] if units else 3 * ["matrix"] + ["tiles"])
-    assert isinstance(products.pack_weight(w), products.PackedWeight) == units
-    plain = w.float()
-    products.dense_linear(port.array(np.ones((9, 96)), "float32"), plain)
-    assert len(called) == 4 and products.pack_weight(plain) is plain, "float32 has one product"
+    assert isinstance(with_products(port, products, w), products.PackedLinear) == units
+    plain = with_products(port, products, w.float())
+    assert type(plain) is port.DenseLinear, "float32 has one product"
 
 
 def calls_of(monkeypatch, products):
@@ -150,20 +157,30 @@ def calls_of(monkeypatch, products):
 @pytest.mark.port("torch")
 def test_each_number_of_rows_takes_the_way_that_was_chosen_for_it(monkeypatch, port, products):
     """1 row, 2 to 8, 9 to 45, more: the borders are geometric means of what was measured."""
-    products.use_products("plain", ("vector", "matrix", "tiles", "matrix"))
     called = calls_of(monkeypatch, products)
     w = port.array(np.ones((30, 96)), "bfloat16")
+    layer = with_products(port, products, w, "plain", ("vector", "matrix", "tiles", "matrix"))
     for rows in (1, 2, 8, 9, 45, 46, 512):
-        products.dense_linear(port.array(np.ones((1, rows, 96)), "bfloat16"), w)
+        layer(port.array(np.ones((1, rows, 96)), "bfloat16"))
     assert called == ["vector", "matrix", "matrix", "tiles", "tiles", "matrix", "matrix"]
-    assert products.pack_weight(w) is w, "the layout is the plain one"
+    assert layer.weight is w, "the layout is the plain one"
+
+
+@pytest.mark.port("torch")
+def test_two_engines_choose_apart(port, products):
+    """A choice belongs to a model: the next engine's does not change it."""
+    w = port.array(np.ones((30, 96)), "bfloat16")
+    one, other = (with_products(port, products, w, "plain", 4 * (name,)) for name in ("tiles", "matrix"))
+    assert [layer.ways for layer in (one, other)] == [
+        4 * (products._WAYS[name].multiply,) for name in ("tiles", "matrix")
+    ]
 
 
 @pytest.mark.port("torch")
 def test_a_bf16_weight_is_never_there_in_float32_as_a_whole(port, products):
-    products.use_products("plain", ("tiles",) * 4)
     x, w = port.array(np.ones((8, 512)), "bfloat16"), port.array(np.ones((4096, 512)), "bfloat16")
-    assert port.peak_bytes(lambda: products.dense_linear(x, w)) < 4096 * 512 * 4 / 4
+    layer = with_products(port, products, w, "plain", ("tiles",) * 4)
+    assert port.peak_bytes(lambda: layer(x)) < 4096 * 512 * 4 / 4
 
 
 # The choice.
@@ -325,26 +342,37 @@ CASE = small_model(
 )
 def test_an_engine_packs_where_that_is_faster(monkeypatch, port, products, cache, seconds, is_packed):
     counted(monkeypatch, seconds)
-    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
-    for layer in network.layers:
-        for name in products.MATRICES:
-            setattr(layer, name, getattr(layer, name).bfloat16())
+    network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE, "bfloat16"))
     choose_products(port, network)
-    found = {
-        isinstance(getattr(layer, name), products.PackedWeight)
-        for layer in network.layers
-        for name in products.MATRICES
+    assert {type(each) for each in matrices_of(network)} == {
+        products.PackedLinear if is_packed else products.PlainLinear
     }
-    assert found == {is_packed}
-    assert not isinstance(network.embedding.weight, products.PackedWeight), "a table is read row by row"
+    assert isinstance(network.embedding.weight, torch.Tensor), "a table is read row by row"
+
+
+def matrices_of(network):
+    """The linear layers of all layers."""
+    layers = [getattr(layer, "layer", layer) for layer in network.layers]
+    return [
+        weight
+        for layer in layers
+        for weight in (
+            layer.wq,
+            layer.wk,
+            layer.wv,
+            layer.wo,
+            layer.mlp.w_gate,
+            layer.mlp.w_up,
+            layer.mlp.w_down,
+        )
+    ]
 
 
 def plain_and_native(port, products, dtype="bfloat16", chunk_kernel=True, **sizes):
     """The same small model twice, the second one with native weights."""
     checkpoint = random_checkpoint(port, small_model(3, **sizes), dtype)
     plain, native = (port.Qwen3ModelWeek3(checkpoint, attention="device") for _ in range(2))
-    products.use_products("native", ("matrix",) * 4)
-    products.pack_layers(native)
+    products.use_products(native, "native", ("matrix",) * 4)
     products.use_native_layers(native, chunk_kernel)
     return plain, native
 
@@ -375,9 +403,9 @@ def test_native_weights_compute_the_same(port, products, rng, dtype, tied):
     Heads of 16 numbers are too short for a native layer.
     """
     plain, native = plain_and_native(port, products, dtype, tie_word_embeddings=tied, head_dim=16)
-    held = [getattr(layer, name) for layer in native.layers for name in products.MATRICES]
-    assert {type(each) for each in [*held, native.embedding.weight]} == {products.NativeMatrix}
-    assert isinstance(native.w_lm_head, NoneType if tied else products.NativeMatrix)
+    held = [*matrices_of(native), native.embedding.weight, native.w_lm_head]
+    assert {type(each) for each in held} == {products.NativeMatrix}
+    assert (native.w_lm_head is native.embedding.weight) is tied, "a tied head is the table"
     assert native.packed_mask is not plain.packed_mask, "decodes are gathered"
     assert_same_logits(port, rng, plain, native, dtype)
 
@@ -413,7 +441,7 @@ def test_native_layers_compute_the_same(port, products, rng, monkeypatch, family
     plain, native = plain_and_native(port, products, chunk_kernel=chunk_kernel, **sizes)
     for layer in native.layers:
         layer = getattr(layer, "layer", layer)
-        assert native_layer.is_native(layer) and not any(hasattr(layer, name) for name in products.MATRICES)
+        assert type(layer) is native_layer.NativeLayer and len(layer.w_in) == 1
     if compiled:
         monkeypatch.setattr(torch, "compile", lambda part, **options: refuse)
         native = port.compile_model(native, "cpu", 3)
@@ -446,8 +474,7 @@ def test_mlx_compiles_no_layer_with_a_kernel(port, products):
     plain = port.Qwen3ModelWeek3(random_checkpoint(port, CASE))
     compiled = port.compile_model(plain, "cpu", 1)
     assert compiled.layers[0] is not plain.layers[0]
-    products.use_products("native")
-    products.pack_layers(plain)
+    products.use_products(plain, "native")
     assert port.compile_model(plain, "cpu", 1).layers == plain.layers
 
 
@@ -455,8 +482,7 @@ def test_mlx_compiles_no_layer_with_a_kernel(port, products):
 def test_a_head_size_that_the_kernel_has_not_is_gathered(port, products, attention):
     network = port.Qwen3ModelWeek3(random_checkpoint(port, CASE), attention=attention)
     usual = network.packed_mask
-    products.use_products("native", ("matrix",) * 4)
-    products.pack_layers(network)
+    products.use_products(network, "native", ("matrix",) * 4)
     assert network.packed_mask is usual, "heads of 8 numbers are no whole line"
 
 
@@ -529,7 +555,7 @@ def test_mlx_has_nothing_to_choose_on_a_gpu_or_without_a_compiler(monkeypatch, p
         assert port.product_ways() == {}
     monkeypatch.setattr(products.product, "works", lambda: False)
     assert port.product_ways() == {} and product_choice.report(port) == "nothing to choose"
-    choose_products(port, None)
+    choose_products(port, port.Qwen3ModelWeek3(random_checkpoint(port, CASE)))
     assert not calls and not list(cache.glob("products-*"))
 
 

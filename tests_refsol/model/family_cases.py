@@ -255,9 +255,8 @@ def main() -> None:
             theirs.save_pretrained(folder)
             for port in installed_backends():
                 b = Port("tiny_llm_ref", port, "cpu")
-                found = difference(
-                    b, s, b.Qwen3ModelWeek2(load_checkpoint(folder, port, "cpu", "float32")), theirs
-                )
+                checkpoint = load_checkpoint(folder, port, "cpu", "float32")
+                found = difference(b, s, b.Qwen3ModelWeek2(checkpoint, make_mlp=b.mlp_of), theirs)
                 size = found.pop("size")
                 print(
                     f"{name:20} {port:6} " + " ".join(f"{x:8.1e}" for x in found.values()) + f" {size:14.2f}"

@@ -46,7 +46,7 @@ def saved(tmp_path_factory):
 
 
 def ours(b, folder):
-    return b.Qwen3ModelWeek2(load_checkpoint(folder, b.name, b.device, "float32"))
+    return b.Qwen3ModelWeek2(load_checkpoint(folder, b.name, b.device, "float32"), make_mlp=b.mlp_of)
 
 
 def test_every_family_has_three_shapes_and_every_kind_of_rope():
@@ -97,7 +97,7 @@ def test_a_batch_of_mixed_lengths_equals_transformers(b, s, saved, name):
 def test_hybrid_batches_of_mixed_lengths_equal_transformers(b, s, saved, name):
     """Chunks with and without a past beside decodes, in pages, through every kind of head, RoPE and window."""
     theirs, folder = saved(name)
-    model = b.Qwen3ModelWeek3(load_checkpoint(folder, b.name, b.device, "float32"))
+    model = b.Qwen3ModelWeek3(load_checkpoint(folder, b.name, b.device, "float32"), make_mlp=b.mlp_of)
     answers = family["in_hybrid_batches"](b, s, model)
     assert [len(text) for text, _ in answers] == [n + family["ANSWER"] for n in family["PROMPTS"]]
     for text, found in answers:
@@ -181,7 +181,7 @@ WRONG_CONFIGURATIONS = {
 def test_the_comparison_sees_a_wrong_configuration(b, saved, name, change):
     theirs, folder = saved(name)
     right = load_checkpoint(folder, b.name, b.device, "float32")
-    wrong = b.Qwen3ModelWeek2(Checkpoint(change(right.config), right.weights))
+    wrong = b.Qwen3ModelWeek2(Checkpoint(change(right.config), right.weights), make_mlp=b.mlp_of)
     for way in ("prefilled", "in_pieces"):
         difference = np.abs(family[way](b, wrong, IDS) - family["logits"](theirs, IDS)).max()
         assert difference > WRONG, f"{way}: a wrong version differs by {difference:.1e} only"
@@ -205,7 +205,7 @@ def test_the_comparison_sees_an_ignored_weight(b, saved, name, ending):
         key: array * 0 + ("norm" in ending) for key, array in right.weights.items() if key.endswith(ending)
     }
     assert len(nothing) == 3
-    wrong = b.Qwen3ModelWeek2(Checkpoint(right.config, {**right.weights, **nothing}))
+    wrong = b.Qwen3ModelWeek2(Checkpoint(right.config, {**right.weights, **nothing}), make_mlp=b.mlp_of)
     difference = np.abs(family["prefilled"](b, wrong, IDS) - family["logits"](theirs, IDS)).max()
     assert difference > WRONG, f"without {ending} logits differ by {difference:.1e} only"
 
@@ -215,7 +215,7 @@ def test_a_missing_bias_is_named(b, saved):
     name = "model.layers.1.self_attn.k_proj.bias"
     weights = {key: array for key, array in right.weights.items() if key != name}
     with pytest.raises(CheckpointError, match=f"tensor '{name}' is missing"):
-        b.Qwen3ModelWeek2(Checkpoint(right.config, weights))
+        b.Qwen3ModelWeek2(Checkpoint(right.config, weights), make_mlp=b.mlp_of)
 
 
 ROPES = {

@@ -135,7 +135,7 @@ MUTANTS = [
     Mutant(
         "1.2.3",
         "the device's RoPE turns halves, whatever `traditional` says",
-        "kernels.py",
+        "device_kernels.py",
         both=("(RoPE if traditional else _DeviceRoPE)(dims", "_DeviceRoPE(dims"),
     ),
     Mutant(

@@ -158,7 +158,7 @@ MUTANTS = [
     Mutant(
         "1.3.3",
         "the two norms exchanged",
-        "qwen3_week1.py",
+        "qwen3_attention.py",
         both=(
             "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
             "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
@@ -169,7 +169,7 @@ MUTANTS = [
     Mutant(
         "1.3.3",
         "no norms",
-        "qwen3_week1.py",
+        "qwen3_attention.py",
         both=(
             "query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))\n"
             "        key = self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))",
@@ -179,13 +179,13 @@ MUTANTS = [
     Mutant(
         "1.3.3",
         "no norm on the keys",
-        "qwen3_week1.py",
+        "qwen3_attention.py",
         both=("self.rope(_head_norm(key, self.k_norm, self.rms_norm_eps))", "self.rope(key)"),
     ),
     Mutant(
         "1.3.3",
         "one norm over all query heads of a token",
-        "qwen3_week1.py",
+        "qwen3_attention.py",
         mlx=(
             "        query = self.rope(_head_norm(query, self.q_norm, self.rms_norm_eps))",
             "        tiled = mx.tile(self.q_norm, self.num_heads)\n"
@@ -202,14 +202,14 @@ MUTANTS = [
     Mutant(
         "1.3.3",
         "eps of another model, 1e-6, whatever rms_norm_eps is",
-        "qwen3_week1.py",
+        "qwen3_attention.py",
         both=("_head_norm(query, self.q_norm, self.rms_norm_eps)", "_head_norm(query, self.q_norm, 1e-6)"),
     ),
-    Mutant("1.3.3", "forgets the mask", "qwen3_week1.py", both=(", mask=mask\n", "\n")),
+    Mutant("1.3.3", "forgets the mask", "qwen3_attention.py", both=(", mask=mask\n", "\n")),
     Mutant(
         "1.3.3",
         "always causal, whatever the mask is",
-        "qwen3_week1.py",
+        "qwen3_attention.py",
         both=(", mask=mask\n", ', mask="causal"\n'),
     ),
 ]

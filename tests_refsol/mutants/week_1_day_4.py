@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(
         "1.4.3",
         "silu on the up half",
-        "qwen3_week1.py",
+        "qwen3_mlp.py",
         both=(
             "silu(linear(x, self.w_gate)) * linear(x, self.w_up)",
             "linear(x, self.w_gate) * silu(linear(x, self.w_up))",

@@ -176,8 +176,8 @@ MUTANTS = [
     ),
     _attention(
         "joins the heads without bringing them back behind the tokens",
-        "project(heads",
-        "project(heads.reshape(heads.shape[0], L, -1, self.head_dim).swapaxes(1, 2)",
+        "self.wo(heads",
+        "self.wo(heads.reshape(heads.shape[0], L, -1, self.head_dim).swapaxes(1, 2)",
     ),
     _layer(
         "adds attention's answer to the normed copy",
@@ -258,5 +258,12 @@ MUTANTS = [
         "ignores the sampler",
         "new_tokens_only, tokenizer, tokens, sampler,",
         "new_tokens_only, tokenizer, tokens, None,",
+    ),
+    Mutant(
+        "2.1.4",
+        "silu on the wrong matrix",
+        MODEL,
+        both=("silu(self.w_gate(x)) * self.w_up(x)", "self.w_gate(x) * silu(self.w_up(x))"),
+        inside="Qwen3MLPWeek2.__call__",
     ),
 ]

@@ -465,9 +465,8 @@ MUTANTS = [
         "projects the queries of chunks and of decodes in two calls",
         MODEL,
         both=(
-            "        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)\n",
-            "        project(x[:, :1], self.wq)\n"
-            "        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)\n",
+            "        query = self.wq(x).reshape(1, T, -1, self.head_dim)\n",
+            "        self.wq(x[:, :1])\n        query = self.wq(x).reshape(1, T, -1, self.head_dim)\n",
         ),
     ),
     Mutant(

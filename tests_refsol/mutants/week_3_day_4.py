@@ -3,7 +3,7 @@
 from authors.mutants import Mutant
 
 SIZES, BUCKETS, PADDING = "buckets/bucket_sizes.py", "buckets/buckets.py", "buckets/padding.py"
-INPUTS, BUDGET = "buckets/packed_inputs.py", "batching/padded_budget.py"
+INPUTS, BUDGET = "buckets/padding.py", "batching/padded_budget.py"
 
 MUTANTS = [
     Mutant(
@@ -160,21 +160,21 @@ MUTANTS = [
         "3.4.8",
         "padding belongs to the last request",
         INPUTS,
-        serving=("max(self.segments, default=-1) + 1", "max(self.segments, default=0)"),
+        serving=("max(inputs.segments, default=-1) + 1", "max(inputs.segments, default=0)"),
     ),
     Mutant(
         "3.4.8",
         "padding is written into slot 0",
         INPUTS,
-        serving=("pad_to(self.slots, tokens, pad_block * page_size)", "pad_to(self.slots, tokens, 0)"),
+        serving=("pad_to(inputs.slots, tokens, pad_block * page_size)", "pad_to(inputs.slots, tokens, 0)"),
     ),
     Mutant(
         "3.4.8",
         "no head where nobody is sampled",
         INPUTS,
         serving=(
-            "pad_to(self.sample_rows or [], rows, 0)",
-            "pad_to(self.sample_rows or [], rows if self.sample_rows else 0, 0)",
+            "pad_to(inputs.sample_rows or [], rows, 0)",
+            "pad_to(inputs.sample_rows or [], rows if inputs.sample_rows else 0, 0)",
         ),
     ),
     Mutant(
@@ -243,8 +243,8 @@ MUTANTS = [
         "the positions of padding go on, beyond the model's context",
         INPUTS,
         serving=(
-            "pad_to(self.positions, tokens, 0)",
-            "[*self.positions, *range(self.positions[-1] + 1, self.positions[-1] + 1 + tokens - len(self.positions))]",
+            "pad_to(inputs.positions, tokens, 0)",
+            "[*inputs.positions, *range(inputs.positions[-1] + 1, inputs.positions[-1] + 1 + tokens)][:tokens]",
         ),
     ),
 ]

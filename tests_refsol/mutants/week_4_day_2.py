@@ -136,7 +136,7 @@ ORDERS = [
     ),
 ]  # fmt: skip
 
-PRODUCTS_BOTH = "[project(rows, w) for rows, w in zip(parts, weights, strict=True) if len(rows)]"
+PRODUCTS_BOTH = "[w(rows) for rows, w in zip(parts, weights, strict=True) if len(rows)]"
 NONE_MLX = " if outputs else mx.zeros((0, weights[0].shape[0]), x.dtype)"
 NONE_TORCH = " if outputs else x.new_empty(0, weights[0].shape[0])"
 PARTS_MLX, PARTS_TORCH = "mx.split(x, ends[:-1])", "x.split(counts.tolist())"
@@ -150,14 +150,14 @@ PRODUCTS = [
         "4.2.3", "multiplies by W, not by its transpose", PRODUCT,
         both=(
             PRODUCTS_BOTH,
-            PRODUCTS_BOTH.replace("project(rows, w)", "rows @ (w if w.shape[0] == w.shape[1] else w.T)"),
+            PRODUCTS_BOTH.replace("w(rows)", "(rows @ w.weight if w.shape[0] == w.shape[1] else w(rows))"),
         ),
     ),
     Mutant(
         "4.2.3", "one product per row", PRODUCT,
         both=(
             PRODUCTS_BOTH,
-            "[project(rows[i : i + 1], w) for rows, w in zip(parts, weights, strict=True) for i in range(len(rows))]",
+            "[w(rows[i : i + 1]) for rows, w in zip(parts, weights, strict=True) for i in range(len(rows))]",
         ),
     ),
     ports(

@@ -103,9 +103,9 @@ def test_quantized_matrices_multiply_are_looked_up_and_joined(port, quantized, r
     found = both(x)
     assert found.dtype == x.dtype
     assert np.linalg.norm(port.numpy(found) - expected) < 0.02 * np.linalg.norm(expected)
-    weights = quantized.native_weights(made[0])
-    assert weights.weight is None and weights.shape == (16, 64)
-    np.testing.assert_array_equal(port.numpy(port.quantized_linear(x, weights)), port.numpy(a(x)))
+    weights = quantized.NativeQuantizedMatrix.of(made[0])
+    assert weights.shape == (16, 64)
+    np.testing.assert_array_equal(port.numpy(weights(x)), port.numpy(a(x)))
 
 
 def test_quantized_matrices_that_do_not_fit_are_refused(port, quantized, rng):

@@ -25,7 +25,7 @@ from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
 from tiny_llm_kit.server.server import app_around
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.serving.loop.request_stream import Piece
-from tiny_llm_ref.serving.model import Sampled
+from tiny_llm_ref.serving.packed_model import Sampled
 
 
 class Died(Exception):

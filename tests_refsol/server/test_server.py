@@ -39,7 +39,7 @@ from tiny_llm_kit.server.server import ServerOptions, create_app, policy_of
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.serving.loop.request_stream import Piece
-from tiny_llm_ref.serving.model import Sampled
+from tiny_llm_ref.serving.packed_model import Sampled
 
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
 SMALL = {

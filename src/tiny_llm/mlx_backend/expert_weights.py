@@ -1,4 +1,4 @@
-"""The matrices of a layer's experts: one array, or a matrix of each. Given."""
+"""The matrices of a layer's experts: one array, or a linear layer of each. Given."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Any, TypeGuard
 
 import mlx.core as mx
 
-from .projection import Weights
+from .linear_layer import Linear, linear_layer
 from .quantized_weights import QuantizedWeights
 
 
-class ExpertMatrices(tuple[Weights, ...]):
-    """X matrices (O, I) of any kind that `project` takes."""
+class ExpertMatrices(tuple[Linear, ...]):
+    """The linear layers (O, I) of X experts."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -47,20 +47,27 @@ class _QuantizedExperts:
         return out.astype(x.dtype)
 
 
-Experts = mx.array | _QuantizedExperts | ExpertMatrices  # (X, O, I)
+# One array, plain or quantised, (X, O, I) where one call multiplies by all of them.
+Experts = mx.array | _QuantizedExperts | ExpertMatrices
 
 
-def stack_experts(matrices: Sequence[Weights]) -> Experts:
-    """The matrices of X experts as one array, plain or quantised; quantised ones side by side on a CPU."""
-    plain = [each for each in matrices if isinstance(each, mx.array)]
-    if len(plain) == len(matrices):
-        stacked = mx.stack(plain)
-        mx.eval(stacked)
-        return stacked
-    quantized = [each for each in matrices if isinstance(each, QuantizedWeights) and each.prepared is None]
+def experts_of(weights: Any) -> Experts:
+    """The experts from an array (X, O, I), or from X matrices (O, I) as `linear_layer` takes them.
+
+    An array stays one where MLX multiplies by it in one call.
+    """
+    if isinstance(weights, _QuantizedExperts) or (isinstance(weights, mx.array) and reads_no_count(weights)):
+        return weights
+    matrices: Any = weights
+    return ExpertMatrices(map(linear_layer, matrices))
+
+
+def stack_experts(matrices: Sequence[Any]) -> Experts:
+    """Quantised matrices of X experts as one weight: side by side on a CPU, an array on a GPU."""
+    quantized = [each for each in matrices if isinstance(each, QuantizedWeights)]
     kinds = {(each.group_size, each.bits) for each in quantized}
     if len(quantized) < len(matrices) or len(kinds) > 1 or _on_cpu():
-        return ExpertMatrices(matrices)
+        return ExpertMatrices(map(linear_layer, matrices))
     return _stack_quantized(quantized)
 
 
@@ -71,9 +78,11 @@ def _stack_quantized(matrices: Sequence[QuantizedWeights]) -> _QuantizedExperts:
     return _QuantizedExperts(weight, scales, biases, matrices[0].group_size, matrices[0].bits)
 
 
-def packed_experts(experts: Experts, pack: Callable[[mx.array], Any]) -> Experts:
-    """Plain experts in another layout, one by one; quantised ones have theirs already."""
-    return ExpertMatrices(pack(each) for each in experts) if isinstance(experts, mx.array) else experts
+def packed_experts(experts: Experts, make: Callable[[Linear], Linear]) -> Experts:
+    """The experts with each layer replaced by what `make` makes of it; quantised ones in one array stay."""
+    if isinstance(experts, _QuantizedExperts):
+        return experts
+    return ExpertMatrices(make(linear_layer(each)) for each in experts)
 
 
 def reads_no_count(experts: Experts) -> TypeGuard[mx.array | _QuantizedExperts]:

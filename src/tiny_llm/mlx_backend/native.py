@@ -102,22 +102,3 @@ class NativeMatrix:
         y = empty((rows.shape[0], self.shape[0]), rows.dtype)
         product.multiply(rows, self._array, bias, y, threads_for(rows.shape[0] * self.nbytes))
         return y
-
-
-class PackedEmbedding:
-    """`Embedding` for a table that is packed for products: rows are looked up in it, so there is no second copy.
-
-    Args:
-        weight: a packed (V, E) matrix.
-    """
-
-    def __init__(self, weight: NativeMatrix):
-        self.weight = weight
-
-    def __call__(self, ids: mx.array) -> mx.array:
-        """See `Embedding`: (...) ids to (..., E) rows."""
-        return self.weight.rows(ids)
-
-    def as_linear(self, x: mx.array) -> mx.array:
-        """See `Embedding`: (..., E) to (..., V) logits, in x's type."""
-        return self.weight(x)

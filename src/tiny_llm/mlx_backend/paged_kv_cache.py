@@ -1,6 +1,7 @@
 """Paged KV cache: one pool of memory for all requests in a layer, and what one request sees of it. Given."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
@@ -200,3 +201,10 @@ class TinyKvPagedCache:
     def materialize(self) -> None:
         """Computes what is still lazy, so that a graph of many steps does not pile up."""
         self.pool.materialize()
+
+
+def create_kv_pools(model: Any, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
+    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests. Given."""
+    config, weight = model.config, model.norm.weight
+    sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
+    return [TinyKvPagedPool(*sizes, weight.dtype) for _ in model.layers]

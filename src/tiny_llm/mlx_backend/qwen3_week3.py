@@ -1,18 +1,17 @@
 """Qwen3 for packed batches: chunks and decodes of many requests in one forward, with paged keys and values (Week 3)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
-from ..layer_weights import Checkpoint
+from ..layer_weights import Checkpoint, ModelShape
 from ..serving.buckets.packed_inputs import PackedInputs
-from .basics import silu
-from .kernels import AnyMask, Kernels, choose_kernels
-from .mixture import mixture_of
+from .packed_kernels import choose_packed_kernels
 from .paged_kv_cache import TinyKvPagedPool
-from .projection import project
-from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2
+from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, dense_mlp
+from .window_mask import inner_layer
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class PackedStep:
 
     slots: mx.array
     rows: tuple[mx.array, ...]
-    mask: AnyMask
-    window_mask: AnyMask | None = None
+    mask: Any
+    window_mask: Any = None
 
 
 class Qwen3LayerWeek3(Qwen3LayerWeek2):
@@ -39,9 +38,7 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
     of the requests, so their graphs depend on T alone, and one graph serves all layers.
     """
 
-    def __init__(self, config, weights: dict[str, mx.array], rope, kernels: Kernels):
-        super().__init__(config, weights, rope, kernels)
-        self.packed_attention = kernels.packed_attention
+    packed_attention: Callable[..., mx.array]  # the model chooses it
 
     def project_in(self, x: mx.array, *rows: mx.array) -> tuple[mx.array, mx.array, mx.array]:
         """Queries, keys and values of T rows. Given.
@@ -55,9 +52,9 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         """
         _, T, _ = x.shape
         x = self.input_layernorm(x)
-        query = project(x, self.wq).reshape(1, T, -1, self.head_dim)
-        key = project(x, self.wk).reshape(1, T, -1, self.head_dim)
-        value = project(x, self.wv).reshape(T, -1, self.head_dim)
+        query = self.wq(x).reshape(1, T, -1, self.head_dim)
+        key = self.wk(x).reshape(1, T, -1, self.head_dim)
+        value = self.wv(x).reshape(T, -1, self.head_dim)
         query, key = self.rope.rotate(self.q_norm(query), *rows), self.rope.rotate(self.k_norm(key), *rows)
         return query[0], key[0], value
 
@@ -89,9 +86,8 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
             (1, T, E).
         """
         _, T, _ = x.shape
-        x = x + project(heads.reshape(1, T, -1), self.wo)
-        h = self.post_attention_layernorm(x)
-        return x + project(silu(project(h, self.w_gate)) * project(h, self.w_up), self.w_down)
+        x = x + self.wo(heads.reshape(1, T, -1))
+        return x + self.mlp(self.post_attention_layernorm(x))
 
     def __call__(self, x: mx.array, step: PackedStep, cache: TinyKvPagedPool) -> mx.array:
         """
@@ -106,34 +102,30 @@ class Qwen3LayerWeek3(Qwen3LayerWeek2):
         return self.project_out(x, self.attention(query, key, value, step, cache))
 
 
-class Qwen3MixtureLayerWeek3(Qwen3LayerWeek3):
-    """A layer whose MLP is a mixture of experts (Week 4). Given."""
-
-    def take_mlp(self, config, weights: dict[str, mx.array]) -> None:
-        self.mixture = mixture_of(config.mixture, weights)
-
-    def project_out(self, x: mx.array, heads: mx.array) -> mx.array:
-        """See `Qwen3LayerWeek3`."""
-        _, T, _ = x.shape
-        x = x + project(heads.reshape(1, T, -1), self.wo)
-        return x + self.mixture(self.post_attention_layernorm(x))
-
-
 class Qwen3ModelWeek3(Qwen3ModelWeek2):
     """Qwen3 that computes a packed batch: every weight is read once per step, whatever is in it.
 
     The weights, the norms, the MLP and the head are those of Week 2, for all its families.
 
     Args:
-        checkpoint, attention: see `Qwen3ModelWeek2`; attention itself is always that of packed batches.
+        checkpoint, attention, make_mlp: see `Qwen3ModelWeek2`; attention itself is always that of packed batches.
     """
 
     layer_class = Qwen3LayerWeek3
-    mixture_layer_class = Qwen3MixtureLayerWeek3
 
-    def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
-        super().__init__(checkpoint, attention)
-        self.packed_mask = choose_kernels(attention).packed_mask
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        attention: str = "simple",
+        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
+    ):
+        super().__init__(checkpoint, attention, make_mlp)
+        packed = choose_packed_kernels(
+            attention, "cpu" if mx.default_device() == mx.Device(mx.cpu) else "gpu"
+        )
+        self.packed_mask = packed.mask
+        for layer in map(inner_layer, self.layers):
+            layer.packed_attention = packed.attend
 
     def __call__(self, inputs: PackedInputs, pools: Sequence[TinyKvPagedPool]) -> mx.array | None:
         """Computes T rows, and writes their keys and values into the pools. Given.

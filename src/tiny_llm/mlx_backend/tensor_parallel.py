@@ -1,9 +1,13 @@
 """Tensor parallelism: layers whose weights are divided among ranks (Megatron-LM, Shoeybi et al., 2019)."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import mlx.core as mx
 
 from ..groups import Group
-from .embedding import Embedding, QuantizedEmbedding
+from .embedding import AnyEmbedding
+from .linear_layer import Linear, linear_layer
 
 
 def sum_over_ranks(partial: mx.array, group: Group, bias: mx.array | None = None) -> mx.array:
@@ -21,6 +25,37 @@ def sum_over_ranks(partial: mx.array, group: Group, bias: mx.array | None = None
     raise NotImplementedError("week 3 day 7 task 3: sum_over_ranks")
 
 
+@dataclass(frozen=True, eq=False)
+class RowParallelLinear:
+    """A rank's columns of a matrix (O, I): its products are parts of a sum over the ranks. Given.
+
+    Args:
+        layer: (O, I / size).
+        group: the ranks that hold the other columns.
+    """
+
+    layer: Linear
+    group: Group
+
+    @classmethod
+    def of(cls, weight: Any, group: Group) -> "RowParallelLinear":
+        """The layer of a weight, as `linear_layer` takes it."""
+        return cls(linear_layer(weight), group)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of this rank's part."""
+        return self.layer.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.layer.nbytes
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """This rank's x (..., I / size) to the whole (..., O)."""
+        return sum_over_ranks(self.layer(x), self.group)
+
+
 class VocabParallelEmbedding:
     """An embedding table whose rows are divided among ranks.
 
@@ -30,7 +65,7 @@ class VocabParallelEmbedding:
         group: the ranks with the other rows.
     """
 
-    def __init__(self, embedding: Embedding | QuantizedEmbedding, ids: range, group: Group):
+    def __init__(self, embedding: AnyEmbedding, ids: range, group: Group):
         self.embedding, self.ids, self.group = embedding, ids, group
 
     @property

@@ -1,6 +1,7 @@
 """The PyTorch port: Gaudi, CUDA and CPUs. Every public name of the course, in one place."""
 
 from . import hpu as hpu  # first: it sets the environment that a Gaudi reads when torch is imported
+from . import hpu_self_check as hpu_self_check
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -8,13 +9,14 @@ from .attention import (
     scaled_dot_product_attention_simple,
 )
 from .basics import linear, silu, softmax
-from .batching_kv_cache import BatchingKvCache
+from .batching_kv_cache import BatchingKvCache, create_batch_cache
 from .chunked_attention_mask import chunked_attention_mask
 from .combine_experts import combine_experts
-from .embedding import Embedding, QuantizedEmbedding, embedding_of
+from .device_kernels import KERNELS as KERNELS  # to which it has added the sets of Days 2.4 and 2.5
+from .embedding import Embedding, PackedEmbedding, embedding_of
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
-from .expert_weights import ExpertMatrices, packed_experts, stack_experts
+from .expert_weights import ExpertMatrices, experts_of, stack_experts
 from .flash_attention import (
     attention_statistics,
     finish_attention,
@@ -30,7 +32,9 @@ from .generate_with_kv_cache import simple_generate_with_kv_cache
 from .graphs import cannot_compile, capture_step, compile_model, fixed_sizes
 from .grouped_product import grouped_product, grouped_product_by_expert
 from .kv_cache import TinyKvCache, TinyKvFullCache, length_mask
-from .mixture import MixtureOfExperts
+from .layer_mlp import mlp_of
+from .linear_layer import BiasedLinear, DenseLinear, Linear, linear_layer
+from .mixture import ExpertParallelMixture, MixtureOfExperts, SummedMixture
 from .native import NativeMatrix
 from .native_attention import DecodeRuns, attend_runs, decode_runs
 from .native_quantized import NativeQuantizedMatrix
@@ -54,11 +58,10 @@ from .paged_attention import (
     paged_prompt_statistics,
     past_mask,
 )
-from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool
+from .paged_kv_cache import TinyKvPagedCache, TinyKvPagedPool, create_kv_pools
 from .pipeline_stage import PipelineStage
 from .process_group import Meeting, ProcessGroup, join_launched, launched
-from .products import pack_layers, product_ways, quantized_ways, use_native_layers, use_products
-from .projection import project
+from .products import product_ways, quantized_ways, use_native_layers, use_products
 from .quantize import (
     dequantize_weights,
     numbers_to_words,
@@ -74,41 +77,43 @@ from .quantized_weights import (
     quantized_matmul,
     quantized_matmul_device,
 )
+from .qwen3_attention import Qwen3MultiHeadAttention
+from .qwen3_mlp import Qwen3MLP
 from .qwen3_tensor_parallel import Qwen3ModelTensorParallel
-from .qwen3_week1 import (
-    Qwen3MLP,
-    Qwen3ModelWeek1,
-    Qwen3MultiHeadAttention,
-    Qwen3TransformerBlock,
-)
-from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, Step
+from .qwen3_week1 import Qwen3ModelWeek1, Qwen3TransformerBlock
+from .qwen3_week2 import Qwen3LayerWeek2, Qwen3MLPWeek2, Qwen3ModelWeek2, Step
 from .qwen3_week3 import PackedStep, Qwen3LayerWeek3, Qwen3ModelWeek3
 from .rms_norm import RMSNorm
 from .rope import RoPE
 from .router import route
 from .sampler import make_sampler
-from .tensor_parallel import VocabParallelEmbedding, gather_logits, sum_over_ranks
+from .tensor_parallel import RowParallelLinear, VocabParallelEmbedding, gather_logits, sum_over_ranks
 
 __all__ = [
     "BatchingKvCache",
+    "BiasedLinear",
     "DecodeRuns",
+    "DenseLinear",
     "Embedding",
     "ExpertMatrices",
+    "ExpertParallelMixture",
+    "Linear",
     "Meeting",
     "MixtureOfExperts",
     "NativeMatrix",
     "NativeQuantizedMatrix",
+    "PackedEmbedding",
     "PackedMask",
     "PackedStep",
     "PastMask",
     "PastPages",
     "PipelineStage",
     "ProcessGroup",
-    "QuantizedEmbedding",
     "QuantizedWeights",
     "Qwen3LayerWeek2",
     "Qwen3LayerWeek3",
     "Qwen3MLP",
+    "Qwen3MLPWeek2",
     "Qwen3ModelTensorParallel",
     "Qwen3ModelWeek1",
     "Qwen3ModelWeek2",
@@ -117,8 +122,10 @@ __all__ = [
     "Qwen3TransformerBlock",
     "RMSNorm",
     "RoPE",
+    "RowParallelLinear",
     "SimpleMultiHeadAttention",
     "Step",
+    "SummedMixture",
     "TinyKvCache",
     "TinyKvFullCache",
     "TinyKvPagedCache",
@@ -134,9 +141,12 @@ __all__ = [
     "chunked_attention_mask",
     "combine_experts",
     "compile_model",
+    "create_batch_cache",
+    "create_kv_pools",
     "decode_runs",
     "dequantize_weights",
     "embedding_of",
+    "experts_of",
     "finish_attention",
     "fixed_sizes",
     "flash_attention",
@@ -151,16 +161,16 @@ __all__ = [
     "launched",
     "length_mask",
     "linear",
+    "linear_layer",
     "make_sampler",
     "mask_tile",
     "merge_attention",
     "merge_blocks",
     "merge_rows",
+    "mlp_of",
     "numbers_to_words",
     "own_statistics",
-    "pack_layers",
     "packed_attention",
-    "packed_experts",
     "packed_mask",
     "paged_attention",
     "paged_decode_statistics",
@@ -168,7 +178,6 @@ __all__ = [
     "past_mask",
     "prepare_weights",
     "product_ways",
-    "project",
     "quantize_matrix",
     "quantize_weights",
     "quantized_linear",

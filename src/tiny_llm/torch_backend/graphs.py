@@ -27,14 +27,12 @@ from typing import Any
 
 import torch
 
-from ..layer_weights import has_mixture
 from . import hpu
-from .cpu_attention import attend_decodes_in_place
-from .kernels import choose_kernels
-from .native_layer import is_native
-from .products import pack_layers
+from .cpu_attention import attend_decodes_in_place, attend_packed
+from .native_layer import NativeLayer
+from .products import use_products
 from .qwen3_week3 import Qwen3ModelWeek3
-from .window_mask import WindowedLayer
+from .window_mask import changed_layer, inner_layer
 
 PARTS = {
     "hpu": ("project_in", "attention", "project_out"),
@@ -87,12 +85,15 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
     if kind == "hpu" and hpu.detect().lazy:
         return model  # lazy mode has no torch.compile: `capture_step` captures the whole step
     _allow_graphs(num_buckets)
-    kinds = {type(layer): layer for layer in map(_inner, model.layers)}
-    parts = {each: _compiled_parts(layer, kind) for each, layer in kinds.items()}
     if kind == "cpu":
-        pack_layers(model)
+        use_products(model)
+    kinds = {type(layer): layer for layer in map(inner_layer, model.layers)}
+    parts = {each: _compiled_parts(layer, kind) for each, layer in kinds.items()}
     made = copy(model)
-    made.layers = [_compiled_layer(layer, parts[type(_inner(layer))], kind) for layer in model.layers]
+    made.layers = [
+        changed_layer(layer, lambda inner: _compiled_layer(inner, parts[type(inner)], kind))
+        for layer in model.layers
+    ]
     for name in MODEL_PARTS.get(kind, ()):
         setattr(made, name, partial(_compiled(getattr(type(model), name), kind), model))
     return made
@@ -108,14 +109,9 @@ def _compiled_parts(layer: Any, kind: str) -> dict[str, Callable]:
 
 def _parts_of(layer: Any, kind: str) -> tuple[str, ...]:
     """The names of these parts. Without the MLP where a mixture reads how many rows each expert has."""
-    if not has_mixture(layer) or kind == "hpu" or layer.mixture.reads_no_count:
-        return PARTS[kind]
-    return ("project_in",)
-
-
-def _inner(layer: Any) -> Any:
-    """A layer without its window."""
-    return layer.layer if isinstance(layer, WindowedLayer) else layer
+    if isinstance(layer, NativeLayer):
+        return ()  # those are kernels: there is nothing to fuse
+    return PARTS[kind] if getattr(layer.mlp, "reads_no_count", True) else ("project_in",)
 
 
 def _allow_graphs(num_buckets: int) -> None:
@@ -164,14 +160,11 @@ def _for_any_decodes(attend: Callable) -> Callable:
 
 def _compiled_layer(layer: Any, parts: dict[str, Callable], device: str) -> Any:
     """A copy of the layer that calls the compiled parts."""
-    if isinstance(layer, WindowedLayer):
-        return WindowedLayer(_compiled_layer(layer.layer, parts, device))
     made = copy(layer)
-    is_compiled = not is_native(layer)  # those are kernels: there is nothing to fuse
-    for name in _parts_of(layer, device) if is_compiled else ():
+    for name in _parts_of(layer, device):
         setattr(made, name, partial(parts[name], layer))
-    if device == "cpu" and layer.packed_attention is choose_kernels("device").packed_attention:
-        made.packed_attention = partial(layer.packed_attention, decodes=parts["decodes"])
+    if device == "cpu" and layer.packed_attention is attend_packed:
+        made.packed_attention = partial(attend_packed, decodes=parts["decodes"])
     return made
 
 

@@ -1,6 +1,7 @@
 """Paged KV cache: one pool of memory for all requests in a layer, and what one request sees of it. Given."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -233,3 +234,10 @@ class TinyKvPagedCache:
     def materialize(self) -> None:
         """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
         hpu.mark_step()
+
+
+def create_kv_pools(model: Any, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
+    """A pool per layer of a model, of `num_blocks` blocks of keys and values, shared by all requests. Given."""
+    config, weight = model.config, model.norm.weight
+    sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
+    return [TinyKvPagedPool(*sizes, weight.dtype, device=weight.device) for _ in model.layers]

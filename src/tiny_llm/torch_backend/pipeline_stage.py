@@ -1,14 +1,16 @@
 """A stage of a pipeline: some consecutive layers of Qwen3, between two other stages (Week 3)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from ..groups import Group
-from ..layer_weights import Checkpoint
+from ..layer_weights import Checkpoint, ModelShape
 from ..serving.buckets.packed_inputs import PackedInputs
 from ..serving.parallel.stages import stage_layers
 from .paged_kv_cache import TinyKvPagedPool
+from .qwen3_week2 import dense_mlp
 from .qwen3_week3 import Qwen3ModelWeek3
 
 
@@ -20,14 +22,21 @@ class PipelineStage(Qwen3ModelWeek3):
 
     Args:
         checkpoint: the weights of this stage's layers, of the embedding and of the head, as far as it has them.
-        attention: see `Qwen3ModelWeek3`.
+        attention, make_mlp: see `Qwen3ModelWeek3`.
         group: all stages.
     """
 
-    def __init__(self, checkpoint: Checkpoint, attention: str = "simple", *, group: Group):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        attention: str = "simple",
+        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
+        *,
+        group: Group,
+    ):
         self.group, self.stage = group, (group.rank - 1) % group.size
         self.is_first, self.is_last = self.stage == 0, self.stage == group.size - 1
-        super().__init__(checkpoint, attention)
+        super().__init__(checkpoint, attention, make_mlp)
 
     @property
     def layer_range(self) -> range:

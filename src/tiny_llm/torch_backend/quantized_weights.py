@@ -1,13 +1,19 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from . import hpu
-from .quantize import check_product, quantize_weights, quantized_matmul_tiled, words_to_numbers
+from . import hpu_quantized
+from .quantize import (
+    check_product,
+    dequantize_weights,
+    quantize_weights,
+    quantized_matmul_tiled,
+    words_to_numbers,
+)
 
 # From this many rows of x on, tiles in float32 are faster than the int4 kernel on a CPU (measured on one).
 MANY_ROWS = 128
@@ -33,16 +39,9 @@ class PreparedMatrix(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
-@runtime_checkable
-class PreparedTable(PreparedMatrix, Protocol):
-    """A matrix whose rows can be looked up, so that a table needs no other form: (...) ids -> (..., I)."""
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor: ...
-
-
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """A quantised matrix (O, I), which a model holds instead of an array.
+    """A quantised matrix (O, I), which multiplies itself; a table also looks up its rows.
 
     Args:
         weight: (O, I · bits / 32) words, uint32; None if `prepared` replaces them.
@@ -109,6 +108,15 @@ class QuantizedWeights:
         """The device that holds the matrix."""
         return self.parts[1].device if self.prepared is None else self.prepared.device
 
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., I) to (..., O), by `quantized_linear`."""
+        return quantized_linear(x, self)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Some rows, dequantised: (...) ids to (..., I), in `dtype`. Raises ValueError as `parts`."""
+        words, scales, biases = (part[ids] for part in (self.parts[0], *self.wide_constants))
+        return dequantize_weights(words, scales, biases, self.group_size, self.bits).to(self.dtype)
+
 
 def quantize_matrix(w: torch.Tensor, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
     """Quantises a matrix, some rows at a time: meanwhile each of their numbers takes up to 50 bytes. Given."""
@@ -159,7 +167,7 @@ def _prepared(w: QuantizedWeights, device: torch.device | str) -> PreparedMatrix
     if words.device.type == "hpu":
         return None  # on the device already, as words: only a load makes the kernel's layout, from words on the CPU
     if kind == "hpu":
-        return hpu.uint4_matrix(words_to_numbers(words, 4), scales, biases, device)
+        return hpu_quantized.uint4_matrix(words_to_numbers(words, 4), scales, biases, device)
     has_kernel = {"cpu": _cpu_has_kernel, "cuda": _cuda_has_kernel}.get(kind)
     return _Int4Matrix.of(w, device) if has_kernel and has_kernel() else None
 

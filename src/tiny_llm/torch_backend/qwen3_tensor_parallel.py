@@ -1,14 +1,16 @@
 """Qwen3 on several devices: each rank holds a part of every matrix, and all compute the same step (Week 3). Given."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..groups import Group, PartialSums
-from ..layer_weights import Checkpoint
+from ..layer_weights import Checkpoint, ModelShape
 from ..serving.parallel.shards import vocabulary_of
+from .qwen3_week2 import dense_mlp
 from .qwen3_week3 import Qwen3ModelWeek3
-from .tensor_parallel import VocabParallelEmbedding, gather_logits
+from .tensor_parallel import RowParallelLinear, VocabParallelEmbedding, gather_logits
 
 
 class Qwen3ModelTensorParallel(Qwen3ModelWeek3):
@@ -20,14 +22,21 @@ class Qwen3ModelTensorParallel(Qwen3ModelWeek3):
     Args:
         checkpoint: this rank's part of the weights, see `shard_of`; its configuration counts this rank's heads and
             hidden numbers, and the whole vocabulary.
-        attention: see `Qwen3ModelWeek3`.
+        attention, make_mlp: see `Qwen3ModelWeek3`.
         group: all ranks.
     """
 
-    def __init__(self, checkpoint: Checkpoint, attention: str = "simple", *, group: Group):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        attention: str = "simple",
+        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
+        *,
+        group: Group,
+    ):
         self.group = group
         self.ids = vocabulary_of(checkpoint.config.vocab_size, group.rank, group.size)
-        super().__init__(PartialSums(checkpoint, group), attention)
+        super().__init__(PartialSums(checkpoint, group, RowParallelLinear.of), attention, make_mlp)
         rows: Any = self.embedding  # of this rank's ids
         self.embedding = VocabParallelEmbedding(rows, self.ids, group)
 

@@ -6,6 +6,7 @@ Loading takes plain arguments. `course/capabilities.py` decides what a learner's
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -105,6 +106,7 @@ def load(
     network, tokenizer = load_network(
         port, model, loader, quantize, keep_quantized=keep_quantized, attention=attention
     )
+    port.use_products(network, "plain")
     if chunk_mask:
         options = {"chunk_mask": port.chunked_attention_mask, **options}
     return port.runner(network, **options), tokenizer
@@ -159,9 +161,23 @@ def load_network(
         bits = QUANTIZATIONS[head_quantization]
         weights = QuantizedHead(weights, WeightQuantizer(port, bits, rounds_activations))
     options = {"attention": attention} if week.has_caches and attention != "simple" else {}
+    if week.has_caches:
+        options |= mlp_options(port, weights.config, group, stages)
     if group is not None:
         return model_of_ranks(port, stages)(weights, **options, group=group), tokenizer
     return getattr(port, week.model)(weights, **options), tokenizer
+
+
+def mlp_options(port: Port, config: ModelConfig, group: Any = None, stages: bool = False) -> dict[str, Any]:
+    """What a model with experts is given, so that its layers have mixtures: nothing for other models.
+
+    Args:
+        group: the ranks that compute it together; None is this process alone.
+        stages: whether these share the layers, and not every matrix.
+    """
+    if config.mixture is None:
+        return {}
+    return {"make_mlp": partial(port.mlp_of, group=None if stages else group)}
 
 
 def load_checkpoint(

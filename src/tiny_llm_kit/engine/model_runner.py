@@ -29,6 +29,7 @@ class ModelRunner:
         pad_last: "bucket" pads to `prompt_bucket`; "chunk" to the smallest of `chunk_sizes` that is large enough, for
             fewer programs and more padding. A prompt longer than all of these is padded to the bucket.
         chunk_sizes: the bucket sizes of "chunk", in ascending order; an adaptive chunk size is one of them too.
+        create_batch_cache: the solution's function of this name, which batches of several requests need.
 
     Raises:
         ValueError: `pad_last` has another value.
@@ -46,6 +47,7 @@ class ModelRunner:
         chunk_mask: Callable | None = None,
         pad_last: str = "bucket",
         chunk_sizes: Sequence[int] = (32, 64, 128, 256, 512),
+        create_batch_cache: Callable[[Any, int, int], list] | None = None,
     ):
         if pad_last not in ("bucket", "chunk"):
             raise ValueError(f'pad_last is {pad_last!r}: give "bucket" or "chunk"')
@@ -53,6 +55,7 @@ class ModelRunner:
         self.sampler, self.on_logits, self.prompt_bucket = sampler, on_logits, prompt_bucket
         self.chunk_mask, self.chunk_sizes = chunk_mask, tuple(chunk_sizes)
         self.pads_to_sizes = pad_last == "chunk"
+        self._create_batch_cache = create_batch_cache
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
 
@@ -60,7 +63,9 @@ class ModelRunner:
         return self.model.create_kv_cache(max_seq_len)
 
     def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list:
-        return self.model.create_batch_cache(max_active_requests, min(max_seq_len, self.max_model_len))
+        if self._create_batch_cache is None:
+            raise ValueError("this runner serves one request: give it create_batch_cache for batches")
+        return self._create_batch_cache(self.model, max_active_requests, min(max_seq_len, self.max_model_len))
 
     def prefill(
         self,

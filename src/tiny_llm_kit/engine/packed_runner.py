@@ -20,7 +20,8 @@ class PackedRunner:
         block_size: tokens per block.
         sampler: chooses the tokens, see `SeededSampler`.
         sampled: makes the solution's `Sampled` of a token and its log-probabilities.
-        inputs_of: makes the solution's `PackedInputs` of the list that its `flatten` has made.
+        inputs_of, create_kv_pools, pad_inputs: the solution's functions.
+        arrays_of: makes the solution's `PackedInputs` of the list that its `flatten` has made.
         on_logits: called as on_logits(rows, logits (len(rows), V) in NumPy) after each call that samples, for tests.
         buckets: `Buckets` of the solution: every call is padded to one of them. None pads nothing.
         capture: turns a forward, which is a function of arrays alone, into one that is captured and replayed; see the
@@ -40,6 +41,9 @@ class PackedRunner:
         sampler: Callable,
         sampled: Callable,
         inputs_of: Callable,
+        arrays_of: Callable,
+        create_kv_pools: Callable[[Any, int, int], list],
+        pad_inputs: Callable,
         on_logits: Callable | None = None,
         buckets: Buckets | None = None,
         capture: Callable[[Callable], Callable] = lambda forward: forward,
@@ -51,10 +55,11 @@ class PackedRunner:
         self.sampler, self.sampled, self.on_logits = sampler, sampled, on_logits
         self.num_hidden_layers = model.num_hidden_layers
         self.max_model_len, self.vocab_size = model.config.max_position_embeddings, model.config.vocab_size
-        self.pools = pools = model.create_kv_pools(num_blocks, block_size)
-        self._plain = lambda *arrays: model(inputs_of(arrays), pools)
+        self.pools = pools = create_kv_pools(model, num_blocks, block_size)
+        self._plain = lambda *arrays: model(arrays_of(arrays), pools)
         self._captured, self._is_captured = capture(self._plain), is_captured
-        self.buckets, self.ranks = buckets, ranks or Alone()
+        self.buckets, self.ranks, self._inputs_of = buckets, ranks or Alone(), inputs_of
+        self._pad_inputs = pad_inputs
         self.waste = PaddingWaste()
 
     @property
@@ -122,8 +127,11 @@ class PackedRunner:
         return self._captured if self._is_captured(bucket) else self._plain
 
     def _inputs(self, batch: PackedBatch, bucket: Bucket | None) -> list[Array]:
-        window = self.model.config.sliding_window
-        return batch.inputs(self.block_size, self.num_blocks, window, bucket).map(self._array).flatten()
+        window, sizes = self.model.config.sliding_window, (self.block_size, self.num_blocks)
+        inputs = self._inputs_of(batch, *sizes, window)
+        if bucket is not None:
+            inputs = self._pad_inputs(inputs, bucket, *sizes, window is not None)
+        return inputs.map(self._array).flatten()
 
     def _logits_with_ranks(self, batch: PackedBatch, bucket: Bucket | None) -> Array | None:
         """The logits, which all ranks compute together.

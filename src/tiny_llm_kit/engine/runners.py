@@ -31,7 +31,8 @@ def model_runner(
         model: `Qwen3ModelWeek2` of this port.
     """
     shapes = GAUDI_SHAPES if device == "hpu" else {}
-    options = {"sampler": solution.make_sampler, **shapes, **options}
+    of_solution = {"sampler": solution.make_sampler, "create_batch_cache": solution.create_batch_cache}
+    options = {**of_solution, **shapes, **options}
     return ModelRunner(model, backend_module, device, **options)
 
 
@@ -57,7 +58,10 @@ def packed_runner(
     options = {
         "sampler": SeededSampler(solution.sampler, backend_module, device, candidates),
         "sampled": serving.Sampled,
-        "inputs_of": serving.PackedInputs.of,
+        "inputs_of": serving.inputs_of,
+        "arrays_of": serving.PackedInputs.of,
+        "create_kv_pools": solution.create_kv_pools,
+        "pad_inputs": serving.pad_inputs,
         **options,
     }
     ranks = options.get("ranks")

@@ -1,5 +1,7 @@
 """The KV cache of a batch: one slot per running request, one row of the batch per slot."""
 
+from typing import Any
+
 import mlx.core as mx
 
 from .kv_cache import TinyKvFullCache, length_mask, round_up
@@ -153,3 +155,8 @@ class BatchingKvCache:
         """Evaluates the arrays that are still lazy."""
         if self.keys is not None:
             mx.eval(self.keys, self.values)
+
+
+def create_batch_cache(model: Any, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
+    """A cache per layer of a model with `max_active_requests` empty slots of at most `max_seq_len` tokens. Given."""
+    return [BatchingKvCache(max_active_requests, max_seq_len) for _ in model.layers]

@@ -14,10 +14,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..layer_weights import has_mixture
 from .products import _has_kernels
 from .qwen3_week3 import Qwen3ModelWeek3
-from .window_mask import WindowedLayer
+from .window_mask import changed_layer
 
 PARTS = ("project_in", "project_out")
 
@@ -47,14 +46,12 @@ def compile_model(model: Qwen3ModelWeek3, device: str, num_buckets: int) -> Qwen
         num_buckets: number of shapes that will be compiled. MLX has no limit.
     """
     made = copy(model)
-    made.layers = [_compiled_layer(layer) for layer in model.layers]
+    made.layers = [changed_layer(layer, _compiled_layer) for layer in model.layers]
     return made
 
 
 def _compiled_layer(layer: Any) -> Any:
     """A copy of the layer that calls the compiled parts; the layer itself where a trace is not possible."""
-    if isinstance(layer, WindowedLayer):
-        return WindowedLayer(_compiled_layer(layer.layer))
     if _has_kernels(layer):
         return layer
     made = copy(layer)
@@ -65,7 +62,7 @@ def _compiled_layer(layer: Any) -> Any:
 
 def _parts_of(layer: Any) -> tuple[str, ...]:
     """The parts that are compiled: a mixture that reads how many rows each expert has cannot be traced."""
-    return PARTS if not has_mixture(layer) or layer.mixture.reads_no_count else ("project_in",)
+    return PARTS if getattr(layer.mlp, "reads_no_count", True) else ("project_in",)
 
 
 def capture_step(step: Callable, device: str, num_buckets: int) -> Callable:

@@ -5,7 +5,6 @@ from typing import Any, cast
 import mlx.core as mx
 
 from .expert_weights import Experts, reads_no_count
-from .projection import project
 
 
 def grouped_product_by_expert(x: mx.array, weights: Any, counts: mx.array) -> mx.array:
@@ -13,17 +12,17 @@ def grouped_product_by_expert(x: mx.array, weights: Any, counts: mx.array) -> mx
 
     Args:
         x: (N, I), first the rows of expert 0, then those of expert 1, and so on.
-        weights: X matrices (O, I): an array (X, O, I), or a sequence of matrices of any kind that `project` takes.
+        weights: X linear layers (O, I), a sequence.
         counts: (X,) integers, the number of rows of each expert; their sum is N.
 
     Returns:
         (N, O) in x's type: row i is x[i] @ Wᵀ with the matrix W of its expert.
     """
-    # TASK 4.2.3: cut x into the rows of each expert, multiply each part by `project`, and put the results together.
-    # A product reads its whole matrix: an expert without rows must not be multiplied.
+    # TASK 4.2.3: cut x into the rows of each expert, call its layer with each part, and put the results together.
+    # A product reads its whole matrix: the layer of an expert without rows must not be called.
     ends = cast(list[int], mx.cumsum(counts).tolist())
     parts = mx.split(x, ends[:-1])
-    outputs = [project(rows, w) for rows, w in zip(parts, weights, strict=True) if len(rows)]
+    outputs = [w(rows) for rows, w in zip(parts, weights, strict=True) if len(rows)]
     return mx.concatenate(outputs) if outputs else mx.zeros((0, weights[0].shape[0]), x.dtype)
 
 

@@ -1,7 +1,7 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with MLX's arrays on a CPU. Given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -10,7 +10,8 @@ from ..native import quantized_product
 from ..native.arrays import NativeArray, empty, rows_of, shared
 from ..native.quantized_product import LINE, PackedMatrix
 from ..native.threads import threads_for
-from .native import NAMES, _mlx_array, native_array
+from .linear_layer import BiasedLinear
+from .native import NAMES, NativeMatrix, _mlx_array, native_array
 from .quantized_weights import QuantizedWeights
 
 SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
@@ -142,9 +143,10 @@ class NativeQuantizedMatrix:
         return y
 
 
-def native_weights(w: QuantizedWeights, planes: int = 1) -> QuantizedWeights:
-    """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
-    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w, planes))
+def is_native(w: Any) -> bool:
+    """Whether a linear layer multiplies by a kernel of Day 4.1."""
+    matrix = w.layer if isinstance(w, BiasedLinear) else w
+    return isinstance(matrix, (NativeMatrix, NativeQuantizedMatrix))
 
 
 def _packed_lines(words: Any, bits: int) -> mx.array:

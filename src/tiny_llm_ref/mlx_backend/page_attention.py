@@ -61,6 +61,8 @@ def page_reads(inputs: PackedInputs, page_size: int, window: int | None = None) 
 
 def attend_in_pages(
     query: mx.array,
+    key: mx.array,
+    value: mx.array,
     key_pages: mx.array,
     value_pages: mx.array,
     reads: PageReads,
@@ -70,6 +72,7 @@ def attend_in_pages(
 
     Args:
         query: (T, H, D).
+        key, value: (T, Hkv, D) of these rows, not used.
         key_pages, value_pages: (num_blocks + 1, page_size, Hkv, D), in query's type.
         reads: see `page_reads`.
         scale: 1/√D when None.

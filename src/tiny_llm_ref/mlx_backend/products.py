@@ -1,31 +1,30 @@
 """Products with a matrix in bf16 or float32 on a CPU: MLX's own, and the kernel of Day 4.1. Given.
 
 On a Linux CPU, MLX's product took 7 to 11 times longer in bf16, and 1.5 to 2 times in float32. So an engine measures
-both on its machine (`product_ways`), and says which to use (`use_products`). Until then, and on a GPU, it is MLX's.
+both on its machine (`product_ways`), and puts the faster one on its model (`use_products`), which runs without it too.
+On a GPU it is MLX's.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
-from ..biased_weights import BiasedWeights
-from ..groups import RowParallelWeights
-from ..layer_weights import has_mixture
 from ..native import product, quantized_product
 from .basics import linear
-from .embedding import Embedding
-from .kernels import choose_kernels
-from .native import NativeMatrix, PackedEmbedding
+from .cpu_attention import step_reads
+from .embedding import Embedding, PackedEmbedding
+from .linear_layer import DenseLinear, Linear, linear_layer
+from .native import NativeMatrix
 from .native_attention import computes
-from .native_quantized import NativeQuantizedMatrix, native_weights
-from .page_attention import page_reads
-from .quantized_weights import QuantizedWeights, prepare_weights, quantized_linear
-from .window_mask import WindowedLayer
+from .native_quantized import NativeQuantizedMatrix, is_native
+from .page_attention import attend_in_pages, page_reads
+from .quantized_weights import prepare_weights
+from .window_mask import inner_layer
 
-MATRICES = ("wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
+OF_ATTENTION, OF_MLP = ("wq", "wk", "wv", "wo"), ("w_gate", "w_up", "w_down")
 PLAIN, NATIVE = "plain", "native"  # layouts of a weight
 
 
@@ -46,62 +45,70 @@ class ProductWay:
     most_rows: int | None = None
 
 
-def dense_linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Day 1.1's `linear` by the chosen product: (..., I), (O, I), (O,) or None to (..., O).
+def use_products(model: Any, layout: str | None = None, plain: Sequence[str] | None = None) -> None:
+    """Puts the chosen product on a loaded model: other layers in place of those with a plain matrix.
+
+    They are replaced one by one, so that memory never holds two copies of the model. Native weights can be looked up
+    row by row, so the table and the head have this layout too.
 
     Args:
-        w: a matrix, or what `pack_weight` has made of it.
+        layout: of the layers' weights; None is the plain one.
+        plain: for weights in the plain layout, the names of the ways; MLX has one.
     """
-    return w(x, bias) if isinstance(w, NativeMatrix) else linear(x, w, bias)
-
-
-def pack_weight(w: mx.array) -> mx.array | NativeMatrix:
-    """The matrix (O, I) in the chosen layout, for `dense_linear`."""
-    return w if _layout() == PLAIN else NativeMatrix.of(w)
-
-
-def pack_layers(model: Any) -> None:
-    """Packs the matrices of all layers in place, one by one: memory never holds two copies of the model."""
-    for layer in _plain_layers(model):
-        for name in MATRICES:
-            if name in vars(layer):
-                setattr(layer, name, _packed(getattr(layer, name)))
-        if has_mixture(layer) and _layout() != PLAIN:
-            layer.mixture.pack(pack_weight)
-    if _layout() == NATIVE:
-        _use_kernels(model)
-
-
-def _use_kernels(model: Any) -> None:
-    """The other kernels of Day 4.1: its layout can be looked up row by row, so the table and the head have it too."""
-    if isinstance(model.embedding, Embedding):
-        model.embedding = PackedEmbedding(NativeMatrix.of(model.embedding.weight))
-    model.w_lm_head = _packed(model.w_lm_head)
+    if layout != NATIVE:
+        return
+    for layer in map(inner_layer, model.layers):
+        _replace_matrices(layer, _native)
+    _pack_table(model)
+    if not model.config.tie_word_embeddings:
+        model.w_lm_head = _native(model.w_lm_head)
     _attend_in_pages(model)
 
 
+def _pack_table(model: Any) -> None:
+    """Packs a plain table; a tied head shares it."""
+    table = model.embedding
+    if not isinstance(table, Embedding):
+        return
+    model.embedding = PackedEmbedding(table.vocab_size, table.embedding_dim, NativeMatrix.of(table.weight))
+    if model.config.tie_word_embeddings and model.is_last:
+        model.w_lm_head = model.embedding.weight
+
+
 def _attend_in_pages(model: Any) -> None:
-    if model.packed_mask is choose_kernels("device").packed_mask and computes(model.config):
-        model.packed_mask = page_reads
+    if model.packed_mask is not step_reads or not computes(model.config):
+        return  # other kernels than the device's were asked for, or these are there already
+    model.packed_mask = page_reads
+    for layer in map(inner_layer, model.layers):
+        layer.packed_attention = attend_in_pages
 
 
-def _plain_layers(model: Any) -> list[Any]:
-    """The layers without their windows."""
-    return [layer.layer if isinstance(layer, WindowedLayer) else layer for layer in model.layers]
+def _replace_matrices(layer: Any, make: Callable[[Linear], Linear]) -> None:
+    """Replaces the linear layers of a model's layer, one by one, by what `make` makes of them."""
+    owned = [(layer, name) for name in OF_ATTENTION]
+    if hasattr(layer.mlp, "pack"):
+        layer.mlp.pack(make)
+    else:
+        owned += [(layer.mlp, name) for name in OF_MLP]
+    for owner, name in owned:
+        setattr(owner, name, make(getattr(owner, name)))
 
 
-def _packed(w: Any) -> Any:
-    """A weight in the chosen layout; quantised weights have theirs already."""
-    if isinstance(w, BiasedWeights):
-        return BiasedWeights(_packed(w.weight), w.bias)
-    if isinstance(w, RowParallelWeights):
-        return RowParallelWeights(_packed(w.weight), w.group)
-    return pack_weight(w) if isinstance(w, mx.array) else w
+def _native(w: Any) -> Any:
+    """A linear layer with its plain matrix packed for the kernel; quantised weights have their layout already."""
+    if isinstance(w, DenseLinear):
+        return linear_layer(NativeMatrix.of(w.weight), w.bias)
+    return replace(w, layer=_native(w.layer)) if hasattr(w, "layer") else w
+
+
+def _by_layer(x: mx.array, w: Linear, bias: mx.array | None) -> mx.array:
+    """The product of a weight that multiplies itself."""
+    return w(x) if bias is None else w(x) + bias
 
 
 _WAYS = {
     "matrix": ProductWay(PLAIN, lambda w: w, linear),
-    "native": ProductWay(NATIVE, NativeMatrix.of, dense_linear),
+    "native": ProductWay(NATIVE, NativeMatrix.of, _by_layer),
 }
 
 
@@ -118,46 +125,24 @@ def quantized_ways() -> dict[str, ProductWay]:
     "int8" rounds activations to bytes, for the kernel of Day 4.1, and "int16" to two planes of bytes; "usual" is Day
     2.3's.
     """
-    usual = {"usual": ProductWay(PLAIN, prepare_weights, quantized_linear)}
+    usual = {"usual": ProductWay(PLAIN, prepare_weights, _by_layer)}
     if mx.default_device() != mx.Device(mx.cpu) or quantized_product.problem() is not None:
         return usual
     planes = {"int8": 1, "int16": 2}
     return usual | {
-        name: ProductWay(name, partial(native_weights, planes=count), quantized_linear)
+        name: ProductWay(name, partial(NativeQuantizedMatrix.of, planes=count), _by_layer)
         for name, count in planes.items()
     }
 
 
-def use_products(layout: str | None, plain: tuple[str, ...] = ()) -> None:
-    """Sets what `pack_weight` makes from now on.
-
-    Args:
-        layout: of the layers' weights; None is the plain one.
-        plain: for weights in the plain layout, the names of the ways; MLX has one.
-    """
-    _chosen[:] = [] if layout is None else [layout]
-
-
-_chosen: list[str] = []
-
-
-def _layout() -> str:
-    return _chosen[0] if _chosen else PLAIN
-
-
 def use_native_layers(model: Any, chunk_kernel: bool = True) -> None:
     """Attention by the kernels of Day 4.1, where the products of a layer are kernels; the rest stays MLX's."""
-    if any(map(_has_kernels, _plain_layers(model))):
+    if any(map(_has_kernels, map(inner_layer, model.layers))):
         _attend_in_pages(model)
 
 
 def _has_kernels(layer: Any) -> bool:
     """Whether a matrix of the layer is packed for a kernel of Day 4.1."""
-    matrices = [_matrix(getattr(layer, name)) for name in MATRICES if name in vars(layer)]
-    return any(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices)
-
-
-def _matrix(w: Any) -> Any:
-    """What a weight multiplies by, without its bias."""
-    w = w.weight if isinstance(w, BiasedWeights) else w
-    return w.prepared if isinstance(w, QuantizedWeights) else w
+    matrices = [getattr(layer, name) for name in OF_ATTENTION]
+    matrices += [getattr(layer.mlp, name) for name in OF_MLP if not hasattr(layer.mlp, "pack")]
+    return any(map(is_native, matrices))

@@ -1,11 +1,11 @@
 """Products with quantised weights by the device's kernels, and the weights that a model holds for them."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import mlx.core as mx
 
-from .quantize import check_product, quantize_weights, quantized_matmul_tiled
+from .quantize import check_product, dequantize_weights, quantize_weights, quantized_matmul_tiled
 
 # From this many rows of x on, tiles are faster on a CPU (measured on one): the kernel's time grows with every row.
 MANY_ROWS = 8
@@ -28,16 +28,9 @@ class PreparedMatrix(Protocol):
     def __call__(self, x: mx.array) -> mx.array: ...
 
 
-@runtime_checkable
-class PreparedTable(PreparedMatrix, Protocol):
-    """A matrix whose rows can be looked up, so that a table needs no other form: (...) ids -> (..., I)."""
-
-    def rows(self, ids: mx.array) -> mx.array: ...
-
-
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """A quantised matrix (O, I), which a model holds instead of an array.
+    """A quantised matrix (O, I), which multiplies itself; a table also looks up its rows.
 
     Args:
         weight: (O, I · bits / 32) words, uint32; None if `prepared` replaces them.
@@ -97,6 +90,15 @@ class QuantizedWeights:
         if self.float_dtype is not None:
             return self.float_dtype
         return self.parts[1].dtype if self.prepared is None else self.prepared.dtype
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(..., I) to (..., O), by `quantized_linear`."""
+        return quantized_linear(x, self)
+
+    def rows(self, ids: mx.array) -> mx.array:
+        """Some rows, dequantised: (...) ids to (..., I), in `dtype`. Raises ValueError as `parts`."""
+        words, scales, biases = (part[ids] for part in (self.parts[0], *self.wide_constants))
+        return dequantize_weights(words, scales, biases, self.group_size, self.bits).astype(self.dtype)
 
 
 def quantize_matrix(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:

@@ -1,20 +1,17 @@
 """Qwen3 with a KV cache: each token is computed once (Week 2)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
-from ..layer_weights import Checkpoint, head_norm, layer_weights
+from ..layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
 from .basics import silu
-from .batching_kv_cache import BatchingKvCache
 from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels
 from .kv_cache import TinyKvCache, TinyKvFullCache
-from .mixture import mixture_of
-from .paged_kv_cache import TinyKvPagedPool
-from .projection import project
+from .linear_layer import Linear, linear_layer
 from .rope_tables import rope_of
 from .window_mask import behind_windows, window_mask
 
@@ -36,6 +33,34 @@ class Step:
     window_mask: mx.array | str | None = None
 
 
+class Qwen3MLPWeek2:
+    """Day 1.4's MLP with weights that multiply themselves.
+
+    Args:
+        w_gate, w_up: (F, E).
+        w_down: (E, F).
+    """
+
+    def __init__(self, w_gate: Linear, w_up: Linear, w_down: Linear):
+        self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """See `Qwen3MLP`: (..., E) to (..., E)."""
+        # TASK 2.1.4: as Day 1.4's MLP, but a weight multiplies itself: from Day 2.3 on it may have 4 bits.
+        return self.w_down(silu(self.w_gate(x)) * self.w_up(x))
+
+
+def dense_mlp(config: ModelShape, weights: dict[str, Any]) -> Qwen3MLPWeek2:
+    """The MLP of a layer, from the weights of `layer_weights`. Given.
+
+    Raises:
+        ValueError: it is a mixture of experts.
+    """
+    if "w_router" in weights:
+        raise ValueError("a layer has experts: give the model make_mlp=mlp_of, of Day 4.2")
+    return Qwen3MLPWeek2(*(weights[name] for name in ("w_gate", "w_up", "w_down")))
+
+
 class Qwen3LayerWeek2:
     """One layer of Qwen3 that keeps its keys and values in a cache.
 
@@ -43,22 +68,19 @@ class Qwen3LayerWeek2:
         config: the sizes of the model.
         weights: by the names of `layer_weights`.
         rope: shared by all layers.
+        mlp: (..., E) to (..., E).
         kernels: how attention and the norms are computed.
     """
 
-    def __init__(self, config, weights: dict[str, mx.array], rope, kernels: Kernels):
+    def __init__(self, config, weights: dict[str, Any], rope, mlp: Callable, kernels: Kernels):
         E, eps = config.hidden_size, config.rms_norm_eps
         self.head_dim, self.rope, self.attend = config.head_dim, rope, kernels.attend
         self.wq, self.wk, self.wv, self.wo = (weights[name] for name in ("wq", "wk", "wv", "wo"))
-        self.take_mlp(config, weights)
+        self.mlp = mlp
         self.q_norm = head_norm(kernels.norm, self.head_dim, weights.get("q_norm"), eps)
         self.k_norm = head_norm(kernels.norm, self.head_dim, weights.get("k_norm"), eps)
         self.input_layernorm = kernels.norm(E, weights["w_input_layernorm"], eps)
         self.post_attention_layernorm = kernels.norm(E, weights["w_post_attention_layernorm"], eps)
-
-    def take_mlp(self, config, weights: dict[str, mx.array]) -> None:
-        """Keeps the weights of the MLP."""
-        self.w_gate, self.w_up, self.w_down = (weights[name] for name in ("w_gate", "w_up", "w_down"))
 
     def attention(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
         """Attention of L new tokens over themselves and all tokens that the cache holds.
@@ -74,16 +96,16 @@ class Qwen3LayerWeek2:
         # TASK 2.1.3: as Day 1.3's layer, but keys and values go through the cache, and RoPE uses the step's positions.
         # Keys are stored after the norm and RoPE, so a past key is never rotated again.
         B, L, _ = x.shape
-        query = project(x, self.wq).reshape(B, L, -1, self.head_dim)
-        key = project(x, self.wk).reshape(B, L, -1, self.head_dim)
-        value = project(x, self.wv).reshape(B, L, -1, self.head_dim)
+        query = self.wq(x).reshape(B, L, -1, self.head_dim)
+        key = self.wk(x).reshape(B, L, -1, self.head_dim)
+        value = self.wv(x).reshape(B, L, -1, self.head_dim)
         query = self.rope.rotate(self.q_norm(query), *step.rows).swapaxes(1, 2)
         key = self.rope.rotate(self.k_norm(key), *step.rows).swapaxes(1, 2)
         key, value, _, mask = cache.update_and_fetch(
             key, value.swapaxes(1, 2), L, step.mask, positions=step.positions
         )
         heads = self.attend(query, key, value, mask=mask)
-        return project(heads.swapaxes(1, 2).reshape(B, L, -1), self.wo)
+        return self.wo(heads.swapaxes(1, 2).reshape(B, L, -1))
 
     def __call__(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
         """
@@ -95,22 +117,9 @@ class Qwen3LayerWeek2:
             (B, L, E), the residual stream after this layer.
         """
         # TASK 2.1.4: as Day 1.5's block: attention, then the MLP, each on a normalised copy and added to the stream.
-        # `project` replaces `linear`: from Day 2.3 on a weight may be quantised to 4 bits.
         x = x + self.attention(self.input_layernorm(x), step, cache)
         h = self.post_attention_layernorm(x)
-        return x + project(silu(project(h, self.w_gate)) * project(h, self.w_up), self.w_down)
-
-
-class Qwen3MixtureLayerWeek2(Qwen3LayerWeek2):
-    """A layer whose MLP is a mixture of experts (Week 4). Given."""
-
-    def take_mlp(self, config, weights: dict[str, mx.array]) -> None:
-        self.mixture = mixture_of(config.mixture, weights)
-
-    def __call__(self, x: mx.array, step: Step, cache: TinyKvCache) -> mx.array:
-        """See `Qwen3LayerWeek2`."""
-        x = x + self.attention(self.input_layernorm(x), step, cache)
-        return x + self.mixture(self.post_attention_layernorm(x))
+        return x + self.mlp(h)
 
 
 class Qwen3ModelWeek2:
@@ -118,22 +127,28 @@ class Qwen3ModelWeek2:
 
     Qwen2, Llama and Mistral differ only in the weights that they have, in RoPE's tables and in sliding windows, which
     `layer_weights.py`, `rope_tables.py` and `window_mask.py` read from the configuration. Layers of Mixtral and
-    Qwen3-MoE have another MLP, in `mixture.py`.
+    Qwen3-MoE have another MLP, which `make_mlp` makes.
 
     Args:
         checkpoint: the weights, used without a copy.
         attention: "simple" (Day 1.3), "tiled" (Day 2.4), or "device", with the device's own kernels (Day 2.5).
+        make_mlp: the configuration and the weights of a layer to its MLP.
 
     Raises:
         ValueError: `attention` has another value.
     """
 
     layer_class = Qwen3LayerWeek2
-    mixture_layer_class = Qwen3MixtureLayerWeek2
     is_first = is_last = True  # of the stages that share the layers (Day 3.7)
 
-    def __init__(self, checkpoint: Checkpoint, attention: str = "simple"):
-        self.config = config = checkpoint.config
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        attention: str = "simple",
+        make_mlp: Callable[[ModelShape, dict[str, Any]], Callable] = dense_mlp,
+    ):
+        self.config, self.make_mlp = checkpoint.config, make_mlp
+        config = checkpoint.config
         kernels = choose_kernels(attention)
         E, V = config.hidden_size, self.vocab_rows
         self.num_hidden_layers = config.num_hidden_layers
@@ -145,13 +160,15 @@ class Qwen3ModelWeek2:
         layers = [self._layer(checkpoint, index, kernels) for index in self.layer_range]
         self.layers = behind_windows(layers, [config.windows[index] for index in self.layer_range])
         self.norm = kernels.norm(E, checkpoint.weight("model.norm.weight", E), config.rms_norm_eps)
-        has_head = self.is_last and not tied
-        self.w_lm_head = checkpoint.weight("lm_head.weight", V, E) if has_head else None
+        self.w_lm_head: Any = None
+        if self.is_last:  # a tied head is the embedding table
+            head = self.embedding.weight if tied else checkpoint.weight("lm_head.weight", V, E)
+            self.w_lm_head = linear_layer(head)
 
     def _layer(self, checkpoint: Checkpoint, index: int, kernels: Kernels) -> Qwen3LayerWeek2:
-        weights = layer_weights(checkpoint, index)
-        kind = self.mixture_layer_class if "w_router" in weights else self.layer_class
-        return kind(checkpoint.config, weights, self.rope, kernels)
+        weights = layer_weights(checkpoint, index, linear_layer)
+        mlp = self.make_mlp(checkpoint.config, weights)
+        return self.layer_class(checkpoint.config, weights, self.rope, mlp, kernels)
 
     @property
     def layer_range(self) -> range:
@@ -168,16 +185,6 @@ class Qwen3ModelWeek2:
         limit = self.config.max_position_embeddings
         length = limit if max_seq_len is None else min(max_seq_len, limit)
         return [TinyKvFullCache(length) for _ in self.layers]
-
-    def create_batch_cache(self, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
-        """A cache per layer with `max_active_requests` empty slots of at most `max_seq_len` tokens each."""
-        return [BatchingKvCache(max_active_requests, max_seq_len) for _ in self.layers]
-
-    def create_kv_pools(self, num_blocks: int, page_size: int) -> list[TinyKvPagedPool]:
-        """A pool per layer of `num_blocks` blocks of keys and values, shared by all requests (Day 3.1)."""
-        config, weight = self.config, self.norm.weight
-        sizes = num_blocks, page_size, config.num_key_value_heads, config.head_dim
-        return [TinyKvPagedPool(*sizes, weight.dtype) for _ in self.layers]
 
     def __call__(
         self,
@@ -255,8 +262,7 @@ class Qwen3ModelWeek2:
         """Logits of every token of the vocabulary: (B, K, E) to (B, K, V). Given."""
         if x.shape[1] == 0:  # no logits are needed
             return mx.zeros((*x.shape[:2], self.config.vocab_size), x.dtype)
-        # A tied head is the embedding table; `project` finds the fast path for its kind and the number of rows.
-        return project(x, self.embedding.weight if self.w_lm_head is None else self.w_lm_head)
+        return self.w_lm_head(x)
 
 
 def kept(x: mx.array, logits_to_keep: int | mx.array | None) -> mx.array:

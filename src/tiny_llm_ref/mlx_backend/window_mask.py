@@ -69,6 +69,16 @@ class WindowedLayer:
         return self.layer(x, replace(step, mask=step.window_mask), cache)
 
 
+def inner_layer(layer: Any) -> Any:
+    """A layer without its window."""
+    return layer.layer if isinstance(layer, WindowedLayer) else layer
+
+
+def changed_layer(layer: Any, make: Callable[[Any], Any]) -> Any:
+    """What `make` makes of a layer, with the same window."""
+    return WindowedLayer(make(layer.layer)) if isinstance(layer, WindowedLayer) else make(layer)
+
+
 def behind_windows(layers: Sequence[Callable], windows: Sequence[int | None]) -> list[Callable]:
     """The layers of a model, as a `WindowedLayer` where `windows` is not None."""
     pairs = zip(layers, windows, strict=True)

@@ -13,11 +13,11 @@ from .buckets.bucket import Bucket
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
 from .buckets.packed_batch import PackedBatch
-from .buckets.packed_inputs import PackedInputs
-from .buckets.padding import pad_chunk_reads, pad_decode_reads
+from .buckets.packed_inputs import PackedInputs, inputs_of
+from .buckets.padding import pad_chunk_reads, pad_decode_reads, pad_inputs
+from .chunked_prefill import batch_generate
 from .chunked_prefill.adaptive_chunker import AdaptiveChunker
 from .chunked_prefill.batch import Batch
-from .chunked_prefill.batch_generate import batch_generate
 from .chunked_prefill.chunk import Chunk, next_chunk
 from .chunked_prefill.chunk_size import select_optimal_chunk_size
 from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
@@ -31,7 +31,8 @@ from .chunked_prefill.sweep import sweep_chunk_sizes
 from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
 from .loop.request_stream import Piece, RequestStream
-from .model import BatchCache, KvCache, PackedModel, PipelinedModel, Sampled, ServingModel
+from .model import BatchCache, KvCache, ServingModel
+from .packed_model import PackedModel, PipelinedModel, Sampled
 from .parallel.expert_exchange import ExchangePlan, exchange_plan
 from .parallel.pipelined_scheduler import PipelinedScheduler
 from .parallel.shards import (
@@ -55,11 +56,10 @@ from .policies.slack import SlackScheduler
 from .policies.static_batching import StaticBatching
 from .policies.step_profile import StepProfile, profile_steps
 from .policies.whole_prompts import WholePrompts
-from .requests.answer_text import AnswerText
+from .requests.answer_text import AnswerText, StopStrings
 from .requests.events import Event, Part
 from .requests.request_queue import FifoQueue, RequestQueue
 from .requests.sampling import SamplingParams
-from .requests.stop_strings import StopStrings
 from .requests.structured_outputs import StructuredOutputsParams
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
 from .routing.replica_loads import ReplicaLoads
@@ -151,6 +151,7 @@ __all__ = [
     "exchange_plan",
     "exponential_ladder",
     "flat_blocks",
+    "inputs_of",
     "kv_heads_of",
     "linear_ladder",
     "make_buckets",
@@ -161,6 +162,7 @@ __all__ = [
     "pack_drafts",
     "pad_chunk_reads",
     "pad_decode_reads",
+    "pad_inputs",
     "padding_aware_ladder",
     "percentile",
     "prefix_hashes",

@@ -1,5 +1,7 @@
 """The KV cache of a batch: one slot per running request, one row of the batch per slot."""
 
+from typing import Any
+
 import torch
 
 from . import hpu
@@ -173,3 +175,8 @@ class BatchingKvCache:
     def materialize(self) -> None:
         """Launches what a Gaudi's lazy mode has collected; elsewhere torch has computed already."""
         hpu.mark_step()
+
+
+def create_batch_cache(model: Any, max_active_requests: int, max_seq_len: int) -> list[BatchingKvCache]:
+    """A cache per layer of a model with `max_active_requests` empty slots of at most `max_seq_len` tokens. Given."""
+    return [BatchingKvCache(max_active_requests, max_seq_len) for _ in model.layers]

@@ -1,10 +1,10 @@
 """The embedding table: turns token ids into vectors, and vectors into a score for every token."""
 
+from typing import Any
+
 import torch
 
 from .basics import linear
-from .quantize import dequantize_weights
-from .quantized_weights import PreparedTable, QuantizedWeights, quantized_linear
 
 
 class Embedding:
@@ -50,46 +50,36 @@ class Embedding:
         return linear(x, self.weight)
 
 
-class QuantizedEmbedding:
-    """`Embedding` for a quantised table: dequantises only the rows it looks up. Given.
+class PackedEmbedding:
+    """`Embedding` for a quantised or a packed table, which looks up its own rows. Given.
 
     Args:
         vocab_size: V, the number of rows.
         embedding_dim: E, the size of a row.
-        weight: a quantised (V, E) matrix that still has its words, or a `PreparedTable`; other forms do not allow
-            looking up rows.
+        weight: a linear layer (V, E) with `rows`: (...) ids to (..., E).
 
     Raises:
-        ValueError: the weight's shape is not (V, E), or its rows cannot be looked up.
+        ValueError: the weight's shape is not (V, E).
     """
 
-    def __init__(self, vocab_size: int, embedding_dim: int, weight: QuantizedWeights):
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: Any):
         if weight.shape != (vocab_size, embedding_dim):
-            shape = weight.shape
-            raise ValueError(f"the table has shape {shape}, expected ({vocab_size}, {embedding_dim})")
-        if weight.weight is None and not isinstance(weight.prepared, PreparedTable):
-            raise ValueError(
-                "the table has no words to pick rows from: prepare it in the form 'words' or 'both'"
-            )
+            raise ValueError(f"the table has shape {weight.shape}, expected ({vocab_size}, {embedding_dim})")
         self.vocab_size, self.embedding_dim, self.weight = vocab_size, embedding_dim, weight
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """See `Embedding`: (...) ids to (..., E) rows, in `weight.dtype`."""
-        if self.weight.weight is None and isinstance(self.weight.prepared, PreparedTable):
-            return self.weight.prepared.rows(ids)
-        w = self.weight
-        words, scales, biases = (part[ids] for part in (w.parts[0], *w.wide_constants))
-        return dequantize_weights(words, scales, biases, w.group_size, w.bits).to(w.dtype)
+        return self.weight.rows(ids)
 
     def as_linear(self, x: torch.Tensor) -> torch.Tensor:
         """See `Embedding`: (..., E) to (..., V) logits, in x's type."""
-        return quantized_linear(x, self.weight)
+        return self.weight(x)
 
 
-def embedding_of(
-    vocab_size: int, embedding_dim: int, weight: torch.Tensor | QuantizedWeights
-) -> Embedding | QuantizedEmbedding:
-    """The embedding for a plain or a quantised table. Given."""
-    if isinstance(weight, QuantizedWeights):
-        return QuantizedEmbedding(vocab_size, embedding_dim, weight)
-    return Embedding(vocab_size, embedding_dim, weight)
+AnyEmbedding = Embedding | PackedEmbedding
+
+
+def embedding_of(vocab_size: int, embedding_dim: int, weight: Any) -> AnyEmbedding:
+    """The embedding of a table: an array, or a weight that looks up its own rows. Given."""
+    kind: Any = PackedEmbedding if callable(weight) else Embedding
+    return kind(vocab_size, embedding_dim, weight)

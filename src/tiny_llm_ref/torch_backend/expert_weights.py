@@ -1,15 +1,15 @@
-"""The matrices of a layer's experts: one array, or a matrix of each. Given."""
+"""The matrices of a layer's experts: one array, or a linear layer of each. Given."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
 
-from .projection import Weights
+from .linear_layer import Linear, linear_layer
 
 
-class ExpertMatrices(tuple[Weights, ...]):
-    """X matrices (O, I) of any kind that `project` takes."""
+class ExpertMatrices(tuple[Linear, ...]):
+    """The linear layers (O, I) of X experts."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -18,23 +18,27 @@ class ExpertMatrices(tuple[Weights, ...]):
         return len(self), *first.shape
 
 
-Experts = (
-    torch.Tensor | tuple[Weights, ...]
-)  # (X, O, I), or X matrices (O, I) of any kind that `project` takes
+Experts = torch.Tensor | ExpertMatrices  # an array (X, O, I) where one call multiplies by all of them
 
 
-def stack_experts(matrices: Sequence[Weights]) -> Experts:
-    """The matrices of X experts as one: plain ones as an array (X, O, I), quantised ones side by side."""
-    if all(isinstance(each, torch.Tensor) for each in matrices):
-        return torch.stack([each for each in matrices if isinstance(each, torch.Tensor)])
-    return ExpertMatrices(matrices)
+def experts_of(weights: Any) -> Experts:
+    """The experts from an array (X, O, I) or from X matrices (O, I) as `linear_layer` takes them.
+
+    An array stays one where torch multiplies by it in one call.
+    """
+    if isinstance(weights, torch.Tensor) and weights.device.type == "cuda":
+        return weights
+    return ExpertMatrices(map(linear_layer, weights))
 
 
-def packed_experts(experts: Experts, pack: Callable[[torch.Tensor], Any]) -> Experts:
-    """Plain experts in another layout, one by one; quantised ones have theirs already."""
-    if isinstance(experts, torch.Tensor):
-        return ExpertMatrices(pack(each) for each in experts)
-    return experts
+def stack_experts(matrices: Sequence[Any]) -> Experts:
+    """Quantised matrices of X experts as one weight."""
+    return ExpertMatrices(map(linear_layer, matrices))
+
+
+def packed_experts(experts: Experts, make: Callable[[Linear], Linear]) -> Experts:
+    """The experts with each layer replaced by what `make` makes of it."""
+    return ExpertMatrices(make(linear_layer(each)) for each in experts)
 
 
 def reads_no_count(experts: Experts) -> TypeGuard[torch.Tensor]:

@@ -88,25 +88,6 @@ class NativeMatrix:
         return _multiply(x, self._array, bias, self.shape[0])
 
 
-class PackedEmbedding:
-    """`Embedding` for a table that is packed for products: rows are looked up in it, so there is no second copy.
-
-    Args:
-        weight: a packed (V, E) matrix.
-    """
-
-    def __init__(self, weight: NativeMatrix):
-        self.weight = weight
-
-    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        """See `Embedding`: (...) ids to (..., E) rows."""
-        return self.weight.rows(ids)
-
-    def as_linear(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Embedding`: (..., E) to (..., V) logits, in x's type."""
-        return self.weight(x)
-
-
 def _multiply(x: torch.Tensor, lines: NativeArray, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], outputs)

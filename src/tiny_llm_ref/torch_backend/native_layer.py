@@ -10,42 +10,45 @@ from typing import Any
 
 import torch
 
-from ..biased_weights import BiasedWeights
-from ..layer_weights import has_mixture
 from ..native import between_products
 from ..native.arrays import NativeArray
 from ..native.product import LINE
+from .linear_layer import BiasedLinear
 from .native import NativeMatrix, native_array
-from .native_quantized import NativeQuantizedMatrix
-from .quantized_weights import QuantizedWeights
+from .native_quantized import NativeQuantizedMatrix, is_native
 
 Matrix = NativeMatrix | NativeQuantizedMatrix
 Biased = tuple[Matrix, torch.Tensor | None]
 
 
 class NativeLayer:
-    """The two parts of a layer around its attention.
+    """A `Qwen3LayerWeek3` whose products are kernels of Day 4.1, and what is between them, too.
 
     Queries, keys and values are one product, and so are gate and up; matrices of different kinds, for example of 4 and
-    of 8 bits, are multiplied one by one. The layer gives its matrices up, so that memory never holds two copies of the
-    model.
+    of 8 bits, are multiplied one by one.
 
     Args:
-        layer: a `Qwen3LayerWeek3` that `can_be_native`; it calls these parts from now on.
+        layer: one that `can_be_native`; what is joined is copied from it.
     """
 
     def __init__(self, layer: Any):
-        self.head_dim = layer.head_dim
-        self.heads, self.kv_heads = (_matrix(w).shape[0] // layer.head_dim for w in (layer.wq, layer.wk))
-        self.w_in = _taken(layer, "wq", "wk", "wv")
-        self.wo = _taken(layer, "wo")
-        self.mlp = layer.mixture if has_mixture(layer) else NativeMLP(layer)
+        self.head_dim, self.packed_attention = layer.head_dim, layer.packed_attention
+        self.heads, self.kv_heads = (w.shape[0] // layer.head_dim for w in (layer.wq, layer.wk))
+        self.w_in = _joined(layer.wq, layer.wk, layer.wv)
+        self.w_out = _joined(layer.wo)
+        self.mlp = NativeMLP(layer.mlp) if _is_dense(layer) else layer.mlp
         self.eps = layer.input_layernorm.eps
         self.input_norm, self.mlp_norm = (
             native_array(norm.weight) for norm in (layer.input_layernorm, layer.post_attention_layernorm)
         )
         self.query_norm, self.key_norm = _weight_of(layer.q_norm), _weight_of(layer.k_norm)
-        layer.project_in, layer.project_out = self.project_in, self.project_out
+
+    def __call__(self, x: torch.Tensor, step: Any, cache: Any) -> torch.Tensor:
+        """See `Qwen3LayerWeek3`."""
+        query, key, value = self.project_in(x, *step.rows)
+        cache.write(step.slots, key, value)
+        pages = cache.key_pages, cache.value_pages
+        return self.project_out(x, self.packed_attention(query, key, value, *pages, step.mask))
 
     def project_in(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
@@ -71,7 +74,7 @@ class NativeLayer:
 
     def project_out(self, x: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         """See `Qwen3LayerWeek3.project_out`."""
-        x = x[0] + _product(heads.flatten(1), self.wo)
+        x = x[0] + _product(heads.flatten(1), self.w_out)
         return (x + self.mlp(self._normalized(x, self.mlp_norm)))[None]
 
     def _normalized(self, x: torch.Tensor, weight: NativeArray) -> torch.Tensor:
@@ -84,11 +87,10 @@ class NativeLayer:
 
 
 class NativeMLP:
-    """The MLP of a layer, which gives its matrices up."""
+    """The MLP of a layer; what is joined is copied from it."""
 
-    def __init__(self, layer: Any):
-        self.w_gate_up = _taken(layer, "w_gate", "w_up")
-        self.w_down = _taken(layer, "w_down")
+    def __init__(self, mlp: Any):
+        self.w_gate_up, self.w_down = _joined(mlp.w_gate, mlp.w_up), _joined(mlp.w_down)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Qwen3MLP`: (R, E) to (R, E)."""
@@ -103,51 +105,46 @@ def can_be_native(layer: Any) -> bool:
 
     A mixture of experts computes as before: its matrices are packed for the kernels as well, where the layer's are.
     """
-    of_mlp = () if has_mixture(layer) else ("w_gate", "w_up", "w_down")
-    matrices = {name: _matrix(getattr(layer, name)) for name in ("wq", "wk", "wv", "wo", *of_mlp)}
-    packed = all(isinstance(each, (NativeMatrix, NativeQuantizedMatrix)) for each in matrices.values())
-    return packed and layer.head_dim % 32 == 0 and all(matrices[n].shape[0] % LINE == 0 for n in of_mlp[:1])
+    if layer.head_dim % 32 or not all(map(is_native, (layer.wq, layer.wk, layer.wv, layer.wo))):
+        return False
+    matrices = (layer.mlp.w_gate, layer.mlp.w_up, layer.mlp.w_down) if _is_dense(layer) else ()
+    return all(map(is_native, matrices)) and all(w.shape[0] % LINE == 0 for w in matrices[:1])
 
 
 def has_kernel(layer: Any) -> bool:
     """Whether the products of a layer are kernels of Day 4.1."""
-    return isinstance(_matrix(layer.wq), (NativeMatrix, NativeQuantizedMatrix))
+    return isinstance(layer, NativeLayer) or is_native(layer.wq)
 
 
-def is_native(layer: Any) -> bool:
-    """Whether a layer calls the parts of a `NativeLayer`."""
-    return isinstance(getattr(layer.project_in, "__self__", None), NativeLayer)
+def _is_dense(layer: Any) -> bool:
+    return hasattr(layer.mlp, "w_gate")
 
 
-def _matrix(w: Any) -> Any:
-    """What a weight multiplies by, without its bias."""
-    w = w.weight if isinstance(w, BiasedWeights) else w
-    return w.prepared if isinstance(w, QuantizedWeights) else w
+def _matrix_and_bias(w: Any) -> tuple[Any, torch.Tensor | None]:
+    return (w.layer, w.bias) if isinstance(w, BiasedLinear) else (w, None)
 
 
-def _taken(layer: Any, *names: str) -> list[Biased]:
-    """The matrices of these names, neighbours of one kind as one, and their biases; the layer has them no more."""
-    weights = [vars(layer).pop(name) for name in names]
-    return [_joined(list(same)) for _, same in groupby(weights, _kind)]
+def _joined(*weights: Any) -> list[Biased]:
+    """Neighbours of one kind as one matrix, with their biases."""
+    return [_joined_kind([*same]) for _, same in groupby(map(_matrix_and_bias, weights), _kind)]
 
 
-def _kind(w: Any) -> tuple[Any, ...]:
-    matrix = _matrix(w)
-    return type(matrix), matrix.kind
+def _kind(pair: Biased) -> tuple[Any, ...]:
+    return type(pair[0]), pair[0].kind
 
 
-def _joined(weights: Sequence[Any]) -> Biased:
-    matrices = [_matrix(w) for w in weights]
+def _joined_kind(pairs: Sequence[Biased]) -> Biased:
+    matrices: list[Any] = [matrix for matrix, _ in pairs]
     whole = matrices[0] if len(matrices) == 1 else type(matrices[0]).joined(matrices)
-    return whole, _joined_biases(weights)
+    return whole, _joined_biases(pairs)
 
 
-def _joined_biases(weights: Sequence[Any]) -> torch.Tensor | None:
+def _joined_biases(pairs: Sequence[Biased]) -> torch.Tensor | None:
     """The biases one after the other, in float32; None if there are none."""
-    if not any(isinstance(w, BiasedWeights) for w in weights):
+    if all(bias is None for _, bias in pairs):
         return None
     return torch.cat(
-        [w.bias.float() if isinstance(w, BiasedWeights) else torch.zeros(w.shape[0]) for w in weights]
+        [torch.zeros(matrix.shape[0]) if bias is None else bias.float() for matrix, bias in pairs]
     )
 
 

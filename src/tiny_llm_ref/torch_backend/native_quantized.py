@@ -1,7 +1,7 @@
 """Matrices in 4 and 8 bits for the kernel of Day 4.1, with torch's arrays on a CPU. Given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,6 +9,8 @@ import torch
 from ..native import quantized_product
 from ..native.arrays import NativeArray
 from ..native.quantized_product import LINE, PackedMatrix
+from .linear_layer import BiasedLinear
+from .native import NativeMatrix
 from .quantized_weights import QuantizedWeights
 
 SLICE_ROWS = 512  # rows that are packed at the same time: for a moment each number takes 3 bytes
@@ -132,9 +134,10 @@ class NativeQuantizedMatrix:
         return _multiply(x, self._packed, bias)
 
 
-def native_weights(w: QuantizedWeights, planes: int = 1) -> QuantizedWeights:
-    """A quantised matrix for the kernel of Day 4.1, instead of words, scales and biases. See `of`."""
-    return replace(w, weight=None, scales=None, biases=None, prepared=NativeQuantizedMatrix.of(w, planes))
+def is_native(w: Any) -> bool:
+    """Whether a linear layer multiplies by a kernel of Day 4.1."""
+    matrix = w.layer if isinstance(w, BiasedLinear) else w
+    return isinstance(matrix, (NativeMatrix, NativeQuantizedMatrix))
 
 
 def _bits_of(array: torch.Tensor) -> Any:

@@ -1,17 +1,19 @@
 """The options of a hybrid scheduler in three groups, and which of them go together. Given."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..buckets.buckets import Buckets
-from ..chunked_prefill.chunk_size import Chunker
 from ..requests.events import Listener
 from ..requests.request_queue import WaitingLine
-from .padded_budget import least_budget
-from .prompt_rules import ChunkerRule, PaddingRule, PromptRule
+from .prompt_rules import ChunkerRule, PadsSteps, PromptRule
 from .sequence import Sequence
+
+if TYPE_CHECKING:  # of Day 2.7, and of the learner's choice
+    from ..chunked_prefill.chunk_size import Chunker
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Hooks:
     queue: WaitingLine[Sequence] | None = None
     can_join: Callable[[Sequence, Sequence], bool] | None = None
     chunker: Chunker | None = None
-    buckets: Buckets | None = None
+    buckets: PadsSteps | None = None
 
     def check(self, limits: Limits) -> None:
         """Raises a ValueError that names the fix when a hook does not fit the limits."""
@@ -74,17 +76,13 @@ class Hooks:
                 f" decodes have to fit, so give at least {least} tokens"
             )
         if self.buckets is not None:
-            check_buckets(self.buckets, limits)
+            self.buckets.check_limits(budget, seqs, limits.mixed_steps)
 
     def prompt_rules(self, limits: Limits) -> list[PromptRule]:
         """What limits the prompts of a step besides the budget."""
         rules: list[PromptRule] = []
         if self.buckets is not None:
-            rules.append(
-                PaddingRule(
-                    self.buckets, mixed_steps=limits.mixed_steps, has_chunks=limits.enable_chunked_prefill
-                )
-            )
+            rules.append(self.buckets.prompt_rule(limits.mixed_steps, limits.enable_chunked_prefill))
         if self.chunker is not None:
             rules.append(ChunkerRule(self.chunker, limits.max_num_seqs))
         return rules
@@ -129,18 +127,3 @@ def grouped(options: dict[str, Any], max_model_len: int) -> tuple[Limits, Hooks,
     limits.check(max_model_len)
     hooks.check(limits)
     return limits, hooks, observers
-
-
-def check_buckets(buckets: Buckets, limits: Limits) -> None:
-    """Raises a ValueError when the sizes end too early for a step, or leave no room for a chunk."""
-    budget, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
-    for name, least in (("decode_tokens", seqs), ("chunk_tokens", budget)):
-        last = getattr(buckets, name)[-1]
-        if last < least:
-            raise ValueError(f"{name} of the buckets ends with {last}: let it end with {least}")
-    least = least_budget(buckets, limits.mixed_steps)
-    if budget < least:
-        raise ValueError(
-            f"max_num_batched_tokens is {budget}: the smallest padded chunk and {seqs} decodes have to fit, so give at"
-            f" least {least} tokens"
-        )

@@ -4,6 +4,7 @@ from collections import abc
 from dataclasses import dataclass
 
 from ..buckets.packed_batch import PackedBatch
+from ..requests.events import Part
 from .sequence import Sequence
 
 
@@ -63,3 +64,20 @@ def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
     raise NotImplementedError("week 3 day 3 task 2: pack")
     # END TASK
     return batch
+
+
+def step_parts(call: abc.Sequence[Scheduled], running: abc.Sequence[Sequence]) -> tuple[Part, ...]:
+    """The chunks of a call, then its decodes, which have waited for the chunks even in the same call. Given.
+
+    Args:
+        call: entries whose tokens are not taken yet.
+        running: the requests that run; those of them that are ready to decode have waited for the chunks.
+    """
+    decodes = tuple(entry.sequence for entry in call if entry.is_decode)
+    served = (Part("decode", decodes, len(decodes)),) if decodes else ()
+    if len(decodes) == len(call):
+        return served
+    ready = sum(sequence.is_decoding for sequence in running)
+    chunks = [entry for entry in call if not entry.is_decode]
+    parts = (Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks)
+    return (*parts, *served)

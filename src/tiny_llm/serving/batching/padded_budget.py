@@ -1,11 +1,16 @@
 """The token budget of a step, in tokens that the model computes: padding costs as much as any other token."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..buckets.bucket_sizes import bucketize
-from ..buckets.buckets import Buckets
 from .packing import Scheduled
+
+if TYPE_CHECKING:  # the buckets ask these functions
+    from ..buckets.buckets import Buckets
 
 
 def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: bool = False) -> int:

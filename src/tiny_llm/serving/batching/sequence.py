@@ -4,10 +4,10 @@ from collections import abc
 from typing import Any
 
 from ..blocks.block_table import BlockTable
-from ..model import Sampled
+from ..packed_model import Sampled
 from ..requests.answer_text import AnswerText
-from ..requests.priorities import check_priority
 from ..requests.prompt_check import prompt_error
+from ..requests.request_queue import check_priority
 from ..requests.sampling import SamplingParams
 
 

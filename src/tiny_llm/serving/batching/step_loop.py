@@ -8,9 +8,8 @@ from ..blocks.block_allocator import BlockAllocator
 from ..blocks.block_table import BlockTable
 from ..buckets.packed_batch import PackedBatch
 from ..chunked_prefill.completion import Completion
-from ..model import PackedModel, Sampled
-from ..requests.event_queue import EventQueue
-from ..requests.events import Event
+from ..packed_model import PackedModel, Sampled
+from ..requests.events import Event, EventQueue
 from .admission import Admission
 from .hybrid_options import Hooks, grouped
 from .packing import Scheduled, pack

@@ -1,13 +1,12 @@
-"""A packed batch as a model takes it: lists of integers, or arrays; as they are, or padded to a bucket."""
+"""A packed batch as a model takes it: lists of integers, or arrays. Given."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..blocks.flat_blocks import FlatBlocks
-from ..blocks.past_reads import PastReads
-from .bucket import Bucket
-from .padding import pad_chunk_reads, pad_decode_reads, pad_to
+from ..blocks.past_reads import PastReads, past_reads
+from .packed_batch import PackedBatch
 
 READS = 2 + len(FlatBlocks._fields)  # arrays of a `PastReads`
 
@@ -44,21 +43,6 @@ class PackedInputs:
 
         return PackedInputs(**{name: one(part) for name, part in vars(self).items()})
 
-    def padded(
-        self, bucket: Bucket, page_size: int, pad_block: int, has_window: bool = False
-    ) -> "PackedInputs":
-        """A copy with every list padded to the length in the bucket. Results of the real rows do not change.
-
-        Args:
-            bucket: at least as large as the batch, see `Buckets.of`.
-            page_size, pad_block: of the pools. Keys and values of padding go to the pad block, which is never read.
-            has_window: whether the model has layers with a sliding window.
-        """
-        tokens, rows, pages = bucket.tokens, bucket.rows, bucket.decode_pages
-        # TASK 3.4.8: rows of padding have a segment of their own: they see only themselves, and no other row sees them.
-        # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
-        raise NotImplementedError("week 3 day 4 task 8: PackedInputs.padded")
-
     def flatten(self) -> list[Any]:
         """All arrays in a fixed order, with None for each that is missing: the inputs of a captured step."""
         flat = [self.token_ids, self.positions, self.slots, self.segments, self.sample_rows]
@@ -78,3 +62,22 @@ def reads_of(flat: Sequence[Any]) -> PastReads | None:
     """The arrays of a `PastReads`; None if they are missing."""
     rows, groups, *blocks = flat
     return None if rows is None else PastReads(rows, groups, FlatBlocks(*blocks))
+
+
+def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | None = None) -> PackedInputs:
+    """What a model computes of a batch, as lists.
+
+    Args:
+        page_size, pad_block: of the pools.
+        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
+    """
+
+    def reads(single: bool, window: int | None = None) -> PastReads | None:
+        """The past that requests of one row read, or those of several."""
+        chosen = [i for i, (start, stop) in enumerate(batch.spans) if (stop - start == 1) == single]
+        spans, contexts = [batch.spans[i] for i in chosen], [batch.context_lens[i] for i in chosen]
+        tables = [batch.block_tables[i] for i in chosen]
+        return past_reads(spans, contexts, tables, page_size, pad_block, window)
+
+    own = batch.token_ids, batch.positions, batch.slots, batch.segments, batch.sample_rows or None
+    return PackedInputs(*own, reads(False), reads(True), None if window is None else reads(True, window))

@@ -5,6 +5,8 @@ from typing import TypeVar
 
 from ..blocks.flat_blocks import FlatBlocks
 from ..blocks.past_reads import PastReads
+from .bucket import Bucket
+from .packed_inputs import PackedInputs
 
 T = TypeVar("T")
 NOTHING = PastReads([], [], FlatBlocks([], [], [], [], []))
@@ -79,3 +81,20 @@ def pad_decode_reads(
     # each row's statistics are written back to its place, and of two writes to one place only one stays.
     # The pages of padding belong to group `rows`, which is no request.
     raise NotImplementedError("week 3 day 4 task 7: pad_decode_reads")
+
+
+def pad_inputs(
+    inputs: PackedInputs, bucket: Bucket, page_size: int, pad_block: int, has_window: bool = False
+) -> PackedInputs:
+    """A copy with every list padded to the length in the bucket. Results of the real rows do not change.
+
+    Args:
+        inputs: lists.
+        bucket: at least as large as the batch, see `Buckets.of`.
+        page_size, pad_block: of the pools. Keys and values of padding go to the pad block, which is never read.
+        has_window: whether the model has layers with a sliding window.
+    """
+    tokens, rows, pages = bucket.tokens, bucket.rows, bucket.decode_pages
+    # TASK 3.4.8: rows of padding have a segment of their own: they see only themselves, and no other row sees them.
+    # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
+    raise NotImplementedError("week 3 day 4 task 8: pad_inputs")

@@ -8,7 +8,6 @@ from ...tokenizer import Tokenizer
 from ..model import ServingModel
 from ..requests.events import Listener
 from .batch import Batch
-from .chunked_prefill import batch_generate_with_chunked_prefill
 from .completion import Completion
 from .request import Request, as_request
 
@@ -19,20 +18,19 @@ def batch_generate(
     prompts: Sequence[str | Request],
     max_seq_len: int = 512,
     batch_size: int = 5,
-    prefill_step: int | None = None,
     *,
     clock: Callable[[], float] = time.perf_counter,
     on_event: Listener = lambda event: None,
 ) -> list[Completion]:
     """Answers all prompts, at most `batch_size` of them at a time (Yu et al., 2022, iteration-level scheduling).
 
+    Every whole prompt is computed in a step of its own.
+
     Args:
         model: runs the steps.
         tokenizer: see `Request`.
         prompts: texts, or requests with limits of their own.
         max_seq_len: maximum number of tokens of prompt and answer together; a longer prompt fails alone.
-        prefill_step: None computes every whole prompt in a step of its own; a number calls
-            `batch_generate_with_chunked_prefill` with chunks of at most that many tokens (Day 2.7).
         batch_size, clock, on_event: see `Batch`.
 
     Returns:
@@ -41,10 +39,6 @@ def batch_generate(
     Raises:
         Whatever the model or `on_event` raises, after every request has ended and every cache was released.
     """
-    if prefill_step is not None:
-        return batch_generate_with_chunked_prefill(
-            model, tokenizer, prompts, batch_size, prefill_step, max_seq_len, clock=clock, on_event=on_event
-        )
     batch = Batch(model, batch_size, max_seq_len, clock=clock, on_event=on_event)
     requests = [
         as_request(model, tokenizer, prompt, index, max_seq_len) for index, prompt in enumerate(prompts)

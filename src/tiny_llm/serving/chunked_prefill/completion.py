@@ -1,8 +1,12 @@
 """The result of one request. Given."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from .request import Request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .request import Request
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Completion:
     error: str | None = None
 
     @classmethod
-    def of(cls, request: Request) -> "Completion":
+    def of(cls, request: Request) -> Completion:
         """The completion of a request that has ended."""
         reason = (
             request.finish_reason or "unfinished"

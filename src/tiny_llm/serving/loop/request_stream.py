@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..batching.sequence import Sequence
-from ..model import Sampled
+from ..packed_model import Sampled
 
 
 @dataclass

@@ -8,7 +8,7 @@ from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
-from ..model import PipelinedModel, Sampled
+from ..packed_model import PipelinedModel, Sampled
 
 
 @dataclass(frozen=True)

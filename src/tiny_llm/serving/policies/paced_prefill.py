@@ -5,7 +5,7 @@ from typing import Any
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
-from ..model import PackedModel
+from ..packed_model import PackedModel
 
 
 class PacedPrefill(HybridScheduler):

@@ -1,11 +1,22 @@
-"""Queues of requests that wait for their prefill. Given."""
+"""The two classes of requests, and queues of those that wait for their prefill. Given."""
 
 import heapq
 from collections import deque
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from .priorities import PRIORITIES
+PRIORITIES = ("interactive", "batch")
+
+
+def check_priority(priority: str) -> str:
+    """Returns the priority.
+
+    Raises:
+        ValueError: there is no such class.
+    """
+    if priority not in PRIORITIES:
+        raise ValueError(f"priority is {priority!r}: choose {' or '.join(PRIORITIES)}")
+    return priority
 
 
 class Queued(Protocol):

@@ -9,7 +9,7 @@ from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
 from ..buckets.packed_batch import PackedBatch
-from ..model import PackedModel, Sampled
+from ..packed_model import PackedModel, Sampled
 from .drafted import Drafted, drafts_of, has_drafts, pack_drafts, sampled_requests
 from .observed_costs import StepCosts
 from .proposals import Proposals

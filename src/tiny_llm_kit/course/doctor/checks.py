@@ -18,7 +18,7 @@ from ..mdbook import find_mdbook
 from . import probe, setup_torch
 
 PYTHONS = [(3, minor) for minor in range(10, 14)]
-# A few bf16 rounding steps at the magnitude of the numbers in hpu.self_check.
+# A few bf16 rounding steps at the magnitude of the numbers in hpu_self_check.
 BF16_TOLERANCE = 0.1
 
 

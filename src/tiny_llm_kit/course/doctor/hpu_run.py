@@ -43,7 +43,7 @@ def parts() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     yield "imports", lambda: {"loaded before": early, **detection(port)}
     if not port.hpu.available():
         return
-    yield "fused", lambda: {"errors": port.hpu.self_check()}
+    yield "fused", lambda: {"errors": port.hpu_self_check.self_check()}
     engine = WatchedEngine(port)
     yield "engine", lambda: engine.made
     yield "serving", lambda: engine.answers()

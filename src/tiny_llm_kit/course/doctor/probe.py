@@ -42,7 +42,7 @@ def answer(backend: str) -> dict:
     found["kernels"] = kernels_in_words()
     if backend == "mlx":
         return found | {"blas": loaded, "gflops": speed(Port("ref", backend, "cpu"))}
-    errors = port.hpu.self_check() if port.hpu.available() else []
+    errors = port.hpu_self_check.self_check() if port.hpu.available() else []
     quantized = "; ".join(
         quantized_choice.report(Port("ref", backend, "cpu", "bfloat16"), bits) for bits in (4, 8)
     )

@@ -33,7 +33,7 @@ class NotedMixture:
 
     def logits(self, b: Port) -> np.ndarray:
         """(T, X): the router's, for the tokens of the last call."""
-        return b.numpy(b.project(self.rows, self.mixture.w_router))
+        return b.numpy(self.mixture.w_router(self.rows))
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,13 @@ def routed_text(b: Port) -> RoutedText:
     """The text's tokens as they arrive at each router of the shipped mixture."""
     tokenizer = load_tokenizer(MODEL)
     ids, kinds = _tokens(tokenizer)
-    network = b.Qwen3ModelWeek2(load_checkpoint(MODEL, b.name, b.device, b.float_dtype))
-    layers = [layer for layer in network.layers if hasattr(layer, "mixture")]
+    checkpoint = load_checkpoint(MODEL, b.name, b.device, b.float_dtype)
+    network = b.Qwen3ModelWeek2(checkpoint, make_mlp=b.mlp_of)
+    layers = [layer for layer in network.layers if hasattr(layer.mlp, "w_router")]
     for layer in layers:
-        layer.mixture = NotedMixture(layer.mixture)
+        layer.mlp = NotedMixture(layer.mlp)
     network(b.array([ids]), 0, network.create_kv_cache(len(ids)), logits_to_keep=1)
-    noted = [layer.mixture for layer in layers]
+    noted = [layer.mlp for layer in layers]
     return RoutedText(
         kinds,
         noted[0].mixture.num_experts,

@@ -52,7 +52,7 @@ class Pool:
     def __init__(self, b: Port, model, num_blocks: int, block_size: int, caching: bool = True):
         self.b, self.s, self.model = b, b.serving, model
         self.allocator = self.s.BlockAllocator(num_blocks, block_size, enable_prefix_caching=caching)
-        self.pools = model.create_kv_pools(num_blocks, block_size)
+        self.pools = b.create_kv_pools(model, num_blocks, block_size)
         self.last_owner: dict[int, str] = {}
 
     def prefill(self, name: str, tokens: list[int]) -> Chat:

@@ -220,7 +220,9 @@ def _answers(b: Port, s: ServingPackage, network, buckets: Buckets | None) -> tu
     run = runner.run
 
     def counted(batch):
-        inputs = batch.inputs(8, 48, None, buckets and buckets.of(batch))
+        inputs = s.inputs_of(batch, 8, 48)
+        if buckets is not None:
+            inputs = s.pad_inputs(inputs, buckets.of(batch), 8, 48)
         shapes.add(tuple(None if part is None else len(part) for part in inputs.flatten()))
         return run(batch)
 

@@ -7,6 +7,7 @@ those of `grouped_product_by_expert`.
 
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -150,7 +151,10 @@ def _times(b: Port, console: Console) -> None:
     num_experts, k, E, F = LAYER
     random, size = np.random.RandomState(3), 4 * 3 * E * F
     up, down = (
-        tuple(b.array((random.standard_normal(shape) / 16).astype(np.float32)) for _ in range(num_experts))
+        tuple(
+            b.linear_layer(b.array((random.standard_normal(shape) / 16).astype(np.float32)))
+            for _ in range(num_experts)
+        )
         for shape in ((2 * F, E), (E, F))
     )
     shown = figures_table("tokens", "weights read", "ms", "ms per token")
@@ -170,7 +174,7 @@ def _times(b: Port, console: Console) -> None:
     console.print(shown)
 
 
-def _multiply(b: Port, up: tuple[Array, ...], down: tuple[Array, ...], counts: Array) -> None:
+def _multiply(b: Port, up: tuple[Any, ...], down: tuple[Any, ...], counts: Array) -> None:
     x = b.array(np.ones((int(b.numpy(counts).sum()), up[0].shape[1]), np.float32))
     hidden = b.grouped_product_by_expert(x, up, counts)[:, : down[0].shape[1]]
     b.backend_module.evaluate(b.grouped_product_by_expert(hidden, down, counts))

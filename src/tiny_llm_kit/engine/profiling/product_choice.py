@@ -31,13 +31,14 @@ MIX = {1: 16, 4: 8, 16: 4, 128: 1}
 Seconds = Mapping[str, Mapping[int, float]]  # by the name of a way and its rows, per byte of weights
 
 
-def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
-    """Set the products of a network on a CPU, and pack its weights if a packed layout is faster.
+def choose_products(port: Port, network: Any, wanted: str | None = None, compiles: bool = False) -> str:
+    """Put the fastest products on a network on a CPU, and pack its weights if a packed layout is faster.
 
     Args:
         port: of the network.
         wanted: "measured"; "usual" is what the port takes without a measurement; None reads TINY_LLM_PRODUCTS, and is
             "measured".
+        compiles: whether the network is compiled afterwards, which puts the usual products on it.
 
     Returns:
         What was chosen, in words; nothing where there is no choice.
@@ -48,11 +49,11 @@ def choose_products(port: Port, network: Any, wanted: str | None = None) -> str:
     wanted = wanted or wanted_here()
     ways = port.product_ways() if has_choice(port) else {}
     if not ways or wanted == USUAL:
-        port.use_products(None)
+        if not compiles:
+            port.use_products(network, "plain")
         return ""
     layout, plain = choice_of(measured_seconds(port), {name: way.layout for name, way in ways.items()})
-    port.use_products(layout, plain)
-    port.pack_layers(network)
+    port.use_products(network, layout, plain)
     return in_words(layout, plain)
 
 

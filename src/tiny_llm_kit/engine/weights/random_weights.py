@@ -11,6 +11,7 @@ from ...model.quantization import QUANTIZATIONS, WeightQuantizer
 from ...model.quantized_head import QuantizedHead
 from ...repo import MODELS
 from ..backend import Backend
+from ..loading import mlp_options
 from ..parallel.division import model_of_ranks, part_of
 
 # As its config.json on the hub says.
@@ -131,9 +132,10 @@ def random_network(
     if head_quantization:
         bits = QUANTIZATIONS[head_quantization]
         weights = QuantizedHead(weights, WeightQuantizer(port, bits, rounds_activations))
+    options = {"attention": "device", **mlp_options(port, chosen, group, stages)}
     if group is not None:
-        return model_of_ranks(port, stages)(weights, attention="device", group=group), checkpoint
-    return port.Qwen3ModelWeek3(weights, attention="device"), checkpoint
+        return model_of_ranks(port, stages)(weights, **options, group=group), checkpoint
+    return port.Qwen3ModelWeek3(weights, **options), checkpoint
 
 
 def check_layers(config: str | None, random_weights: bool, layers: int | None) -> bool:

@@ -2,12 +2,11 @@
 
 from collections import abc
 
-from ..model import Sampled
+from ..packed_model import Sampled
 from ..requests.events import Event
-from .packing import Scheduled, check_plan
+from .packing import Scheduled, check_plan, step_parts
 from .sequence import Sequence
 from .step_loop import StepLoop
-from .step_parts import step_parts
 
 
 class HybridScheduler(StepLoop):

@@ -1,13 +1,15 @@
-"""What limits the prompts of a step besides the budget: an adaptive chunker, and padding. Given."""
+"""What limits the prompts of a step besides the budget, for example an adaptive chunker. Given."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..buckets.buckets import Buckets
-from ..chunked_prefill.chunk_size import Chunker
 from ..requests.events import Event
 from .packing import Scheduled
-from .padded_budget import delay_padding, least_budget, room_for_prompts
+
+if TYPE_CHECKING:  # of Day 2.7, and of the learner's choice
+    from ..chunked_prefill.chunk_size import Chunker
 
 
 class PromptRule(Protocol):
@@ -19,6 +21,22 @@ class PromptRule(Protocol):
 
     def trim(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
         """Shortens the chunks of a whole plan, which is computed in these calls."""
+
+
+class PadsSteps(Protocol):
+    """What the calls of a step are padded to: the `Buckets` of Day 3.4."""
+
+    def check_limits(self, budget: int, max_num_seqs: int, mixed_steps: bool) -> None:
+        """Raises a ValueError when the sizes do not fit these limits."""
+
+    def prompt_rule(self, mixed_steps: bool, has_chunks: bool) -> PromptRule:
+        """Counts padded tokens: what the model computes.
+
+        Args:
+            mixed_steps: whether a step is one call.
+            has_chunks: whether a prompt may be cut.
+        """
+        ...
 
 
 class ChunkerRule:
@@ -46,26 +64,3 @@ class ChunkerRule:
         tokens = sum(part.tokens for part in event.parts if part.kind == "chunk")
         if tokens:
             self.chunker.observe(tokens, event.seconds)
-
-
-class PaddingRule:
-    """Counts padded tokens, which is what the model computes (Day 3.4).
-
-    Args:
-        buckets: what the calls are padded to.
-        mixed_steps: whether a step is one call.
-        has_chunks: whether a prompt may be cut.
-    """
-
-    def __init__(self, buckets: Buckets, *, mixed_steps: bool, has_chunks: bool):
-        self.buckets, self.mixed_steps, self.has_chunks = buckets, mixed_steps, has_chunks
-
-    def limit(self, left: int, decodes: int) -> int:
-        """See `PromptRule`."""
-        budget = max(left + decodes, least_budget(self.buckets, self.mixed_steps))
-        return room_for_prompts(budget, decodes, self.buckets, separate=not self.mixed_steps)
-
-    def trim(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
-        """See `PromptRule`."""
-        if self.has_chunks:
-            delay_padding(plan, calls, self.buckets)

@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..batching.padded_budget import least_budget
+from ..batching.padding_rule import PaddingRule
 from ..requests.sampling import SamplingParams
 from .bucket import Bucket
 from .bucket_sizes import STRATEGIES, bucketize, exponential_ladder
@@ -119,6 +121,29 @@ class Buckets:
         """Maximum number of pages that this many requests can read together."""
         pages = requests * self.pages_per_request
         return pages if self.num_pages is None else min(pages, self.num_pages)
+
+    def check_limits(self, budget: int, max_num_seqs: int, mixed_steps: bool) -> None:
+        """Raises a ValueError when the sizes end too early for a step, or leave no room for a chunk. Given.
+
+        Args:
+            budget: padded tokens per step.
+            max_num_seqs: requests that run at the same time.
+            mixed_steps: whether a step is one call.
+        """
+        for name, least in (("decode_tokens", max_num_seqs), ("chunk_tokens", budget)):
+            last = getattr(self, name)[-1]
+            if last < least:
+                raise ValueError(f"{name} of the buckets ends with {last}: let it end with {least}")
+        least = least_budget(self, mixed_steps)
+        if budget < least:
+            raise ValueError(
+                f"max_num_batched_tokens is {budget}: the smallest padded chunk and {max_num_seqs} decodes have to"
+                f" fit, so give at least {least} tokens"
+            )
+
+    def prompt_rule(self, mixed_steps: bool, has_chunks: bool) -> PaddingRule:
+        """See `PadsSteps`. Given."""
+        return PaddingRule(self, mixed_steps=mixed_steps, has_chunks=has_chunks)
 
     def padding_batch(self, pad_block: int, temperature: float) -> PackedBatch:
         """A batch for a warm-up: one token of no request, whose keys and values go to the pad block. Given."""

@@ -3,10 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..blocks.past_reads import PastReads, past_reads
 from ..requests.sampling import SamplingParams
-from .bucket import Bucket
-from .packed_inputs import PackedInputs
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,6 @@ class PackedBatch:
         """(T,) the request of each row."""
         return [index for index, span in enumerate(self.spans) for _ in range(*span)]
 
-    def _reads(self, single: bool, page_size: int, pad_block: int, window: int | None) -> PastReads | None:
-        """The past that requests of one row read, or those of several; see `past_reads`."""
-        chosen = [i for i, (start, stop) in enumerate(self.spans) if (stop - start == 1) == single]
-        spans, contexts = [self.spans[i] for i in chosen], [self.context_lens[i] for i in chosen]
-        tables = [self.block_tables[i] for i in chosen]
-        return past_reads(spans, contexts, tables, page_size, pad_block, window)
-
     def past_pages(self, page_size: int) -> tuple[int, int]:
         """Pages that requests of several rows read, and those that requests of one row read."""
         several = single = 0
@@ -59,25 +49,3 @@ class PackedBatch:
             pages = -(-context // page_size)
             several, single = (several, single + pages) if stop - start == 1 else (several + pages, single)
         return several, single
-
-    def inputs(
-        self, page_size: int, pad_block: int, window: int | None = None, bucket: Bucket | None = None
-    ) -> PackedInputs:
-        """What a model computes of it, as lists.
-
-        Args:
-            page_size, pad_block: of the pools.
-            window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
-            bucket: what the lists are padded to, see `PackedInputs.padded`; None does not pad.
-        """
-        inputs = PackedInputs(
-            self.token_ids,
-            self.positions,
-            self.slots,
-            self.segments,
-            self.sample_rows or None,
-            self._reads(False, page_size, pad_block, None),
-            self._reads(True, page_size, pad_block, None),
-            None if window is None else self._reads(True, page_size, pad_block, window),
-        )
-        return inputs if bucket is None else inputs.padded(bucket, page_size, pad_block, window is not None)

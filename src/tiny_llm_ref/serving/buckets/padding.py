@@ -5,6 +5,8 @@ from typing import TypeVar
 
 from ..blocks.flat_blocks import FlatBlocks
 from ..blocks.past_reads import PastReads
+from .bucket import Bucket
+from .packed_inputs import PackedInputs
 
 T = TypeVar("T")
 NOTHING = PastReads([], [], FlatBlocks([], [], [], [], []))
@@ -82,3 +84,31 @@ def pad_decode_reads(
     others = [row for row in range(tokens) if row not in readers]
     chosen = [*reads.rows, *others][:rows]
     return PastReads(chosen, list(range(rows)), pad_blocks(reads.blocks, pages, pad_block, rows))
+
+
+def pad_inputs(
+    inputs: PackedInputs, bucket: Bucket, page_size: int, pad_block: int, has_window: bool = False
+) -> PackedInputs:
+    """A copy with every list padded to the length in the bucket. Results of the real rows do not change.
+
+    Args:
+        inputs: lists.
+        bucket: at least as large as the batch, see `Buckets.of`.
+        page_size, pad_block: of the pools. Keys and values of padding go to the pad block, which is never read.
+        has_window: whether the model has layers with a sliding window.
+    """
+    tokens, rows, pages = bucket.tokens, bucket.rows, bucket.decode_pages
+    # TASK 3.4.8: rows of padding have a segment of their own: they see only themselves, and no other row sees them.
+    # Their slot is in the pad block. A sampled row more is dropped after the step, so it may be any row.
+    decodes = pad_decode_reads(inputs.decodes, tokens, rows, pages, pad_block)
+    windowed = pad_decode_reads(inputs.window_decodes, tokens, rows, pages, pad_block)
+    return PackedInputs(
+        pad_to(inputs.token_ids, tokens, 0),
+        pad_to(inputs.positions, tokens, 0),
+        pad_to(inputs.slots, tokens, pad_block * page_size),
+        pad_to(inputs.segments, tokens, max(inputs.segments, default=-1) + 1),
+        pad_to(inputs.sample_rows or [], rows, 0),
+        pad_chunk_reads(inputs.chunks, tokens, bucket.chunk_pages, pad_block),
+        decodes,
+        windowed if has_window else None,
+    )

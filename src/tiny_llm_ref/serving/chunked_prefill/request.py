@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from ...tokenizer import Tokenizer
 from ..model import KvCache, ServingModel
 from ..requests.answer_text import AnswerText
-from ..requests.priorities import check_priority
 from ..requests.prompt_check import prompt_error
+from ..requests.request_queue import check_priority
 from ..requests.sampling import WEEK_3, SamplingParams
 from .chunk import next_chunk
 

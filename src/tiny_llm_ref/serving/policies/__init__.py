@@ -9,7 +9,7 @@ from typing import Any
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
-from ..model import PackedModel
+from ..packed_model import PackedModel
 from ..parallel.pipelined_scheduler import PipelinedScheduler
 from .chunks_only import ChunksOnly
 from .decode_first import DecodeFirst

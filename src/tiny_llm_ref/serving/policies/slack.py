@@ -7,7 +7,7 @@ from ..batching.hybrid_options import Hooks
 from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
-from ..model import PackedModel
+from ..packed_model import PackedModel
 from .aged_queue import AgedQueue
 from .backfill import Backfill
 from .preemption import PreemptingScheduler

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
-from ..model import PackedModel
+from ..packed_model import PackedModel
 
 
 class WholePrompts(HybridScheduler):

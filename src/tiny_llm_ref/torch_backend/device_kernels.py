@@ -1,0 +1,44 @@
+"""The sets of kernels of Days 2.4 and 2.5: tiles, and the device's own kernels. Given."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import torch
+
+from . import hpu
+from .flash_attention import flash_attention_device, flash_attention_tiled
+from .kernels import KERNELS, Kernels
+from .rms_norm import RMSNorm
+from .rope import RoPE
+
+
+class _DeviceNorm(RMSNorm):
+    """RMSNorm as one kernel: Gaudi's on an HPU, torch's elsewhere."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return hpu.rms_norm(x, self.weight, self.eps)
+
+
+class _DeviceRoPE(RoPE):
+    """RoPE as one kernel on a Gaudi, which needs the rows of its tables twice, for both halves of a head."""
+
+    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = (torch.cat([rows, rows], dim=-1) for rows in super().rows(positions))
+        return cos, sin
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return hpu.apply_rope(x, cos, sin)
+
+
+def _device_rope(dims: int, seq_len: int, base: float = 10000, traditional: bool = False) -> RoPE:
+    """The device's RoPE rotates pairs (i, i + D/2), as in Qwen3; traditional pairs use Day 1.2's `RoPE`."""
+    return (RoPE if traditional else _DeviceRoPE)(dims, seq_len, base, traditional)
+
+
+KERNELS["tiled"] = Kernels(
+    attend=cast(Callable[..., torch.Tensor], flash_attention_tiled)
+)  # no statistics are asked for
+KERNELS["device"] = Kernels(
+    partial(flash_attention_device, may_hide_all=False), norm=_DeviceNorm, rope=_device_rope
+)
