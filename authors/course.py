@@ -47,6 +47,12 @@ def mutants(options: argparse.Namespace) -> None:
         sys.exit(report_mutants(console, options.day, ports))
 
 
+def house(options: argparse.Namespace) -> None:
+    from .house import report_house
+
+    sys.exit(report_house(console))
+
+
 def prefix(options: argparse.Namespace) -> None:
     from .prefix import report_prefix
 
@@ -64,6 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     sub.add_argument("--day", type=day_argument)
     text = "run every test on each, and write which tests kill which"
     sub.add_argument("--matrix", type=output_argument, metavar="FILE", help=text)
+    add("house", house, "authors: lines of each room, the learner's share, and what a day imports")
     add("prefix", prefix, "authors: each day needs only the days before it")
     options = top.parse_args(argv)
     options.run(options)

@@ -1,0 +1,236 @@
+"""`pdm run course house`: how large the house is, who of it is the learner's, and what a day of the course imports.
+
+Code lines have no blank lines, comments and docstrings: documentation costs nothing here.
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from inspect import CO_OPTIMIZED
+from pathlib import Path
+from types import CodeType, FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.exercises import Exercise
+from tiny_llm_kit.course.tree import LEARNER, REFERENCE, exercises_of, source_files
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
+
+# The rooms whose sizes are counted, by their folders; a folder counts without the rooms below it.
+ROOMS = [
+    *(f"src/tiny_llm_ref/{part}" for part in ("", "serving", "native", "mlx_backend", "torch_backend")),
+    *(f"src/tiny_llm_kit/{part}" for part in ("", "model", "engine", "trace", "server", "course", "commands")),
+    "src/tiny_llm_lab", "benchmarks", "authors", "book/tools", "models", "tests", "tests_refsol",
+]  # fmt: skip
+LAYOUT = (
+    tokenize.NL,
+    tokenize.COMMENT,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+)
+Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
+
+
+@cache
+def code_lines(file: Path) -> frozenset[int]:
+    """The numbers of the lines of code of a file: in C++ those that are not blank and no comment."""
+    source = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":
+        lines = enumerate(source.splitlines(), 1)
+        return frozenset(
+            number for number, line in lines if line.strip() and not line.strip().startswith("//")
+        )
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in LAYOUT and token.type != tokenize.ENDMARKER:
+            found |= set(range(token.start[0], token.end[0] + 1))
+    return frozenset(found - docstring_lines(source))
+
+
+def docstring_lines(source: str) -> set[int]:
+    """The numbers of the lines of all docstrings."""
+    owners = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    texts = (
+        node.body[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None
+    )
+    return {line for text in texts for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+
+
+def files_of(room: str) -> list[Path]:
+    """The source files of a room, without those of the rooms below it."""
+    below = [
+        ROOT / other for other in ROOMS if other != room and f"{other}/".startswith(f"{room.rstrip('/')}/")
+    ]
+    folder = ROOT / room
+    return [file for file in source_files(folder) if not any(other in file.parents for other in below)]
+
+
+def sizes(files: Iterable[Path]) -> tuple[int, int, int]:
+    """Number of files, their code lines and all of their lines."""
+    files = list(files)
+    raw = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    return len(files), sum(len(code_lines(file)) for file in files), raw
+
+
+def learners_share(port: str) -> float:
+    """Code lines of the blanks, of those of the reference's serving, native and one port."""
+    files = [
+        file for part in ("serving", "native", f"{port}_backend") for file in source_files(REFERENCE / part)
+    ]
+    blanks = sum(len(code_lines(file) & lines_of(exercises_of(file))) for file in files)
+    return blanks / sum(len(code_lines(file)) for file in files)
+
+
+def lines_of(exercises: Iterable[Exercise]) -> set[int]:
+    """The numbers of the lines of some blanks."""
+    return {line for each in exercises for line in range(each.start, each.end + 1)}
+
+
+def first_day(file: Path) -> Day | None:
+    """The first day that has a task in a file; None of a file without tasks."""
+    return min((each.task.of_day for each in exercises_of(file)), default=None)
+
+
+@cache
+def imports_of(file: Path, day: Day | None) -> frozenset[Path]:
+    """The files of the reference that a file imports, at any place but under TYPE_CHECKING.
+
+    Args:
+        day: leaves out what only blanks of later days use; None leaves out nothing.
+    """
+    if file.suffix != ".py" or file.name == "__init__.py":
+        return frozenset()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    later = lines_of(each for each in exercises_of(file) if day is not None and each.task.of_day > day)
+    return frozenset(target for target, names in _imports(tree, file) if not _is_for(later, names, tree))
+
+
+def _imports(tree: ast.AST, file: Path) -> Iterator[Import]:
+    for node in _run(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                for target in (
+                    folder / f"{alias.name}.py",
+                    folder.with_suffix(".py"),
+                    folder / "__init__.py",
+                ):
+                    if target.exists():
+                        yield target, frozenset([alias.asname or alias.name])
+                        break
+
+
+def _run(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those of `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from _run(node)
+
+
+def _is_for(lines: set[int], names: frozenset[str], tree: ast.AST) -> bool:
+    """Whether names are used, and only in these lines."""
+    used = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+    return bool(used) and lines.issuperset(used)
+
+
+def closure(file: Path, day: Day | None = None) -> set[Path]:
+    """All files of the reference that a file imports, directly or through others, itself included."""
+    found, left = {file}, [file]
+    while left:
+        new = imports_of(left.pop(), day) - found
+        found |= new
+        left += new
+    return {each for each in found if each.name != "__init__.py"}
+
+
+def later_days() -> dict[Path, list[Path]]:
+    """The files with tasks that reach a task of a later day, and which files of these days they reach."""
+    found = {}
+    for file in source_files(REFERENCE):
+        if day := first_day(file):
+            reached = sorted(each for each in closure(file, day) if (first_day(each) or day) > day)
+            found |= {file: reached} if reached else {}
+    return found
+
+
+def count_names(files: Iterable[Path], name: str) -> int:
+    """How often a name is used in Python files."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files if file.suffix == ".py")
+    return sum(isinstance(node, ast.Name) and node.id == name for tree in trees for node in ast.walk(tree))
+
+
+def files_entered(call: Callable[[], object]) -> set[str]:
+    """The files of the course in which a call runs a function, on this thread."""
+    codes: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            codes.add(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    # The bodies of modules and classes are run by imports.
+    return {
+        code.co_filename
+        for code in codes
+        if code.co_flags & CO_OPTIMIZED and str(SOURCES) in code.co_filename
+    }
+
+
+def files_of_an_answer(port: str) -> tuple[int, int]:
+    """In how many files one decode step of one request runs, and `LLM.generate`."""
+    with LLM("tiny-qwen3", backend=port, device="cpu", num_blocks=4) as llm:
+        sampling = llm.engine.names.SamplingParams(max_tokens=8, ignore_eos=True)
+        whole = files_entered(lambda: llm.generate("What is a KV cache?", sampling, use_tqdm=False))
+        llm.engine.add(llm.engine.request(None, [1, 2, 3], sampling))
+        llm.engine.step()  # the prompt
+        return len(files_entered(llm.engine.step)), len(whole)
+
+
+def report_house(console: Console) -> int:
+    """Print the sizes of all rooms, and the figures of the learner's package."""
+    table = Table("room", "files", "code lines", "lines", box=None, pad_edge=False)
+    for room in ROOMS:
+        table.add_row(room.rstrip("/"), *(f"{number:,}" for number in sizes(files_of(room))))
+    console.print(table)
+    learners = [file for file in source_files(LEARNER) if file.name != "__init__.py"]
+    without = [file for file in learners if not exercises_of(REFERENCE / file.relative_to(LEARNER))]
+    number, code, raw = sizes(source_files(LEARNER))
+    console.print(
+        f"\nsrc/tiny_llm: {raw:,} lines, {code:,} of code, in {number} files; {len(without)} without a task"
+    )
+    for port in BACKENDS:
+        model, scheduler = f"{port}_backend/qwen3_week2.py", "serving/batching/hybrid_scheduler.py"
+        parts = (f"{name}: {_in_words(closure(REFERENCE / name))}" for name in (model, scheduler))
+        console.print(f"{port}: the learner writes {learners_share(port):.1%}; {'; '.join(parts)}")
+    for port in installed_backends():
+        step, whole = files_of_an_answer(port)
+        console.print(f"{port}: a decode step runs through {step} files, LLM.generate through {whole}")
+    late = later_days()
+    console.print(f"files with tasks that reach a later day: {len(late)}")
+    for file, reached in late.items():
+        console.print(f"  {file.relative_to(REFERENCE)} → {', '.join(each.stem for each in reached)}")
+    kit = source_files(SOURCES / "tiny_llm_kit")
+    console.print(f"isinstance in the reference: {count_names(source_files(REFERENCE), 'isinstance')}")
+    console.print(f"Any in the kit: {count_names(kit, 'Any')}")
+    return 0
+
+
+def _in_words(files: set[Path]) -> str:
+    number, code, raw = sizes(files)
+    return f"imports {number} files, {raw:,} lines, {code:,} of code"

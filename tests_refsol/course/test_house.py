@@ -1,0 +1,62 @@
+"""How large the house is, and that its days are in order; `authors/house.py` counts."""
+
+import pytest
+
+from authors.house import (
+    closure,
+    code_lines,
+    count_names,
+    docstring_lines,
+    first_day,
+    imports_of,
+    later_days,
+    learners_share,
+)
+from tiny_llm_kit.course.address import Day
+from tiny_llm_kit.course.tree import REFERENCE, source_files
+from tiny_llm_kit.engine.port import installed_backends
+
+SCHEDULER = REFERENCE / "serving/batching/hybrid_scheduler.py"
+
+
+def model_of(port):
+    return REFERENCE / f"{port}_backend/qwen3_week2.py"
+
+
+def test_no_file_reaches_a_task_of_a_later_day():
+    late = later_days()
+    assert not late, "\n".join(
+        f"{file.relative_to(REFERENCE)} ({first_day(file)}) imports {', '.join(each.name for each in reached)}"
+        for file, reached in late.items()
+    )
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_a_days_file_imports_few_others(port):
+    """What somebody opens who wants to understand one of them."""
+    assert len(closure(model_of(port))) <= 20 and len(closure(SCHEDULER)) <= 20
+    raw = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in closure(model_of(port)))
+    assert raw <= 2300
+
+
+def test_the_rule_sees_an_import_in_a_function_and_leaves_out_what_only_later_blanks_use():
+    """`qwen3_week1.py` of Day 1.5 needs the norm of Day 1.4."""
+    norm = REFERENCE / "torch_backend/rms_norm.py"
+    assert norm in imports_of(REFERENCE / "torch_backend/qwen3_week1.py", Day(1, 5))
+    assert first_day(norm) == Day(1, 4) and first_day(SCHEDULER) == Day(3, 3)
+    paged = REFERENCE / "serving/blocks/block_table.py"
+    assert imports_of(paged, Day(1, 1)) <= imports_of(paged, None)
+
+
+def test_documentation_is_no_code(tmp_path):
+    file = tmp_path / "text.py"
+    text = '"""Two\nlines."""\n\n# a comment\nx = """not a\ndocstring"""\n\n\n'
+    file.write_text(text + 'def f():\n    """Says."""\n    return isinstance(x, str)\n')
+    assert code_lines(file) == {5, 6, 9, 11} and docstring_lines(file.read_text()) == {1, 2, 10}
+    assert count_names([file], "isinstance") == 1
+
+
+@pytest.mark.parametrize("port", installed_backends())
+def test_the_learner_writes_some_of_the_code(port):
+    assert 0.1 < learners_share(port) < 0.5
+    assert count_names(source_files(REFERENCE), "isinstance") <= 100
