@@ -53,9 +53,11 @@ def quantized(folder, edit):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (4, 64), (8, 64), (8, 128)])
-def test_numbers_are_dequantized(folder, quantized, backend, bits, group_size):
+def test_numbers_are_dequantized(folder, quantized, backend, bits, group_size, capsys):
+    """Every reader of the model hears of it, and of the memory that it takes."""
     expected = quantized(bits, group_size)
     np.testing.assert_array_equal(load(folder, backend), expected.astype(np.float32))
+    assert capsys.readouterr().err == f"weights in {bits} bits are dequantised to float32: 0 MB\n"
 
 
 if "mlx" in BACKENDS:  # the oracle

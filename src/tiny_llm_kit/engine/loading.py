@@ -221,8 +221,9 @@ def load_checkpoint(
         print(QUANTIZED_ON_HPU, file=sys.stderr)
     if quantizer and quantizer.bits and not config.quantization:
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
-    for line in check_memory(headers, names, config, device, dtype, quantizer):
-        print(line, file=sys.stderr)
+    lines = check_memory(headers, names, config, device, dtype, quantizer)
+    if part is None or part.rank == 0:  # the other ranks would say the same
+        print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
     stored = parts or model_files.arrays(backend_module)
     weights = read_weights(backend_module, stored, headers, names, config, device, dtype, quantizer)
     files = {model_name(name): headers[name].file.name for name in names}

@@ -44,7 +44,7 @@ def check_memory(
         headers, names, config, device, dtype, quantizer: as for `read_weights`.
 
     Returns:
-        A line for each type of a GGUF file that is dequantised, and one for those that stay as they are stored.
+        A line for each stored type that is dequantised, and one for those of a GGUF file that stay as they are.
 
     Raises:
         CheckpointError: they do not fit.
@@ -58,7 +58,7 @@ def check_memory(
             kept |= {_kept_in_words(name, kind, config, quantizer)} if kind else set()
         elif quantizer and info.dtype != "U32" and quantizer.applies_to(name, info.shape):
             size = math.prod(info.shape) * (quantizer.bits or 0) // 8  # and a little for the scales
-        elif kind:
+        elif kind := kind or _bits_in_words(name, info, config):
             dequantized[kind] = dequantized.get(kind, 0) + size
         needed += size
     if device == "cpu" and needed > SMALL:
@@ -68,6 +68,13 @@ def check_memory(
         for kind, size in dequantized.items()
     ]
     return lines + ([f"weights stay as they are stored: {', '.join(sorted(kept))}"] if kept else [])
+
+
+def _bits_in_words(name: str, info: TensorInfo, config: ModelConfig) -> str | None:
+    """Of a folder's quantised weight, "4 bits"; None of a plain one."""
+    if info.dtype != "U32" or config.quantization is None:
+        return None
+    return f"{config.quantization.of(name).bits} bits"
 
 
 def _kept_in_words(name: str, kind: str, config: ModelConfig, quantizer: WeightQuantizer | None) -> str:
