@@ -25,6 +25,7 @@ from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
 # The rooms whose sizes are counted, by their folders; a folder counts without the rooms below it.
 ROOMS = [
+    "src/tiny_llm_common",
     *(f"src/tiny_llm_ref/{part}" for part in ("", "serving", "native", "mlx_backend", "torch_backend")),
     *(f"src/tiny_llm_kit/{part}" for part in ("", "model", "engine", "trace", "server", "course", "commands")),
     "src/tiny_llm_lab", "benchmarks", "authors", "book/tools", "models", "tests", "tests_refsol",
@@ -37,6 +38,7 @@ LAYOUT = (
     tokenize.DEDENT,
     tokenize.ENCODING,
 )
+COMMON = "tiny_llm_common"  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
 
 
@@ -118,8 +120,9 @@ def imports_of(file: Path, day: Day | None) -> frozenset[Path]:
 
 def _imports(tree: ast.AST, file: Path) -> Iterator[Import]:
     for node in _run(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            folder = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(COMMON)):
+            start = file.parents[node.level - 1] if node.level else SOURCES
+            folder = start.joinpath(*(node.module or "").split("."))
             for alias in node.names:
                 for target in (
                     folder / f"{alias.name}.py",

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .layer_weights import Checkpoint
+from tiny_llm_common.layer_weights import Checkpoint
+
 from .serving.parallel.shards import ROW_PARALLEL
 
 

@@ -11,6 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from book.tools import screen_files, screens, step_cost, widget
+from tiny_llm_common.events import Event
+from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.serve import EndlessTokenizer
@@ -22,8 +24,6 @@ from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_metrics import Chunked
 from tiny_llm_ref.serving.chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
 from tiny_llm_ref.serving.chunked_prefill.request import Request
 from tiny_llm_ref.serving.chunked_prefill.turns import Turns
-from tiny_llm_ref.serving.requests.events import Event
-from tiny_llm_ref.serving.requests.sampling import SamplingParams
 
 SCHEDULE = (widget.FOLDER / "chunked-prefill-schedule.js").read_text(encoding="utf-8")
 WHOLE = 999_999  # a step longer than every prompt

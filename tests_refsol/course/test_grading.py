@@ -311,7 +311,7 @@ def test_what_a_user_asks_of_their_own_pytest_changes_no_verdict(monkeypatch):
 
 
 def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_loaded():
-    queue, packing = "tiny_llm_ref.serving.requests.events", "tiny_llm_ref.serving.batching.packing"
+    queue, packing = "tiny_llm_ref.serving.blocks.flat_blocks", "tiny_llm_ref.serving.batching.packing"
     outside = import_module(packing)
     file = mutants.REFERENCE / "serving/batching/packing.py"
     with Overlay("tiny_llm_ref") as solution:
@@ -321,7 +321,7 @@ def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_l
         assert after[packing].MARK == 1
         assert after["tiny_llm_ref.serving"].pack is after[packing].pack is not before[packing].pack
         assert after[queue] is before[queue]
-        assert after["tiny_llm_ref.serving"].requests.events is before[queue], "a package has its modules"
+        assert after["tiny_llm_ref.serving"].blocks.flat_blocks is before[queue], "a package has its modules"
         solution.put({})
         assert not hasattr(import_module(packing), "MARK")
     assert import_module(packing) is outside
@@ -330,7 +330,7 @@ def test_a_text_put_over_a_file_is_seen_by_what_imports_it_and_leaves_the_rest_l
 def test_a_text_put_over_a_kernel_is_what_its_package_reads():
     """Also while nothing of Python changes; what has no text is read from the disk."""
     read, folder = "tiny_llm_ref.native.read_for_test", REFERENCE / "native"
-    queue = "tiny_llm_ref.serving.requests.events"
+    queue = "tiny_llm_ref.serving.blocks.flat_blocks"
     package = {
         folder / "__init__.py": "",
         folder

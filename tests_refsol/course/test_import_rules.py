@@ -25,6 +25,7 @@ WITH_ARRAYS = {
     "recorded_operations.py": {"torch"},
     "mlx_lm_baseline.py": {"mlx"},
 }
+COMMON = "tiny_llm_common"  # records and protocols that solutions and kit share
 SOLUTION_TYPES = SOURCES / "tiny_llm_kit" / "solution_types.py"
 
 
@@ -75,11 +76,16 @@ OF_PART = {"mlx_backend": {"mlx"}, "torch_backend": {"torch", "habana_frameworks
 def test_a_solution_imports_its_own_array_library_alone():
     for path in [*python_files("tiny_llm"), *python_files("tiny_llm_ref")]:
         found = imports(path)
-        outside = found - set(sys.stdlib_module_names) - OF_PART.get(path.parent.name, set())
+        outside = found - set(sys.stdlib_module_names) - OF_PART.get(path.parent.name, set()) - {COMMON}
         if path.parent.parent == SOURCES and path.name == "__init__.py":
             outside -= {"tiny_llm_kit"}  # see the next test
         assert not outside, f"{name(path)} imports {outside}"
         assert "habana_frameworks" not in found or path.name == "hpu.py"
+
+
+def test_what_all_share_imports_the_standard_library_alone():
+    for path in python_files(COMMON):
+        assert imports(path) <= set(sys.stdlib_module_names), name(path)
 
 
 @pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])

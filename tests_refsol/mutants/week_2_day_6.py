@@ -8,7 +8,6 @@ CACHE, REQUEST, BATCH, GENERATE = (
     "chunked_prefill/batch.py",
     "chunked_prefill/batch_generate.py",
 )
-ANSWER, ADD = "requests/answer_text.py", "        self.text += self._stop.add(self._detokenizer.add(token))\n"
 COUNT = "[n + L * used for n, used in zip(self.offsets, self.active, strict=True)]"
 LOOP = """            if waiting and batch.free_slot is not None:
                 batch.prefill_and_place(waiting.popleft())
@@ -268,17 +267,6 @@ MUTANTS = [
         "never counts",
         REQUEST,
         serving=("        if update_offset:\n            self.offset += 1\n", ""),
-    ),
-    Mutant(
-        "2.6.5",
-        "looks for stop strings in each token's text alone",
-        ANSWER,
-        serving=(
-            ADD,
-            "        piece = self._detokenizer.add(token)\n"
-            "        self._stop.found = self._stop.found or piece in self._stop.stop\n"
-            '        self.text += "" if self._stop.found else piece\n',
-        ),
     ),
     Mutant(
         "2.6.5",

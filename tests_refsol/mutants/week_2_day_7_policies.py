@@ -260,16 +260,6 @@ MUTANTS = [
     ),
     Mutant(
         "2.7.9",
-        "last come, first served inside a class",
-        "requests/request_queue.py",
-        serving=(
-            "first = [line[0] for line in self._fronts(self._lines, interactive_only)]",
-            "lines = self._fronts(self._lines, interactive_only)\n"
-            "        first = [max(n for n in line if n in self._waiting) for line in lines]",
-        ),
-    ),
-    Mutant(
-        "2.7.9",
         "the count of who has passed is set back when a slot is kept",
         PRIORITY,
         serving=(

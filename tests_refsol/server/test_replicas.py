@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import openai
 import pytest
 
+from tiny_llm_common.packed_model import Sampled
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
@@ -25,7 +26,6 @@ from tiny_llm_kit.server.replicas.replicated_service import ReplicatedService
 from tiny_llm_kit.server.server import app_around
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.serving.loop.request_stream import Piece
-from tiny_llm_ref.serving.packed_model import Sampled
 
 
 class Died(Exception):

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 import openai
 import pytest
 
+from tiny_llm_common.packed_model import Sampled
 from tiny_llm_kit.commands import serve
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
@@ -39,7 +40,6 @@ from tiny_llm_kit.server.server import ServerOptions, create_app, policy_of
 from tiny_llm_kit.trace.timeline.live import LiveTimeline
 from tiny_llm_ref import SamplingParams
 from tiny_llm_ref.serving.loop.request_stream import Piece
-from tiny_llm_ref.serving.packed_model import Sampled
 
 QUESTIONS = ["What is chunked prefill?", "What is a KV cache?", "Hello", "What is RoPE?"]
 SMALL = {

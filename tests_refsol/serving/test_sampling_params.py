@@ -5,8 +5,8 @@ from dataclasses import fields
 import pytest
 
 from support.fake_model import ByteTokenizer, FakeModel
+from tiny_llm_common.sampling import WEEK_3
 from tiny_llm_ref.serving import Request, SamplingParams, StructuredOutputsParams
-from tiny_llm_ref.serving.requests.sampling import WEEK_3
 
 # Every parameter with a value that is not its default.
 CHANGED = {

@@ -7,7 +7,8 @@ from typing import cast
 
 import mlx.core as mx
 
-from ..layer_weights import ModelShape
+from tiny_llm_common.layer_weights import ModelShape
+
 from ..native import decode_attention
 from ..native.arrays import NativeArray, bytes_of, empty, shared
 from ..native.threads import threads_for

@@ -6,7 +6,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
+from tiny_llm_common.layer_weights import Checkpoint, ModelShape, head_norm, layer_weights
+
 from .basics import silu
 from .embedding import embedding_of
 from .kernels import Kernels, choose_kernels

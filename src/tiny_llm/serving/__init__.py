@@ -1,5 +1,16 @@
 """Policy: what to run next, in plain Python over integers. Imports no array library."""
 
+from tiny_llm_common.answer_text import AnswerText, StopStrings
+from tiny_llm_common.bucket import Bucket
+from tiny_llm_common.completion import Completion
+from tiny_llm_common.events import Event, Part
+from tiny_llm_common.model import BatchCache, KvCache, ServingModel
+from tiny_llm_common.packed_batch import PackedBatch
+from tiny_llm_common.packed_model import PackedModel, PipelinedModel, Sampled
+from tiny_llm_common.request_queue import FifoQueue, RequestQueue
+from tiny_llm_common.sampling import SamplingParams
+from tiny_llm_common.structured_outputs import StructuredOutputsParams
+
 from .batching.hybrid_scheduler import HybridScheduler
 from .batching.packing import Scheduled, pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
@@ -9,10 +20,8 @@ from .blocks.block_table import BlockTable
 from .blocks.flat_blocks import FlatBlocks, flat_blocks
 from .blocks.past_reads import PastReads
 from .blocks.prefix_cache import PrefixCache, block_hash
-from .buckets.bucket import Bucket
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
-from .buckets.packed_batch import PackedBatch
 from .buckets.packed_inputs import PackedInputs, inputs_of
 from .buckets.padding import pad_chunk_reads, pad_decode_reads, pad_inputs
 from .chunked_prefill import batch_generate
@@ -23,7 +32,6 @@ from .chunked_prefill.chunk_size import select_optimal_chunk_size
 from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
-from .chunked_prefill.completion import Completion
 from .chunked_prefill.load_chunker import LoadChunker
 from .chunked_prefill.priority_scheduler import PriorityScheduler
 from .chunked_prefill.request import Request, model_call
@@ -31,8 +39,6 @@ from .chunked_prefill.sweep import sweep_chunk_sizes
 from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
 from .loop.request_stream import Piece, RequestStream
-from .model import BatchCache, KvCache, ServingModel
-from .packed_model import PackedModel, PipelinedModel, Sampled
 from .parallel.expert_exchange import ExchangePlan, exchange_plan
 from .parallel.pipelined_scheduler import PipelinedScheduler
 from .parallel.shards import (
@@ -56,11 +62,6 @@ from .policies.slack import SlackScheduler
 from .policies.static_batching import StaticBatching
 from .policies.step_profile import StepProfile, profile_steps
 from .policies.whole_prompts import WholePrompts
-from .requests.answer_text import AnswerText, StopStrings
-from .requests.events import Event, Part
-from .requests.request_queue import FifoQueue, RequestQueue
-from .requests.sampling import SamplingParams
-from .requests.structured_outputs import StructuredOutputsParams
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
 from .routing.replica_loads import ReplicaLoads
 from .speculation.draft_length import AcceptanceRate, choose_k

@@ -5,7 +5,8 @@ from functools import cached_property
 
 import torch
 
-from ..layer_weights import ModelShape
+from tiny_llm_common.layer_weights import ModelShape
+
 from ..native import decode_attention
 from ..native.arrays import NativeArray
 from ..serving.blocks.past_reads import PastReads

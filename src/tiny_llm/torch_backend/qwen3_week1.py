@@ -2,7 +2,8 @@
 
 import torch
 
-from ..layer_weights import NO_HEAD_NORMS, Checkpoint, layer_weights
+from tiny_llm_common.layer_weights import NO_HEAD_NORMS, Checkpoint, layer_weights
+
 from .basics import linear
 from .embedding import Embedding
 from .qwen3_attention import Qwen3MultiHeadAttention

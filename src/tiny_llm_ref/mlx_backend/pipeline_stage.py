@@ -5,8 +5,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+
 from ..groups import Group
-from ..layer_weights import Checkpoint, ModelShape
 from ..serving.buckets.packed_inputs import PackedInputs
 from ..serving.parallel.stages import stage_layers
 from .paged_kv_cache import TinyKvPagedPool

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from tiny_llm_common.layer_weights import ModelShape
+
 from ..groups import Group
-from ..layer_weights import ModelShape
 from .hpu_mixture import StaticMixture
 from .mixture import ExpertParallelMixture, MixtureOfExperts, SummedMixture
 from .qwen3_week2 import dense_mlp

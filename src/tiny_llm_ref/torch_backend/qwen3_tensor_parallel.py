@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+
 from ..groups import Group, PartialSums
-from ..layer_weights import Checkpoint, ModelShape
 from ..serving.parallel.shards import vocabulary_of
 from .qwen3_week2 import dense_mlp
 from .qwen3_week3 import Qwen3ModelWeek3

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ..layer_weights import Checkpoint, ModelShape
+from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+
 from ..serving.buckets.packed_inputs import PackedInputs
 from .packed_kernels import choose_packed_kernels
 from .paged_kv_cache import TinyKvPagedPool

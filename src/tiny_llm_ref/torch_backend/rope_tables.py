@@ -2,7 +2,8 @@
 
 import torch
 
-from ..layer_weights import ModelShape, RopeScaling
+from tiny_llm_common.layer_weights import ModelShape, RopeScaling
+
 from .kernels import Kernels
 from .rope import RoPE
 

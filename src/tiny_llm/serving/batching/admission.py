@@ -3,8 +3,9 @@
 from collections import abc, deque
 from collections.abc import Callable
 
+from tiny_llm_common.request_queue import FifoQueue, WaitingLine
+
 from ..blocks.block_allocator import BlockAllocator
-from ..requests.request_queue import FifoQueue, WaitingLine
 from .sequence import Sequence
 
 

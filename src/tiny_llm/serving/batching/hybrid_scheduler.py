@@ -2,8 +2,9 @@
 
 from collections import abc
 
-from ..packed_model import Sampled
-from ..requests.events import Event
+from tiny_llm_common.events import Event
+from tiny_llm_common.packed_model import Sampled
+
 from .packing import Scheduled, check_plan, step_parts
 from .sequence import Sequence
 from .step_loop import StepLoop

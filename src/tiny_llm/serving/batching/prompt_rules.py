@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..requests.events import Event
+from tiny_llm_common.events import Event
+
 from .packing import Scheduled
 
 if TYPE_CHECKING:  # of Day 2.7, and of the learner's choice

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tiny_llm_common.bucket import Bucket
+
 from ..blocks.flat_blocks import FlatBlocks
 from ..blocks.past_reads import PastReads
-from .bucket import Bucket
 from .packed_inputs import PackedInputs
 
 T = TypeVar("T")

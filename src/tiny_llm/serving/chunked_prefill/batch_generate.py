@@ -4,11 +4,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ...tokenizer import Tokenizer
-from ..model import ServingModel
-from ..requests.events import Listener
+from tiny_llm_common.completion import Completion
+from tiny_llm_common.events import Listener
+from tiny_llm_common.model import ServingModel
+from tiny_llm_common.tokenizer import Tokenizer
+
 from .batch import Batch
-from .completion import Completion
 from .request import Request, as_request
 
 

@@ -1,6 +1,7 @@
 """Priority queue with two classes and ageing, so that nothing starves."""
 
-from ..requests.request_queue import FifoQueue
+from tiny_llm_common.request_queue import FifoQueue
+
 from .request import Request
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ...tokenizer import Tokenizer
-from ..model import KvCache, ServingModel
-from ..requests.answer_text import AnswerText
-from ..requests.prompt_check import prompt_error
-from ..requests.request_queue import check_priority
-from ..requests.sampling import WEEK_3, SamplingParams
+from tiny_llm_common.answer_text import AnswerText
+from tiny_llm_common.model import KvCache, ServingModel
+from tiny_llm_common.prompt_check import prompt_error
+from tiny_llm_common.request_queue import check_priority
+from tiny_llm_common.sampling import WEEK_3, SamplingParams
+from tiny_llm_common.tokenizer import Tokenizer
+
 from .chunk import next_chunk
 
 

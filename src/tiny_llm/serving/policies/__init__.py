@@ -7,9 +7,10 @@ policies are given.
 
 from typing import Any
 
+from tiny_llm_common.packed_model import PackedModel
+
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
-from ..packed_model import PackedModel
 from ..parallel.pipelined_scheduler import PipelinedScheduler
 from .chunks_only import ChunksOnly
 from .decode_first import DecodeFirst

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from tiny_llm_common.packed_model import PackedModel
+
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
-from ..packed_model import PackedModel
 
 
 class PacedPrefill(HybridScheduler):

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from tiny_llm_common.packed_model import PackedModel
+
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
-from ..packed_model import PackedModel
 
 
 class WholePrompts(HybridScheduler):

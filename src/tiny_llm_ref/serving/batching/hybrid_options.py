@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..requests.events import Listener
-from ..requests.request_queue import WaitingLine
+from tiny_llm_common.events import Listener
+from tiny_llm_common.request_queue import WaitingLine
+
 from .prompt_rules import ChunkerRule, PadsSteps, PromptRule
 from .sequence import Sequence
 

@@ -3,8 +3,9 @@
 from collections import abc
 from dataclasses import dataclass
 
-from ..buckets.packed_batch import PackedBatch
-from ..requests.events import Part
+from tiny_llm_common.events import Part
+from tiny_llm_common.packed_batch import PackedBatch
+
 from .sequence import Sequence
 
 

@@ -3,12 +3,13 @@
 from collections import abc
 from typing import Any
 
+from tiny_llm_common.answer_text import AnswerText
+from tiny_llm_common.packed_model import Sampled
+from tiny_llm_common.prompt_check import prompt_error
+from tiny_llm_common.request_queue import check_priority
+from tiny_llm_common.sampling import SamplingParams
+
 from ..blocks.block_table import BlockTable
-from ..packed_model import Sampled
-from ..requests.answer_text import AnswerText
-from ..requests.prompt_check import prompt_error
-from ..requests.request_queue import check_priority
-from ..requests.sampling import SamplingParams
 
 
 class Sequence:

@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from collections import abc
 from typing import Any
 
+from tiny_llm_common.completion import Completion
+from tiny_llm_common.events import Event, EventQueue
+from tiny_llm_common.packed_batch import PackedBatch
+from tiny_llm_common.packed_model import PackedModel, Sampled
+
 from ..blocks.block_allocator import BlockAllocator
 from ..blocks.block_table import BlockTable
-from ..buckets.packed_batch import PackedBatch
-from ..chunked_prefill.completion import Completion
-from ..packed_model import PackedModel, Sampled
-from ..requests.events import Event, EventQueue
 from .admission import Admission
 from .hybrid_options import Hooks, grouped
 from .packing import Scheduled, pack

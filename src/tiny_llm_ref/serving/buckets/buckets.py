@@ -5,12 +5,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiny_llm_common.bucket import Bucket
+from tiny_llm_common.packed_batch import PackedBatch
+from tiny_llm_common.sampling import SamplingParams
+
 from ..batching.padded_budget import least_budget
 from ..batching.padding_rule import PaddingRule
-from ..requests.sampling import SamplingParams
-from .bucket import Bucket
 from .bucket_sizes import STRATEGIES, bucketize, exponential_ladder
-from .packed_batch import PackedBatch
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiny_llm_common.packed_batch import PackedBatch
+
 from ..blocks.flat_blocks import FlatBlocks
 from ..blocks.past_reads import PastReads, past_reads
-from .packed_batch import PackedBatch
 
 READS = 2 + len(FlatBlocks._fields)  # arrays of a `PastReads`
 

@@ -7,11 +7,12 @@ its metrics, and whose turn it is.
 from collections.abc import Sequence
 from typing import Any
 
-from ...tokenizer import Tokenizer
-from ..model import ServingModel
+from tiny_llm_common.completion import Completion
+from tiny_llm_common.model import ServingModel
+from tiny_llm_common.tokenizer import Tokenizer
+
 from .batch_generate import batch_generate as _batch_generate
 from .chunked_prefill import batch_generate_with_chunked_prefill
-from .completion import Completion
 from .request import Request
 
 

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..model import BatchCache, ServingModel
-from ..requests.events import Event, Listener, Part
+from tiny_llm_common.events import Event, Listener, Part
+from tiny_llm_common.model import BatchCache, ServingModel
+
 from .request import Request, model_call
 
 

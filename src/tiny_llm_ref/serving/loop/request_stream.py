@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tiny_llm_common.packed_model import Sampled
+
 from ..batching.sequence import Sequence
-from ..packed_model import Sampled
 
 
 @dataclass

@@ -4,11 +4,12 @@ from collections import abc, deque
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tiny_llm_common.packed_model import PipelinedModel, Sampled
+
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
-from ..packed_model import PipelinedModel, Sampled
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 import math
 from typing import Any
 
+from tiny_llm_common.packed_model import PackedModel
+
 from ..batching.hybrid_options import Hooks
 from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
-from ..packed_model import PackedModel
 from .aged_queue import AgedQueue
 from .backfill import Backfill
 from .preemption import PreemptingScheduler

@@ -3,9 +3,10 @@
 from collections import abc
 from dataclasses import dataclass
 
+from tiny_llm_common.packed_batch import PackedBatch
+
 from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
-from ..buckets.packed_batch import PackedBatch
 
 
 @dataclass(frozen=True)

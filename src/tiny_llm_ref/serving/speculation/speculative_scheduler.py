@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from tiny_llm_common.packed_batch import PackedBatch
+from tiny_llm_common.packed_model import PackedModel, Sampled
+
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
-from ..buckets.packed_batch import PackedBatch
-from ..packed_model import PackedModel, Sampled
 from .drafted import Drafted, drafts_of, has_drafts, pack_drafts, sampled_requests
 from .observed_costs import StepCosts
 from .proposals import Proposals

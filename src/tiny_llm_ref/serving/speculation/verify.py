@@ -2,7 +2,7 @@
 
 from collections import abc
 
-from ..packed_model import Sampled
+from tiny_llm_common.packed_model import Sampled
 
 
 def verify(drafts: abc.Sequence[int], drawn: abc.Sequence[Sampled]) -> list[Sampled]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ...tokenizer import Tokenizer
 from .sampling import SamplingParams
+from .tokenizer import Tokenizer
 
 
 class StopStrings:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from .buckets.packed_batch import PackedBatch
+from .packed_batch import PackedBatch
 
 
 @dataclass(frozen=True)

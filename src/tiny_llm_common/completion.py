@@ -1,12 +1,7 @@
 """The result of one request. Given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .request import Request
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,8 +21,8 @@ class Completion:
     error: str | None = None
 
     @classmethod
-    def of(cls, request: Request) -> Completion:
-        """The completion of a request that has ended."""
+    def of(cls, request: Any) -> "Completion":
+        """The completion of a `Request` that has ended."""
         reason = (
             request.finish_reason or "unfinished"
         )  # the second is a mistake of the caller, which tests then name

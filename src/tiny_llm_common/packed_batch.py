@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..requests.sampling import SamplingParams
+from .sampling import SamplingParams
 
 
 @dataclass(frozen=True)
