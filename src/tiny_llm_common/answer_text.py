@@ -1,9 +1,44 @@
 """The text of an answer while its tokens come in, up to the first stop string. Given."""
 
+from collections import deque
 from collections.abc import Sequence
 
 from .sampling import SamplingParams
 from .tokenizer import Tokenizer
+
+
+class WordMatch:
+    """How much of one word the text so far ends with (Knuth, Morris and Pratt, 1977).
+
+    A character costs a constant number of comparisons on average. The table grows with the match, so a long word costs
+    nothing before the text looks like it.
+
+    Attributes:
+        matched: length of the longest end of the text that is a beginning of the word, without the whole word.
+    """
+
+    def __init__(self, word: str):
+        self.word, self.matched = word, 0
+        self._shorter = [0, 0]  # by the length of a match: the next shorter beginning that also ends the text
+
+    def add(self, piece: str) -> int | None:
+        """Adds text, and returns after how many of its characters the word is first complete; None if it is not."""
+        ends = [end for end, character in enumerate(piece, 1) if self._completes(character)]
+        return ends[0] if ends else None
+
+    def _completes(self, character: str) -> bool:
+        matched = self._with(self.matched, character)
+        if matched == len(self._shorter):
+            self._shorter.append(self._with(self._shorter[-1], character))
+        is_complete = matched == len(self.word)
+        self.matched = self._shorter[matched] if is_complete else matched
+        return is_complete
+
+    def _with(self, matched: int, character: str) -> int:
+        """The match after one more character."""
+        while matched and self.word[matched] != character:
+            matched = self._shorter[matched]
+        return matched + (self.word[matched] == character)
 
 
 class StopStrings:
@@ -28,38 +63,36 @@ class StopStrings:
             raise ValueError("a stop string is empty: every text would end before it begins")
         self.include, self.min_pieces = include, min_pieces
         self.found: str | None = None
-        self._held = ""
+        self._words = [WordMatch(word) for word in self.stop]
+        self._held: deque[str] = deque()  # characters
 
     def add(self, piece: str) -> str:
         """Adds a piece, and returns the text that is safe to emit: nothing after a stop string was found."""
         if self.found is not None:
             return ""
-        if not self.stop:
+        if not self._words:
             return piece
-        text = self._held + piece
+        starts = self._starts(piece)
+        self._held.extend(piece)
         self.min_pieces -= 1
-        found = self._first(text) if self.min_pieces < 0 else None
-        if found is not None:
-            (start, self.found), self._held = found, ""
-            return text[: start + len(self.found) * self.include]
-        held = max((self._overlap(text, word) for word in self.stop), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        if starts and self.min_pieces < 0:
+            start, self.found = min(starts, key=lambda each: each[0])
+            text = self._take(start + len(self.found) * self.include)
+            self._held.clear()
+            return text
+        return self._take(len(self._held) - max(word.matched for word in self._words))
 
-    def _first(self, text: str) -> tuple[int, str] | None:
-        """Where the first string begins, and which one it is; only those that end in the new piece count."""
-        earliest = [(text.find(word, max(0, len(self._held) - len(word) + 1)), word) for word in self.stop]
-        return min((each for each in earliest if each[0] >= 0), key=lambda each: each[0], default=None)
+    def _starts(self, piece: str) -> list[tuple[int, str]]:
+        """Where each string begins that a piece completes, counted from the first character that is held back."""
+        ends = [(word.word, word.add(piece)) for word in self._words]
+        return [(len(self._held) + end - len(word), word) for word, end in ends if end is not None]
 
-    @staticmethod
-    def _overlap(text: str, word: str) -> int:
-        """Length of the longest end of `text` that is the beginning of `word`, without the whole word."""
-        return next((n for n in range(len(word) - 1, 0, -1) if text.endswith(word[:n])), 0)
+    def _take(self, count: int) -> str:
+        return "".join(self._held.popleft() for _ in range(count))
 
     def finish(self) -> str:
         """Returns the text that was held back, when the text ends for another reason."""
-        rest, self._held = self._held, ""
-        return rest
+        return self._take(len(self._held))
 
 
 class AnswerText:

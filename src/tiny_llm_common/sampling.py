@@ -16,6 +16,7 @@ WEEK_3 = (
 CHANGES_LOGITS = (
     "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs",
 )  # fmt: skip
+LONGEST_STOP = 1024  # characters of a stop string: an answer holds back as much text as looks like one
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _strings(stop: Iterable[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple.
 
     Raises:
-        ValueError: one is empty, or is not a string.
+        ValueError: one is empty or too long, or is not a string.
     """
     try:
         words = (stop,) if isinstance(stop, str) else tuple(stop or ())
@@ -182,4 +183,6 @@ def _strings(stop: Iterable[str] | None) -> tuple[str, ...]:
         raise ValueError(f"stop is {stop!r}: give a string or a list of strings") from None
     if not all(isinstance(word, str) and word for word in words):
         raise ValueError(f"stop is {stop!r}: every stop string needs at least one character")
+    if (longest := max(map(len, words), default=0)) > LONGEST_STOP:
+        raise ValueError(f"stop has a string of {longest} characters: give at most {LONGEST_STOP}")
     return words

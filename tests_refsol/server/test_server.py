@@ -389,6 +389,7 @@ def test_interactive_requests_go_before_batch_requests(serving):
         ({"prompt": "a", "response_format": {"type": "json_schema"}}, "response_format", "needs json_schema"),
         ({"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs", "has no grammar"),
         ({"prompt": "a", "stop": ""}, "stop", "at least 1 character"),
+        ({"prompt": "a", "stop": ["a", "b" * 2000]}, "stop", "2000 characters: give at most 1024"),
         ({"prompt": "a", "stream_options": {}}, "stream_options", "needs stream: true"),
         ({"prompt": ""}, "prompt", "empty"),
         ({"prompt": [10**6]}, "prompt", "not of this model"),

@@ -114,6 +114,12 @@ def heard(**params) -> tuple:
     )
 
 
+def test_a_stop_string_has_a_longest_length():
+    assert SamplingParams(stop="a" * 1024).stop
+    with pytest.raises(ValueError, match=r"^stop has a string of 1025 characters: give at most 1024$"):
+        SamplingParams(stop=["a", "a" * 1025])
+
+
 @pytest.mark.parametrize("name", [name for name in CHANGED if name not in {*WEEK_3, "stop"}])
 def test_week_2_uses_it(name):
     assert heard(**{name: CHANGED[name]}) != heard()

@@ -151,6 +151,61 @@ def test_stop_strings_end_a_text_wherever_it_is_cut(pieces, stop):
         assert shown + stream.finish() == text and not any(word in text for word in stop)
 
 
+def shown_after(pieces: list[str], stop: list[str], include: bool, least: int) -> list[str]:
+    """The text that `StopStrings` has passed on after each piece, by looking at the whole text each time."""
+    text, shown = "", []
+    for number, piece in enumerate(pieces):
+        before, text = len(text), text + piece
+        starts = [(text.find(word, max(0, before - len(word) + 1)), word) for word in stop]
+        starts = [each for each in starts if each[0] >= 0 and number >= least]
+        if starts:
+            start, word = min(starts, key=lambda each: each[0])
+            return [*shown, text[: start + len(word) * include]]
+        held = max((n for word in stop for n in range(len(word)) if text.endswith(word[:n])), default=0)
+        shown.append(text[: len(text) - held])
+    return [*shown, text]
+
+
+@given(
+    st.lists(st.text("ab", max_size=6), max_size=9),
+    st.lists(st.text("ab", min_size=1, max_size=7), max_size=4),
+    st.booleans(),
+    st.integers(0, 4),
+)
+def test_stop_strings_show_as_much_as_the_whole_text_allows(pieces, stop, include, least):
+    """After each piece: text is held back only while it is the beginning of a stop string."""
+    stream, shown = StopStrings(stop, include=include, min_pieces=least), [""]
+    for piece in pieces:
+        shown.append(shown[-1] + stream.add(piece))
+        if stream.found:
+            break
+    else:
+        shown.append(shown[-1] + stream.finish())
+    assert shown[1:] == shown_after(pieces, stop, include, least)
+
+
+class CountedWord(str):
+    """A text that counts how many of its characters and parts were asked for."""
+
+    count = 0
+
+    def __getitem__(self, key):
+        self.count += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize(
+    ("word", "pieces"),
+    [("a" * 5000 + "b", ["a"] * 3), ("a" * 500 + "b", ["a"] * 2000)],
+)
+def test_a_stop_string_costs_what_the_text_costs(word, pieces):
+    """However long it is, and however much of it the text looks like."""
+    words = [CountedWord(word) for _ in range(3)]
+    stream = StopStrings(words)
+    text = "".join(map(stream.add, pieces)) + stream.finish()
+    assert text == "".join(pieces) and max(one.count for one in words) <= 4 * len(text)
+
+
 def test_what_is_no_request_is_refused():
     with pytest.raises(ValueError, match="max_tokens is 0"):
         SamplingParams(max_tokens=0)
