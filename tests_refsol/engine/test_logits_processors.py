@@ -6,6 +6,9 @@ Oracle: a loop over the vocabulary of one request, written from the formulas of 
 import json
 import math
 import re
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,12 +16,15 @@ import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 
+from tiny_llm_kit.engine.backends.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
 from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.server import create_app
 from tiny_llm_ref.serving import SamplingParams, StopStrings, StructuredOutputsParams
@@ -295,14 +301,40 @@ def test_an_answer_that_is_cut_off_says_length_and_is_a_beginning(make):
     assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,11}", cut.text)
 
 
+# Beyond the limits of llguidance at its first token.
+LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(560)}}
+NESTED = "((a{100}){100}){100}"
+
+
 @pytest.mark.parametrize(
-    "form", [{"json": '{"type": 7}'}, {"json": "{"}, {"regex": "("}, {"regex": "a" * 10**6}]
+    "form",
+    [
+        *({"json": text} for text in ('{"type": 7}', "{", "[1]", json.dumps(LARGE))),
+        *({"regex": text} for text in ("(", "a" * 10**6, NESTED)),
+    ],
 )
-def test_a_form_without_a_grammar_is_the_error_of_its_request_alone(make, form):
+def test_a_form_without_a_grammar_is_the_error_of_its_request_alone(make, form, capfd):
     bad = SamplingParams(structured_outputs=StructuredOutputsParams(**form))
     failed, served = make().generate(["Hello", "Hello"], [bad, SamplingParams(max_tokens=2)], use_tqdm=False)
     assert failed.error.startswith("structured_outputs has no grammar: ") and "\n" not in failed.error
     assert served.error is None and served.outputs[0].text
+    assert not capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    tokenizer = load_tokenizer("tiny-qwen3")
+    return Grammars(tokenizer, tokenizer.vocab_size)
+
+
+def test_grammars_are_kept_while_they_are_held_and_a_few_for_later(grammars):
+    """What one of them takes is limited, and so is their number."""
+    forms = [StructuredOutputsParams(regex=f"number {number}") for number in range(2 * KEPT)]
+    held = grammars.compiled(forms[0])
+    kept = [weakref.ref(grammars.compiled(form)) for form in forms[1:]]
+    assert sum(each() is not None for each in kept) == KEPT
+    assert grammars.compiled(forms[0]) is held
+    assert KEPT * LIMITS["initial_lexer_fuel"] * FUEL_BYTES <= 2**28
 
 
 # ---- over HTTP, with the official client
@@ -350,6 +382,45 @@ def test_every_field_reaches_the_engine_over_http(client, make, loaded):
         own = {**wanted, "logit_bias": {int(k): v for k, v in wanted.get("logit_bias", {}).items()} or None}
         expected = answer(llm, "Hello", **{"max_tokens": 14, **own})
         assert (choice.text, choice.stop_reason) == (expected.text, expected.stop_reason), wanted
+
+
+class HeldMatcher:
+    """A matcher of llguidance whose masks take until an event, or a minute."""
+
+    grammar_from_regex = staticmethod(LLMatcher.grammar_from_regex)
+    entered, released = threading.Event(), threading.Event()
+
+    def __init__(self, *arguments, **options):
+        self._matcher = LLMatcher(*arguments, **options)
+
+    def deep_copy(self):
+        copied = HeldMatcher.__new__(HeldMatcher)
+        copied._matcher = self._matcher.deep_copy()
+        return copied
+
+    def compute_bitmask(self):
+        self.entered.set()
+        self.released.wait(60)
+        return self._matcher.compute_bitmask()
+
+    def __getattr__(self, name):
+        return getattr(self._matcher, name)
+
+
+def test_steps_go_on_while_the_first_masks_of_a_grammar_are_computed(client, monkeypatch):
+    """On an expression of 22 bytes that took a second, in a step of all streams."""
+    monkeypatch.setattr("llguidance.LLMatcher", HeldMatcher)
+    asked = {"model": "tiny-qwen3", "prompt": "Hello", "max_tokens": 12}
+    form = {"structured_outputs": {"regex": "held [0-9]"}, "ignore_eos": False}
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(client.completions.create, **asked, extra_body=form)
+        assert HeldMatcher.entered.wait(60)
+        other = client.completions.create(**asked, extra_body={"ignore_eos": True})
+        steps = 0 if HeldMatcher.released.is_set() else other.usage.completion_tokens
+        is_held = not held.done()
+        HeldMatcher.released.set()
+        assert (steps, is_held) == (12, True), "a stream waits for the grammar of another request"
+        assert re.fullmatch("held [0-9]", held.result().choices[0].text)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..terminal import interrupts_kept
+from .backends.grammar import CompiledGrammar
 from .engine_options import EngineLimits, EngineOptions
 from .engine_request import EngineRequest
 from .parallel.ranks import Alone, Ranks
@@ -198,14 +199,13 @@ class LLMEngine:
             raise RuntimeError("this LLM is closed: make a new one for more requests")
         return self._requests.request(prompt, ids, sampling, error, priority)
 
-    def compile_grammar(self, sampling: Any) -> None:
-        """Compiles the grammar of `sampling`, if it has one, for requests that follow. May run on any thread.
+    def compile_grammar(self, sampling: Any) -> CompiledGrammar:
+        """The grammar of `sampling`, which requests find compiled while it is held. May run on any thread.
 
         Raises:
             ValueError: there is no such grammar.
         """
-        if sampling.structured_outputs is not None:
-            self._requests.grammars.compiled(sampling.structured_outputs)
+        return self._requests.grammars.compiled(sampling.structured_outputs)
 
     def add(self, request: EngineRequest) -> None:
         """Adds a request that `request` has made to the queue."""

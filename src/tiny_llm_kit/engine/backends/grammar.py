@@ -1,16 +1,65 @@
 """Structured outputs: which tokens keep an answer inside its JSON schema or regular expression, by llguidance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ...model.tokenizer import Tokenizer
 from ...solution_types import StructuredOutputsParams
 
-KEPT = 64  # compiled grammars, for later requests
 MOST_CHARACTERS = 2**18  # of a schema or an expression; one of 4 MB takes more than a second
+# llguidance counts the work on expressions as fuel. On the worst ones a unit took 1.1 µs and kept 207 bytes.
+LIMITS = {
+    "initial_lexer_fuel": 2**17,  # before the first token: 0.15 s on a thread, and 27 MB
+    "step_lexer_fuel": 50_000,  # of one mask: 5 to 55 ms, for which all streams wait
+    "step_max_items": 50_000,  # of one mask: 2.5 ms
+    "max_items_in_row": 2000,  # ways to go on after a text: about as many as optional properties and their separators
+    "max_lexer_states": 50_000,  # of all masks: 1 to 2 kB each
+    "max_grammar_size": 500_000,
+    "precompute_large_lexemes": True,  # without it nothing limits the first forced tokens
+    "verbose_errors": False,
+}
+JSON_FORM: Any = {  # without free white space: a small model may write spaces to the end
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+    "coerce_one_of": False,
+    "lenient": False,
+}
+KEPT_BYTES, FUEL_BYTES = 2**28, 2**8
+KEPT = KEPT_BYTES // (FUEL_BYTES * LIMITS["initial_lexer_fuel"])  # compiled grammars, for later requests
+
+
+class CompiledGrammar:
+    """A grammar at the beginning of every text. Masks of its copies are computed faster the more were computed before.
+
+    Args:
+        make: makes a matcher of llguidance, whose copies share what they have computed.
+
+    Raises:
+        ValueError: there is no such grammar, or its limits are reached before the first choice.
+    """
+
+    def __init__(self, make: Callable[[], Any]):
+        self._matcher = make()
+        self._check()
+
+    def _check(self) -> None:
+        """Computes the masks up to the first choice: without the GIL, and where nobody waits for them."""
+        self._matcher.compute_bitmask()
+        begun = self._matcher.deep_copy()
+        begun.consume_tokens(begun.compute_ff_tokens())
+        begun.compute_bitmask()
+        if problem := self._matcher.get_error() or begun.get_error():
+            raise ValueError(problem)
+
+    def matcher(self) -> Any:
+        """A copy for one answer."""
+        return self._matcher.deep_copy()
 
 
 class Grammar:
@@ -19,12 +68,12 @@ class Grammar:
     With drafts a step asks for several states: after the answer, and after each draft behind it.
 
     Args:
-        matcher: of llguidance, at the beginning of a text.
+        compiled: at the beginning of a text.
         vocab_size: token ids are below it.
     """
 
-    def __init__(self, matcher: Any, vocab_size: int):
-        self._matcher, self._vocab_size = matcher, vocab_size
+    def __init__(self, compiled: CompiledGrammar, vocab_size: int):
+        self._compiled, self._matcher, self._vocab_size = compiled, compiled.matcher(), vocab_size
         self._consumed: list[int] = []
 
     def allowed(self, tokens: Sequence[int]) -> np.ndarray:
@@ -60,7 +109,8 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int):
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
-        self.compiled = lru_cache(KEPT)(self._compile)
+        self._held: WeakValueDictionary[StructuredOutputsParams, CompiledGrammar] = WeakValueDictionary()
+        self.compiled = lru_cache(KEPT)(self._compiled)
 
     @cached_property
     def _tokens(self) -> Any:
@@ -76,30 +126,40 @@ class Grammars:
         Raises:
             ValueError: it cannot be compiled.
         """
-        return Grammar(self.compiled(wanted).deep_copy(), self._vocab_size)
+        return Grammar(self.compiled(wanted), self._vocab_size)
 
-    def _compile(self, wanted: StructuredOutputsParams) -> Any:
-        """A matcher that is only copied. A schema of 1,000 fields takes 0.2 s, so a server does it on a thread.
+    def _compiled(self, wanted: StructuredOutputsParams) -> CompiledGrammar:
+        """The grammar that some answer still has, or a new one.
 
         Raises:
             ValueError: it cannot be compiled.
         """
-        from llguidance import JsonCompiler, LLMatcher
+        found = self._held.get(wanted)
+        if found is None:
+            found = self._held[wanted] = self._compile(wanted)
+        return found
+
+    def _compile(self, wanted: StructuredOutputsParams) -> CompiledGrammar:
+        """A new grammar. It may take up to 0.15 s, so a server does it on a thread.
+
+        Raises:
+            ValueError: it cannot be compiled.
+        """
+        from llguidance import LLMatcher, LLParserLimits
 
         form = wanted.regex or ('{"type": "object"}' if wanted.json is None else str(wanted.json))
         if len(form) > MOST_CHARACTERS:
-            raise ValueError(no_grammar(f"{len(form)} characters, give at most {MOST_CHARACTERS}"))
+            problem = f"{len(form)} characters, give at most {MOST_CHARACTERS}"
+            raise ValueError(no_grammar(problem))
+        limits = LLParserLimits(**LIMITS)
         try:
             if wanted.regex is not None:
                 text = LLMatcher.grammar_from_regex(form)
-            else:  # without free white space: a small model may write spaces to the end
-                text = JsonCompiler(whitespace_flexible=False).compile(form)
-            matcher = LLMatcher(self._tokens, text)
+            else:
+                text = LLMatcher.grammar_from_json_schema(form, overrides=JSON_FORM)
+            return CompiledGrammar(lambda: LLMatcher(self._tokens, text, log_level=0, limits=limits))
         except ValueError as error:
             raise ValueError(no_grammar(str(error))) from None
-        if problem := matcher.get_error():
-            raise ValueError(no_grammar(problem))
-        return matcher
 
 
 def no_grammar(problem: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from ...engine.backends.grammar import CompiledGrammar
 from ...engine.llm import LLM
 from ...engine.llm_engine import LLMEngine
 from ...engine.port import resolve_serving
@@ -190,14 +191,14 @@ class EngineService:
         return overloaded(f"too many requests are waiting: try again in {seconds} s", seconds)
 
     @staticmethod
-    def _compile(engine: LLMEngine, params: SamplingParams) -> None:
+    def _compile(engine: LLMEngine, params: SamplingParams) -> CompiledGrammar:
         """Compile the grammar of a request before the request is made.
 
         Raises:
             ApiError: 400, there is none.
         """
         try:
-            engine.compile_grammar(params)
+            return engine.compile_grammar(params)
         except ValueError as error:
             raise ApiError(400, str(error), param="structured_outputs") from None
 
@@ -224,14 +225,15 @@ class EngineService:
         Raises:
             ApiError: 400 for a prompt that can never be served, 429 when the queue is full, 503 when not ready.
         """
-        engine, requests = self.engine, []
+        engine, requests, held = self.engine, [], None
         if params.structured_outputs is not None:  # a large schema takes as long as a long text
-            await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
+            held = await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
         for field, ids in zip(fields, prompts, strict=True):
             requests.append(engine.request(None, ids, params, priority=priority))
             if (error := requests[-1].sequences[0].error) is not None:
                 raise named_error(error, field, params)
             await asyncio.sleep(0)  # others wait for one prompt, not for hundreds
+        del held  # each answer has its grammar now
         try:
             return self.loop.submit(requests)
         except self.names.NotServing as error:
