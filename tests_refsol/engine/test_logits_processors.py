@@ -301,8 +301,14 @@ def test_an_answer_that_is_cut_off_says_length_and_is_a_beginning(make):
     assert cut.finish_reason == "length" and re.fullmatch("[0-9]{1,11}", cut.text)
 
 
-# Beyond the limits of llguidance at its first token.
+# Beyond the limits of llguidance at its first token, and after a choice.
 LARGE = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(560)}}
+LARGE_LATER = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "y"]}, "b": LARGE},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
 NESTED = "((a{100}){100}){100}"
 
 
@@ -321,10 +327,52 @@ def test_a_form_without_a_grammar_is_the_error_of_its_request_alone(make, form, 
     assert not capfd.readouterr().err
 
 
+@pytest.mark.parametrize("drafts", [None, {"method": "ngram", "num_speculative_tokens": 3}])
+def test_a_grammar_that_reaches_a_limit_ends_its_answer_with_the_reason(make, capfd, drafts):
+    """What is written so far stays, and the others go on."""
+    forms = [StructuredOutputsParams(json=schema) for schema in (LARGE_LATER, CLOSED[0])]
+    params = [SamplingParams(max_tokens=30, structured_outputs=form) for form in forms]
+    options = {"speculative_config": drafts} if drafts else {}
+    failed, served = make(max_model_len=128, **options).generate(["Hello", "Hello"], params, use_tqdm=False)
+    assert failed.outputs[0].finish_reason == "error"
+    assert failed.error.startswith("structured_outputs reached a limit: ") and "\n" not in failed.error
+    assert re.match('{"a": "[xy]", "b": {', failed.outputs[0].text)
+    assert served.outputs[0].finish_reason == "stop" and is_valid(json.loads(served.outputs[0].text), 0)
+    assert not capfd.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def grammars():
     tokenizer = load_tokenizer("tiny-qwen3")
     return Grammars(tokenizer, tokenizer.vocab_size)
+
+
+COSTLY = StructuredOutputsParams(regex="b{1,50}|x(.*[aeiou].{30}){20}")
+
+
+def text_to_a_limit(grammar) -> list[int]:
+    """The ids of a text of `COSTLY` after which its limit is reached."""
+    ids = load_tokenizer("tiny-qwen3").encode("x" + "a quick brown e i o u " * 40)
+    for count in range(len(ids)):
+        grammar.allowed(ids[:count])
+        if grammar.error_after(ids[:count]):
+            return ids[:count]
+    raise AssertionError("no limit was reached")
+
+
+def test_an_answer_at_a_limit_is_not_the_end_of_another_one_with_the_same_grammar(grammars):
+    """Nor of the same one, if it came there with drafts that are not taken."""
+    bad, good = grammars.grammar(COSTLY), grammars.grammar(COSTLY)
+    failing = text_to_a_limit(bad)
+    assert (
+        bad.error_after([*failing, 5]) == bad.error_after(failing) and bad.error_after(failing[:-1]) is None
+    )
+    other = load_tokenizer("tiny-qwen3").encode("bbb")
+    expected = Grammars(load_tokenizer("tiny-qwen3"), len(good.allowed([]))).grammar(COSTLY).allowed(other)
+    for grammar in (good, bad):
+        assert (grammar.allowed(other) == expected).all() and grammar.error_after(other) is None
+    assert (grammars.grammar(COSTLY).allowed([]) == good.allowed([])).all()
+    assert not grammars.compiled(COSTLY).is_spoiled, "later answers do not begin with one that is"
 
 
 def test_grammars_are_kept_while_they_are_held_and_a_few_for_later(grammars):
@@ -382,6 +430,18 @@ def test_every_field_reaches_the_engine_over_http(client, make, loaded):
         own = {**wanted, "logit_bias": {int(k): v for k, v in wanted.get("logit_bias", {}).items()} or None}
         expected = answer(llm, "Hello", **{"max_tokens": 14, **own})
         assert (choice.text, choice.stop_reason) == (expected.text, expected.stop_reason), wanted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_reaches_a_limit_is_the_clients_error(client, stream):
+    asked = {"model": "tiny-qwen3", "messages": [{"role": "user", "content": "Hello"}], "stream": stream}
+    with pytest.raises(openai.APIError, match="structured_outputs reached a limit: ") as failed:
+        list(
+            client.chat.completions.create(**asked, extra_body={"structured_outputs": {"json": LARGE_LATER}})
+        )
+    assert failed.value.param == "structured_outputs"
+    with pytest.raises(openai.BadRequestError, match="structured_outputs has no grammar: "):
+        client.chat.completions.create(**asked, extra_body={"structured_outputs": {"json": LARGE}})
 
 
 class HeldMatcher:

@@ -116,6 +116,8 @@ class Sequence:
 
     def take_sampled(self, sampled: Sampled) -> None:
         """Takes the token that a step has chosen, and keeps what the model said about it."""
+        if self.grammar is not None and (error := self.grammar.error_after(self.tokens)):
+            self.fail(error)
         before = len(self.tokens)
         self.take(sampled.token)
         if len(self.tokens) > before:

@@ -1,7 +1,8 @@
 """Structured outputs: which tokens keep an answer inside its JSON schema or regular expression, by llguidance."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -35,17 +36,20 @@ KEPT = KEPT_BYTES // (FUEL_BYTES * LIMITS["initial_lexer_fuel"])  # compiled gra
 
 
 class CompiledGrammar:
-    """A grammar at the beginning of every text. Masks of its copies are computed faster the more were computed before.
+    """A grammar at the beginning of every text.
 
     Args:
-        make: makes a matcher of llguidance, whose copies share what they have computed.
+        make: makes a matcher of llguidance. Its copies share what they have computed, and an error in it.
+
+    Attributes:
+        is_spoiled: whether a copy came to a limit, so that no other one can go on.
 
     Raises:
         ValueError: there is no such grammar, or its limits are reached before the first choice.
     """
 
     def __init__(self, make: Callable[[], Any]):
-        self._matcher = make()
+        self._make, self._matcher, self.is_spoiled = make, make(), False
         self._check()
 
     def _check(self) -> None:
@@ -61,6 +65,11 @@ class CompiledGrammar:
         """A copy for one answer."""
         return self._matcher.deep_copy()
 
+    def own_matcher(self) -> Any:
+        """A matcher that shares nothing, for an answer whose copy is in error."""
+        self.is_spoiled = True
+        return self._make()
+
 
 class Grammar:
     """The state of one answer in its grammar. It follows from the tokens alone, so preemption does not change it.
@@ -75,15 +84,33 @@ class Grammar:
     def __init__(self, compiled: CompiledGrammar, vocab_size: int):
         self._compiled, self._matcher, self._vocab_size = compiled, compiled.matcher(), vocab_size
         self._consumed: list[int] = []
+        self._failure: tuple[list[int], str] | None = None  # a text, and the limit that was reached after it
 
     def allowed(self, tokens: Sequence[int]) -> np.ndarray:
-        """(V,) whether each token may follow.
+        """(V,) whether each token may follow; any, if there is an `error_after` these tokens.
 
         Args:
             tokens: the answer so far, and drafts. What follows a draft that the grammar does not allow has no meaning:
                 the model does not draw that draft.
         """
         tokens = list(tokens)
+        if self.error_after(tokens) is None:
+            mask = self._mask(tokens)
+            if self._matcher.is_error():  # perhaps another answer came to a limit, or a draft did
+                self._matcher, self._consumed = self._compiled.own_matcher(), []
+                mask = self._mask(tokens)
+            if not self._matcher.is_error():
+                return mask
+            self._failure = tokens, one_line("reached a limit", self._matcher.get_error())
+        return np.ones(self._vocab_size, bool)
+
+    def error_after(self, tokens: Sequence[int]) -> str | None:
+        """Why the answer cannot go on after these tokens, in one line; None if it can, or was not asked to."""
+        if self._failure is None or list(tokens[: len(self._failure[0])]) != self._failure[0]:
+            return None
+        return self._failure[1]
+
+    def _mask(self, tokens: list[int]) -> np.ndarray:
         kept = common_length(self._consumed, tokens)
         self._matcher.rollback(len(self._consumed) - kept)
         self._consumed = tokens[: kept + self._matcher.try_consume_tokens(tokens[kept:])]
@@ -110,7 +137,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int):
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._held: WeakValueDictionary[StructuredOutputsParams, CompiledGrammar] = WeakValueDictionary()
-        self.compiled = lru_cache(KEPT)(self._compiled)
+        self._kept: deque[CompiledGrammar] = deque(maxlen=KEPT)
 
     @cached_property
     def _tokens(self) -> Any:
@@ -128,15 +155,16 @@ class Grammars:
         """
         return Grammar(self.compiled(wanted), self._vocab_size)
 
-    def _compiled(self, wanted: StructuredOutputsParams) -> CompiledGrammar:
-        """The grammar that some answer still has, or a new one.
+    def compiled(self, wanted: StructuredOutputsParams) -> CompiledGrammar:
+        """A grammar that is kept, or that somebody holds, or a new one.
 
         Raises:
             ValueError: it cannot be compiled.
         """
         found = self._held.get(wanted)
-        if found is None:
+        if found is None or found.is_spoiled:
             found = self._held[wanted] = self._compile(wanted)
+            self._kept.append(found)
         return found
 
     def _compile(self, wanted: StructuredOutputsParams) -> CompiledGrammar:
@@ -150,7 +178,7 @@ class Grammars:
         form = wanted.regex or ('{"type": "object"}' if wanted.json is None else str(wanted.json))
         if len(form) > MOST_CHARACTERS:
             problem = f"{len(form)} characters, give at most {MOST_CHARACTERS}"
-            raise ValueError(no_grammar(problem))
+            raise ValueError(one_line("has no grammar", problem))
         limits = LLParserLimits(**LIMITS)
         try:
             if wanted.regex is not None:
@@ -159,9 +187,9 @@ class Grammars:
                 text = LLMatcher.grammar_from_json_schema(form, overrides=JSON_FORM)
             return CompiledGrammar(lambda: LLMatcher(self._tokens, text, log_level=0, limits=limits))
         except ValueError as error:
-            raise ValueError(no_grammar(str(error))) from None
+            raise ValueError(one_line("has no grammar", str(error))) from None
 
 
-def no_grammar(problem: str) -> str:
-    """One line for a form that llguidance cannot compile."""
-    return f"structured_outputs has no grammar: {problem.strip().splitlines()[0]}"
+def one_line(what: str, problem: str) -> str:
+    """What a form is not good for, with llguidance's reason."""
+    return f"structured_outputs {what}: {problem.strip().splitlines()[0]}"

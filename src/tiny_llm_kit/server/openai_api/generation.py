@@ -175,10 +175,12 @@ class Generation:
 def check_pieces(pieces: Sequence[Piece]) -> None:
     """Raise an ApiError if an answer did not finish normally.
 
-    The engine's message stays in the log.
+    The engine's message stays in the log, unless it is about the request.
     """
     for piece in pieces:
         if piece.finish_reason == "error":
+            if (piece.error or "").startswith("structured_outputs "):
+                raise ApiError(400, str(piece.error), param="structured_outputs")
             raise ApiError(500, INTERNAL, "server_error")
         if piece.finish_reason == "abort":
             raise unavailable("the server is stopping: the answer is not complete")
