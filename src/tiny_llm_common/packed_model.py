@@ -38,10 +38,11 @@ class PipelinedModel(Protocol):
         ...
 
     def collect(self) -> list[Sampled]:
-        """Waits for the oldest batch; returns one for each of its `sample_rows`.
+        """Waits for the oldest batch; returns one for each of its `sample_rows`."""
+        ...
 
-        If it raises, all batches that were submitted are lost.
-        """
+    def abandon(self) -> None:
+        """Waits until no stage computes a batch any more; nobody collects those that were submitted."""
         ...
 
 

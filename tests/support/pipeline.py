@@ -54,9 +54,12 @@ class FakeStages(FakePackedModel):
         assert self.on_the_way, "`collect` would wait for ever: nothing was submitted"
         found = self.on_the_way.popleft()
         if isinstance(found, RuntimeError):
-            self.on_the_way.clear()
             raise found
         return found
+
+    def abandon(self) -> None:
+        """See `PipelinedModel.abandon`."""
+        self.on_the_way.clear()
 
 
 class Pipeline:

@@ -3,9 +3,11 @@
 import gc
 import io
 import os
+import random
 import re
 import signal
 import weakref
+from collections import deque
 from copy import copy
 from dataclasses import fields, replace
 
@@ -454,6 +456,97 @@ def test_whatever_interrupts_it_everything_is_free_and_it_can_be_used_again(make
     monkeypatch.undo()
     llm.engine.listeners.clear()
     assert texts(llm.generate(PROMPTS, SIX)) == expected
+
+
+class InTwoStages:
+    """A runner as two stages: a batch is computed when it is submitted, and may be collected much later."""
+
+    num_stages = 2
+
+    def __init__(self, runner):
+        self._runner, self.on_the_way = runner, deque()
+        self.abandon = self.on_the_way.clear
+
+    def __getattr__(self, name):
+        return getattr(self._runner, name)
+
+    def submit(self, batch):
+        self.on_the_way.append(self._runner.run(batch))
+
+    def collect(self):
+        return self.on_the_way.popleft()
+
+
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3}
+WAYS = [
+    *({"policy": name, "max_num_batched_tokens": 64} for name in ("separate", "static", "orca", "paced")),
+    {},
+    {"num_blocks": 12, "max_num_seqs": 5},
+    {"scheduling_policy": "priority", "max_num_seqs": 2},
+    {"speculative_config": DRAFTS},
+    {"enable_chunked_prefill": False, "max_num_batched_tokens": None},
+    *({"stages": 2, **options} for options in ({}, {"num_blocks": 12}, {"max_num_seqs": 2})),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_wherever_a_run_is_interrupted_it_is_empty_and_right_afterwards(make, way):
+    """After any step or event, also by a listener that raises ever after, or in the middle of a call of the model."""
+    options = dict(way)
+    llm = make(**{key: value for key, value in options.items() if key != "stages"}, enforce_eager=True)
+    engine = llm.engine
+    if "stages" in way:
+        engine.runner = InTwoStages(engine.runner)
+        engine.reset_prefix_cache()
+    params = [SIX, replace(SIX, temperature=0.9, seed=3, n=2), SIX, SIX]
+    expected, left, rng = texts(llm.generate(PROMPTS, params)), [0], random.Random(str(way))
+
+    def count_down(error):
+        left[0] -= 1
+        if left[0] <= 0:
+            raise error
+
+    def interrupted_at(where, error):
+        asked = zip(PROMPTS, params, strict=True)
+        requests = [engine.request(text, llm.get_tokenizer().encode(text), each) for text, each in asked]
+        run, submitted = engine.runner.run, getattr(engine.runner, "collect", None)
+        if where == "model":
+            name = "run" if submitted is None else "collect"
+            call = getattr(engine.runner, name)
+            setattr(engine.runner, name, lambda *batch: (call(*batch), count_down(error))[0])
+        with engine.heard_by(lambda event: count_down(error) if where == "event" else None):
+            try:
+                engine.run(requests, lambda: count_down(error) if where == "step" else None)
+            except type(error):
+                return
+            finally:
+                engine.runner.run = run
+                if submitted is not None:
+                    engine.runner.collect = submitted
+
+    for _ in range(4):
+        where = rng.choice(["step", "event", "model"])
+        left[0] = rng.randint(1, 60 if where == "event" else 9)
+        interrupted_at(where, rng.choice([KeyboardInterrupt(), OSError("gone")]))
+        assert is_empty(llm) and not engine.has_work_remaining() and not engine.num_waiting, (where, left)
+        if rng.random() < 0.5:
+            llm.reset_prefix_cache()
+        assert texts(llm.generate(PROMPTS, params)) == expected, (where, left)
+
+
+def test_nothing_is_reset_while_a_request_waits_or_runs(make):
+    llm = make()
+    engine, request = llm.engine, llm.engine.request(None, [300, 301, 302], SIX)
+    engine.add(request)
+    for _ in range(2):
+        with pytest.raises(
+            RuntimeError, match=r"^answers wait or run \(1\): reset the prefix cache when they"
+        ):
+            llm.reset_prefix_cache()
+        engine.step()
+    engine.run([])
+    llm.reset_prefix_cache()
+    assert is_empty(llm) and len(request.sequences[0].tokens) == 6
 
 
 def test_ctrl_c_takes_effect_between_two_steps(make, monkeypatch):

@@ -86,15 +86,35 @@ with LLM(model, backend=backend, device="cpu", pipeline_parallel_size=2, **optio
     in_flight, left = llm.engine.scheduler.in_flight, []
     llm.engine.listeners.append(lambda event: left.append(len(in_flight)) if event.kind == "step" else None)
     found = [llm.chat(chats, params, use_tqdm=False) for _ in range(2)]
-    spans = take_spans(llm.engine.ranks)
-print(json.dumps([[[o.outputs[0].text for o in outputs] for outputs in found], spans, left]))
+    spans, steps = take_spans(llm.engine.ranks), list(left)
+
+    def interrupt(*_):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+
+    def interrupted(on_step):
+        prompts = [llm.get_tokenizer().apply_chat_template(each) for each in chats]
+        ids = [llm.get_tokenizer().encode(each) for each in prompts]
+        try:
+            llm.engine.run([llm.engine.request(None, *each) for each in zip(ids, params)], on_step)
+        except KeyboardInterrupt:
+            assert not in_flight and llm.engine.allocator.num_free == llm.engine.runner.num_blocks
+            llm.reset_prefix_cache()
+            found.append(llm.chat(chats, params, use_tqdm=False))
+
+    calls = []
+    interrupted(interrupt)
+    calls, llm.engine.runner.on_logits = [], interrupt
+    interrupted(lambda: None)
+print(json.dumps([[[o.outputs[0].text for o in outputs] for outputs in found], spans, steps]))
 """
 
 
 @pytest.mark.parametrize("backend", installed_backends())
 def test_two_stages_give_the_answers_of_one_process(backend):
-    """Chunks, prefixes, preemptions of requests in flight, seeds, buckets. In a process of its own: MLX makes one group
-    of ranks per process, and this one may have had it.
+    """Chunks, prefixes, preemptions of requests in flight, seeds, buckets; also after an interruption between steps
+    and in the middle of one. In a process of its own: MLX makes one group per process, which this one may have had.
     """
     port = Port("tiny_llm_ref", backend, "cpu")
     params = [
@@ -109,7 +129,7 @@ def test_two_stages_give_the_answers_of_one_process(backend):
     done = subprocess.run([sys.executable, "-c", STAGES, given], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found, (first, last), left = json.loads(done.stdout.splitlines()[-1])
-    assert found == expected
+    assert found == [*expected, *expected]
     assert len(first) == len(last) > 40, "each stage has computed every micro-batch"
     begins = [sent[0] < received[0] for sent, received in zip(first, last, strict=True)]
     assert all(begins), "the first stage begins before the last one"
@@ -174,12 +194,16 @@ def test_a_process_that_ends_is_named_with_its_exit_code(other):
 BATCH = serving.PackedBatch([7], [0], [0], [0, 1], [0], [[0]], [0])
 
 
-def test_a_step_that_fails_on_rank_0_ends_the_others(other, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError("too\n large"), KeyboardInterrupt("too large")])
+def test_a_step_that_fails_on_rank_0_ends_the_others(other, monkeypatch, error):
+    """Also one that is interrupted: the ranks are no longer at the same call."""
     ranks, channel = other
     monkeypatch.setattr(ranks_module, "NEWS_SECONDS", 0.01)
-    with pytest.raises(RankError, match=r"^rank 0: too large$"), ranks.computing():
+    expected = RankError if isinstance(error, Exception) else KeyboardInterrupt
+    with pytest.raises(expected, match=r"^(rank 0: )?too large$"), ranks.computing():
         ranks.announce(BATCH, None)
-        raise ValueError("too\n large")
+        raise error
+    assert ranks.failure == "rank 0: too large"
     batch, bucket = step_of(serving, channel.receive())
     assert (batch.token_ids, batch.sample_rows, bucket) == ([7], [0], None)
     with pytest.raises(EOFError):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -82,7 +82,7 @@ class LLMEngine:
             seed=options.seed,
         )
         self.setup_seconds = time.perf_counter() - start  # most of it compiles, if anything is compiled
-        self.reset_prefix_cache()
+        self._make_scheduler()
 
     @property
     def is_compiled(self) -> bool:
@@ -122,7 +122,18 @@ class LLMEngine:
         return self.names.LoadChunker(range(tile, most + 1, tile))
 
     def reset_prefix_cache(self) -> None:
-        """Forgets every cached prefix. No request may be running."""
+        """Forgets every cached prefix.
+
+        Raises:
+            RuntimeError: answers wait or run, whose blocks would be lost.
+        """
+        if self.has_work_remaining():
+            raise RuntimeError(
+                f"answers wait or run ({self.num_open}): reset the prefix cache when they have ended"
+            )
+        self._make_scheduler()
+
+    def _make_scheduler(self) -> None:
         options = self.options
         self.allocator = self.names.BlockAllocator(
             self.runner.num_blocks, options.block_size, enable_prefix_caching=options.enable_prefix_caching
@@ -256,13 +267,23 @@ class LLMEngine:
                     on_step()
                     check_interrupt()
         except BaseException:
-            for request in list(self._open.values()):
-                request.abort()
-            self.scheduler.plan(self.clock())  # nothing is left to plan; requests that have ended leave
-            self._parallel.release()
+            with interrupts_kept():  # one more Ctrl-C changes nothing
+                self._abort_all()
             raise
         finally:
             self.collect_results()  # once, for it looks at every request
+
+    def _abort_all(self) -> None:
+        """Ends every request, whatever listeners raise meanwhile."""
+        listeners = self.listeners
+        self.listeners = [*(partial(call_quietly, each) for each in listeners)]
+        try:
+            for request in list(self._open.values()):
+                request.abort()
+            self.scheduler.abort_all()
+            self._parallel.release()
+        finally:
+            self.listeners = listeners
 
     def close(self) -> None:
         """Ends every request, and gives the memory of weights and KV blocks back. Closing twice does nothing."""
@@ -273,3 +294,9 @@ class LLMEngine:
         self.ranks.close()
         self.scheduler.close()
         del self.runner, self.network, self.scheduler, self.allocator, self._parallel, self._requests
+
+
+def call_quietly(listener: Callable[[Any], object], event: Any) -> None:
+    """Tells a listener of an event, whatever it raises."""
+    with suppress(BaseException):
+        listener(event)

@@ -161,6 +161,15 @@ class StepLoop(ABC):
         )
         return sorted(results, key=lambda completion: completion.prompt_idx)
 
+    def abort_all(self) -> None:
+        """Ends every request that has not ended, wherever it is, and frees its blocks. Not in a step."""
+        for sequence in self._sequences:
+            sequence.end_call()
+            sequence.abort()
+        self.remove_ended()
+        self.waiting.drop_ended()
+        self.events.deliver()
+
     def close(self) -> None:
         """Ends every request that has not ended, wherever it is, and frees its blocks."""
         self.is_closed = True

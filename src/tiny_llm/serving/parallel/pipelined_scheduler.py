@@ -70,6 +70,7 @@ class PipelinedScheduler(HybridScheduler):
     def __init__(self, model: PipelinedModel, allocator: BlockAllocator, **options: Any):
         super().__init__(model, allocator, **options)
         self.in_flight: deque[InFlight] = deque()
+        self._is_planning = False
 
     @property
     def stages(self) -> PipelinedModel:
@@ -92,7 +93,7 @@ class PipelinedScheduler(HybridScheduler):
                 return False
             sampled = self.stages.collect()
         except BaseException as error:
-            self.cancel_all(error)
+            self.cancel_plan() if self._is_planning else self.cancel_all(error)
             raise
         oldest = self.in_flight.popleft()
         self.now = oldest.start
@@ -104,6 +105,13 @@ class PipelinedScheduler(HybridScheduler):
         # TASK 3.7.8: `plan`, its `calls`; for each an `InFlight` and `submit`. What is submitted counts as computed.
         # Once submitted, a chunk's keys will be in their blocks before a later micro-batch reads them.
         raise NotImplementedError("week 3 day 7 task 8: PipelinedScheduler.fill")
+
+    def plan(self, now: float) -> list[Scheduled]:
+        """Decides what the next micro-batch computes; see `HybridScheduler.plan`."""
+        self._is_planning = True  # also if a listener raises
+        plan = super().plan(now)
+        self._is_planning = False
+        return plan
 
     def share_of_decodes(self) -> int:
         """Decodes of one micro-batch, at most: so that those that run are divided among all stages."""
@@ -121,14 +129,36 @@ class PipelinedScheduler(HybridScheduler):
     def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
         """Records what a micro-batch has computed; later chunks of its prompts stay on their way."""
         on_the_way = [(entry.sequence, entry.sequence.num_computed) for entry in plan]
-        super().commit(plan, sampled)
-        for sequence, computed in on_the_way:
-            if not sequence.is_done:
-                sequence.num_computed = computed
+        try:
+            super().commit(plan, sampled)
+        finally:  # also if a listener raises
+            for sequence, computed in on_the_way:
+                if not sequence.is_done:
+                    sequence.num_computed = computed
+
+    def cancel_plan(self) -> None:
+        """Forgets a plan that was not submitted; micro-batches in flight stay there."""
+        self._is_planning = False
+        on_the_way = {entry.sequence for each in self.in_flight for entry in each.plan}
+        for sequence in self.running:
+            if sequence not in on_the_way:
+                sequence.end_call()
 
     def cancel_all(self, error: BaseException) -> None:
-        """Ends the requests of all micro-batches in flight: the stages have lost them."""
-        while self.in_flight:
-            self.cancel(self.in_flight.popleft().plan, error)
+        """Ends the requests of all micro-batches in flight."""
+        lost = self.take_back()
         for sequence in self.running:  # those of a call that was planned and not submitted
             sequence.end_call()
+        self.cancel(lost, error)
+
+    def take_back(self) -> list[Scheduled]:
+        """Everything that is in flight, which no stage computes any more."""
+        self.stages.abandon()
+        lost = [entry for each in self.in_flight for entry in each.plan]
+        self.in_flight.clear()
+        return lost
+
+    def abort_all(self) -> None:
+        """Ends every request that has not ended, in flight or not. Not in a step."""
+        self.take_back()
+        super().abort_all()

@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...solution_types import Array, Bucket, PackedBatch, Sampled
 from ..packed_runner import PackedRunner
+from .meeting_point import RankError
 
 
 class PipelinedRunner(PackedRunner):
@@ -41,19 +43,29 @@ class PipelinedRunner(PackedRunner):
         Raises:
             RankError: a stage is gone.
         """
+        with self.backend_module.inference():
+            batch, logits = self._finish_oldest()
+            return [] if logits is None else self._choose(batch, logits)
+
+    def abandon(self) -> None:
+        """See `PipelinedModel.abandon`. The other stages send what was submitted, so it is computed here as well."""
+        while self._submitted:
+            with suppress(RankError), self.backend_module.inference():
+                self._finish_oldest()
+
+    def _finish_oldest(self) -> tuple[PackedBatch, Array | None]:
         batch, forward, inputs = self._submitted.popleft()
         self.ranks.group.end_planning()
-        with self.backend_module.inference(), self.ranks.group.computing():
-            with self.ranks.computing():
-                logits = self._finish_with_ranks(forward(*inputs))
-            return [] if logits is None else self._choose(batch, logits)
+        with self.ranks.group.computing(), self.ranks.computing():
+            return batch, self._finish_with_ranks(forward(*inputs))
 
     def _compute(self, batch: PackedBatch, bucket: Bucket | None) -> list[Sampled]:
         self._announce(batch, bucket)
         return self.collect()
 
     def _announce(self, batch: PackedBatch, bucket: Bucket | None) -> None:
-        self.ranks.announce(batch, bucket)
         with self.backend_module.inference():
             # Made now: before the batch is computed here, its blocks may belong to another request.
-            self._submitted.append((batch, self._forward_of(bucket), self._inputs(batch, bucket)))
+            made = batch, self._forward_of(bucket), self._inputs(batch, bucket)
+        self.ranks.announce(batch, bucket)  # last: what the other stages compute is computed here
+        self._submitted.append(made)

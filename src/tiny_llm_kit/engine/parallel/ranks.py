@@ -156,9 +156,11 @@ class Ranks:
         try:
             self.check()
             yield
-        except Exception as error:
+        except BaseException as error:
             self._has_failed.wait(NEWS_SECONDS)  # the connection may be lost before it is known why
             self._fail(f"rank 0: {one_line(error)}")
+            if not isinstance(error, Exception):
+                raise
             raise RankError(self.failure) from error
         finally:
             self._is_computing = False
