@@ -1,6 +1,23 @@
 """What no model can read: the reasons to refuse a prompt before anything is computed. Given."""
 
 from collections.abc import Sequence
+from typing import Any
+
+
+def plain_number(value: Any) -> Any:
+    """A scalar of NumPy, PyTorch or MLX as Python's number or bool; everything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def plain_ids(prompt: Any) -> list[Any]:
+    """A prompt as a list. What is no token id stays in it, for `prompt_error`.
+
+    Args:
+        prompt: token ids, in a list or an array.
+    """
+    ids = list(prompt.tolist() if hasattr(prompt, "tolist") else prompt)
+    # A long prompt of Python's numbers costs no Python code per token.
+    return ids if set(map(type, ids)) == {int} else [plain_number(token) for token in ids]
 
 
 def prompt_error(
@@ -32,4 +49,4 @@ def _all_known(tokens: Sequence[int], vocab_size: int) -> bool:
 
 
 def _strange(tokens: Sequence[int], vocab_size: int) -> list[int]:
-    return [t for t in tokens if not (isinstance(t, int) and 0 <= t < vocab_size)]
+    return [t for t in tokens if type(t) is not int or not 0 <= t < vocab_size]

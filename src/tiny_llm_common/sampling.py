@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
+from .prompt_check import plain_ids, plain_number
 from .structured_outputs import StructuredOutputsParams
 
 # Only the engine of Week 3 supports these: `Request` raises ValueError for them.
@@ -75,6 +77,8 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self):
+        for each in fields(self):
+            object.__setattr__(self, each.name, plain_number(getattr(self, each.name)))
         if not _is_number(self.temperature) or (
             self.temperature != 0 and not 1e-6 <= self.temperature < math.inf
         ):
@@ -110,18 +114,12 @@ class SamplingParams:
             raise ValueError(
                 f"repetition_penalty is {self.repetition_penalty}: give a number above 0; 1 is off"
             )
-        if self.logit_bias is not None and not (
-            isinstance(self.logit_bias, Mapping)
-            and all(map(_is_id, self.logit_bias))
-            and all(_is_number(bias) and -100 <= bias <= 100 for bias in self.logit_bias.values())
-        ):
-            raise ValueError(f"logit_bias is {self.logit_bias!r}: give numbers from -100 to 100, by token id")
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
     def _check_end(self) -> None:
         ids = self.stop_token_ids
-        if ids is not None and not (isinstance(ids, Iterable) and all(map(_is_id, ids))):
-            raise ValueError(f"stop_token_ids is {ids!r}: give a list of token ids")
-        object.__setattr__(self, "stop_token_ids", tuple(ids or ()))
+        object.__setattr__(self, "stop_token_ids", _stop_ids(() if ids is None else ids))
         self._check_whole("min_tokens", 0, "a whole number", optional=False)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens is {self.min_tokens}: give at most max_tokens, {self.max_tokens}")
@@ -169,6 +167,31 @@ def _is_id(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _biases(given: object) -> dict[int, float]:
+    """Biases by token id.
+
+    Raises:
+        ValueError: an id or a bias is out of range, or is no number.
+    """
+    pairs = given.items() if isinstance(given, Mapping) else [(None, None)]
+    biases = {plain_number(token): plain_number(bias) for token, bias in pairs}
+    if not all(_is_id(token) and _is_number(bias) and -100 <= bias <= 100 for token, bias in biases.items()):
+        raise ValueError(f"logit_bias is {given!r}: give numbers from -100 to 100, by token id")
+    return biases
+
+
+def _stop_ids(given: object) -> tuple[int, ...]:
+    """Ids of stop tokens.
+
+    Raises:
+        ValueError: one is no token id.
+    """
+    ids: list[Any] = plain_ids(given) if isinstance(given, Iterable) else [None]
+    if not all(map(_is_id, ids)):
+        raise ValueError(f"stop_token_ids is {given!r}: give a list of token ids")
+    return tuple(ids)
 
 
 def _strings(stop: Iterable[str] | None) -> tuple[str, ...]:

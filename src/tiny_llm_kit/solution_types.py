@@ -110,6 +110,7 @@ if TYPE_CHECKING:
         make_scheduler = staticmethod(serving.make_scheduler)
         pack = staticmethod(serving.pack)
         pad_inputs = staticmethod(serving.pad_inputs)
+        plain_ids = staticmethod(serving.plain_ids)
         profile_steps = staticmethod(serving.profile_steps)
         sweep_chunk_sizes = staticmethod(serving.sweep_chunk_sizes)
         select_optimal_chunk_size = staticmethod(serving.select_optimal_chunk_size)

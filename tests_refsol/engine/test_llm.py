@@ -11,6 +11,7 @@ from collections import deque
 from copy import copy
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -569,6 +570,22 @@ def test_ctrl_c_takes_effect_between_two_steps(make, monkeypatch):
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls == ["begins", "ends"] * 2 and is_empty(llm)
+
+
+def test_prompts_of_array_libraries_and_what_only_looks_like_ids(make):
+    llm = make()
+    ids = llm.get_tokenizer().encode(PROMPTS[0])
+    [expected] = texts(llm.generate(ids, SIX))
+    many = [np.array(ids), {"prompt_token_ids": np.array(ids)}, [*np.array(ids)], ids]
+    outputs = llm.generate(many, SIX)
+    assert texts(outputs) == [expected] * 4
+    assert {type(token) for output in outputs for token in output.prompt_token_ids} == {int}
+    assert texts(llm.generate(np.array(ids), SIX)) == [expected], "one prompt"
+    assert texts(llm.generate(np.array([ids, ids]), SIX)) == [expected] * 2
+    for bools in ([True, False], np.array([True, False])):
+        served, failed = llm.generate([ids, bools], SIX)
+        assert texts([served]) == [expected] and failed.error.startswith("token id True is not one of 0 to ")
+        assert llm.generate(bools, SIX)[0].error == failed.error
 
 
 def test_no_prompts_are_no_results(make):

@@ -2,10 +2,12 @@
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from support.fake_model import ByteTokenizer, FakeModel
 from tiny_llm_common.sampling import WEEK_3
+from tiny_llm_kit.engine.port import Port, installed_backends
 from tiny_llm_ref.serving import Request, SamplingParams, StructuredOutputsParams
 
 # Every parameter with a value that is not its default.
@@ -112,6 +114,38 @@ def heard(**params) -> tuple:
         drawn.top_p,
         drawn.top_k,
     )
+
+
+@pytest.fixture(params=["numpy", *installed_backends()])
+def of(request):
+    """Makes arrays of one library."""
+    if request.param == "numpy":
+        return np.asarray
+    return Port("tiny_llm_ref", request.param, "cpu").backend_module.to_array
+
+
+def test_numbers_of_array_libraries_are_numbers_and_bools_are_none(of):
+    """They are Python's afterwards: comparable and hashable."""
+    given = {name: value for name, value in CHANGED.items() if type(value) in (int, float)}
+    made = SamplingParams(**{name: of(value)[()] for name, value in given.items()})
+    for name, value in given.items():
+        assert type(getattr(made, name)) is type(value)
+        assert getattr(made, name) == pytest.approx(value, rel=1e-6)
+        with pytest.raises(ValueError, match=f"^{name} is "):
+            SamplingParams(**{name: of(True)[()]})
+    lists = SamplingParams(stop_token_ids=of([3, 5]), logit_bias={of(3)[()].item(): of(1.5)[()]})
+    assert lists == SamplingParams(stop_token_ids=(3, 5), logit_bias={3: 1.5})
+    assert hash(lists) == hash(SamplingParams(stop_token_ids=(3, 5)))
+    for name, value in (("stop_token_ids", of([True])), ("logit_bias", {3: of(True)[()]})):
+        with pytest.raises(ValueError, match=f"^{name} is "):
+            SamplingParams(**{name: value})
+
+
+def test_week_2_reads_ids_of_array_libraries(of):
+    for made in (of, lambda ids: [*of(ids)]):
+        request, wrong = (Request(FakeModel({}), ByteTokenizer(), made(ids)) for ids in ([3, 5], [True]))
+        assert request.prompt_tokens == [3, 5] and {*map(type, request.prompt_tokens)} == {int}
+        assert request.error is None and "token id True is not one of 0 to" in wrong.error
 
 
 def test_a_stop_string_has_a_longest_length():

@@ -240,7 +240,9 @@ class LLM:
             prompt = (
                 prompt["prompt"] if prompt.get("prompt_token_ids") is None else prompt["prompt_token_ids"]
             )
-        return self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.engine.tokenizer.encode(prompt)
+        return self.engine.names.plain_ids(prompt)
 
 
 class _TextStream:
@@ -292,4 +294,5 @@ def as_list(prompts: Any) -> list[Any]:
     if isinstance(prompts, str | Mapping):
         return [prompts]
     listed = list(prompts)
-    return [listed] if listed and all(isinstance(each, int) for each in listed) else listed
+    is_prompt = all(isinstance(each, int) or getattr(each, "shape", None) == () for each in listed)
+    return [listed] if listed and is_prompt else listed

@@ -7,6 +7,7 @@ from tiny_llm_common.events import Event, Part
 from tiny_llm_common.model import BatchCache, KvCache, ServingModel
 from tiny_llm_common.packed_batch import PackedBatch
 from tiny_llm_common.packed_model import PackedModel, PipelinedModel, Sampled
+from tiny_llm_common.prompt_check import plain_ids
 from tiny_llm_common.request_queue import FifoQueue, RequestQueue
 from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
@@ -166,6 +167,7 @@ __all__ = [
     "pad_inputs",
     "padding_aware_ladder",
     "percentile",
+    "plain_ids",
     "prefix_hashes",
     "profile_steps",
     "rewind",

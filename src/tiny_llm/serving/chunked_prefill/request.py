@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from tiny_llm_common.answer_text import AnswerText
 from tiny_llm_common.model import KvCache, ServingModel
-from tiny_llm_common.prompt_check import prompt_error
+from tiny_llm_common.prompt_check import plain_ids, prompt_error
 from tiny_llm_common.request_queue import check_priority
 from tiny_llm_common.sampling import WEEK_3, SamplingParams
 from tiny_llm_common.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ class Request:
         try:
             words = [stop] if isinstance(stop, str) else stop or ()
             self.answer = AnswerText(tokenizer, [*words, *((sampling and sampling.stop) or ())])
-            self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else plain_ids(prompt)
         except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
             self.fail(str(error))
         else:
