@@ -588,6 +588,27 @@ def test_prompts_of_array_libraries_and_what_only_looks_like_ids(make):
         assert llm.generate(bools, SIX)[0].error == failed.error
 
 
+def test_contents_of_messages_are_those_of_the_server(make):
+    """One function reads them for both."""
+    llm, part = make(), {"type": "text", "text": "Hello"}
+    says = [[{"role": "user", "content": content}] for content in ("HelloHello", [part, part])]
+    one, other = llm.chat(says, SIX, use_tqdm=False)
+    assert one.prompt_token_ids == other.prompt_token_ids
+    roles = [[{"role": role, "content": "a"}] for role in ("system", "developer")]
+    one, other = llm.chat(roles, SIX, use_tqdm=False)
+    assert one.prompt_token_ids == other.prompt_token_ids
+    for content, why in (
+        (None, "content is null: give a text"),
+        (5, "content is 5: give a text, or a list of text parts"),
+        ([], "content is []: give a text"),
+        ([{"type": "image_url"}], "a part of type image_url is not supported: give texts"),
+        ([part, {"type": "text"}], "give a text, or a list of text parts"),
+    ):
+        with pytest.raises(ValueError, match=r"^messages: ") as refused:
+            llm.chat([{"role": "user", "content": content}], SIX, use_tqdm=False)
+        assert why in str(refused.value) and "\n" not in str(refused.value)
+
+
 def test_no_prompts_are_no_results(make):
     assert make().generate([]) == []
 

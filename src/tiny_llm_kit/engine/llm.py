@@ -9,6 +9,7 @@ from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
+from ..model.chat_messages import plain_message
 from ..model.quantization import QUANTIZATIONS
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest
@@ -159,16 +160,19 @@ class LLM:
         """Answer conversations, rendered by the model's chat template.
 
         Args:
-            messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations.
+            messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations. As for
+                the server, a content is a text, or a list of `{"type": "text", "text": …}`.
             sampling_params, use_tqdm, vllms: see `generate`.
             add_generation_prompt: whether the prompt ends where the assistant's turn begins.
 
         Raises:
             CheckpointError: the model has no chat template, or it fails on these messages.
+            ValueError: a message has no text.
         """
         one = not messages or isinstance(messages[0], Mapping)
         render = self.engine.tokenizer.apply_chat_template
-        prompts = [render(each, add_generation_prompt) for each in ([messages] if one else messages)]
+        chats = [[plain_message(turn) for turn in each] for each in ([messages] if one else messages)]
+        prompts = [render(each, add_generation_prompt) for each in chats]
         return self.generate(prompts, sampling_params, use_tqdm, **vllms)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:

@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from ...model.chat_messages import plain_message, why_not_read
 from . import known_fields
 
 MOST_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
-OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image_embeds")
 MOST_FIELDS = 100  # of a body, known or not
 MOST_BIASES = 1024  # of logits, and of stop tokens
 MOST_PROMPTS = 10_000  # of a completion
@@ -174,20 +174,6 @@ class TextPart(BaseModel):
     text: str
 
 
-def why_not_read(message: dict[str, Any]) -> str | None:
-    """Why a message of OpenAI's API is not supported here, in one line; None for others."""
-    role, content = message.get("role"), message.get("content")
-    if role in ("tool", "function"):
-        return f"the role {role} is not supported: no tools are called here"
-    if content is None:
-        return f"content is {'null' if 'content' in message else 'missing'}: give a text"
-    parts = (
-        [part.get("type") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    )
-    other = next((kind for kind in parts if kind in OTHER_PARTS), None)
-    return other and f"a part of type {other} is not supported: give texts"
-
-
 class Message(BaseModel):
     """A turn of a conversation. Further fields, as clients send them back with an answer, are not used."""
 
@@ -208,9 +194,8 @@ class Message(BaseModel):
         return message
 
     def rendered(self) -> dict[str, str]:
-        """The message for chat templates: "developer" is OpenAI's newer name for "system"."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        """The message for chat templates."""
+        return plain_message(self.model_dump())
 
 
 def check_size(messages: Any) -> Any:
