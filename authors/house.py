@@ -1,4 +1,4 @@
-"""`pdm run course house`: how large the house is, who of it is the learner's, and what a day of the course imports.
+"""`pdm run course house`: how large the house is, how much of it the learner writes, and what a day's file imports.
 
 Code lines have no blank lines, comments and docstrings: documentation costs nothing here.
 """
@@ -115,10 +115,13 @@ def imports_of(file: Path, day: Day | None) -> frozenset[Path]:
         return frozenset()
     tree = ast.parse(file.read_text(encoding="utf-8"))
     later = lines_of(each for each in exercises_of(file) if day is not None and each.task.of_day > day)
-    return frozenset(target for target, names in _imports(tree, file) if not _is_for(later, names, tree))
+    return frozenset(
+        target for target, names in imports_in(tree, file) if not is_only_for(later, names, tree)
+    )
 
 
-def _imports(tree: ast.AST, file: Path) -> Iterator[Import]:
+def imports_in(tree: ast.AST, file: Path) -> Iterator[Import]:
+    """The files that a text of the reference imports when it runs, and the names that each import binds."""
     for node in _run(tree):
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(COMMON)):
             start = file.parents[node.level - 1] if node.level else SOURCES
@@ -142,7 +145,7 @@ def _run(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _run(node)
 
 
-def _is_for(lines: set[int], names: frozenset[str], tree: ast.AST) -> bool:
+def is_only_for(lines: set[int], names: frozenset[str], tree: ast.AST) -> bool:
     """Whether names are used, and only in these lines."""
     used = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
     return bool(used) and lines.issuperset(used)

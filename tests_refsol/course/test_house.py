@@ -1,5 +1,7 @@
 """How large the house is, and that its days are in order; `authors/house.py` counts."""
 
+import ast
+
 import pytest
 
 from authors.house import (
@@ -8,7 +10,8 @@ from authors.house import (
     count_names,
     docstring_lines,
     first_day,
-    imports_of,
+    imports_in,
+    is_only_for,
     later_days,
     learners_share,
 )
@@ -39,13 +42,17 @@ def test_a_days_file_imports_few_others(port):
     assert raw <= 2300
 
 
-def test_the_rule_sees_an_import_in_a_function_and_leaves_out_what_only_later_blanks_use():
-    """`qwen3_week1.py` of Day 1.5 needs the norm of Day 1.4."""
-    norm = REFERENCE / "torch_backend/rms_norm.py"
-    assert norm in imports_of(REFERENCE / "torch_backend/qwen3_week1.py", Day(1, 5))
-    assert first_day(norm) == Day(1, 4) and first_day(SCHEDULER) == Day(3, 3)
-    paged = REFERENCE / "serving/blocks/block_table.py"
-    assert imports_of(paged, Day(1, 1)) <= imports_of(paged, None)
+def test_imports_in_functions_count_and_those_for_type_checkers_or_later_blanks_do_not():
+    source = (
+        "if TYPE_CHECKING:\n    from .sequence import Sequence\nfrom .admission import Admission\n\n\n"
+        "def f():\n    from ..buckets.buckets import Buckets\n    return Admission\n"
+    )
+    tree = ast.parse(source)
+    found = {target.stem: names for target, names in imports_in(tree, SCHEDULER)}
+    assert found == {"admission": {"Admission"}, "buckets": {"Buckets"}}
+    assert is_only_for({8}, found["admission"], tree) and not is_only_for({7}, found["admission"], tree)
+    assert not is_only_for({8}, found["buckets"], tree), "nobody uses it, so no blank does"
+    assert first_day(SCHEDULER) == Day(3, 3) and first_day(REFERENCE / "groups.py") is None
 
 
 def test_documentation_is_no_code(tmp_path):

@@ -14,7 +14,7 @@ from .device_kernels import KERNELS as KERNELS  # to which it has added the sets
 from .embedding import Embedding, PackedEmbedding, embedding_of
 from .expert_order import sort_by_expert
 from .expert_parallel import run_on_ranks
-from .expert_weights import ExpertMatrices, experts_of, stack_experts
+from .expert_weights import ExpertMatrices, stack_experts
 from .flash_attention import (
     attention_statistics,
     finish_attention,
@@ -144,7 +144,6 @@ __all__ = [
     "decode_runs",
     "dequantize_weights",
     "embedding_of",
-    "experts_of",
     "finish_attention",
     "fixed_sizes",
     "flash_attention",
