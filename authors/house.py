@@ -25,7 +25,7 @@ from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
 # The rooms whose sizes are counted, by their folders; a folder counts without the rooms below it.
 ROOMS = [
-    "src/tiny_llm_common",
+    "src/tiny_llm_common", "src/tiny_llm_given",
     *(f"src/tiny_llm_ref/{part}" for part in ("", "serving", "native", "mlx_backend", "torch_backend")),
     *(f"src/tiny_llm_kit/{part}" for part in ("", "model", "engine", "trace", "server", "course", "commands")),
     "src/tiny_llm_lab", "benchmarks", "authors", "book/tools", "models", "tests", "tests_refsol",
@@ -38,7 +38,7 @@ LAYOUT = (
     tokenize.DEDENT,
     tokenize.ENCODING,
 )
-COMMON = "tiny_llm_common"  # what a solution imports by its whole name
+BELOW = ("tiny_llm_common", "tiny_llm_given")  # what a solution imports by its whole name
 Import = tuple[Path, frozenset[str]]  # a file, and the names that an import binds
 
 
@@ -123,7 +123,7 @@ def imports_of(file: Path, day: Day | None) -> frozenset[Path]:
 def imports_in(tree: ast.AST, file: Path) -> Iterator[Import]:
     """The files that a text of the reference imports when it runs, and the names that each import binds."""
     for node in _run(tree):
-        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(COMMON)):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(BELOW)):
             start = file.parents[node.level - 1] if node.level else SOURCES
             folder = start.joinpath(*(node.module or "").split("."))
             for alias in node.names:

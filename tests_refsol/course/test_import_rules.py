@@ -26,6 +26,7 @@ WITH_ARRAYS = {
     "mlx_lm_baseline.py": {"mlx"},
 }
 COMMON = "tiny_llm_common"  # records and protocols that solutions and kit share
+GIVEN = "tiny_llm_given"  # what both solutions use and nobody fills in
 SOLUTION_TYPES = SOURCES / "tiny_llm_kit" / "solution_types.py"
 
 
@@ -76,7 +77,9 @@ OF_PART = {"mlx_backend": {"mlx"}, "torch_backend": {"torch", "habana_frameworks
 def test_a_solution_imports_its_own_array_library_alone():
     for path in [*python_files("tiny_llm"), *python_files("tiny_llm_ref")]:
         found = imports(path)
-        outside = found - set(sys.stdlib_module_names) - OF_PART.get(path.parent.name, set()) - {COMMON}
+        outside = (
+            found - set(sys.stdlib_module_names) - OF_PART.get(path.parent.name, set()) - {COMMON, GIVEN}
+        )
         if path.parent.parent == SOURCES and path.name == "__init__.py":
             outside -= {"tiny_llm_kit"}  # see the next test
         assert not outside, f"{name(path)} imports {outside}"
@@ -86,6 +89,16 @@ def test_a_solution_imports_its_own_array_library_alone():
 def test_what_all_share_imports_the_standard_library_alone():
     for path in python_files(COMMON):
         assert imports(path) <= set(sys.stdlib_module_names), name(path)
+
+
+OF_GIVEN = {"mlx": {"mlx"}, "torch": {"torch"}, "native": {"numpy", "platformdirs"}}
+
+
+def test_what_is_given_imports_no_solution_and_the_array_library_of_its_folder_alone():
+    """It stands below the solutions, and gets their parts as arguments."""
+    for path in python_files(GIVEN):
+        allowed = {COMMON, GIVEN, *OF_GIVEN.get(path.relative_to(SOURCES / GIVEN).parts[0], set())}
+        assert imports(path) - set(sys.stdlib_module_names) <= allowed, name(path)
 
 
 @pytest.mark.parametrize("package", ["tiny_llm", "tiny_llm_ref"])
