@@ -444,6 +444,30 @@ def test_a_grammar_that_reaches_a_limit_is_the_clients_error(client, stream):
         client.chat.completions.create(**asked, extra_body={"structured_outputs": {"json": LARGE}})
 
 
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ({"choice": ["yes", 'no "q"', "\u00fc\\"]}, {"yes", 'no "q"', "\u00fc\\"}),
+        ({"grammar": 'start: "a" b\nb: "1" | "2"'}, {"a1", "a2"}),
+        ({"grammar": 'root ::= "x" ("y" | "z")'}, {"xy", "xz"}),
+    ],
+    ids=["choice", "lark", "gbnf"],
+)
+def test_choices_and_grammars_decide_the_text(client, form, texts):
+    asked = {"model": "tiny-qwen3", "prompt": "Hello", "max_tokens": 20, "n": 8}
+    made = client.completions.create(**asked, extra_body={"structured_outputs": form})
+    assert {choice.text for choice in made.choices} <= texts
+    assert {choice.finish_reason for choice in made.choices} == {"stop"}
+
+
+@pytest.mark.parametrize("grammar", ["(", "start: b", "root ::= (", "start: " + "(" * 10_000])
+def test_what_is_no_grammar_is_refused_in_one_line(client, grammar):
+    form = {"structured_outputs": {"grammar": grammar}}
+    with pytest.raises(openai.BadRequestError, match=r"structured_outputs has no grammar: .+") as refused:
+        client.completions.create(model="tiny-qwen3", prompt="Hello", extra_body=form)
+    assert "\n" not in refused.value.body["message"]
+
+
 class HeldMatcher:
     """A matcher of llguidance whose masks take until an event, or a minute."""
 

@@ -158,7 +158,6 @@ def test_other_values_of_known_fields_are_not_supported(server, fields, param, s
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ({"role": "tool", "content": "5", "tool_call_id": "x"}, "the role tool is not supported"),
         ({"role": "function", "content": "5"}, "the role function is not supported"),
         ({"role": "user", "content": None}, "content is null: give a text"),
         ({"role": "assistant", "content": None, "tool_calls": []}, "content is null: give a text"),

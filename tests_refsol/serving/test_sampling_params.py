@@ -88,7 +88,14 @@ def test_defaults_that_vllm_has_too():
     assert SamplingParams(top_k=-1) == SamplingParams() and not SamplingParams().changes_logits
 
 
-@pytest.mark.parametrize("forms", [{}, {"json": "{}", "regex": "a"}, {"json_object": False}, {"regex": 3}])
+@pytest.mark.parametrize(
+    "forms",
+    [
+        {}, {"json": "{}", "regex": "a"}, {"json_object": False}, {"regex": 3}, {"choice": []}, {"choice": "ab"},
+        {"choice": ["a", ""]}, {"choice": ["a"], "grammar": "start: /a/"}, {"grammar": ["start: /a/"]},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_structured_outputs_have_exactly_one_form(forms):
     with pytest.raises(ValueError, match=r"^structured_outputs "):
         StructuredOutputsParams(**forms)

@@ -1,6 +1,8 @@
 """Messages as OpenAI's API has them, for chat templates, whose contents are texts."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image_embeds")
@@ -9,9 +11,9 @@ OTHER_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "re
 def why_not_read(message: Mapping[str, Any]) -> str | None:
     """Why a message of OpenAI's API is not supported here, in one line; None for others."""
     role, content = message.get("role"), message.get("content")
-    if role in ("tool", "function"):
-        return f"the role {role} is not supported: no tools are called here"
-    if content is None:
+    if role == "function":
+        return 'the role function is not supported: use its newer form, "tool" with tool_call_id'
+    if content is None and not message.get("tool_calls"):
         return f"content is {'null' if 'content' in message else 'missing'}: give a text"
     parts = (
         [part.get("type") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
@@ -24,19 +26,37 @@ def plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message for chat templates, with one text. "developer" is OpenAI's newer name for the role "system".
 
     Args:
-        message: its content is a text, or a list of `{"type": "text", "text": …}`.
+        message: its content is a text, or a list of `{"type": "text", "text": …}`; with `tool_calls` it may be None.
 
     Raises:
-        ValueError: its content is something else.
+        ValueError: its content or a call is something else.
     """
     if why := why_not_read(message):
         raise ValueError(f"messages: {why}")
-    role, content = message.get("role"), message["content"]
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    content = "" if content is None else content
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, Sequence) or not parts or not all(map(is_text, parts)):
         raise ValueError(f"messages: content is {repr(content)[:80]}: give a text, or a list of text parts")
     text = "".join(part["text"] for part in parts)
-    return {**message, "role": "system" if role == "developer" else role, "content": text}
+    own = {"tool_calls": [*map(plain_call, calls)]} if calls else {}
+    return {**message, "role": "system" if role == "developer" else role, "content": text, **own}
+
+
+def plain_call(call: Any) -> dict[str, Any]:
+    """A call of a tool for chat templates, which write its arguments themselves: an object instead of JSON.
+
+    Raises:
+        ValueError: it is no call.
+    """
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError(f"messages: tool_calls has {repr(call)[:80]}: give function with name and arguments")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):  # a model wrote it; the template may show it as it is
+            arguments = json.loads(arguments)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def is_text(part: object) -> bool:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -33,21 +34,19 @@ class ChatTemplate:
                 f"{file}: chat template line {error.lineno}: {shown(error.message)}; download the file again"
             ) from None
 
-    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """The prompt for `messages`, each `{"role": …, "content": …}`.
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **names: Any
+    ) -> str:
+        """The prompt for `messages`, each `{"role": …, "content": …}`; `names` are further variables of the template.
 
         Raises:
             CheckpointError: the template rejects the messages, or fails on them.
         """
         try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                # Not used here, but templates test whether they are None, and undefined is not None.
-                tools=None,
-                documents=None,
-                **self._special_tokens,
-            )
+            # Templates test whether tools and documents are None, and undefined is not None.
+            given = {"tools": None, "documents": None, **self._special_tokens, **names}
+            given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
+            return self._template.render(given)
         except Exception as error:  # a template is a program: it can fail in any way
             raise CheckpointError(
                 f"{self._file}: chat template: {type(error).__name__}: {shown(str(error))}; check the messages' roles"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders
@@ -99,9 +100,12 @@ class Tokenizer:
         return self._bpe.to_str()
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **names: Any
     ) -> str:
         """The prompt for a conversation of `{"role": …, "content": …}`, ready for `encode`.
+
+        Args:
+            names: further variables of the template, such as `tools` or `enable_thinking`.
 
         Raises:
             CheckpointError: there is no template, or it fails on these messages.
@@ -111,7 +115,7 @@ class Tokenizer:
                 "the model has no chat template (chat_template of tokenizer_config.json, chat_template.jinja, or "
                 "tokenizer.chat_template of a GGUF file); give a plain prompt or choose a chat model"
             )
-        return self._chat_template.render(messages, add_generation_prompt)
+        return self._chat_template.render(messages, add_generation_prompt, **names)
 
     def text_of(self, token_id: int) -> str:
         """The text of one token, special tokens included; "�" where it is no whole character."""

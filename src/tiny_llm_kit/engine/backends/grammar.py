@@ -1,5 +1,6 @@
-"""Structured outputs: which tokens keep an answer inside its JSON schema or regular expression, by llguidance."""
+"""Structured outputs: which tokens keep an answer inside its schema, expression or grammar, by llguidance."""
 
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -175,7 +176,7 @@ class Grammars:
         """
         from llguidance import LLMatcher, LLParserLimits
 
-        form = wanted.regex or ('{"type": "object"}' if wanted.json is None else str(wanted.json))
+        form = text_of(wanted)
         if len(form) > MOST_CHARACTERS:
             problem = f"{len(form)} characters, give at most {MOST_CHARACTERS}"
             raise ValueError(one_line("has no grammar", problem))
@@ -183,11 +184,36 @@ class Grammars:
         try:
             if wanted.regex is not None:
                 text = LLMatcher.grammar_from_regex(form)
+            elif wanted.choice is not None:
+                text = LLMatcher.grammar_from_lark(form)
+            elif wanted.grammar is not None:
+                text = LLMatcher.grammar_from_lark(lark_of(form))
             else:
                 text = LLMatcher.grammar_from_json_schema(form, overrides=JSON_FORM)
             return CompiledGrammar(lambda: LLMatcher(self._tokens, text, log_level=0, limits=limits))
         except ValueError as error:
             raise ValueError(one_line("has no grammar", str(error))) from None
+
+
+def text_of(wanted: StructuredOutputsParams) -> str:
+    """The form as llguidance reads it; choices are a grammar in Lark."""
+    if wanted.choice:
+        return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+    return wanted.regex or wanted.grammar or str(wanted.json or '{"type": "object"}')
+
+
+def lark_of(grammar: str) -> str:
+    """A grammar in Lark, converted from GBNF if it is that.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:  # the converter raises nothing narrower
+        raise ValueError(str(error)) from None
 
 
 def one_line(what: str, problem: str) -> str:

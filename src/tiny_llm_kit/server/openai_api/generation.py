@@ -62,7 +62,7 @@ def structured_outputs(names: ServingPackage, body: GenerationBody) -> Structure
     if form is not None and form.type != "text" and own is not None:
         raise ApiError(400, "give response_format or structured_outputs", param="structured_outputs")
     if own is not None:
-        return names.StructuredOutputsParams(own.json_schema, own.regex, own.json_object)
+        return names.StructuredOutputsParams(**own.model_dump(by_alias=True))
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":

@@ -13,7 +13,7 @@ MOST_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
 MOST_FIELDS = 100  # of a body, known or not
 MOST_BIASES = 1024  # of logits, and of stop tokens
-MOST_PROMPTS = 10_000  # of a completion
+MOST_PROMPTS = MOST_CHOICES = 10_000  # of a completion; of texts to choose from
 MOST_MESSAGES = MOST_PARTS = 10_000  # of a conversation, and of its messages together
 Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -82,11 +82,16 @@ class StreamOptions(StrictBody):
     )
 
 
+Choices = Annotated[list[Text], Field(min_length=1, max_length=MOST_CHOICES, fail_fast=True)]
+
+
 class StructuredOutputs(StrictBody):
     """What the text has to follow, with vLLM's names: one of them."""
 
-    json_schema: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
+    json_form: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a regular expression for the whole text")
+    choice: Choices | None = Field(None, description="texts, one of which is the whole text")
+    grammar: str | None = Field(None, description="a grammar of the whole text, in Lark or GBNF")
     json_object: bool | None = Field(None, description="any JSON object")
 
 
