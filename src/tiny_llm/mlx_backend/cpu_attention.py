@@ -13,8 +13,8 @@ from itertools import accumulate, chain, groupby, pairwise
 
 import mlx.core as mx
 
-from ..serving.blocks.past_reads import PastReads
-from ..serving.buckets.packed_inputs import PackedInputs
+from tiny_llm_common.packed_inputs import PackedInputs, PastReads
+
 from .flash_attention import fused_attention
 
 

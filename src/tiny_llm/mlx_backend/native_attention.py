@@ -8,11 +8,11 @@ from typing import cast
 import mlx.core as mx
 
 from tiny_llm_common.layer_weights import ModelShape
+from tiny_llm_common.packed_inputs import PastReads
 
 from ..native import decode_attention
 from ..native.arrays import NativeArray, bytes_of, empty, shared
 from ..native.threads import threads_for
-from ..serving.blocks.past_reads import PastReads
 from .native import native_array
 
 

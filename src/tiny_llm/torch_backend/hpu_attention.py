@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..serving.buckets.packed_inputs import PackedInputs
+from tiny_llm_common.packed_inputs import PackedInputs
+
 from . import hpu
 from .flash_attention import Statistics, finish_attention, merge_attention
 from .packed_attention import PastPages, packed_mask

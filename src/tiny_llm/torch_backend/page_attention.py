@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from tiny_llm_common.packed_inputs import PackedInputs
+
 from ..native import decode_attention, prompt_attention
-from ..serving.buckets.packed_inputs import PackedInputs
 from .cpu_attention import ChunkReads, attend_chunk, chunk_reads, own_mask, past_slots, rows_of_requests
 from .native import native_array
 from .native_attention import DecodeRuns, attend_runs, decode_runs, past_runs

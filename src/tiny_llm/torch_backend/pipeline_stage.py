@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+from tiny_llm_common.packed_inputs import PackedInputs
 
 from ..groups import Group
-from ..serving.buckets.packed_inputs import PackedInputs
 from ..serving.parallel.stages import stage_layers
 from .paged_kv_cache import TinyKvPagedPool
 from .qwen3_week2 import dense_mlp

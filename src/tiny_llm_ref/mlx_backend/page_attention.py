@@ -6,10 +6,11 @@ from typing import Any
 
 import mlx.core as mx
 
+from tiny_llm_common.packed_inputs import PackedInputs
+
 from ..native import prompt_attention
 from ..native.arrays import NativeArray, bytes_of, empty, numbers_of, of_numpy, part_of, shared
 from ..native.threads import threads_for
-from ..serving.buckets.packed_inputs import PackedInputs
 from .cpu_attention import past_slots, rows_of_requests
 from .native import native_array
 from .native_attention import DecodeRuns, _attend, _slots_of, decode_runs, past_runs

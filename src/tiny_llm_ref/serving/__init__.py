@@ -6,6 +6,7 @@ from tiny_llm_common.completion import Completion
 from tiny_llm_common.events import Event, Part
 from tiny_llm_common.model import BatchCache, KvCache, ServingModel
 from tiny_llm_common.packed_batch import PackedBatch
+from tiny_llm_common.packed_inputs import FlatBlocks, PackedInputs, PastReads
 from tiny_llm_common.packed_model import PackedModel, PipelinedModel, Sampled
 from tiny_llm_common.prompt_check import plain_ids
 from tiny_llm_common.request_queue import FifoQueue, RequestQueue
@@ -13,17 +14,15 @@ from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 
 from .batching.hybrid_scheduler import HybridScheduler
-from .batching.packing import Scheduled, pack
+from .batching.packing import Scheduled, inputs_of, pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
 from .batching.sequence import Sequence
 from .blocks.block_allocator import BlockAllocator, OutOfBlocks
 from .blocks.block_table import BlockTable
-from .blocks.flat_blocks import FlatBlocks, flat_blocks
-from .blocks.past_reads import PastReads
+from .blocks.flat_blocks import flat_blocks
 from .blocks.prefix_cache import PrefixCache, block_hash
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
-from .buckets.packed_inputs import PackedInputs, inputs_of
 from .buckets.padding import pad_chunk_reads, pad_decode_reads, pad_inputs
 from .chunked_prefill import batch_generate
 from .chunked_prefill.adaptive_chunker import AdaptiveChunker

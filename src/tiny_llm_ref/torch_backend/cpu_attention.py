@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..serving.blocks.past_reads import PastReads
-from ..serving.buckets.packed_inputs import PackedInputs
+from tiny_llm_common.packed_inputs import PackedInputs, PastReads
+
 from . import hpu
 
 

@@ -6,10 +6,10 @@ from functools import cached_property
 import torch
 
 from tiny_llm_common.layer_weights import ModelShape
+from tiny_llm_common.packed_inputs import PastReads
 
 from ..native import decode_attention
 from ..native.arrays import NativeArray
-from ..serving.blocks.past_reads import PastReads
 from .native import native_array
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from tiny_llm_common.layer_weights import Checkpoint, ModelShape
+from tiny_llm_common.packed_inputs import PackedInputs
 
-from ..serving.buckets.packed_inputs import PackedInputs
 from .packed_kernels import choose_packed_kernels
 from .paged_kv_cache import TinyKvPagedPool
 from .qwen3_week2 import Qwen3LayerWeek2, Qwen3ModelWeek2, dense_mlp

@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tiny_llm_common.bucket import Bucket
-
-from ..blocks.flat_blocks import FlatBlocks
-from ..blocks.past_reads import PastReads
-from .packed_inputs import PackedInputs
+from tiny_llm_common.packed_inputs import FlatBlocks, PackedInputs, PastReads
 
 T = TypeVar("T")
 NOTHING = PastReads([], [], FlatBlocks([], [], [], [], []))

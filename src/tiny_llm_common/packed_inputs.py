@@ -1,13 +1,46 @@
-"""A packed batch as a model takes it: lists of integers, or arrays. Given."""
+"""A packed batch as a model takes it: lists of integers, or arrays, with the pages that its rows read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from tiny_llm_common.packed_batch import PackedBatch
 
-from ..blocks.flat_blocks import FlatBlocks
-from ..blocks.past_reads import PastReads, past_reads
+class FlatBlocks(NamedTuple):
+    """N blocks of several requests, one after the other; five lists of N integers, or arrays made of them.
+
+    Args:
+        block_list: the block's number, its page in the pool.
+        block_groups: the request that reads it, as its place among the tables; the number of tables in padding.
+        block_usage: one more than the last slot of the block that is read; 0 in padding.
+        block_starts: the first slot of the block that is read; 0 but at the edge of a sliding window.
+        first_positions: the position in its text of the token in the block's first slot.
+    """
+
+    block_list: Any  # a NamedTuple cannot be generic before Python 3.11
+    block_groups: Any
+    block_usage: Any
+    block_starts: Any
+    first_positions: Any
+
+
+@dataclass(frozen=True)
+class PastReads:
+    """P rows of a step and the N pages that they read; lists of integers, or arrays made of them.
+
+    Args:
+        rows: (P,) rows of the batch.
+        groups: (P,) the request of each row, as `blocks.block_groups` calls it.
+        blocks: five of (N,), see `flat_blocks`.
+    """
+
+    rows: Any
+    groups: Any
+    blocks: FlatBlocks
+
+    def map(self, convert: Callable[[list], Any]) -> "PastReads":
+        """The same with every list converted."""
+        return PastReads(convert(self.rows), convert(self.groups), FlatBlocks(*map(convert, self.blocks)))
+
 
 READS = 2 + len(FlatBlocks._fields)  # arrays of a `PastReads`
 
@@ -63,22 +96,3 @@ def reads_of(flat: Sequence[Any]) -> PastReads | None:
     """The arrays of a `PastReads`; None if they are missing."""
     rows, groups, *blocks = flat
     return None if rows is None else PastReads(rows, groups, FlatBlocks(*blocks))
-
-
-def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | None = None) -> PackedInputs:
-    """What a model computes of a batch, as lists.
-
-    Args:
-        page_size, pad_block: of the pools.
-        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
-    """
-
-    def reads(single: bool, window: int | None = None) -> PastReads | None:
-        """The past that requests of one row read, or those of several."""
-        chosen = [i for i, (start, stop) in enumerate(batch.spans) if (stop - start == 1) == single]
-        spans, contexts = [batch.spans[i] for i in chosen], [batch.context_lens[i] for i in chosen]
-        tables = [batch.block_tables[i] for i in chosen]
-        return past_reads(spans, contexts, tables, page_size, pad_block, window)
-
-    own = batch.token_ids, batch.positions, batch.slots, batch.segments, batch.sample_rows or None
-    return PackedInputs(*own, reads(False), reads(True), None if window is None else reads(True, window))
