@@ -14,7 +14,7 @@ from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 
 from .batching.hybrid_scheduler import HybridScheduler
-from .batching.packing import Scheduled, inputs_of, pack
+from .batching.packing import Scheduled, pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
 from .batching.sequence import Sequence
 from .blocks.block_allocator import BlockAllocator, OutOfBlocks
@@ -23,7 +23,7 @@ from .blocks.flat_blocks import flat_blocks
 from .blocks.prefix_cache import PrefixCache, block_hash
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
-from .buckets.padding import pad_chunk_reads, pad_decode_reads, pad_inputs
+from .buckets.padding import inputs_of, pad_chunk_reads, pad_decode_reads, pad_inputs
 from .chunked_prefill import batch_generate
 from .chunked_prefill.adaptive_chunker import AdaptiveChunker
 from .chunked_prefill.batch import Batch

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from tiny_llm_common.events import Part
 from tiny_llm_common.packed_batch import PackedBatch
-from tiny_llm_common.packed_inputs import PackedInputs, PastReads
 
-from ..blocks.flat_blocks import past_reads
 from .sequence import Sequence
 
 
@@ -94,22 +92,3 @@ def step_parts(call: abc.Sequence[Scheduled], running: abc.Sequence[Sequence]) -
     chunks = [entry for entry in call if not entry.is_decode]
     parts = (Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks)
     return (*parts, *served)
-
-
-def inputs_of(batch: PackedBatch, page_size: int, pad_block: int, window: int | None = None) -> PackedInputs:
-    """What a model computes of a batch, as lists. Given.
-
-    Args:
-        page_size, pad_block: of the pools.
-        window: how many tokens are seen in layers with a sliding window; None if the model has no such layers.
-    """
-
-    def reads(single: bool, window: int | None = None) -> PastReads | None:
-        """The past that requests of one row read, or those of several."""
-        chosen = [i for i, (start, stop) in enumerate(batch.spans) if (stop - start == 1) == single]
-        spans, contexts = [batch.spans[i] for i in chosen], [batch.context_lens[i] for i in chosen]
-        tables = [batch.block_tables[i] for i in chosen]
-        return past_reads(spans, contexts, tables, page_size, pad_block, window)
-
-    own = batch.token_ids, batch.positions, batch.slots, batch.segments, batch.sample_rows or None
-    return PackedInputs(*own, reads(False), reads(True), None if window is None else reads(True, window))
