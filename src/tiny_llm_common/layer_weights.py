@@ -5,10 +5,13 @@ from typing import Any, Protocol
 
 
 class RopeScaling(Protocol):
-    """The frequencies of a scaled RoPE: D/2 angles per position, and what cosines and sines are multiplied by."""
+    """The angles of a scaled RoPE, and what cosines and sines are multiplied by."""
 
-    frequencies: tuple[float, ...]
     attention_factor: float
+
+    def angles(self, seq_len: int) -> Any:
+        """The angles of the first positions, in radians: (seq_len, D/2) in NumPy's float32."""
+        ...
 
 
 class MixtureShape(Protocol):

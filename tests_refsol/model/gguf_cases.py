@@ -54,7 +54,7 @@ def header_of(data: Mapping[str, Any], config: Any, name: str) -> dict[str, Any]
     """The keys that llama.cpp's converter writes."""
     header = {
         "block_count": config.num_hidden_layers,
-        "context_length": config.max_position_embeddings,
+        "context_length": data["max_position_embeddings"],
         "embedding_length": config.hidden_size,
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,

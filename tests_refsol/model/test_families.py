@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch  # noqa: F401 (the oracle's library: without it these tests are not tested, and named)
+import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -18,6 +18,7 @@ from tiny_llm_kit.commands import main as command
 from tiny_llm_kit.engine.loading import load_checkpoint
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import read_config
+from tiny_llm_kit.model.families import FAMILIES
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT
@@ -173,7 +174,7 @@ WRONG_CONFIGURATIONS = {
     "yarn scaling ignored": ("mistral-no-window", config_of(rope_scaling=None)),
     "yarn's attention factor ignored": ("qwen3-mha-bias", rope_of(attention_factor=1.0)),
     "yarn's given attention factor ignored": ("llama-yarn-factor", rope_of(attention_factor=1.0)),
-    "another theta": ("qwen2-dynamic", config_of(rope_theta=10000.0)),
+    "another theta": ("mistral-window", config_of(rope_theta=10000.0)),
 }
 
 
@@ -254,14 +255,80 @@ def test_frequencies_are_transformers(tmp_path, kind, fields, theta, head_dim):
     assert found.attention_factor == pytest.approx(factor, rel=1e-12)
 
 
-def test_dynamic_is_plain_up_to_the_longest_text():
-    """Which is why it needs no code: our models read no longer text."""
-    config = transformers.LlamaConfig(
+def test_dynamic_has_transformers_frequencies_at_each_length(tmp_path):
+    """Plain up to the context of the file; a later position has those of the text that ends there."""
+    theirs = transformers.LlamaConfig(
         hidden_size=32, num_attention_heads=2, max_position_embeddings=64, rope_parameters=dict(DYNAMIC)
     )  # fmt: skip
-    plain = 700.0 ** (-np.arange(0, 16, 2) / 16)
-    assert_close(ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=64)[0], plain, idea="dynamic is not plain")
-    assert not np.allclose(ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=65)[0], plain, rtol=1e-4)
+    theirs.architectures = ["LlamaForCausalLM"]
+    theirs.save_pretrained(tmp_path)
+    angles = read_config(tmp_path).rope_scaling.angles(90)
+    for position in (1, 63, 64, 89):
+        frequencies, _ = ROPE_INIT_FUNCTIONS["dynamic"](theirs, seq_len=position + 1)
+        expected = position * frequencies.numpy()
+        assert_close(angles[position], expected, atol=0, rtol=2e-6, idea=f"dynamic at position {position}")
+
+
+def test_an_answer_beyond_the_context_of_pretraining_is_transformers(b, tmp_path):
+    """Token by token, since transformers rotates a whole prompt by its length, and keys in a cache stay."""
+    theirs = family["oracle"](Case("Llama", (4, 2, 8), DYNAMIC), longest=16)
+    theirs.save_pretrained(tmp_path)
+    pieces = (14, *[1] * (len(IDS) - 14))
+    expected, past, start = [], None, 0
+    for length in pieces:
+        ids = torch.tensor([IDS[start : start + length]])
+        found = theirs(ids, past_key_values=past, use_cache=True)
+        past, start = found.past_key_values, start + length
+        expected.append(found.logits[0].detach().numpy())
+    actual = family["in_pieces"](b, ours(b, tmp_path), IDS, pieces=pieces)
+    assert_close(actual, np.concatenate(expected), atol=TOLERANCE, rtol=0, idea="dynamic beyond its context")
+
+
+CONTEXTS = {
+    "default": ({"rope_type": "default"}, 100),
+    "linear": ({"rope_type": "linear", "factor": 2.5}, 250),
+    "dynamic": ({"rope_type": "dynamic", "factor": 4}, 400),
+    "yarn": ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 80}, 320),
+    "yarn without its length": ({"rope_type": "yarn", "factor": 4.0}, 400),
+    "llama3": ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4}, 100),
+}
+
+
+@pytest.mark.parametrize(("rope", "context"), CONTEXTS.values(), ids=CONTEXTS.keys())
+def test_a_scaled_rope_reads_as_many_tokens_as_in_vllm(tmp_path, rope, context):
+    data = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 100, "rope_scaling": rope}
+    (tmp_path / "config.json").write_text(json.dumps(data), encoding="utf-8")
+    assert read_config(tmp_path).max_position_embeddings == context
+
+
+# What a configuration class of transformers and ours have under one name.
+SAME_FIELDS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+)  # fmt: skip
+SAME_OF_A_MIXTURE = ("num_experts_per_tok", "norm_topk_prob", "num_experts", "intermediate_size")
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_fields_that_a_file_omits_are_those_of_transformers_class(tmp_path, architecture):
+    theirs = getattr(transformers, architecture.replace("ForCausalLM", "Config"))()
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}), encoding="utf-8")
+    found = read_config(tmp_path)
+    for name in SAME_FIELDS:
+        assert getattr(found, name) == getattr(theirs, name), name
+    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    assert (found.head_dim, found.rope_theta) == (head_dim, theirs.rope_parameters["rope_theta"])
+    assert found.windows == (getattr(theirs, "sliding_window", None),) * theirs.num_hidden_layers
+    biases = getattr(theirs, "attention_bias", architecture.startswith("Qwen2"))
+    assert (found.attention_bias, found.mlp_bias) == (biases, getattr(theirs, "mlp_bias", False))
+    if found.mixture is None:
+        return
+    numbers = (
+        theirs.num_experts_per_tok, getattr(theirs, "norm_topk_prob", True), theirs.num_local_experts,
+        getattr(theirs, "moe_intermediate_size", theirs.intermediate_size),
+    )  # fmt: skip
+    assert tuple(getattr(found.mixture, name) for name in SAME_OF_A_MIXTURE) == numbers
+    assert found.mixture.layers == tuple(range(theirs.num_hidden_layers))
 
 
 SIZES = {
@@ -332,7 +399,7 @@ def test_a_file_means_what_it_means_to_transformers(tmp_path, name, fields):
 PLAIN = {
     "Qwen3": Case("Qwen3", (6, 2, 10), tied=True),
     "Llama": Case("Llama", (6, 2, 6), tied=True, silent=True),
-    "Llama, no groups": Case("Llama", (3, 3, 8), DYNAMIC),
+    "Llama, no groups": Case("Llama", (3, 3, 8)),
     "Mistral": Case("Mistral", (4, 1, 14), fields={"sliding_window": None}),
 }
 

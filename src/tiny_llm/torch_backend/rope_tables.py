@@ -17,14 +17,13 @@ def rope_of(config: ModelShape, kernels: Kernels) -> RoPE:
 
 
 def scaled_tables(scaling: RopeScaling, seq_len: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The cosines and sines of position · frequency, times the attention factor: each (seq_len, D/2) in float32.
+    """The cosines and sines of the angles, times the attention factor: each (seq_len, D/2) in float32.
 
     Both queries and keys are multiplied by the factor, so scores grow by its square.
 
     Args:
-        scaling: has `frequencies`, D/2 angles per position, and `attention_factor`.
+        scaling: has the angles of all positions, and `attention_factor`.
         seq_len: number of positions.
     """
-    frequencies = torch.tensor(scaling.frequencies, dtype=torch.float32)
-    angles = torch.arange(seq_len, dtype=torch.float32)[:, None] * frequencies
+    angles = torch.from_numpy(scaling.angles(seq_len))
     return torch.cos(angles) * scaling.attention_factor, torch.sin(angles) * scaling.attention_factor

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .families import FAMILIES, biases_of, head_dim_of, key_value_heads_of, mixture_of, windows_of
+from .families import (
+    FAMILIES,
+    biases_of,
+    head_dim_of,
+    key_value_heads_of,
+    mixture_of,
+    windows_of,
+    with_defaults,
+)
 from .files import CheckpointError, read_json, require
 from .mixture import Mixture
-from .rope_scaling import RopeScaling, read_rope_scaling, rope_fields
+from .rope_scaling import RopeScaling, read_rope_scaling, rope_fields, scaled_context
 
 ARCHITECTURES = tuple(FAMILIES)
 DTYPES = ("float32", "bfloat16", "float16")
@@ -56,6 +64,7 @@ class ModelConfig:
 
     Args:
         attention_bias, mlp_bias: whether these projections have biases; `biases` lists them.
+        max_position_embeddings: the model's context, with that of a scaled RoPE.
         sliding_window: window in tokens, the query's own included; None if no layer has one.
         layer_types: "full_attention" or "sliding_attention" for each layer; if empty, all are full.
         mixture: the layers whose MLP is a mixture of experts; None if there are none.
@@ -162,13 +171,13 @@ def read_config(folder: Path) -> ModelConfig:
     file = folder / "config.json"
     data = read_json(file)
     try:
-        return config_of(data)
+        return config_of(with_defaults(_architecture(data), data))
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}; correct the field or choose another model") from None
 
 
 def config_of(data: dict[str, Any]) -> ModelConfig:
-    """The configuration in the fields of `config.json`. Raises CheckpointError as `read_config`."""
+    """The configuration in the fields of `config.json`, all given. Raises CheckpointError as `read_config`."""
     architecture = _architecture(data)
     known = ", ".join(ARCHITECTURES)
     require("architectures[0]", architecture, architecture in ARCHITECTURES, known)
@@ -181,24 +190,26 @@ def config_of(data: dict[str, Any]) -> ModelConfig:
     )  # fmt: skip
     same: dict[str, Any] = {name: data.get(name) for name in same_names}
     rope, theta = rope_fields(data)
+    dtype = data.get("dtype", data.get("torch_dtype"))
     config = ModelConfig(
         architecture=architecture,
         **same,
-        num_key_value_heads=key_value_heads_of(architecture, data),
-        head_dim=head_dim_of(architecture, data),
+        num_key_value_heads=key_value_heads_of(data),
+        head_dim=head_dim_of(data),
         rope_theta=theta,
-        # transformers omits a field that has the default of the architecture's class.
         tie_word_embeddings=data.get("tie_word_embeddings", False),
         attention_bias=data.get("attention_bias", family.attention_bias is True),
         mlp_bias=data.get("mlp_bias", False),
-        dtype=data.get("dtype", data.get("torch_dtype")),
+        dtype=None if dtype == "auto" else dtype,
         quantization=_quantization(data),
     )
     # The rest needs sizes that were checked above.
     window, types = windows_of(architecture, data, config.num_hidden_layers)
     mixture = mixture_of(architecture, data, config.num_hidden_layers)
     config = replace(config, sliding_window=window, layer_types=types, mixture=mixture)
-    return replace(config, rope_scaling=read_rope_scaling(rope, config, data))
+    scaling = read_rope_scaling(rope, config, data)
+    longest = scaled_context(rope, config.max_position_embeddings, data)
+    return replace(config, rope_scaling=scaling, max_position_embeddings=longest)
 
 
 def _architecture(data: dict[str, Any]) -> Any:

@@ -6,14 +6,21 @@ Mixtral is Mistral with a mixture of experts as its MLP, and Qwen3-MoE is Qwen3 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .files import require
 from .mixture import Mixture, mixtral, qwen3_moe
 
-# Defaults of transformers' classes, for files that omit the field.
-DEFAULT_WINDOW, DEFAULT_WINDOW_LAYERS = 4096, 28
+# The values of transformers' classes for fields that a file omits; each class has some of its own.
+DEFAULTS: Mapping[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "vocab_size": 151936, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "sliding_window": 4096, "max_window_layers": 28,
+}  # fmt: skip
+OF_MISTRAL = {
+    "intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 131072,
+}  # fmt: skip
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 OUTPUT = ("self_attn.o_proj",)
 MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -29,9 +36,8 @@ class Family:
         output_bias: the projection after attention has a bias if the three before it have one.
         window: layers that may have a sliding window: "none", "all", "some", which the file lists, or "switched": all,
             if the file says that windows are used.
-        default_window: in tokens, where the file has no `sliding_window`.
-        must_give_head_dim: the file must give D; otherwise D is E / H if the file does not.
         mixture: reads the numbers of a mixture of experts from the file, for this many layers.
+        defaults: of fields that a file omits, where they are not those of the other classes.
     """
 
     head_norms: bool = False
@@ -39,27 +45,53 @@ class Family:
     mlp_bias: bool | None = False
     output_bias: bool = True
     window: str = "none"
-    must_give_head_dim: bool = False
-    default_window: int | None = DEFAULT_WINDOW
     mixture: Callable[[Mapping[str, Any], int], Mixture] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def check_biases(self, attention_bias: bool, mlp_bias: bool) -> None:
         """Reject biases that this architecture never has, and missing ones that it always has."""
-        for field, found, fixed in (
+        for name, found, fixed in (
             ("attention_bias", attention_bias, self.attention_bias),
             ("mlp_bias", mlp_bias, self.mlp_bias),
         ):
-            require(field, found, fixed in (None, found), str(fixed))
+            require(name, found, fixed in (None, found), str(fixed))
 
 
 FAMILIES = {
-    "Qwen3ForCausalLM": Family(head_norms=True, attention_bias=None, window="some", must_give_head_dim=True),
+    "Qwen3ForCausalLM": Family(
+        head_norms=True, attention_bias=None, window="some", defaults={"head_dim": 128}
+    ),
     "Qwen2ForCausalLM": Family(attention_bias=True, output_bias=False, window="some"),
-    "LlamaForCausalLM": Family(attention_bias=None, mlp_bias=None),
-    "MistralForCausalLM": Family(window="all"),
-    "MixtralForCausalLM": Family(window="all", default_window=None, mixture=mixtral),
-    "Qwen3MoeForCausalLM": Family(head_norms=True, attention_bias=None, window="switched", mixture=qwen3_moe),
-}
+    "LlamaForCausalLM": Family(
+        attention_bias=None,
+        mlp_bias=None,
+        defaults={
+            "intermediate_size": 11008, "num_key_value_heads": None, "vocab_size": 32000,
+            "max_position_embeddings": 2048, "sliding_window": None,
+        },
+    ),
+    "MistralForCausalLM": Family(window="all", defaults=OF_MISTRAL),
+    "MixtralForCausalLM": Family(
+        window="all",
+        mixture=mixtral,
+        defaults=OF_MISTRAL | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None},
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        head_norms=True,
+        attention_bias=None,
+        window="switched",
+        mixture=qwen3_moe,
+        defaults={
+            "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_key_value_heads": 4,
+        },
+    ),
+}  # fmt: skip
+
+
+def with_defaults(architecture: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `config.json` with those that it omits, as transformers' class has them."""
+    family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
+    return {**DEFAULTS, **family.defaults, **data} if family else dict(data)
 
 
 def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[str, ...]:
@@ -68,10 +100,10 @@ def biases_of(architecture: str, attention_bias: bool, mlp_bias: bool) -> tuple[
     return attention * attention_bias + MLP * mlp_bias
 
 
-def head_dim_of(architecture: str, data: Mapping[str, Any]) -> Any:
-    """D: from the file, or E / H if the family allows omitting it."""
+def head_dim_of(data: Mapping[str, Any]) -> Any:
+    """D: from the file, or E / H."""
     given, E, H = data.get("head_dim"), data.get("hidden_size"), data.get("num_attention_heads")
-    if given is not None or FAMILIES[architecture].must_give_head_dim:
+    if given is not None:
         return given
     if type(E) is not int or type(H) is not int or H < 1:
         return None  # one of the two is rejected later, by its own name
@@ -81,11 +113,10 @@ def head_dim_of(architecture: str, data: Mapping[str, Any]) -> Any:
     return E // H
 
 
-def key_value_heads_of(architecture: str, data: Mapping[str, Any]) -> Any:
-    """Hkv: one per query head if it is null, or absent in Llama's files, the first of which had no groups."""
+def key_value_heads_of(data: Mapping[str, Any]) -> Any:
+    """Hkv: from the file, or one per query head."""
     given = data.get("num_key_value_heads")
-    may_derive = "num_key_value_heads" in data or architecture == "LlamaForCausalLM"
-    return data.get("num_attention_heads") if given is None and may_derive else given
+    return data.get("num_attention_heads") if given is None else given
 
 
 def mixture_of(architecture: str, data: Mapping[str, Any], layers: int) -> Mixture | None:
@@ -98,11 +129,10 @@ def mixture_of(architecture: str, data: Mapping[str, Any], layers: int) -> Mixtu
 def windows_of(architecture: str, data: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[str, ...]]:
     """`sliding_window` and `layer_types` of a model with this many layers: (None, ()) if none slides."""
     family = FAMILIES[architecture]
-    if family.window == "all":
-        window, types = _all_slide(data, layers, family.default_window)
-    else:
-        rules = {"none": _no_window, "some": _some_slide, "switched": _all_slide_by_switch}
-        window, types = rules[family.window](data, layers)
+    rules = {
+        "none": _no_window, "all": _all_slide, "some": _some_slide, "switched": _all_slide_by_switch,
+    }  # fmt: skip
+    window, types = rules[family.window](data, layers)
     is_full = len(types) in (0, layers) and all(kind == "full_attention" for kind in types)
     return (None, ()) if is_full else (window, types)
 
@@ -114,16 +144,16 @@ def _no_window(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ..
     return None, ()
 
 
-def _all_slide(data: Mapping[str, Any], layers: int, default: int | None) -> tuple[Any, tuple[str, ...]]:
+def _all_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     """Mistral's windows: the window is for all layers; null means none."""
     _require_no_field(data, "layer_types", "absent: in this architecture all layers are alike")
-    window = data.get("sliding_window", default)
+    window = data.get("sliding_window")
     return window, () if window is None else ("sliding_attention",) * layers
 
 
 def _all_slide_by_switch(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     """Qwen3-MoE's windows: for all layers, if they are used at all."""
-    return _all_slide(data, layers, DEFAULT_WINDOW) if _uses_windows(data) else (None, ())
+    return _all_slide(data, layers) if _uses_windows(data) else (None, ())
 
 
 def _uses_windows(data: Mapping[str, Any]) -> bool:
@@ -134,16 +164,18 @@ def _uses_windows(data: Mapping[str, Any]) -> bool:
 
 def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, ...]]:
     """Qwen's windows: by a switch and a list of layer types, or for all layers from `max_window_layers` on."""
-    window = data.get("sliding_window", DEFAULT_WINDOW) if _uses_windows(data) else None
+    window = data.get("sliding_window") if _uses_windows(data) else None
     types = data.get("layer_types")
     if types is not None:
         require("layer_types", types, isinstance(types, list), "a list")
         is_full = all(kind == "full_attention" for kind in types)
         require("sliding_window", window, window is not None or is_full, "given for layer_types that slide")
         return window, _words(types)
-    first = data.get("max_window_layers", DEFAULT_WINDOW_LAYERS)
+    if window is None:
+        return None, ()
+    first = data.get("max_window_layers")
     require("max_window_layers", first, type(first) is int and first >= 0, "a whole number from 0")
-    full = layers if window is None else min(first, layers)
+    full = min(first, layers)
     return window, ("full_attention",) * full + ("sliding_attention",) * (layers - full)
 
 

@@ -1,8 +1,8 @@
 """Scaled RoPEs: their frequencies and attention factor, as transformers computes them.
 
 A model is trained on texts of some length. Each kind of scaling changes how fast the pairs of a head rotate, so that
-longer texts stay within the angles that the model has seen. This is computed once, in NumPy's float32: a port gets only
-D/2 numbers and one factor. The kinds are those of `transformers.modeling_rope_utils`.
+longer texts stay within the angles that the model has seen. This is computed once, in NumPy's float32: a port gets the
+angles and one factor. The kinds are those of `transformers.modeling_rope_utils`.
 """
 
 import math
@@ -14,7 +14,6 @@ import numpy as np
 
 from .files import CheckpointError, require
 
-DEFAULT_THETA = 10000.0  # of transformers' classes, for files that do not say
 LARGEST_FACTOR = 1e9
 # Kinds that exist but are not supported, with the reason.
 REFUSED = {
@@ -23,21 +22,6 @@ REFUSED = {
     "mrope": "it rotates by positions in an image, which a text does not have",
     "proportional": "it turns a part of each head only",
 }
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """The parameters of a scaled RoPE.
-
-    Args:
-        rope_type: "linear", "llama3" or "yarn".
-        frequencies: D/2 angles per position, in radians; float32 numbers.
-        attention_factor: multiplies cosines and sines, so that scores grow by its square.
-    """
-
-    rope_type: str
-    frequencies: tuple[float, ...]
-    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,49 +34,89 @@ class Sizes:
     original: int
 
 
+@dataclass(frozen=True)
+class RopeScaling:
+    """The parameters of a scaled RoPE.
+
+    Args:
+        rope_type: "linear", "dynamic", "llama3" or "yarn".
+        frequencies: D/2 angles per position, in radians; float32 numbers.
+        attention_factor: multiplies cosines and sines, so that scores grow by its square.
+        grows: the sizes and the factor of "dynamic", whose frequencies change beyond the context of pretraining.
+    """
+
+    rope_type: str
+    frequencies: tuple[float, ...]
+    attention_factor: float = 1.0
+    grows: tuple[Sizes, float] | None = None
+
+    def angles(self, seq_len: int) -> np.ndarray:
+        """The angles of the first positions, in radians: (seq_len, D/2) in float32."""
+        positions = np.arange(seq_len, dtype=np.float32)[:, None]
+        angles = positions * np.array(self.frequencies, np.float32)
+        if self.grows is not None:
+            first = self.grows[0].longest
+            angles[first:] = positions[first:] * dynamic_frequencies(*self.grows, positions[first:] + 1)
+        return angles
+
+
 def rope_fields(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """RoPE's fields, from `rope_scaling` in older files and `rope_parameters` in newer ones, and its base."""
     for field in ("rope_scaling", "rope_parameters"):
         found = data.get(field)
         require(field, found, found is None or isinstance(found, dict), "an object")
     rope = data.get("rope_scaling") or data.get("rope_parameters") or {}
-    return rope, rope.get("rope_theta", data.get("rope_theta", DEFAULT_THETA))
+    return rope, rope.get("rope_theta", data.get("rope_theta"))
 
 
 def read_rope_scaling(rope: Mapping[str, Any], config: Any, data: Mapping[str, Any]) -> RopeScaling | None:
     """The scaled RoPE of a model, None for the plain one.
 
-    "dynamic" counts as plain: it differs only beyond `max_position_embeddings`, and no text here is longer.
-
     Args:
         rope: as `rope_fields` returns it.
-        config: has `rope_theta`, `head_dim` and `max_position_embeddings`, checked.
+        config: has `rope_theta`, `head_dim` and the file's `max_position_embeddings`, checked.
         data: the whole `config.json`.
 
     Raises:
-        CheckpointError: the kind is not supported, or a field of it is missing, wrong or unknown.
+        CheckpointError: the kind is not supported, or a field of it is missing or wrong.
     """
     field = "rope_scaling" if data.get("rope_scaling") else "rope_parameters"
     kind = rope.get("rope_type", rope.get("type", "default"))
     _check_kind(f"{field}.rope_type", kind)
-    values = {key: value for key, value in rope.items() if key not in EVERYWHERE}
     _check_whole(field, data.get("partial_rotary_factor"), rope.get("partial_rotary_factor"))
-    unknown = sorted(
-        key for key, value in values.items() if key not in KINDS[kind].keys and value is not None
-    )
-    require(field, unknown, not unknown, f"free of fields that {kind} does not have")
+    # transformers passes over fields that a kind does not have; but an object is the RoPE of some of the layers.
+    parts = sorted(key for key, value in rope.items() if isinstance(value, dict))
+    require(field, parts, not parts, "one RoPE for all layers")
     for key, check in KINDS[kind].keys.items():
-        check(f"{field}.{key}", values.get(key))
+        check(f"{field}.{key}", rope.get(key))
     compute = KINDS[kind].compute
     if compute is None:
         return None
-    original = data.get("original_max_position_embeddings")
-    if original is None:
-        original = values.get("original_max_position_embeddings")
-    _optional_count("original_max_position_embeddings", original)
     longest = config.max_position_embeddings
-    sizes = Sizes(config.rope_theta, config.head_dim, longest, original or longest)
-    return _computed(field, kind, compute, sizes, values)
+    sizes = Sizes(config.rope_theta, config.head_dim, longest, _original(rope, data) or longest)
+    return _computed(field, kind, compute, sizes, rope)
+
+
+def scaled_context(rope: Mapping[str, Any], longest: int, data: Mapping[str, Any]) -> int:
+    """The tokens that a model reads, as vLLM counts them: a scaling stretches the context, but llama3's is given.
+
+    Args:
+        rope, data: as for `read_rope_scaling`, which has checked them.
+        longest: the file's `max_position_embeddings`.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("linear", "dynamic", "yarn"):
+        return longest
+    before = _original(rope, data) if kind == "yarn" else None
+    return int((before or longest) * rope["factor"])
+
+
+def _original(rope: Mapping[str, Any], data: Mapping[str, Any]) -> int | None:
+    """The context of pretraining, in tokens, where the file gives it."""
+    name = "original_max_position_embeddings"
+    original = rope.get(name) if data.get(name) is None else data[name]
+    _optional_count(name, original)
+    return original
 
 
 def _check_kind(field: str, kind: object) -> None:
@@ -118,7 +142,8 @@ def _computed(
         frequencies, factor = np.array([np.nan]), 1.0
     if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
         raise CheckpointError(f"{field}: {kind} of these numbers is not finite")
-    return RopeScaling(kind, tuple(map(float, frequencies)), float(factor))
+    grows = (sizes, float(values["factor"])) if compute is dynamic else None
+    return RopeScaling(kind, tuple(map(float, frequencies)), float(factor), grows)
 
 
 def plain_frequencies(theta: float, head_dim: int) -> np.ndarray:
@@ -133,6 +158,30 @@ def _exponents(head_dim: int) -> np.ndarray:
 def linear(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
     """Every pair rotates `factor` times slower, as if positions were closer together."""
     return plain_frequencies(sizes.theta, sizes.head_dim) / np.float32(values["factor"]), 1.0
+
+
+def dynamic(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+    """Plain up to the model's context, `dynamic_frequencies` beyond it; their last are checked here."""
+    last = dynamic_frequencies(sizes, values["factor"], np.array([[sizes.longest * values["factor"]]]))
+    plain = plain_frequencies(sizes.theta, sizes.head_dim)
+    return plain if np.isfinite(last).all() else last[0], 1.0
+
+
+def dynamic_frequencies(sizes: Sizes, factor: float, lengths: np.ndarray) -> np.ndarray:
+    """The frequencies of texts that are longer than the model's context, by an NTK-aware theta.
+
+    transformers computes them from the length of the text so far. Keys that are in the cache stay as they are, so
+    each position has those of the text that ends with it, as in transformers' own step-by-step generation.
+
+    Args:
+        lengths: (N, 1) tokens.
+
+    Returns:
+        (N, D/2) in float32.
+    """
+    D = sizes.head_dim
+    growth = factor * lengths.astype(np.float64) / sizes.longest - (factor - 1)
+    return (1 / (sizes.theta * growth ** (D / (D - 2))) ** _exponents(D)).astype(np.float32)
 
 
 def llama3(sizes: Sizes, values: Mapping[str, Any]) -> tuple[np.ndarray, float]:
@@ -220,11 +269,9 @@ class Kind:
     keys: Mapping[str, Callable[[str, object], None]]
 
 
-# "finetuned" is in some files and has no effect.
-EVERYWHERE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
 KINDS = {
     "default": Kind(None, {}),
-    "dynamic": Kind(None, {"factor": _factor}),
+    "dynamic": Kind(dynamic, {"factor": _factor}),
     "linear": Kind(linear, {"factor": _factor}),
     "llama3": Kind(
         llama3,

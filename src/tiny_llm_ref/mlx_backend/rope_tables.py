@@ -17,13 +17,13 @@ def rope_of(config: ModelShape, kernels: Kernels) -> RoPE:
 
 
 def scaled_tables(scaling: RopeScaling, seq_len: int) -> tuple[mx.array, mx.array]:
-    """The cosines and sines of position · frequency, times the attention factor: each (seq_len, D/2) in float32.
+    """The cosines and sines of the angles, times the attention factor: each (seq_len, D/2) in float32.
 
     Both queries and keys are multiplied by the factor, so scores grow by its square.
 
     Args:
-        scaling: has `frequencies`, D/2 angles per position, and `attention_factor`.
+        scaling: has the angles of all positions, and `attention_factor`.
         seq_len: number of positions.
     """
-    angles = mx.arange(seq_len, dtype=mx.float32)[:, None] * mx.array(scaling.frequencies, dtype=mx.float32)
+    angles = mx.array(scaling.angles(seq_len))
     return mx.cos(angles) * scaling.attention_factor, mx.sin(angles) * scaling.attention_factor
