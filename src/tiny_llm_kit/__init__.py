@@ -5,6 +5,10 @@ it reaches one by name through `port.resolve`.
 """
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .engine.llm import LLM
 
 # Threads that wait for each other spin by default, and on busy cores they spin away the time of those that they wait
 # for: two commands at once on two cores took 20 times as long as one. They sleep soon instead; at once would cost a
@@ -14,6 +18,15 @@ os.environ.setdefault(
     "GOMP_SPINCOUNT", "1000"
 )  # of PyTorch on Linux: 300,000 without the line above, 0 with it
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # of MLX on Linux: spins for 2**4 cycles
+
+
+def llm_class(solution: str) -> "type[LLM]":
+    """`LLM` of a solution. A learner's knows what is still blank."""
+    if solution == "tiny_llm":
+        from .course.learner_llm import LearnerLLM as LLM
+    else:
+        from .engine.llm import LLM
+    return LLM
 
 
 def __getattr__(name: str):

@@ -920,9 +920,15 @@ def test_the_environment_chooses_the_backend_where_nobody_does(monkeypatch):
 
 
 @pytest.mark.parametrize("package", [tiny_llm, tiny_llm_ref])
-def test_each_package_exports_the_engine_bound_to_itself(package):
-    assert package.LLM is package.LLM and issubclass(package.LLM, LLM)
-    assert (package.LLM.solution, package.LLM.__name__) == (package.__name__, "LLM")
+def test_each_package_exports_the_engine_bound_to_itself(package, monkeypatch):
+    """The reference the product's own, the learner's one that knows what is blank."""
+    jobs = []
+    monkeypatch.setattr("tiny_llm_kit.engine.llm.open_engine", jobs.append)
+    monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: {Task(3, 4, 1)})
+    package.LLM(backend="torch", max_num_seqs=2)
+    assert jobs[0].solution == package.__name__ and jobs[0].options.max_num_seqs == 2
+    assert jobs[0].options.enforce_eager is (True if package is tiny_llm else None)
+    assert (package.LLM is LLM) == (package is tiny_llm_ref) and issubclass(package.LLM, LLM)
     assert package.SamplingParams is SamplingParams, "one class, whichever solution runs"
     assert package.RequestOutput.__name__ == "RequestOutput"
     assert package.TokensPrompt(prompt_token_ids=[1]) == {"prompt_token_ids": [1]}
@@ -948,6 +954,6 @@ def test_the_example_of_the_readme_answers_its_questions(monkeypatch, capsys):
 def test_a_learner_who_has_no_buckets_yet_runs_eagerly(monkeypatch):
     """On CUDA too, where `LLM` would otherwise compile and so ask for Day 3.4."""
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: {Task(3, 4, 1)})
-    assert capabilities.llm_class("tiny_llm").engine_options("torch") == {"enforce_eager": True}
+    assert capabilities.engine_options("tiny_llm", "torch") == {"enforce_eager": True}
     monkeypatch.setattr(capabilities, "blank_tasks", lambda solution, backend: set())
-    assert capabilities.llm_class("tiny_llm").engine_options("torch") == {}
+    assert capabilities.engine_options("tiny_llm", "torch") == {}

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from ..course.address import Day
-from ..course.capabilities import choose_backend, ends_at_a_blank, llm_class, open_llm
+from ..course.capabilities import choose_backend, ends_at_a_blank, open_llm
+from ..course.capabilities import engine_options as filled_options
 from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options
+from ..engine.llm import LLM
 from ..engine.parallel.job import Job
 from ..engine.parallel.start import follow_if_launched
 from ..engine.port import SOLUTIONS
@@ -54,11 +56,11 @@ def parser() -> argparse.ArgumentParser:
 def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
     """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread."""
     if check_layers(options.config, bool(options.random_weights), options.layers):
-        cls = llm_class(SOLUTIONS[options.solution])
-        where = cls.solution, options.backend, options.device, options.dtype, options.model, options.quantize
-        given = {**cls.engine_options(options.backend), **engine}
+        solution = SOLUTIONS[options.solution]
+        where = solution, options.backend, options.device, options.dtype, options.model, options.quantize
+        given = {**filled_options(solution, options.backend), **engine}
         shape = {"config": options.config, "layers": options.layers}
-        return cls.of_job(Job(*where, engine_options=given, random_weights=shape))
+        return LLM.of_job(Job(*where, engine_options=given, random_weights=shape))
     return open_llm(options, **engine)
 
 

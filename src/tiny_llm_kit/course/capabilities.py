@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,34 +153,15 @@ def network_options(solution: str, backend: str) -> dict[str, Any]:
     return options
 
 
-class FilledSoFar:
-    """What an `LLM` takes from a learner's progress: the port, and options for what is filled."""
-
-    solution: str
-
-    @classmethod
-    def choose_backend(cls, wanted: str) -> str:
-        return choose_backend(cls.solution, wanted)
-
-    @classmethod
-    def load_options(cls, backend: str) -> dict[str, Any]:
-        return network_options(cls.solution, backend)
-
-    @classmethod
-    def engine_options(cls, backend: str) -> dict[str, Any]:
-        return {} if has("buckets", blank_tasks(cls.solution, backend)) else {"enforce_eager": True}
-
-
-@cache
-def llm_class(solution: str) -> type[LLM]:
-    """`LLM` of a solution: on the learner's port, as far as the solution is filled."""
-    from ..engine.llm import LLM
-
-    return type("LLM", (FilledSoFar, LLM), {"solution": solution, "__doc__": LLM.__doc__})
+def engine_options(solution: str, backend: str) -> dict[str, Any]:
+    """Options of the engine for this solution: it compiles nothing before there are buckets."""
+    return {} if has("buckets", blank_tasks(solution, backend)) else {"enforce_eager": True}
 
 
 def open_llm(options: Namespace, **engine: Any) -> LLM:
     """The `LLM` that a command's options ask for; `engine` are the engine's own options."""
+    from .. import llm_class
+
     return llm_class(SOLUTIONS[options.solution])(
         options.model,
         quantization=options.quantize,

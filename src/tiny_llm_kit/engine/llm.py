@@ -36,10 +36,12 @@ class LLM:
             small model. The embedding stays as it is. Of the shipped model's logits after 12 prompts, whose standard
             deviation was 2.26, the largest error was 0.10 in 8 bits and 1.10 in 4, and the most probable token was the
             same for 12 and for 9 of them.
-        backend: "mlx" or "torch"; "auto" reads the environment variable TINY_LLM_BACKEND, then chooses as the commands
-            do.
+        backend: "mlx" or "torch"; "auto" reads the environment variable TINY_LLM_BACKEND, and is the machine's default
+            without it: mlx on a Mac, torch elsewhere, if it is installed.
         device: "auto", "cpu", "gpu", "cuda" or "hpu".
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16" or "float16".
+        solution: whose code runs.
+        load_options: further options of `load_network`.
         options: of the engine, see `EngineOptions`. Arguments of vLLM's that change nothing here are taken too, with a
             warning that names them; see `vllm_arguments`.
 
@@ -51,8 +53,6 @@ class LLM:
             would change something that this engine does not have.
     """
 
-    solution = "tiny_llm_ref"
-
     def __init__(
         self,
         model: str | PathLike[str] = "tiny-qwen3",
@@ -62,16 +62,18 @@ class LLM:
         backend: str = "auto",
         device: str = "auto",
         dtype: str = "auto",
+        solution: str = "tiny_llm_ref",
+        load_options: Mapping[str, Any] | None = None,
         **options: Any,
     ):
-        backend = self.choose_backend(backend_of_environment(backend))
+        backend = backend_of_environment(backend)
+        backend = default_port() if backend == "auto" else backend
         # Checked before anything is loaded.
-        options = without_vllms(model, options)
-        checked = EngineOptions(**{**self.engine_options(backend), **options})
+        checked = EngineOptions(**without_vllms(model, options))
         check_quantization("quantization", quantization)
         check_quantization("head_quantization", head_quantization)
-        given = {**self.load_options(backend), "head_quantization": head_quantization}
-        where = self.solution, backend, device, dtype
+        given = {**(load_options or {}), "head_quantization": head_quantization}
+        where = solution, backend, device, dtype
         self.engine = open_engine(Job(*where, str(model), quantization, given, asdict(checked)))
 
     @classmethod
@@ -98,21 +100,6 @@ class LLM:
             port, network, tokenizer, EngineOptions(**options), draft_network=draft_network
         )
         return made
-
-    @classmethod
-    def choose_backend(cls, wanted: str) -> str:
-        """The backend that "auto" stands for."""
-        return default_port() if wanted == "auto" else wanted
-
-    @classmethod
-    def load_options(cls, backend: str) -> dict[str, Any]:
-        """Options of `load_network` for what the solution can do so far."""
-        return {}
-
-    @classmethod
-    def engine_options(cls, backend: str) -> dict[str, Any]:
-        """Options of the engine for what the solution can do so far, unless others are given."""
-        return {}
 
     def generate(
         self, prompts: Any, sampling_params: Any = None, use_tqdm: bool = True, **vllms: Any

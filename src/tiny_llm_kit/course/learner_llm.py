@@ -1,0 +1,19 @@
+"""`LLM` for learners: the engine's, on their port and as far as their solution is filled."""
+
+from os import PathLike
+from typing import Any
+
+from ..engine.llm import LLM
+from ..engine.port import backend_of_environment
+from .capabilities import choose_backend, engine_options, network_options
+
+SOLUTION = "tiny_llm"
+
+
+class LearnerLLM(LLM):
+    __doc__ = LLM.__doc__
+
+    def __init__(self, model: str | PathLike[str] = "tiny-qwen3", *, backend: str = "auto", **options: Any):
+        backend = choose_backend(SOLUTION, backend_of_environment(backend))
+        filled = {"solution": SOLUTION, "load_options": network_options(SOLUTION, backend)}
+        super().__init__(model, backend=backend, **{**filled, **engine_options(SOLUTION, backend), **options})
