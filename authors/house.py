@@ -19,8 +19,8 @@ from rich.table import Table
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.exercises import Exercise
 from tiny_llm_kit.course.tree import LEARNER, REFERENCE, exercises_of, source_files
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.repo import BACKENDS, ROOT, SOURCES
 
 # The rooms whose sizes are counted, by their folders; a folder counts without the rooms below it.

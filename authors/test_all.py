@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tiny_llm_kit.course.tree import days
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import ROOT, command_modules
 from tiny_llm_kit.terminal import command
 

@@ -5,8 +5,7 @@ import sys
 
 from tiny_llm_kit.course.capabilities import tested_ports
 from tiny_llm_kit.course.grading.run import files_of, parse, parser, run, selected_days
-from tiny_llm_kit.engine.backends.installation import install_line
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import install_line, installed_backends
 from tiny_llm_kit.repo import BACKENDS, ROOT, TESTS
 from tiny_llm_kit.terminal import command, fail
 

@@ -17,7 +17,8 @@ from tiny_llm_kit.engine.arguments import DTYPES, model_argument, whole_number
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm_engine import LLMEngine
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, resolve_serving
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, RandomCheckpoint, random_network, shape
 from tiny_llm_kit.trace.chunk_sweep import ADAPTIVE, NAMES, Progress, figures_of, shown, sweep
 from tiny_llm_kit.trace.provenance import provenance

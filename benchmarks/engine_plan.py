@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny_llm_kit.engine.arguments import json_object, whole_number
 from tiny_llm_kit.engine.engine_options import EngineOptions
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.engine.weights.random_weights import SHAPES, check_layers
 
 from .options import count, flag, option, switch

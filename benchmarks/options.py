@@ -5,7 +5,7 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiny_llm_kit.engine.arguments import DEVICES, output_argument, whole_number
-from tiny_llm_kit.engine.port import SOLUTIONS
+from tiny_llm_kit.engine.solution import SOLUTIONS
 from tiny_llm_kit.repo import BACKENDS
 from tiny_llm_kit.trace.provenance import result_argument
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.solution_types import ServingPackage
 from tiny_llm_kit.terminal import command
 from tiny_llm_kit.trace.provenance import provenance

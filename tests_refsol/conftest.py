@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import ROOT, command_modules
 
 from .order import place_in_a_run

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tiny_llm_kit.course.capabilities import load
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.solution_types import Event
 from tiny_llm_kit.trace.batch.job import BatchJob, make_job
 from tiny_llm_kit.trace.batch.view import SlotBoard

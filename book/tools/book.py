@@ -8,7 +8,7 @@ from rich.progress import track
 
 from tiny_llm_kit.course.mdbook import PORT, mdbook, serve
 from tiny_llm_kit.engine.arguments import whole_number
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.profiling.product_choice import USUAL, VARIABLE
 from tiny_llm_kit.repo import BOOK, ROOT
 from tiny_llm_kit.terminal import command

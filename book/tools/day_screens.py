@@ -13,7 +13,8 @@ from string import ascii_lowercase
 from types import ModuleType
 
 from tiny_llm_kit.course import see
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
 
 from .console import fragment, recording_console
 

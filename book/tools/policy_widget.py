@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.solution_types import Event, ServingPackage
 from tiny_llm_kit.trace.incidents import IncidentCase, IncidentRun, Sent, group
 

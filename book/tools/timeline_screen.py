@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace.template import render
 from tiny_llm_kit.trace.timeline.comparison import Comparison
 from tiny_llm_kit.trace.workload import among_decodes

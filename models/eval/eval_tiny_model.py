@@ -11,7 +11,8 @@ from rich.console import Console
 from tiny_llm_kit.course.address import Day, parse_day
 from tiny_llm_kit.course.capabilities import ends_at_a_blank, needed_day, tested_ports
 from tiny_llm_kit.engine.arguments import model_argument, output_argument, whole_number
-from tiny_llm_kit.engine.port import SOLUTIONS, installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.solution import SOLUTIONS
 from tiny_llm_kit.model.quantization import QUANTIZATIONS
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import MODELS

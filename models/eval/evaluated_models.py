@@ -8,8 +8,9 @@ from unittest.mock import patch
 import numpy as np
 
 from tiny_llm_kit.engine.loading import load_checkpoint, mlp_options
-from tiny_llm_kit.engine.port import SOLUTIONS, Port
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.quantized_choice import activation_choice
+from tiny_llm_kit.engine.solution import SOLUTIONS
 from tiny_llm_kit.model.hub import find_model, model_path
 from tiny_llm_kit.model.quantization import QUANTIZATIONS, WeightQuantizer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiny_llm_kit.engine.port import require_backend
+from tiny_llm_kit.engine.backends.installation import require_backend
 
 from .shipped import DENSE, MIXTURE
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tiny_llm_kit.course.grading.goldens import CASES, random_weights
-from tiny_llm_kit.engine.port import resolve
+from tiny_llm_kit.engine.solution import resolve
 from tiny_llm_kit.model.checkpoint import Checkpoint
 
 

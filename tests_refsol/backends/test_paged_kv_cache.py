@@ -99,7 +99,8 @@ def test_a_write_copies_no_pool(b):
 @pytest.mark.port("torch")
 def test_torch_writes_where_the_memory_is():
     """The pool's memory never moves, and the pages are views of it."""
-    from tiny_llm_kit.engine.port import Port, resolve_serving
+    from tiny_llm_kit.engine.port import Port
+    from tiny_llm_kit.engine.solution import resolve_serving
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
     model = model_of(b)
@@ -115,7 +116,8 @@ def test_torch_writes_where_the_memory_is():
 def test_torch_asks_for_one_program_per_number_of_blocks():
     """32 tokens, one by one, in blocks of 4: a compiler for fixed shapes sees 8 programs. No step reads a number."""
     from tiny_llm_kit.course.recorded_operations import record
-    from tiny_llm_kit.engine.port import Port, resolve_serving
+    from tiny_llm_kit.engine.port import Port
+    from tiny_llm_kit.engine.solution import resolve_serving
 
     b, s = Port("tiny_llm_ref", "torch", "cpu"), resolve_serving("tiny_llm_ref")
     model, table = model_of(b), s.BlockTable(allocator_of(s))
@@ -134,7 +136,8 @@ def test_mlx_holds_one_pool_over_many_steps():
     """300 tokens, one by one: active memory is that of the pools, and no step holds a second one."""
     import mlx.core as mx
 
-    from tiny_llm_kit.engine.port import Port, resolve_serving
+    from tiny_llm_kit.engine.port import Port
+    from tiny_llm_kit.engine.solution import resolve_serving
 
     b, s = Port("tiny_llm_ref", "mlx", "cpu"), resolve_serving("tiny_llm_ref")
     model = model_of(b, max_position_embeddings=512)

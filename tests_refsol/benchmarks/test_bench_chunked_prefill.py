@@ -32,7 +32,8 @@ from benchmarks.chunked_prefill_report import (
 from benchmarks.command import progress_bar
 from book.tools import screens, tradeoff_screen
 from tiny_llm_kit.course.see import stalls_drawn, who_goes_first
-from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace import chunk_sweep, provenance
 from tiny_llm_kit.trace.serve import NoEnd, Serving, serve
 from tiny_llm_kit.trace.simulation.simulated_model import SimulatedModel

@@ -13,7 +13,8 @@ from benchmarks import baselines, latency, latency_report, reports
 from benchmarks.latency import LatencyPlan, engines, fastest_product, measure
 from benchmarks.latency_report import Roof, points, roof, work
 from book.tools import roofline_screen, screens
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.kv_budget import kv_bytes_per_token
 from tiny_llm_kit.engine.weights.random_weights import RandomCheckpoint, shape
 from tiny_llm_kit.trace import provenance, samples

@@ -12,7 +12,7 @@ from benchmarks import scheduler as command
 from benchmarks.scheduler import PROMPTS, SCHEDULERS, SLOTS, Filled, SchedulerPlan, measure
 from benchmarks.scheduler_report import growth, targets
 from book.tools import screens
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace import provenance
 
 NAMES = resolve_serving("ref")

@@ -18,8 +18,9 @@ from benchmarks.throughput import OurGenerator, ThroughputPlan
 from benchmarks.throughput_report import graphs
 from benchmarks.throughput_report import latencies as latencies_table
 from book.tools import screens
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.weights.random_weights import random_network
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace import provenance

@@ -19,7 +19,7 @@ from book.tools.minutes import check_minutes, parts_of
 from tiny_llm_kit.course.mdbook import find_mdbook
 from tiny_llm_kit.course.pages import pages_of, sittings_of, tasks_on, text_of
 from tiny_llm_kit.course.tree import PARTS, days, exercises_of_part
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
 
 sys.path.insert(0, str(BOOK))  # the preprocessor is no package: any Python can run it

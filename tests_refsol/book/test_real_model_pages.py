@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from tiny_llm_kit.commands import main as command
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import BOOK, ROOT
 
 pytestmark = pytest.mark.tool("smollm2")

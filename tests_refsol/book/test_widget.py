@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from book.tools import screen_files, screens, step_cost, widget
 from tiny_llm_common.events import Event
 from tiny_llm_common.sampling import SamplingParams
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.simulation import cost_fit

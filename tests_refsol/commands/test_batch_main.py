@@ -17,7 +17,8 @@ from rich.console import Console
 import tiny_llm_kit
 from tiny_llm_kit.commands import batch_main as command
 from tiny_llm_kit.commands import main as single
-from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_kit.trace.batch.view import SlotBoard
 from tiny_llm_kit.trace.live import LiveTable, Tail

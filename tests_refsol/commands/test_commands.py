@@ -20,7 +20,7 @@ from tiny_llm_kit.course import mdbook
 from tiny_llm_kit.course.address import Day, Task
 from tiny_llm_kit.course.arguments import day_argument, task_argument
 from tiny_llm_kit.engine.arguments import whole_number
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import ROOT, command_modules
 
 

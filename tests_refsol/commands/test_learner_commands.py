@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import BACKENDS
 
 # Any port will do: these tests are about the commands.

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import ROOT, SOURCES
 
 

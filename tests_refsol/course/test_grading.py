@@ -28,7 +28,9 @@ from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.pages import sittings_of
 from tiny_llm_kit.course.see import week_2_day_7
 from tiny_llm_kit.course.tree import REFERENCE, parts_of, reference_files
-from tiny_llm_kit.engine.port import Port, installed_backends, resolve_serving
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.model.smollm2 import GGUF, smollm2_path
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.timeline.comparison import Comparison

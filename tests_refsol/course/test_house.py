@@ -17,7 +17,7 @@ from authors.house import (
 )
 from tiny_llm_kit.course.address import Day
 from tiny_llm_kit.course.tree import REFERENCE, source_files
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 
 SCHEDULER = REFERENCE / "serving/batching/hybrid_scheduler.py"
 

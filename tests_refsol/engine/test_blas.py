@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiny_llm_kit.engine.backends import blas
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.repo import SOURCES
 
 LINUX = sys.platform.startswith("linux")

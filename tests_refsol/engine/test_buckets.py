@@ -16,7 +16,8 @@ from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.course.grading.goldens import random_checkpoint, random_weights, small_model
 from tiny_llm_kit.course.recorded_operations import record
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.step_shapes import limits_of_steps
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_ref.serving import (

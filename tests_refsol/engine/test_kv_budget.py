@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tiny_llm_kit.engine.port import installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.profiling import kv_budget
 from tiny_llm_kit.engine.profiling.kv_budget import blocks_that_fit, kv_bytes_per_token
 from tiny_llm_kit.engine.weights.random_weights import QWEN3_06B

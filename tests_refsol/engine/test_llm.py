@@ -20,11 +20,12 @@ import tiny_llm_ref
 from tiny_llm_kit.course import capabilities
 from tiny_llm_kit.course.address import Task
 from tiny_llm_kit.engine import progress_bar
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.compilation import keep_compiled, will_compile
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.step_timer import StepTimer
 from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, without_vllms
 from tiny_llm_kit.repo import ROOT

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from tiny_llm_kit.engine.backends.grammar import FUEL_BYTES, KEPT, LIMITS, Grammars
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.server import create_app

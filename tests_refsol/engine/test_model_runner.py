@@ -9,7 +9,8 @@ import pytest
 from support.close import assert_close
 from tiny_llm_kit.course.grading.goldens import CASES, random_checkpoint
 from tiny_llm_kit.engine.model_runner import Draws, ModelRunner
-from tiny_llm_kit.engine.port import Port, resolve_serving
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace.serve import Serving
 from tiny_llm_ref.serving import SamplingParams
 

@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 
 from tiny_llm_kit.course import capabilities
-from tiny_llm_kit.engine import port as ports
+from tiny_llm_kit.engine import solution as solutions
 from tiny_llm_kit.engine.backends import installation
 
 
 @pytest.fixture(autouse=True)
 def current_glibc(monkeypatch):
-    monkeypatch.setattr(ports.platform, "libc_ver", lambda: ("glibc", "2.35"))
+    monkeypatch.setattr(installation.platform, "libc_ver", lambda: ("glibc", "2.35"))
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ def current_glibc(monkeypatch):
     ],
 )
 def test_the_default_port_fits_the_machine(monkeypatch, system, machine, installed, port):
-    monkeypatch.setattr(ports.platform, "system", lambda: system)
-    monkeypatch.setattr(ports.platform, "machine", lambda: machine)
-    monkeypatch.setattr(ports, "installed_backends", lambda: installed)
-    assert ports.default_port() == port
+    monkeypatch.setattr(installation.platform, "system", lambda: system)
+    monkeypatch.setattr(installation.platform, "machine", lambda: machine)
+    monkeypatch.setattr(installation, "installed_backends", lambda: installed)
+    assert installation.default_port() == port
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_the_default_port_fits_the_machine(monkeypatch, system, machine, install
     ],
 )
 def test_an_older_glibc_has_no_mlx_unless_somebody_built_it(monkeypatch, libc, installed, port):
-    monkeypatch.setattr(ports.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(ports.platform, "libc_ver", lambda: libc)
-    monkeypatch.setattr(ports, "installed_backends", lambda: installed)
-    assert ports.default_port() == port
+    monkeypatch.setattr(installation.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(installation.platform, "libc_ver", lambda: libc)
+    monkeypatch.setattr(installation, "installed_backends", lambda: installed)
+    assert installation.default_port() == port
     is_old = port == "torch" or installed
     assert ("pdm install --without mlx,ray" in installation.install_line("mlx")) == bool(is_old)
 
@@ -61,11 +61,11 @@ def test_an_older_glibc_has_no_mlx_unless_somebody_built_it(monkeypatch, libc, i
     ],
 )
 def test_a_missing_port_says_how_to_get_it(monkeypatch, system, machine, backend, line):
-    monkeypatch.setattr(ports.platform, "system", lambda: system)
-    monkeypatch.setattr(ports.platform, "machine", lambda: machine)
-    monkeypatch.setattr(ports, "installed_backends", list)
+    monkeypatch.setattr(installation.platform, "system", lambda: system)
+    monkeypatch.setattr(installation.platform, "machine", lambda: machine)
+    monkeypatch.setattr(installation, "installed_backends", list)
     with pytest.raises(SystemExit, match=line):
-        ports.require_backend(backend)
+        installation.require_backend(backend)
 
 
 @pytest.mark.parametrize("solution", ["ref", "tiny_llm"])
@@ -94,7 +94,7 @@ def test_a_learners_package_without_its_init_is_named(monkeypatch, tmp_path, los
     for package in {"native", "serving", "torch_backend"} - {lost}:
         (tmp_path / "tiny_llm" / package).mkdir(parents=True)
         (tmp_path / "tiny_llm" / package / "__init__.py").touch()
-    monkeypatch.setattr(ports, "SOURCES", tmp_path)
-    monkeypatch.setattr(ports, "installed_backends", lambda: ["torch"])
+    monkeypatch.setattr(solutions, "SOURCES", tmp_path)
+    monkeypatch.setattr(installation, "installed_backends", lambda: ["torch"])
     with pytest.raises(SystemExit, match=rf"{lost}/__init__.py: missing; `pdm run course sync` writes it"):
-        ports.resolve("tiny_llm", "torch")
+        solutions.resolve("tiny_llm", "torch")

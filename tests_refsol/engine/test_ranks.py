@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.parallel import ranks as ranks_module
@@ -20,7 +21,7 @@ from tiny_llm_kit.engine.parallel.channel import Channel
 from tiny_llm_kit.engine.parallel.meeting_point import Contact, MeetingPoint, RankError
 from tiny_llm_kit.engine.parallel.ranks import Ranks
 from tiny_llm_kit.engine.parallel.step_message import step_of
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import MODELS
 from tiny_llm_ref import SamplingParams, serving
 

@@ -13,7 +13,8 @@ from tests_refsol.long import memory_soak
 from tests_refsol.long import soak as command
 from tests_refsol.long.engine_soak import Soak, first_difference
 from tests_refsol.long.harness import SoakError
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.port import Port
 
 
 @pytest.fixture(scope="module", params=installed_backends())

@@ -14,12 +14,13 @@ from support.fake_model import ByteTokenizer
 from tiny_llm_kit.course.fakes.fake_packed_model import END, FakePackedModel
 from tiny_llm_kit.engine.arguments import argument_kind, json_object
 from tiny_llm_kit.engine.backends.grammar import Grammars
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.backends.logits_processors import LogitsProcessors
 from tiny_llm_kit.engine.backends.seeded_sampling import SeededSampler
 from tiny_llm_kit.engine.engine_options import EngineOptions
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.speculation.row_costs import (
     DecodeCost,
     RowCosts,

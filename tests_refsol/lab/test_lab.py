@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from book.tools import screens
-from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace import provenance
 from tiny_llm_kit.trace.simulation.step_cost import AdditiveCost, StepWork
 from tiny_llm_lab import lab as command

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.simulation.cost_fit import fit_steps
 from tiny_llm_kit.trace.simulation.simulator import Simulation, StuckScheduler

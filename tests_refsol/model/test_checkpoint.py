@@ -6,8 +6,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.files import CheckpointError

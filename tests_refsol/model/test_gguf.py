@@ -16,8 +16,9 @@ from safetensors.numpy import save_file
 
 from tests_refsol.model.family_cases import CASES, oracle
 from tests_refsol.model.gguf_cases import ARCHITECTURES, write_gguf
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling import kv_budget
 from tiny_llm_kit.engine.weights import stored_weights
 from tiny_llm_kit.model.config import Quantization, config_of, read_config

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.safetensors_folder import read_header
 

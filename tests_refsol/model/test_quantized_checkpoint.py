@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
-from tiny_llm_kit.engine.port import installed_backends
 from tiny_llm_kit.model.files import CheckpointError
 
 BACKENDS = installed_backends()

@@ -15,9 +15,10 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api import connections, guard

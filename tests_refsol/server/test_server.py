@@ -27,9 +27,10 @@ import pytest
 
 from tiny_llm_common.packed_model import Sampled
 from tiny_llm_kit.commands import serve
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.listener import listen, url_of

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import openai
 import pytest
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.openai_api.known_fields import ANYTHING, CHAT, COMPLETION, GENERATION
 from tiny_llm_kit.server.server import ServerOptions, create_app

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from tiny_llm_kit.commands import demo as command
 from tiny_llm_kit.course.grading.virtual_time import run_virtually
-from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.model.detokenizer import StreamDetokenizer
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.repo import ROOT

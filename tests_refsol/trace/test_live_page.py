@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
-from tiny_llm_kit.engine.port import resolve_serving
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_kit.trace.timeline import live

@@ -22,7 +22,8 @@ from book.tools import timeline_screen
 from book.tools.links import read_page
 from tiny_llm_kit.commands import timeline as command
 from tiny_llm_kit.engine import port as ports
-from tiny_llm_kit.engine.port import installed_backends, resolve_serving
+from tiny_llm_kit.engine.backends.installation import installed_backends
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.repo import BOOK, command_modules
 from tiny_llm_kit.trace.recorder import Recorder
 from tiny_llm_kit.trace.serve import EndlessTokenizer, NoEnd

@@ -17,7 +17,7 @@ from ..engine.arguments import (
     text_argument,
     whole_number,
 )
-from ..engine.port import resolve_serving
+from ..engine.solution import resolve_serving
 from ..terminal import INTERRUPTED, command, fail, write_file
 from ..trace.batch.job import BatchJob, make_engine_job, make_job
 from ..trace.batch.view import BatchLines, SlotBoard

@@ -15,7 +15,7 @@ from ..course.learner import missing_functions, reset, skip, states
 from ..course.pages import pages_of
 from ..course.tree import parts_of, tasks
 from ..engine.arguments import whole_number
-from ..engine.port import installed_backends
+from ..engine.backends.installation import installed_backends
 from ..repo import BACKENDS, ROOT
 from ..terminal import fail
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..engine.arguments import add_model_arguments, whole_number
-from ..engine.port import resolve_serving
+from ..engine.solution import resolve_serving
 from ..terminal import INTERRUPTED, command, fail
 from ..trace.demo import prompts, report
 from ..trace.demo.device_watch import used_bytes_of

@@ -38,7 +38,8 @@ def open_session(options: argparse.Namespace) -> TerminalSession:
         ValueError: an option is out of range, there is no such device, or the model's files are unusable.
     """
     from ..engine.loading import ENGINES, load_network
-    from ..engine.port import Port, resolve_serving
+    from ..engine.port import Port
+    from ..engine.solution import resolve_serving
 
     # Checked at a temperature of 0 too, although nothing is drawn there.
     names = resolve_serving(options.solution)

@@ -11,8 +11,8 @@ from ..course.address import Day
 from ..course.arguments import day_argument
 from ..course.capabilities import ends_at_a_blank, learner_port, ports_of
 from ..engine.arguments import DEVICES, whole_number
-from ..engine.learner_errors import learners_line
-from ..engine.port import SOLUTIONS, Port
+from ..engine.port import Port
+from ..engine.solution import SOLUTIONS, learners_line
 from ..terminal import command, fail
 from ..trace.provenance import warn_if_busy
 from ..trace.serve import NoEnd

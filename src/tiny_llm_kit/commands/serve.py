@@ -15,7 +15,7 @@ from ..engine.arguments import add_engine_arguments, add_model_arguments, engine
 from ..engine.llm import LLM
 from ..engine.parallel.job import Job
 from ..engine.parallel.start import follow_if_launched
-from ..engine.port import SOLUTIONS
+from ..engine.solution import SOLUTIONS
 from ..engine.weights.random_weights import check_layers
 from ..server.arguments import (
     add_replica_arguments,

@@ -7,7 +7,7 @@ from rich.console import Console
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, load, unused_days
 from ..engine.arguments import DEVICES, model_argument, output_argument, whole_number
-from ..engine.port import SOLUTIONS, resolve_serving
+from ..engine.solution import SOLUTIONS, resolve_serving
 from ..repo import BACKENDS
 from ..solution_types import ServingPackage
 from ..terminal import command, fail, write_file

@@ -15,7 +15,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.port import SOLUTIONS, backend_of_environment, default_port, installed_backends
+from ..engine.backends.installation import backend_of_environment, default_port, installed_backends
+from ..engine.solution import SOLUTIONS
 from ..repo import BACKENDS, PRIVATE, SETTINGS
 from ..terminal import fail
 from .address import Day, Task, task_of_label

@@ -3,8 +3,8 @@
 from os import PathLike
 from typing import Any
 
+from ..engine.backends.installation import backend_of_environment
 from ..engine.llm import LLM
-from ..engine.port import backend_of_environment
 from .capabilities import choose_backend, engine_options, network_options
 
 SOLUTION = "tiny_llm"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
 from ..repo import BACKENDS
-from .port import SOLUTIONS
+from .solution import SOLUTIONS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "gpu", "cuda", "hpu")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..model.chat_messages import plain_message
 from ..model.quantization import QUANTIZATIONS
+from .backends.installation import backend_of_environment, default_port
 from .engine_options import EngineOptions
 from .engine_request import EngineRequest
 from .llm_engine import LLMEngine
@@ -19,7 +20,7 @@ from .padding_waste import PaddingWaste
 from .parallel.job import Job
 from .parallel.rank_part import check_ranks
 from .parallel.start import ranks_of
-from .port import Port, backend_of_environment, default_port
+from .port import Port
 from .progress_bar import GenerationBar
 from .vllm_arguments import check_call, without_vllms
 

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ..model.checkpoint import Checkpoint
 from ..model.config import ModelConfig
@@ -22,12 +21,11 @@ from ..model.quantized_head import QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts
 from ..model.safetensors_folder import TensorInfo
 from ..model.tokenizer import Tokenizer, load_tokenizer
-from .backend import Backend
 from .model_runner import ModelRunner
 from .parallel.division import model_of_ranks, part_of
 from .parallel.rank_part import RankPart
 from .parallel.stage_part import StagePart
-from .port import Port
+from .port import Port, load_backend
 from .weights.parts_of_files import PartsOfFiles
 from .weights.stored_weights import bytes_of, check_memory, read_weights
 
@@ -203,7 +201,7 @@ def load_checkpoint(
             is checked before the first weight is read.
         ValueError: this machine does not have the device, `dtype` is unknown, or the model cannot be divided.
     """
-    backend_module = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
+    backend_module = load_backend(backend)
     device = backend_module.pick_device(device)
     dtype = backend_module.default_dtype(device) if dtype == "auto" else dtype
     if dtype not in backend_module.DTYPES:

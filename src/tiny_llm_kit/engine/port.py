@@ -1,26 +1,14 @@
-"""One port of one solution: whether it is installed, its code, found by name, and conversion of arrays.
-
-The kit never imports a solution: `resolve("tiny_llm_ref", "mlx")`. A `Port` is the object `b` of the
-day tests and of the screens.
-"""
+"""One port of one solution and the arrays of its backend: the object `b` of the day tests and of the screens."""
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from ..repo import BACKENDS, SOURCES, read_source
 from ..solution_types import Array, ServingPackage
 from .backend import Backend
-from .backends.blas import preload
-from .backends.installation import has_mlx_wheels, install_line
-from .learner_errors import place_of, short_path
+from .solution import resolve, resolve_serving
 
 if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of it
     import numpy as np
@@ -28,100 +16,10 @@ if TYPE_CHECKING:  # NumPy costs a tenth of a second, and `--help` needs none of
     from .model_runner import ModelRunner
     from .packed_runner import PackedRunner
 
-BACKEND = "TINY_LLM_BACKEND"
-SOLUTIONS = {"tiny_llm": "tiny_llm", "ref": "tiny_llm_ref", "tiny_llm_ref": "tiny_llm_ref"}
 
-
-def installed_backends() -> list[str]:
-    """The backends whose array library is installed; imports neither."""
-    return [name for name in BACKENDS if find_spec(name) is not None]
-
-
-def backend_of_environment(wanted: str = "auto") -> str:
-    """The backend that is asked for; for "auto" the one that the environment names, if any.
-
-    Raises:
-        ValueError: there is no such backend.
-    """
-    chosen = (os.environ.get(BACKEND) or "auto") if wanted == "auto" else wanted
-    if chosen not in ("auto", *BACKENDS):
-        where = BACKEND if wanted == "auto" else "backend"
-        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(BACKENDS)}")
-    return chosen
-
-
-def default_port() -> str:
-    """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
-    if "mlx" not in installed_backends() and not has_mlx_wheels():
-        return "torch"
-    if platform.system() == "Darwin" or "torch" not in installed_backends():
-        return "mlx"
-    return "torch"
-
-
-def require_backend(name: str) -> None:
-    """End the command with one line if this port is not installed.
-
-    Raises:
-        SystemExit: it is not, with the line that installs it.
-    """
-    if name not in installed_backends():
-        raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
-
-
-def resolve(solution: str, backend: str) -> ModuleType:
-    """The package of one port of one solution, for example `tiny_llm_ref.mlx_backend`."""
-    require_backend(backend)
-    if backend == "mlx":
-        preload()  # before the solution imports mlx: after that it is too late
-    return _checked(f"{SOLUTIONS[solution]}.{backend}_backend")
-
-
-def resolve_serving(solution: str) -> ServingPackage:
-    """The package of a solution's policy, `<solution>.serving`, which imports no array library."""
-    return cast(ServingPackage, _checked(f"{SOLUTIONS[solution]}.serving"))
-
-
-def _checked(name: str) -> ModuleType:
-    """Import `name`, and end the command if it is not from this repository: tests must run the edited code."""
-    solution, _, package = name.partition(".")
-    if solution == "tiny_llm":
-        _check_packages("native", "serving", package)
-    module = _imported(name)
-    expected = SOURCES.joinpath(*name.split("."), "__init__.py")
-    if module.__file__ is None or Path(module.__file__).resolve() != expected:
-        raise SystemExit(
-            f"{name} was imported from {module.__file__} and not from {expected.parent}: "
-            "another copy is installed in this environment; run `pdm install` again"
-        )
-    return module
-
-
-def _check_packages(*packages: str) -> None:
-    """End the command if a learner's package has lost its `__init__.py`.
-
-    Python would import it as an empty package.
-    """
-    for package in packages:
-        file = SOURCES / "tiny_llm" / package / "__init__.py"
-        if not file.exists():
-            raise SystemExit(f"{short_path(str(file))}: missing; `pdm run course sync` writes it again")
-
-
-def _imported(name: str) -> ModuleType:
-    """Import `name`; an error in a learner's file ends the command, one in the reference is raised."""
-    try:
-        return import_module(name)
-    except (Exception, SystemExit) as error:  # a learner's sys.exit(0) would pass for a success
-        if name.split(".")[0] != "tiny_llm":
-            raise
-        for path in sorted((SOURCES / "tiny_llm").rglob("*.py")):
-            read_source(path)  # names the file whose bytes Python cannot read
-        file, line = place_of(error)
-        raise SystemExit(
-            f"{file}, line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}. Mend it, or put the day "
-            "back with `pdm run course reset --week W --day D --whole-files`, which keeps a copy"
-        ) from None
+def load_backend(name: str) -> Backend:
+    """`backend_mlx` or `backend_torch`. On a Gaudi, resolve the solution first: its hpu.py must precede torch."""
+    return cast(Backend, import_module(f".backends.backend_{name}", __package__))
 
 
 class Port:
@@ -139,7 +37,7 @@ class Port:
     def __init__(self, solution: str, backend: str, device: str = "auto", dtype: str = "auto"):
         # The solution first: on a Gaudi its hpu.py must set the environment before torch is imported.
         self.solution = resolve(solution, backend)
-        self.backend_module = cast(Backend, import_module(f"tiny_llm_kit.engine.backends.backend_{backend}"))
+        self.backend_module = load_backend(backend)
         self.name = backend
         self.device = self.backend_module.pick_device(device)
         self.float_dtype = self.backend_module.default_dtype(self.device) if dtype == "auto" else dtype

@@ -12,7 +12,8 @@ from statistics import median
 from typing import Any
 
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, resolve_serving
+from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.engine.solution import resolve_serving
 from tiny_llm_kit.solution_types import ServingPackage
 from tiny_llm_kit.trace.simulation.cost_fit import fit_steps
 from tiny_llm_kit.trace.simulation.simulator import Simulation

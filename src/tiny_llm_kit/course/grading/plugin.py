@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from ...engine.port import SOLUTIONS, Port, installed_backends, resolve_serving
+from ...engine.backends.installation import installed_backends
+from ...engine.port import Port
 from ...engine.profiling.product_choice import MEASURED, USUAL, VARIABLE
+from ...engine.solution import SOLUTIONS, resolve_serving
 from ...model.smollm2 import GET, NAME, smollm2_file
 from ...trace.text import counted
 from ..address import Day, Task, parse_task, task_of_label

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ...engine.arguments import DEVICES
-from ...engine.port import SOLUTIONS, Port
+from ...engine.port import Port
+from ...engine.solution import SOLUTIONS
 from ...repo import BACKENDS, ROOT
 from ...terminal import fail
 from ..address import Day

@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from ...engine.port import SOLUTIONS
+from ...engine.solution import SOLUTIONS
 from ...repo import SOURCES
 
 

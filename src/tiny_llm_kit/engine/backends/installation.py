@@ -1,12 +1,53 @@
-"""How this machine gets a backend that is missing, or why it cannot."""
+"""Which backends this machine has, which one is meant, and how it gets one that is missing."""
 
+import os
 import platform
+from importlib.util import find_spec
 
+from ...repo import BACKENDS
 from ...torch_build import INTEL_MAC, is_intel_mac
 
+BACKEND = "TINY_LLM_BACKEND"
 MLX_GLIBC = (2, 35)  # of its wheels for Linux, manylinux_2_35
 # PDM takes --without as "all groups but these", and fails on a group that is not in the lock file, as Ray is not.
 INSTALL_WITHOUT_MLX = "pdm install --without mlx,ray"
+
+
+def installed_backends() -> list[str]:
+    """The backends whose array library is installed; imports neither."""
+    return [name for name in BACKENDS if find_spec(name) is not None]
+
+
+def backend_of_environment(wanted: str = "auto") -> str:
+    """The backend that is asked for; for "auto" the one that the environment names, if any.
+
+    Raises:
+        ValueError: there is no such backend.
+    """
+    chosen = (os.environ.get(BACKEND) or "auto") if wanted == "auto" else wanted
+    if chosen not in ("auto", *BACKENDS):
+        where = BACKEND if wanted == "auto" else "backend"
+        raise ValueError(f"{where} is {chosen!r}: choose auto, {' or '.join(BACKENDS)}")
+    return chosen
+
+
+def default_port() -> str:
+    """The port used by default: mlx on a Mac; elsewhere torch if it is installed, else mlx, if it has wheels."""
+    if "mlx" not in installed_backends() and not has_mlx_wheels():
+        return "torch"
+    if platform.system() == "Darwin" or "torch" not in installed_backends():
+        return "mlx"
+    return "torch"
+
+
+def require_backend(name: str) -> None:
+    """End the command with one line if this port is not installed.
+
+    Raises:
+        SystemExit: it is not, with the line that installs it.
+    """
+    if name not in installed_backends():
+        raise SystemExit(f"the {name} port is not installed on this machine: {install_line(name)}")
 
 
 def has_mlx_wheels() -> bool:

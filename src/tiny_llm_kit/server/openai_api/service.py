@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ...engine.backends.grammar import CompiledGrammar
 from ...engine.llm import LLM
 from ...engine.llm_engine import LLMEngine
-from ...engine.port import resolve_serving
+from ...engine.solution import resolve_serving
 from ...model.tokenizer import LONG_TEXT
 from ...solution_types import RequestStream, SamplingParams
 from ...terminal import FatalError

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...engine.port import resolve_serving
+from ...engine.solution import resolve_serving
 from ...model.tokenizer import LONG_TEXT, Tokenizer
 from ..openai_api.errors import ApiError, not_serving, unavailable
 from ..openai_api.service import ServerOptions

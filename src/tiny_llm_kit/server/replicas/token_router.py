@@ -4,7 +4,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from ...engine.port import resolve_serving
+from ...engine.solution import resolve_serving
 from .replica_request import ReplicaRequest
 
 
