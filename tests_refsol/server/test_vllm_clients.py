@@ -21,6 +21,12 @@ HELLO = [{"role": "user", "content": "Hello"}]
 PATHS = {"prompt": "/v1/completions", "messages": "/v1/chat/completions"}
 
 
+@pytest.fixture
+def small_queue(server, monkeypatch):
+    monkeypatch.setattr(server.app.state.service.loop, "max_open", 100)
+    return server
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[BackgroundServer]:
     port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
@@ -135,17 +141,17 @@ def test_tools_may_be_named_if_there_are_none(server):
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"prompt": "a", "best_of": 2}, "best_of", "not supported: best_of: leave it out, or send 1"),
-        ({"prompt": "a", "best_of": True}, "best_of", "not supported: best_of"),
+        ({"prompt": "a", "best_of": 2}, "best_of", "best_of is 2: every answer is returned; leave it out, or give n"),
+        ({"prompt": "a", "best_of": True}, "best_of", "best_of: Input should be a valid integer"),
         ({"prompt": "a", "echo": True}, "echo", "not supported: echo: leave it out, or send false"),
         ({"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", "not supported: prompt_logprobs: leave it out"),
         ({"prompt": "a", "priority": 1}, "priority", "'interactive' or 'batch'"),
         ({"prompt": "a", "best_off": 1}, "best_off", "unknown parameter best_off: leave it out"),
-        ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not supported: tools"),
         ({"messages": HELLO, "modalities": ["audio"]}, "modalities", 'leave it out, or send ["text"]'),
+        ({"messages": HELLO, "functions": [{}]}, "functions", "not supported: functions: leave it out, or send []"),
         (
-            {"messages": HELLO, "stream": True, "stream_options": {"continuous_usage_stats": True}},
-            "stream_options", "not supported: stream_options.continuous_usage_stats",
+            {"prompt": "a", "structured_outputs": {"regex": "a", "structural_tag": "{}"}},
+            "structured_outputs", "not supported: structured_outputs.structural_tag: leave it out",
         ),
     ],
     ids=str,
@@ -174,6 +180,61 @@ def test_messages_that_are_not_read_are_refused_in_one_clear_line(server, messag
     status, found = ask(server, messages=[*HELLO, message])
     assert status == 400 and found["error"]["param"] == "messages"
     assert found["error"]["message"].startswith(f"messages[1]: {says}"), found
+
+
+@pytest.mark.parametrize("path", PATHS.values())
+def test_numbers_of_tokens_in_every_chunk(server, path):
+    """What GuideLLM asks for."""
+    asked = {"prompt": "Hello"} if path == PATHS["prompt"] else {"messages": HELLO}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**asked, "max_tokens": 4, "ignore_eos": True, "stream": True, "stream_options": options}
+    status, _, text = send(server, "POST", path, body)
+    assert status == 200, text
+    usages = [json.loads(event.removeprefix("data: "))["usage"] for event in text.strip().split("\n\n")[:-1]]
+    counts = [usage["completion_tokens"] for usage in usages]
+    assert counts == sorted(counts) and counts[-2:] == [4, 4] and counts[0] < 4
+    assert {usage["prompt_tokens"] for usage in usages} == {usages[-1]["prompt_tokens"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": "a", "guided_regex": "("}, "guided_regex"),
+        ({"prompt": "a", "guided_grammar": "("}, "guided_grammar"),
+        ({"prompt": "a", "guided_json": {"type": "strange"}}, "guided_json"),
+        ({"prompt": "a", "structured_outputs": {"regex": "("}}, "structured_outputs"),
+        (
+            {
+                "messages": HELLO,
+                "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}},
+            },
+            "response_format",
+        ),
+        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format"),
+        ({"prompt": "a", "guided_choice": ["a"], "guided_regex": "a"}, "guided_choice"),
+        ({"messages": HELLO, "max_tokens": None, "max_completion_tokens": 2, "min_tokens": 3}, "min_tokens"),
+        ({"messages": HELLO, "n": 128}, "n"),
+        ({"prompt": "a", "n": 128}, "n"),
+    ],
+    ids=str,
+)
+def test_a_refusal_names_the_field_that_the_client_has_used(small_queue, fields, param):
+    status, found = ask(small_queue, **fields)
+    assert (status, found["error"]["param"]) == (400, param), found
+    assert param in found["error"]["message"], "also in what people read"
+
+
+@pytest.mark.parametrize(
+    ("field", "form"), [("guided_json", {"const": "ok"}), ("guided_regex", '"ok"'), ("guided_choice", ['"ok"']),
+                        ("guided_grammar", 'start: "\\"ok\\""')],
+)  # fmt: skip
+def test_older_names_of_structured_outputs(server, field, form):
+    status, found = ask(server, prompt="a", max_tokens=9, **{field: form, "guided_decoding_backend": "auto"})
+    assert status == 200 and found["choices"][0]["text"] == '"ok"', found
+
+
+def test_as_many_answers_as_the_best_of(server):
+    assert len(ask(server, prompt="a", n=2, best_of=2)[1]["choices"]) == 2
 
 
 def test_the_official_client_may_spell_its_defaults_out(server):

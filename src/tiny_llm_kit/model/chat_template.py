@@ -25,7 +25,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, file: Path, special_tokens: Mapping[str, str]):
-        self._file = file
+        self.source, self._file = source, file
         self._special_tokens = dict(special_tokens)
         try:
             self._template = _environment().from_string(source)

@@ -117,6 +117,15 @@ class Tokenizer:
             )
         return self._chat_template.render(messages, add_generation_prompt, **names)
 
+    @property
+    def chat_template(self) -> str:
+        """The text of the chat template; empty if there is none."""
+        return "" if self._chat_template is None else self._chat_template.source
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the token that is this text; None if there is none."""
+        return self._bpe.token_to_id(text)
+
     def text_of(self, token_id: int) -> str:
         """The text of one token, special tokens included; "�" where it is no whole character."""
         return self.decode([token_id], skip_special_tokens=False)

@@ -7,8 +7,8 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -32,6 +32,13 @@ from .openai_api.request_ids import RequestIds
 from .openai_api.service import EngineService, ServerOptions
 from .openai_api.step_budget import StepBudget
 from .openai_api.stepped_route import SteppedRoute
+from .openai_api.tool_use import (
+    ToolUse,
+    begins_inside_thought,
+    may_think,
+    template_names,
+    template_variables,
+)
 
 WRONG = {"model": ApiErrorBody}
 ERRORS = dict.fromkeys((400, 401, 404, 405, 408, 413), WRONG)
@@ -190,7 +197,8 @@ def add_models(app: FastAPI) -> None:
             raise ApiError(400, "give either prompt or messages")
         limit = service.engine.max_model_len
         if body.messages is not None:
-            ids = await chat_ids(service, body.messages, body.add_generation_prompt)
+            names = template_variables(body)
+            ids = await chat_ids(service, body.messages, body.add_generation_prompt, names)
         else:
             [ids] = await prompt_ids(service, [body.prompt], body.add_special_tokens is not False)
         return schemas.TokenizeAnswer(count=len(ids), max_model_len=limit, tokens=ids)
@@ -206,36 +214,61 @@ def add_completions(app: FastAPI) -> None:
     @app.post("/v1/completions", response_model=schemas.CompletionAnswer, responses={**BUSY, **STREAM})
     async def completions(request: Request, body: schemas.CompletionBody) -> Response:
         """Continue a text, or several."""
-        service = service_of(request)
-        check_body(service, body)
-        params = sampling_params(service.names, body, body.max_tokens, body.logprobs)
-        prompts = prompts_of(body.prompt)
-        service.check_room(len(prompts) * params.n)
-        ids = await prompt_ids(service, prompts)
-        stream = await service.submit(
-            ids, params, body.priority or "interactive", names_of("prompt", len(ids)), bool(body.stream)
-        )
-        form = CompletionFormat(
-            service.options.model_name, service.engine.tokenizer, body.logprobs is not None
-        )
-        return await Generation(service, stream, form, params.n).respond(request, body)
+        with errors_in_words_of(body):
+            return await completion(service_of(request), request, body)
 
     @app.post("/v1/chat/completions", response_model=schemas.ChatAnswer, responses={**BUSY, **STREAM})
     async def chat(request: Request, body: schemas.ChatBody) -> Response:
         """Answer a conversation."""
-        service = service_of(request)
-        check_body(service, body)
-        if body.top_logprobs and not body.logprobs:
-            raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        params = sampling_params(service.names, body, body.max_completion_tokens or body.max_tokens, logprobs)
-        service.check_room(params.n)
-        ids = await chat_ids(service, body.messages)
-        stream = await service.submit(
-            [ids], params, body.priority or "interactive", ["messages"], bool(body.stream)
-        )
-        form = ChatFormat(service.options.model_name, service.engine.tokenizer, bool(body.logprobs))
-        return await Generation(service, stream, form, params.n).respond(request, body)
+        with errors_in_words_of(body):
+            return await conversation(service_of(request), request, body)
+
+
+@contextmanager
+def errors_in_words_of(body: schemas.GenerationBody) -> Iterator[None]:
+    """Give errors the names of fields that the client has used."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.in_words_of(body.own_names) from None
+
+
+async def completion(service: EngineService, request: Request, body: schemas.CompletionBody) -> Response:
+    """The answer to `POST /v1/completions`."""
+    check_body(service, body)
+    params = sampling_params(service.names, body, body.max_tokens, body.logprobs)
+    prompts = prompts_of(body.prompt)
+    service.check_room(len(prompts), params.n)
+    ids = await prompt_ids(service, prompts)
+    fields = names_of("prompt", len(ids))
+    stream = await service.submit(ids, params, body.priority or "interactive", fields, bool(body.stream))
+    tokenizer = service.engine.tokenizer
+    form = CompletionFormat(service.options.model_name, tokenizer, body.logprobs is not None)
+    return await Generation(service, stream, form, params.n).respond(request, body)
+
+
+async def conversation(service: EngineService, request: Request, body: schemas.ChatBody) -> Response:
+    """The answer to `POST /v1/chat/completions`."""
+    check_body(service, body)
+    if body.top_logprobs and not body.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    options, tokenizer = service.options, service.engine.tokenizer
+    uses = ToolUse.of(body, tokenizer, options.tool_call_parser)
+    form = uses.grammar(tokenizer), uses.shows_special(tokenizer)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    limit = body.max_completion_tokens or body.max_tokens
+    params = sampling_params(service.names, body, limit, logprobs, *form)
+    service.check_room(1, params.n)
+    ids = await chat_ids(service, body.messages, names=template_names(body, uses))
+    stream = await service.submit(
+        [ids], params, body.priority or "interactive", ["messages"], bool(body.stream)
+    )
+    # A form leaves no room for the rest of a thought that the prompt has begun.
+    begun = params.structured_outputs is None and begins_inside_thought(tokenizer, ids)
+    thinks = may_think(tokenizer, options.reasoning_parser)
+    reader = uses.reader_of(thinks, begun, body.include_reasoning is not False)
+    answer = ChatFormat(options.model_name, tokenizer, bool(body.logprobs), uses, reader)
+    return await Generation(service, stream, answer, params.n).respond(request, body)
 
 
 def add_page(app: FastAPI, page: LivePage) -> None:

@@ -58,6 +58,20 @@ class ApiError(Exception):
         self.status, self.headers = status, dict(headers or {})
         self.problem = ApiProblem(message=message, type=type, param=param, code=code)
 
+    def in_words_of(self, names: Mapping[str, str]) -> "ApiError":
+        """The same error with the client's own name of the field, by ours."""
+        was = self.problem.param or ""
+        if was not in names:
+            return self
+        message = self.problem.message
+        if message.startswith(was):
+            message = names[was] + message[len(was) :]
+        return _unpickled(
+            self.status,
+            self.problem.model_copy(update={"message": message, "param": names[was]}).model_dump(),
+            self.headers,
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: a replica sends its refusals to the process that answers."""
         return _unpickled, (self.status, self.problem.model_dump(), self.headers)

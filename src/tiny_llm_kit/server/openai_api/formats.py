@@ -3,13 +3,15 @@
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...model.tokenizer import Tokenizer
 from ...solution_types import Piece, Sampled
+from .answer_parts import AnswerDelta, AnswerReader
 from .event_stream import event
+from .tool_use import ToolUse
 
 MARK = "\0"  # stands for a text, where the JSON around it is written
 
@@ -24,6 +26,7 @@ class AnswerFormat:
     """
 
     prefix, kind, chunk_kind = "", "", ""
+    reads_text = False  # whether the text of an answer is more than its content
 
     def __init__(self, model: str, tokenizer: Tokenizer, with_logprobs: bool):
         self.model, self.tokenizer, self.with_logprobs = model, tokenizer, with_logprobs
@@ -102,25 +105,55 @@ class CompletionFormat(AnswerFormat):
 
 
 class ChatFormat(AnswerFormat):
-    """The format of `/v1/chat/completions`: a message of the assistant."""
+    """The format of `/v1/chat/completions`: a message of the assistant.
+
+    Args:
+        model, tokenizer, with_logprobs: see `AnswerFormat`.
+        uses: the tools of the request.
+        new_reader: makes a reader of an answer's text; None where all of it is content.
+    """
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
+    def __init__(
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        with_logprobs: bool,
+        uses: ToolUse = ToolUse(None, {}),  # noqa: B008 (immutable)
+        new_reader: Callable[[], AnswerReader] | None = None,
+    ):
+        super().__init__(model, tokenizer, with_logprobs)
+        self._uses, self._new_reader = uses, new_reader
+        self._readers: dict[int, AnswerReader] = {}  # by answer
+        self.reads_text = new_reader is not None
+
     def first_chunks(self, count: int) -> list[dict[str, Any]]:
-        role = {"role": "assistant", "content": ""}
+        role = {"role": "assistant", **({} if self.reads_text else {"content": ""})}
         return [self._head(self.chunk_kind, [self._choice(index, "delta", role)]) for index in range(count)]
 
     def choice(self, answer: Piece) -> dict[str, Any]:
-        return self._choice(answer.index, "message", {"role": "assistant", "content": answer.text}, answer)
+        content = {"content": answer.text} if self._new_reader is None else self._read(answer).message()
+        return self._choice(answer.index, "message", {"role": "assistant", **content}, answer)
 
     def delta(self, piece: Piece) -> dict[str, Any]:
-        return self._choice(piece.index, "delta", {"content": piece.text}, piece)
+        content = {"content": piece.text} if self._new_reader is None else self._read(piece).fields()
+        return self._choice(piece.index, "delta", content, piece)
+
+    def _read(self, piece: Piece) -> AnswerDelta:
+        assert self._new_reader is not None
+        if piece.index not in self._readers:
+            self._readers[piece.index] = self._new_reader()
+        return self._readers[piece.index].add(piece.text, piece.finish_reason is not None)
 
     def _choice(
-        self, index: int, name: str, content: dict[str, str], piece: Piece | None = None
+        self, index: int, name: str, content: dict[str, Any], piece: Piece | None = None
     ) -> dict[str, Any]:
         logprobs = {"content": [*map(self._logprob, piece.sampled)]} if piece and self.with_logprobs else None
         reasons = {name: piece and getattr(piece, name) for name in ("finish_reason", "stop_reason")}
+        if index in self._readers:
+            has_calls = self._readers[index].has_calls
+            reasons["finish_reason"] = self._uses.finish_reason(reasons["finish_reason"], has_calls)
         return {"index": index, name: content, "logprobs": logprobs, **reasons}
 
     def _logprob(self, sampled: Sampled) -> dict[str, Any]:
@@ -140,20 +173,44 @@ class ChunkEvents:
     Args:
         format: of the endpoint.
         extra: further fields of every chunk.
+        prompt_tokens: tokens of all prompts, if every chunk has the numbers of tokens so far.
     """
 
-    def __init__(self, format: AnswerFormat, extra: Mapping[str, Any]):
+    def __init__(self, format: AnswerFormat, extra: Mapping[str, Any], prompt_tokens: int | None = None):
         self._format, self._extra = format, extra
+        self._prompt_tokens, self._tokens = prompt_tokens, 0
         self._around: dict[int, list[str]] = {}  # by answer: what comes before its text, and after it
 
     def __call__(self, piece: Piece) -> str:
-        if piece.finish_reason is not None or self._format.with_logprobs:
-            return self._event(piece)
+        """The event; empty if a piece brings nothing to read."""
+        self._tokens += len(piece.sampled)
+        is_inner = piece.finish_reason is None and not self._format.with_logprobs
+        if is_inner and not piece.text:
+            return ""
+        if is_inner and self._prompt_tokens is None and not self._format.reads_text:
+            return self._with_text(piece)
+        chunk = self._format.chunk([piece])
+        if is_inner and self._format.reads_text and not chunk["choices"][0]["delta"]:
+            return ""
+        return self._event(chunk)
+
+    def first(self, count: int) -> str:
+        """The events before the first token of any of the `count` answers."""
+        return "".join(map(self._event, self._format.first_chunks(count)))
+
+    def _with_text(self, piece: Piece) -> str:
         if piece.index not in self._around:
-            marked = self._event(replace(piece, text=MARK))
+            marked = self._event(self._format.chunk([replace(piece, text=MARK)]))
             self._around[piece.index] = marked.split(json.dumps(MARK))
         before, after = self._around[piece.index]
         return f"{before}{json.dumps(piece.text)}{after}"
 
-    def _event(self, piece: Piece) -> str:
-        return event({**self._format.chunk([piece]), **self._extra})
+    def _event(self, chunk: Mapping[str, Any]) -> str:
+        asked, made = self._prompt_tokens, self._tokens
+        usage = {} if asked is None else {"usage": token_counts(asked, made)}
+        return event({**chunk, **self._extra, **usage})
+
+
+def token_counts(asked: int, made: int) -> dict[str, int]:
+    """Numbers of tokens of prompts and answers, as OpenAI's API has them."""
+    return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from ...solution_types import Piece, RequestStream, SamplingParams, ServingPackage, StructuredOutputsParams
 from .errors import INTERNAL, ApiError, json_response, not_serving, unavailable
 from .event_stream import DONE, Disconnected, EventStream, event, while_connected
-from .formats import AnswerFormat, ChunkEvents
-from .schemas import GenerationBody
+from .formats import AnswerFormat, ChunkEvents, token_counts
+from .schemas import GenerationBody, StreamOptions
 from .service import EngineService
 
 PASSED_ON = (  # to the solution, unless they were left out
@@ -23,15 +23,26 @@ TIMED_OUT = "the request took longer than the server allows: ask for fewer token
 
 
 def sampling_params(
-    names: ServingPackage, body: GenerationBody, max_tokens: int | None, logprobs: int | None
+    names: ServingPackage,
+    body: GenerationBody,
+    max_tokens: int | None,
+    logprobs: int | None,
+    forced: str | None = None,
+    shows_special: bool = False,
 ) -> SamplingParams:
     """`SamplingParams` of the solution; what the client left out has OpenAI's defaults.
+
+    Args:
+        forced: a grammar of calls of tools.
+        shows_special: whether special tokens are needed as text.
 
     Raises:
         ApiError: a value is out of range.
     """
     temperature = 1.0 if body.temperature is None else body.temperature
     given = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
+    if shows_special:
+        given["skip_special_tokens"] = False
     try:
         return names.SamplingParams(
             temperature=temperature if temperature >= SMALLEST_TEMPERATURE else 0.0,
@@ -44,32 +55,28 @@ def sampling_params(
             logprobs=logprobs,
             ignore_eos=bool(body.ignore_eos),
             logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
-            structured_outputs=structured_outputs(names, body),
+            structured_outputs=structured_outputs(names, body, forced),
             **given,
         )
     except ValueError as error:  # its first word is the field
         raise ApiError(400, str(error), param=str(error).partition(" ")[0]) from None
 
 
-def structured_outputs(names: ServingPackage, body: GenerationBody) -> StructuredOutputsParams | None:
-    """What the text has to follow, from either of the two fields that ask for it; None for any text.
+def structured_outputs(
+    names: ServingPackage, body: GenerationBody, forced: str | None = None
+) -> StructuredOutputsParams | None:
+    """What the text has to follow, from the one field that asks for it; None for any text.
 
     Raises:
-        ApiError: both are given, or "json_schema" comes without a schema.
+        ApiError: several fields do, or "json_schema" comes without a schema.
         ValueError: vLLM's field has not exactly one form.
     """
-    form, own = body.response_format, body.structured_outputs
-    if form is not None and form.type != "text" and own is not None:
-        raise ApiError(400, "give response_format or structured_outputs", param="structured_outputs")
-    if own is not None:
-        return names.StructuredOutputsParams(**own.model_dump(by_alias=True))
-    if form is None or form.type == "text":
-        return None
-    if form.type == "json_object":
-        return names.StructuredOutputsParams(json_object=True)
-    if form.json_schema is None:
+    forms = {**body.forms, **({} if forced is None else {"tool_choice": {"grammar": forced}})}
+    if len(forms) > 1:
+        raise ApiError(400, f"give {' or '.join(forms)}", param=list(forms)[-1])
+    if forms.get("response_format") == {"json": None}:
         raise ApiError(400, "response_format needs json_schema with a schema", param="response_format")
-    return names.StructuredOutputsParams(form.json_schema.json_schema)
+    return next((names.StructuredOutputsParams(**form) for form in forms.values()), None)
 
 
 def check_ready(service: EngineService) -> None:
@@ -94,6 +101,11 @@ def check_body(service: EngineService, body: GenerationBody) -> None:
         raise ApiError(404, message, param="model", code="model_not_found")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+    if body.best_of not in (None, body.n or 1):
+        message = (
+            f"best_of is {body.best_of}: every answer is returned; leave it out, or give n, {body.n or 1}"
+        )
+        raise ApiError(400, message, param="best_of")
     check_ready(service)
 
 
@@ -117,9 +129,8 @@ class Generation:
         """The response; a client that disconnects ends its request."""
         seconds = self.service.options.request_timeout
         if body.stream:
-            with_usage = bool(body.stream_options and body.stream_options.include_usage)
             timed_out = event(unavailable(TIMED_OUT).body())
-            return EventStream(self._events(with_usage), self.stream.close, seconds, timed_out)
+            return EventStream(self._events(body), self.stream.close, seconds, timed_out)
         try:
             answers = await while_connected(request.receive, self._answers(), seconds)
         except Disconnected:
@@ -140,36 +151,37 @@ class Generation:
                 answers[piece.index] = piece if before is None else before.followed_by(piece)
         return [answers[index] for index in sorted(answers)]
 
-    async def _events(self, with_usage: bool) -> AsyncGenerator[str, None]:
-        extra = {"usage": None} if with_usage else {}
-        chunk_event = ChunkEvents(self.format, extra)
-        for chunk in self.format.first_chunks(len(self.stream.sequences)):
-            yield event({**chunk, **extra})
+    async def _events(self, body: GenerationBody) -> AsyncGenerator[str, None]:
+        options = body.stream_options or StreamOptions.model_construct()
+        extra = {"usage": None} if options.include_usage else {}
+        asked = self._prompt_tokens if options.continuous_usage_stats else None
+        chunk_event = ChunkEvents(self.format, extra, asked)
+        if first := chunk_event.first(len(self.stream.sequences)):
+            yield first
         try:
             async for pieces in self.stream:
                 check_pieces(pieces)
-                for piece in pieces:
-                    if piece.text or piece.finish_reason or self.format.with_logprobs:
-                        yield chunk_event(piece)
+                for text in filter(None, map(chunk_event, pieces)):
+                    yield text
         except ApiError as error:  # the status was sent long ago
-            yield event(error.body())
+            yield event(error.in_words_of(body.own_names).body())
         else:
-            if with_usage:
+            if options.include_usage:
                 yield event(self.format.usage_chunk(self._usage()))
         yield DONE
 
     def _usage(self) -> dict[str, Any]:
-        """Numbers of tokens; a prompt counts once for all of its answers."""
+        """Numbers of tokens."""
         prompts = self.stream.sequences[:: self.n]
-        asked = sum(sequence.num_prompt_tokens for sequence in prompts)
         made = sum(len(sequence.tokens) for sequence in self.stream.sequences)
         cached = sum(sequence.num_cached for sequence in prompts)
-        return {
-            "prompt_tokens": asked,
-            "completion_tokens": made,
-            "total_tokens": asked + made,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        counts = token_counts(self._prompt_tokens, made)
+        return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
+
+    @property
+    def _prompt_tokens(self) -> int:
+        """Tokens of all prompts; one counts once for all of its answers."""
+        return sum(sequence.num_prompt_tokens for sequence in self.stream.sequences[:: self.n])
 
 
 def check_pieces(pieces: Sequence[Piece]) -> None:

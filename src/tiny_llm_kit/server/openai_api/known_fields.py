@@ -29,10 +29,8 @@ GENERATION: dict[str, Values] = {
     "use_beam_search": (False,),
     "bad_words": ([],),
     "allowed_token_ids": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "guided_decoding_backend": ANYTHING,
+    "guided_whitespace_pattern": (),
     # what is read and returned
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
@@ -42,38 +40,38 @@ GENERATION: dict[str, Values] = {
     "return_tokens_as_token_ids": (False,),
 }
 COMPLETION: dict[str, Values] = {
-    "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
     "add_special_tokens": (True,),
 }
 TEMPLATE: dict[str, Values] = {
-    "tools": ([],),
     "continue_final_message": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "media_io_kwargs": ({},),
 }
 CHAT: dict[str, Values] = {
     **TEMPLATE,
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (False, True),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
     "web_search_options": (),
-    "reasoning_effort": ("none",),
-    "include_reasoning": (True,),
     "verbosity": ("medium",),
     "echo": (False,),
     "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "documents": ([],),
 }
-STREAM: dict[str, Values] = {"continuous_usage_stats": (False,), "include_obfuscation": (False,)}
+STREAM: dict[str, Values] = {"include_obfuscation": (False,)}
+STRUCTURED: dict[str, Values] = {
+    "disable_fallback": ANYTHING,
+    "disable_any_whitespace": ANYTHING,
+    "disable_additional_properties": (False,),
+    "whitespace_pattern": (),
+    "structural_tag": (),
+}
 TOKENIZE: dict[str, Values] = {**TEMPLATE, "return_token_strs": (False,)}
 
 

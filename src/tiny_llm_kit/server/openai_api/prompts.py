@@ -1,6 +1,7 @@
 """The prompts of a request as token ids. They are counted and measured before anything is encoded."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from .errors import ApiError
 from .schemas import Message
 from .service import EngineService
 
+NO_NAMES: Mapping[str, Any] = {}
 TURN = 16  # characters that a template adds to a message, about
 
 
@@ -46,19 +48,23 @@ async def prompt_ids(
 
 
 async def chat_ids(
-    service: EngineService, messages: Sequence[Message], add_generation_prompt: bool = True
+    service: EngineService,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = True,
+    names: Mapping[str, Any] = NO_NAMES,
 ) -> list[int]:
-    """Token ids of a conversation.
+    """Token ids of a conversation; `names` are further variables of the chat template.
 
     Raises:
         ApiError: 400, it cannot fit into the context, or the model's template does not take it.
     """
     turns, tokenizer = [each.rendered() for each in messages], service.engine.tokenizer
-    length = sum(len(turn["content"]) for turn in turns)
+    length = sum(len(turn["content"]) for turn in turns) + (len(json.dumps(names)) if names else 0)
+    length += sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
     check_length(service, "messages", length)
 
     def encoded() -> list[int]:
-        return tokenizer.encode(tokenizer.apply_chat_template(turns, add_generation_prompt))
+        return tokenizer.encode(tokenizer.apply_chat_template(turns, add_generation_prompt, **names))
 
     try:
         return await service.with_texts(length + TURN * len(turns), encoded)

@@ -8,8 +8,10 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from ...model.chat_messages import plain_message, why_not_read
 from . import known_fields
+from .tool_schemas import ToolCall, ToolCalls, ToolChoice, Tools
 
 MOST_LOGPROBS = 20
+GUIDED = ("json", "regex", "choice", "grammar")
 MOST_TOKENS = 2**31 - 1
 MOST_FIELDS = 100  # of a body, known or not
 MOST_BIASES = 1024  # of logits, and of stop tokens
@@ -21,6 +23,7 @@ TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 def too_many(things: str, count: int, most: int) -> PydanticCustomError:
@@ -77,6 +80,7 @@ class StrictBody(BaseModel):
 
 class StreamOptions(StrictBody):
     known, prefix = known_fields.STREAM, "stream_options."
+    continuous_usage_stats: bool | None = Field(None, description="numbers of tokens so far in every chunk")
     include_usage: bool | None = Field(
         None, description="one more chunk at the end, with the numbers of tokens"
     )
@@ -88,6 +92,7 @@ Choices = Annotated[list[Text], Field(min_length=1, max_length=MOST_CHOICES, fai
 class StructuredOutputs(StrictBody):
     """What the text has to follow, with vLLM's names: one of them."""
 
+    known, prefix = known_fields.STRUCTURED, "structured_outputs."
     json_form: dict[str, Any] | str | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a regular expression for the whole text")
     choice: Choices | None = Field(None, description="texts, one of which is the whole text")
@@ -108,6 +113,13 @@ class ResponseFormat(StrictBody):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = Field(None, description='with the type "json_schema"')
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """With the names of `StructuredOutputsParams`."""
+        if self.type == "json_object":
+            return {"json_object": True}
+        return {"json": self.json_schema and self.json_schema.json_schema}
+
 
 class GenerationBody(StrictBody):
     """Fields that both kinds of completions share."""
@@ -119,6 +131,7 @@ class GenerationBody(StrictBody):
         None, ge=-1, le=MOST_TOKENS, description="draw from this many tokens; -1 and 0: all"
     )
     n: int | None = Field(None, ge=1, le=128, description="answers to the same prompt; default: 1")
+    best_of: int | None = Field(None, ge=1, le=128, description="as many as n: every answer is returned")
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1, description="of the random draws")
     stop: Text | Annotated[list[Text], Field(max_length=16)] | None = Field(None, description="ends the text")
     stream: bool | None = Field(None, description="send the answer as server-sent events while it is made")
@@ -141,6 +154,28 @@ class GenerationBody(StrictBody):
     skip_special_tokens: bool | None = Field(None, description="leave them out of the text; default: true")
     response_format: ResponseFormat | None = Field(None, description="what the text has to follow")
     structured_outputs: StructuredOutputs | None = Field(None, description="the same, with vLLM's names")
+    guided_json: dict[str, Any] | str | None = Field(
+        None, description="the older name of structured_outputs.json"
+    )
+    guided_regex: str | None = Field(None, description="the older name of structured_outputs.regex")
+    guided_choice: Choices | None = Field(None, description="the older name of structured_outputs.choice")
+    guided_grammar: str | None = Field(None, description="the older name of structured_outputs.grammar")
+
+    @property
+    def forms(self) -> dict[str, dict[str, Any]]:
+        """What the text has to follow, by the field that asks for it, with the names of `StructuredOutputsParams`."""
+        guided = {name: getattr(self, f"guided_{name}") for name in GUIDED}
+        asked = {f"guided_{name}": {name: form} for name, form in guided.items() if form is not None}
+        if self.response_format is not None and self.response_format.type != "text":
+            asked["response_format"] = self.response_format.form
+        if self.structured_outputs is not None:
+            asked["structured_outputs"] = self.structured_outputs.model_dump(by_alias=True)
+        return asked
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        """The client's names of what has another one here, for errors."""
+        return {"structured_outputs": next(iter(self.forms), "tools")}
 
 
 def check_prompts(prompt: Any) -> Any:
@@ -183,8 +218,12 @@ class Message(BaseModel):
     """A turn of a conversation. Further fields, as clients send them back with an answer, are not used."""
 
     model_config = ConfigDict(strict=True)
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)] | None = None
+    name: str | None = None
+    tool_calls: ToolCalls | None = Field(None, description="what an answer has called")
+    tool_call_id: str | None = Field(None, description="of the call whose result this is")
+    reasoning_content: str | None = Field(None, description="what the model thought before an answer")
 
     @model_validator(mode="before")
     @classmethod
@@ -198,9 +237,9 @@ class Message(BaseModel):
             raise PydanticCustomError("not_read", "{why}", {"why": why})
         return message
 
-    def rendered(self) -> dict[str, str]:
+    def rendered(self) -> dict[str, Any]:
         """The message for chat templates."""
-        return plain_message(self.model_dump())
+        return plain_message(self.model_dump(exclude_none=True))
 
 
 def check_size(messages: Any) -> Any:
@@ -226,7 +265,14 @@ Messages = Annotated[
 ]
 
 
-class ChatBody(GenerationBody):
+class TemplateBody(StrictBody):
+    """Fields for the chat template."""
+
+    tools: Tools | None = Field(None, description="functions that the model may call")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="further variables of the template")
+
+
+class ChatBody(GenerationBody, TemplateBody):
     """`POST /v1/chat/completions`."""
 
     known = known_fields.GENERATION | known_fields.CHAT
@@ -237,9 +283,18 @@ class ChatBody(GenerationBody):
     max_tokens: Count | None = Field(None, description="older name of max_completion_tokens")
     logprobs: bool | None = Field(None, description="return log-probabilities")
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="only with `logprobs`")
+    tool_choice: ToolChoice | None = Field(None, description="default: auto, which leaves it to the model")
+    parallel_tool_calls: bool | None = Field(None, description="more than one call; default: true")
+    reasoning_effort: Effort | None = Field(None, description='for the template; "none" turns thinking off')
+    include_reasoning: bool | None = Field(None, description="return what the model thought; default: true")
+
+    @property
+    def own_names(self) -> dict[str, str]:
+        newer = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return {**super().own_names, **newer}
 
 
-class TokenizeBody(StrictBody):
+class TokenizeBody(TemplateBody):
     """`POST /tokenize`: a text, or a conversation."""
 
     known = known_fields.TOKENIZE
@@ -351,7 +406,9 @@ class ChatLogprobs(BaseModel):
 
 class AnswerMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(BaseModel):

@@ -37,6 +37,8 @@ class ServerOptions:
         max_body_bytes: of a request.
         allowed_hosts: names of this server that the Host header of a request may have; None accepts all.
         live_controls: whether the page may change the token budget.
+        tool_call_parser: how the model writes calls of tools, a name of `FORMATS`; None for that of its chat template.
+        reasoning_parser: a name of vLLM's for models that think; None if the chat template says so.
 
     Raises:
         ValueError: a number is out of range.
@@ -51,6 +53,8 @@ class ServerOptions:
     max_body_bytes: int = 4 * 2**20
     allowed_hosts: tuple[str, ...] | None = None
     live_controls: bool = False
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
 
     def __post_init__(self):
         for name, least in (("max_queue", 0), ("drain_timeout", 0), ("max_body_bytes", 1)):
@@ -171,17 +175,16 @@ class EngineService:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
 
-    def check_room(self, answers: int) -> None:
-        """Refuse a request for too many answers before their prompts are read.
+    def check_room(self, prompts: int, n: int) -> None:
+        """Refuse a request for too many answers, `n` to each prompt, before the prompts are read.
 
         Raises:
             ApiError: 400 for more than are ever taken at once, 429 when the queue is full.
         """
-        most = self.loop.max_open
+        most, answers, field = self.loop.max_open, prompts * n, "prompt" if prompts > 1 else "n"
         if answers > most:
-            raise ApiError(
-                400, f"prompt: {answers} answers at once: this server takes at most {most}", param="prompt"
-            )
+            message = f"{field}: {answers} answers at once: this server takes at most {most}"
+            raise ApiError(400, message, param=field)
         if self.loop.num_open + answers > most:
             raise self._refusal(answers)
 

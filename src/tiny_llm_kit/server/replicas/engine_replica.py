@@ -48,7 +48,7 @@ class EngineReplica:
         A refused request yields its error. A reader that leaves ends the request.
         """
         try:
-            self.service.check_room(request.num_answers)
+            self.service.check_room(len(request.prompts), request.params.n)
             stream = await self.service.submit(
                 request.prompts, request.params, request.priority, request.fields
             )

@@ -92,15 +92,16 @@ class ReplicatedService:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
 
-    def check_room(self, answers: int) -> None:
+    def check_room(self, prompts: int, n: int) -> None:
         """Refuse more answers than one replica ever takes at once; whether it has room now, the replica knows.
 
         Raises:
             ApiError: 400.
         """
+        answers, field = prompts * n, "prompt" if prompts > 1 else "n"
         if self._facts is not None and answers > (most := self._facts.max_open):
-            message = f"prompt: {answers} answers at once: a replica takes at most {most}"
-            raise ApiError(400, message, param="prompt")
+            message = f"{field}: {answers} answers at once: a replica takes at most {most}"
+            raise ApiError(400, message, param=field)
 
     async def submit(
         self,

@@ -1,0 +1,401 @@
+"""Tools, thoughts and further fields of conversations, as the official client meets them."""
+
+import json
+import random
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tiny_llm_kit.engine.llm import LLM
+from tiny_llm_kit.engine.loading import load_network
+from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.model.chat_template import ChatTemplate
+from tiny_llm_kit.repo import ROOT
+from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api.answer_parts import AnswerReader, ThoughtReader
+from tiny_llm_kit.server.openai_api.tool_calls import FORMATS, CallReader, format_of
+from tiny_llm_kit.server.server import ServerOptions, create_app
+
+ENGINE = {
+    "max_model_len": 1024,
+    "max_num_seqs": 4,
+    "num_blocks": 256,
+    "block_size": 16,
+    "enforce_eager": True,
+}
+HELLO = [{"role": "user", "content": "Hello"}]
+# In the manner of Qwen's templates: tools first, calls as JSON between marks, results as a role, thoughts if wanted.
+TEMPLATE = """
+{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Write <tool_call> around calls.<|im_end|>
+{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content is defined %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}
+{%- if opens_thought %}<think>
+{% endif %}{{ reasoning_effort }}{% endif %}"""
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"enum": ["Ulm", "Bonn"]},
+                "days": {"type": "integer", "maximum": 9, "minimum": 1},
+            },
+            "required": ["city", "days"],
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BackgroundServer]:
+    port = Port("tiny_llm_ref", installed_backends()[0], "cpu", "float32")
+
+    def open_llm() -> LLM:
+        network, tokenizer = load_network(port, "tiny-qwen3", "week3")
+        tokenizer._chat_template = ChatTemplate(TEMPLATE, ROOT / "chat_template.jinja", {})
+        return LLM.of(port, network, tokenizer, **ENGINE)
+
+    with BackgroundServer(create_app(open_llm, ServerOptions())) as started:
+        yield started
+
+
+@pytest.fixture
+def client(server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def asked(client, stream=False, **body):
+    """The choice of an answer; from a stream it is put together as its client does."""
+    with_body = {"model": "tiny-qwen3", "messages": HELLO, "temperature": 0, "max_tokens": 200, **body}
+    if not stream:
+        return client.chat.completions.create(**with_body).choices[0]
+    with client.chat.completions.stream(**with_body) as events:
+        return events.get_final_completion().choices[0]
+
+
+def calls_of(choice) -> list[tuple[str, dict]]:
+    return [
+        (call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls or []
+    ]
+
+
+def prompt_of(client, **body) -> str:
+    ids = client.post("../tokenize", body=body, cast_to=object)["tokens"]
+    return client.post("../detokenize", body={"tokens": ids}, cast_to=object)["prompt"]
+
+
+# ---- calls that are forced
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=str
+)
+def test_a_forced_call_has_valid_arguments(client, choice, stream):
+    found = asked(client, stream, tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False)
+    [(name, arguments)] = calls_of(found)
+    assert name == "weather" and arguments.keys() == {"city", "days"}
+    assert arguments["city"] in ("Ulm", "Bonn") and 1 <= arguments["days"] <= 9
+    assert found.message.content is None
+    assert (
+        found.message.tool_calls[0].id.startswith("call_") and found.message.tool_calls[0].type == "function"
+    )
+    assert found.finish_reason == ("tool_calls" if choice == "required" else "stop"), "as OpenAI has it"
+
+
+def test_several_answers_have_their_own_calls(client):
+    made = client.chat.completions.create(
+        model="tiny-qwen3", messages=HELLO, tools=[WEATHER, CLOCK], tool_choice="required", n=3, max_tokens=200,
+        parallel_tool_calls=False, seed=1,
+    )  # fmt: skip
+    names = [[name for name, _ in calls_of(choice)] for choice in made.choices]
+    assert all(len(each) == 1 and each[0] in ("weather", "clock") for each in names)
+    assert len({choice.message.tool_calls[0].id for choice in made.choices}) == 3
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("only_one", [True, False])
+def test_what_is_forced_is_what_the_reader_of_the_format_reads(server, name, only_one):
+    """A grammar, and a text in it that the reader takes apart."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    from tiny_llm_kit.server.openai_api.tool_calls import forced_calls
+
+    tokenizer, form = server.app.state.service.engine.tokenizer, FORMATS[name]
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    grammar = forced_calls(form, {'f"\u00fc': schema, "g": {"type": "object"}}, only_one, tokenizer.token_id)
+    call = f'{{"name": {json.dumps(chr(102) + chr(34) + chr(252))}, "{form.arguments}": {{"a": "x"}}}}'
+    between = {"hermes": "\n</tool_call>\n<tool_call>\n", "mistral": ", ", "llama3_json": "; "}[name]
+    begin = "" if form.bare else form.begin + form.opens
+    for text, count in ((call, 1), (call + between + call, 2)):
+        text = begin + text + form.closes + form.end
+        ends = sorted(tokenizer.eos_token_ids)
+        vocabulary = LLTokenizer(tokenizer.to_json(), n_vocab=tokenizer.vocab_size, eos_token=ends)
+        matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        ids = tokenizer.encode(text)
+        fits = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        assert fits is (count == 1 or not only_one)
+        assert read(text, name).calls == [('f"\u00fc', '{"a": "x"}')] * count
+
+
+def test_the_mark_of_a_call_may_be_one_token(server):
+    from tiny_llm_kit.server.openai_api.tool_calls import forced_calls
+
+    tokens = {"<tool_call>": 7, "</tool_call>": 8}
+    grammar = forced_calls(FORMATS["hermes"], {"f": {"type": "object"}}, True, tokens.get)
+    assert grammar.splitlines()[0] == 'start: <[7]> "\\n" one "\\n" <[8]>'
+
+
+# ---- calls that the model chooses
+
+
+WRITTEN = (
+    'Well.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm", "days": 2}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+)
+
+
+def saying(text) -> dict:
+    """Fields of a request whose answer is this text."""
+    return {"extra_body": {"structured_outputs": {"choice": [text]}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_that_the_model_writes(client, stream):
+    found = asked(client, stream, tools=[WEATHER, CLOCK], **saying(WRITTEN))
+    assert calls_of(found) == [("weather", {"city": "Ulm", "days": 2}), ("clock", {})]
+    assert (found.message.content, found.finish_reason) == ("Well.", "tool_calls")
+    assert len({call.id for call in found.message.tool_calls}) == 2
+    found = asked(client, stream, tools=[WEATHER], parallel_tool_calls=False, **saying(WRITTEN))
+    assert [name for name, _ in calls_of(found)] == ["weather"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER], "tool_choice": "none"}], ids=["without", "none"])
+def test_without_tools_nothing_is_a_call(client, tools, stream):
+    found = asked(client, stream, **tools, **saying(WRITTEN))
+    assert (found.message.content, found.message.tool_calls, found.finish_reason) == (WRITTEN, None, "stop")
+
+
+def test_a_stream_of_a_call_has_the_deltas_of_openai(client):
+    chunks = client.chat.completions.create(
+        model="tiny-qwen3",
+        messages=HELLO,
+        tools=[WEATHER, CLOCK],
+        stream=True,
+        max_tokens=200,
+        **saying(WRITTEN),
+    )
+    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    heads = [delta for delta in deltas if delta.id]
+    assert [(head.index, head.type, head.function.name) for head in heads] == [
+        (0, "function", "weather"), (1, "function", "clock"),
+    ]  # fmt: skip
+    arguments = {0: "", 1: ""}
+    for delta in deltas:
+        arguments[delta.index] += delta.function.arguments
+    assert arguments == {0: '{"city": "Ulm", "days": 2}', 1: "{}"}
+    first = [delta.index for delta in deltas].index(1)
+    assert first > 2 and {delta.index for delta in deltas[:first]} == {0}, "arguments come in pieces"
+
+
+def test_an_answer_that_is_cut_off_in_a_call_ends_for_its_length(client):
+    found = asked(client, tools=[WEATHER], tool_choice="required", max_tokens=12)
+    assert found.finish_reason == "length"
+
+
+def test_calls_and_their_results_go_back_in(client):
+    found = asked(client, tools=[WEATHER], **saying(WRITTEN))
+    answer = found.message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": found.message.tool_calls[0].id, "content": "rain"}
+    assert asked(client, messages=[*HELLO, answer, result], tools=[WEATHER], max_tokens=2).finish_reason
+    prompt = prompt_of(client, messages=[*HELLO, answer, result], tools=[WEATHER])
+    assert json.dumps(WEATHER) in prompt
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm", "days": 2}}\n</tool_call>'
+    assert "Well." in prompt and call in prompt and "<|im_start|>tool\nrain<|im_end|>" in prompt
+    bare = {**answer, "content": None}
+    assert "None" not in prompt_of(client, messages=[*HELLO, bare, result], tools=[WEATHER])
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{**WEATHER, "type": "retrieval"}]}, "tools"),
+        ({"tools": [CLOCK] * 129}, "tools"),
+        (
+            {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}},
+            "tool_choice",
+        ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "strange"}}}],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_tools_that_cannot_be_are_refused_by_name(client, body, param):
+    with pytest.raises(openai.BadRequestError) as refused:
+        asked(client, **body)
+    assert refused.value.param == param and "\n" not in refused.value.body["message"]
+
+
+# ---- thoughts, and variables of the template
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("shown", [True, False])
+def test_thoughts_come_apart_from_the_answer(client, stream, shown):
+    body = saying("<think>\nhm, yes\n</think>\n\nNo.")
+    body["extra_body"]["include_reasoning"] = shown
+    found = asked(client, stream, **body)
+    assert found.message.content == "No." and found.finish_reason == "stop"
+    assert found.message.model_extra.get("reasoning_content") == ("hm, yes" if shown else None)
+
+
+def test_a_prompt_that_ends_in_a_thought_is_followed_by_the_rest_of_it(client):
+    found = asked(client, max_tokens=5, extra_body={"chat_template_kwargs": {"opens_thought": True}})
+    assert found.message.content is None and found.message.model_extra["reasoning_content"]
+    form = {"chat_template_kwargs": {"opens_thought": True}, "structured_outputs": {"choice": ["yes"]}}
+    assert asked(client, extra_body=form).message.content == "yes"
+
+
+def test_variables_of_the_template(client):
+    opens = prompt_of(client, messages=HELLO, chat_template_kwargs={"enable_thinking": False})
+    assert opens.endswith("<|im_start|>assistant\n<think></think>")
+    assert (
+        prompt_of(client, messages=HELLO, chat_template_kwargs={"messages": [], "self": 1}).count("Hello")
+        == 1
+    )
+
+    def length(**body) -> int:
+        made = client.chat.completions.create(model="tiny-qwen3", messages=HELLO, max_tokens=1, **body)
+        return made.usage.prompt_tokens
+
+    assert length(reasoning_effort="none") > length() < length(reasoning_effort="high")
+    thought = {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+    assert "<think>hm</think>b" in prompt_of(client, messages=[*HELLO, thought, *HELLO])
+
+
+# ---- the reader of answers
+
+
+class Read:
+    """What a reader has made of a text."""
+
+    def __init__(self):
+        self.content = self.thought = ""
+        self.heads, self.arguments = [], []
+
+    def add(self, delta) -> None:
+        self.content, self.thought = self.content + delta.content, self.thought + delta.reasoning
+        for call in delta.calls:
+            if "id" in call:
+                assert call["index"] == len(self.heads)
+                self.heads.append(call["function"]["name"])
+                self.arguments.append("")
+            self.arguments[call["index"]] += call["function"]["arguments"]
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        return list(zip(self.heads, self.arguments, strict=True))
+
+
+def read(text, form="hermes", begins_inside=None, sizes=None) -> Read:
+    """What is read of a text, in one piece or in random ones."""
+    thoughts = None if begins_inside is None else ThoughtReader(begins_inside)
+    reader, found, end = AnswerReader(thoughts, CallReader(FORMATS[form])), Read(), 0
+    while end < len(text):
+        begin, end = end, end + (len(text) if sizes is None else sizes.choice((1, 1, 2, 3, 7)))
+        found.add(reader.add(text[begin:end], end >= len(text)))
+    return found
+
+
+QUOTES = r'{"a": "x </tool_call> {\" y", "b": [1, {"c": null}]}'
+TEXTS = [
+    ("Hello <b>", "Hello <b>", []),
+    (f'<tool_call>\n{{"name": "f", "arguments": {QUOTES}}}\n</tool_call>', "", [("f", QUOTES)]),
+    ('a\n<tool_call>{"arguments": {"z":  1} , "name": "g"}</tool_call>', "a", [("g", '{"z":  1}')]),
+    (
+        r'<tool_call>[{"name": "f", "arguments": {}}, {"name": "g", "arguments": "{\"b\": 2}"}]</tool_call>',
+        "",
+        [("f", "{}"), ("g", '{"b": 2}')],
+    ),
+    ('<tool_call>{"name": "f"}</tool_call> <tool_call>{"name": "g", "parameters": null}</tool_call>\n', "",
+     [("f", "{}"), ("g", "{}")]),
+    ("<tool_call>\nfoo\n</tool_call> end", "<tool_call>\nfoo\n</tool_call> end", []),
+    ('<tool_call>{"name": 3}</tool_call>x', '<tool_call>{"name": 3}</tool_call>x', []),
+    ('<tool_call>{"name": "f" </tool_call>x', '<tool_call>{"name": "f" </tool_call>x', []),
+    ('<tool_call>{"name": "f', '<tool_call>{"name": "f', []),
+    ('<tool_call>{"name": "f", "arguments": {"a": "b ', "", [("f", '{"a": "b ')]),
+    ("a <tool_", "a <tool_", []),
+    (" a\n", " a\n", []),
+]  # fmt: skip
+OTHER_FORMATS = [
+    ("llama3_json", '{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),
+    ("llama3_json", '{"answer": 3}', '{"answer": 3}', []),
+    ("llama3_json", 'hi {"name": "f"}', 'hi {"name": "f"}', []),
+    ("llama3_json", '<|python_tag|>{"name": "f"}; {"name": "g"}', "", [("f", "{}"), ("g", "{}")]),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "]"}}, {"name": "g"}]', "",
+     [("f", '{"a": "]"}'), ("g", "{}")]),
+    ("mistral", '[TOOL_CALLS] [{"name": "f"}] so', "so", [("f", "{}")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "content", "calls"), [("hermes", *each) for each in TEXTS] + OTHER_FORMATS, ids=str
+)
+def test_a_text_is_read_alike_however_it_comes(form, text, content, calls):
+    whole = read(text, form)
+    assert (whole.content, whole.calls) == (content, calls)
+    for seed in range(20):
+        found = read(text, form, sizes=random.Random(seed))
+        assert (found.content, found.calls) == (content, calls)
+
+
+@pytest.mark.parametrize(
+    ("begins_inside", "text", "thought", "content"),
+    [
+        (False, "<think>\nhm, yes\n\n</think>\n\nThe answer \n", "hm, yes", "The answer \n"),
+        (True, "hm</think>ok", "hm", "ok"),
+        (True, "never", "never", ""),
+        (False, "<think> a </thinker></think>", "a </thinker>", ""),
+        (False, "\n <thin", "", "\n <thin"),
+        (False, "plain <think>", "", "plain <think>"),
+        (False, "<think></think>x", "", "x"),
+    ],
+)
+def test_thoughts_are_read_alike_however_they_come(begins_inside, text, thought, content):
+    for sizes in (None, *map(random.Random, range(20))):
+        found = read(text, begins_inside=begins_inside, sizes=sizes)
+        assert (found.thought, found.content) == (thought, content)
+
+
+def test_the_template_says_how_its_model_writes_calls():
+    assert format_of(TEMPLATE) is format_of("") is FORMATS["hermes"]
+    assert format_of("… [TOOL_CALLS] …") is FORMATS["mistral"]
+    assert format_of(TEMPLATE, "llama3_json") is FORMATS["llama3_json"]
+    assert len(FORMATS["mistral"].new_id()) == 9
