@@ -598,8 +598,15 @@ def test_contents_of_messages_are_those_of_the_server(make):
     roles = [[{"role": role, "content": "a"}] for role in ("system", "developer")]
     one, other = llm.chat(roles, SIX, use_tqdm=False)
     assert one.prompt_token_ids == other.prompt_token_ids
+    nothing = [[{"role": "user", "content": content, "name": "me"}] for content in (None, "")]
+    one, other = llm.chat(nothing, SIX, use_tqdm=False)
+    assert one.prompt_token_ids == other.prompt_token_ids
+    template = llm.get_tokenizer().apply_chat_template
+    assert template(says[0]) == template(says[1]), "the tokenizer reads them too"
+    for message in ("Hello", {"content": "Hello"}, {"role": "user"}):
+        with pytest.raises(ValueError, match=r"^messages: .*(give role and content|give a text)$"):
+            llm.chat([[message]], SIX, use_tqdm=False)
     for content, why in (
-        (None, "content is null: give a text"),
         (5, "content is 5: give a text, or a list of text parts"),
         ([], "content is []: give a text"),
         ([{"type": "image_url"}], "a part of type image_url is not supported: give texts"),

@@ -1,8 +1,14 @@
 """Chat templates: the prompt is the one that transformers renders, and a bad template is one line."""
 
+import pickle
+from inspect import signature
+from itertools import cycle
+
 import pytest
 from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
+from tiny_llm_kit.model.chat_template import ChatTemplateError, chat_environment
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 
@@ -23,7 +29,14 @@ TEMPLATES = {
     "special tokens": (
         "{{ bos_token }}{% for m in messages %}{{ m.content | trim }}{{ eos_token }}{% endfor %}{{ sep_token }}"
     ),
-    "json": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}",
+    "json": (
+        "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}"
+        "{{ messages | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}"
+    ),
+    "spans for training": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}\n  {%- generation %}{% set x = 1 %}[{{ m.content }}]"
+        "{% endgeneration %}{% endif %}{% endfor %}{{ x is defined }}"
+    ),
     "namespace": (
         "{% set ns = namespace(users=0) %}{% for m in messages %}{% if m.role == 'user' %}"
         "{% set ns.users = ns.users + 1 %}{% endif %}{% endfor %}{{ ns.users }}"
@@ -35,17 +48,34 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize("place", ["tokenizer_config.json", "named", "chat_template.jinja"])
-@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
-@pytest.mark.parametrize("prompt", [True, False])
-def test_the_prompt_is_that_of_transformers(folder, edit, place, template, prompt):
-    tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
-    edit("tokenizer_config.json", chat_template=..., **tokens)
-    if place == "chat_template.jinja":
+PLACES = [
+    "tokenizer_config.json", "named", "chat_template.jinja", "additional_chat_templates", "chat_template.json",
+]  # fmt: skip
+
+
+def put(folder, edit, place: str, template: str) -> None:
+    """Write the default template of a folder into one of the places where transformers looks for it."""
+    edit("tokenizer_config.json", chat_template=...)
+    others = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": template}]
+    if place == "additional_chat_templates":
+        (folder / place).mkdir()
+        (folder / place / "default.jinja").write_text(template, encoding="utf-8")
+        (folder / place / "tool_use.jinja").write_text("no", encoding="utf-8")
+    elif place == "chat_template.jinja":
         (folder / place).write_text(template, encoding="utf-8")
+    elif place == "named":
+        edit("tokenizer_config.json", chat_template=others)
     else:
-        others = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": template}]
-        edit("tokenizer_config.json", chat_template=others if place == "named" else template)
+        edit(place, chat_template=template)
+
+
+@pytest.mark.parametrize(("name", "place"), [*zip(TEMPLATES, cycle(PLACES), strict=False)])
+@pytest.mark.parametrize("prompt", [True, False])
+def test_the_prompt_is_that_of_transformers(folder, edit, place, name, prompt):
+    template = TEMPLATES[name]
+    tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    edit("tokenizer_config.json", **tokens)
+    put(folder, edit, place, template)
     oracle = PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"), chat_template=template, **tokens
     )
@@ -55,26 +85,64 @@ def test_the_prompt_is_that_of_transformers(folder, edit, place, template, promp
     assert ours.encode(expected) == oracle.encode(expected, add_special_tokens=False)
 
 
+def test_the_environment_is_that_of_transformers():
+    """Nothing that a template may use is missing, and nothing behaves otherwise by a setting."""
+    ours, theirs = chat_environment(), _compile_jinja_template("").environment
+    for kind in ("filters", "globals", "tests"):
+        assert getattr(ours, kind).keys() == getattr(theirs, kind).keys(), kind
+    tags = [set().union(*(each.tags for each in env.extensions.values())) for env in (ours, theirs)]
+    assert tags[0] == tags[1]
+    settings = (
+        "trim_blocks",
+        "lstrip_blocks",
+        "keep_trailing_newline",
+        "autoescape",
+        "undefined",
+        "newline_sequence",
+    )
+    assert [getattr(ours, name) for name in settings] == [getattr(theirs, name) for name in settings]
+    arguments = [signature(env.filters["tojson"]).parameters.values() for env in (ours, theirs)]
+    assert [(each.name, each.default) for each in arguments[0]] == [
+        (each.name, each.default) for each in arguments[1]
+    ]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_place_is_read_as_transformers_reads_it(folder, edit, place):
+    put(folder, edit, place, "{{ messages[0].content }}")
+    assert load_tokenizer(folder).apply_chat_template(CONVERSATION) == CONVERSATION[0]["content"]
+    if place in ("named", "additional_chat_templates"):
+        assert load_tokenizer(folder).apply_chat_template(CONVERSATION, tools=[{}]) == "no"
+    if place != "chat_template.json":  # from which transformers' processors read
+        theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+        expected = theirs.apply_chat_template(CONVERSATION, tokenize=False)
+        assert load_tokenizer(folder).apply_chat_template(CONVERSATION) == expected
+
+
 def test_the_file_of_its_own_wins(folder):
     (folder / "chat_template.jinja").write_text("the newer place", encoding="utf-8")
     assert load_tokenizer(folder).apply_chat_template([]) == "the newer place"
 
 
-def test_a_template_that_is_not_jinja(folder):
+def test_a_template_that_is_not_jinja_stops_no_plain_text(folder):
     (folder / "chat_template.jinja").write_text("{{ fine }}\n{% iff %}", encoding="utf-8")
-    with pytest.raises(CheckpointError) as caught:
-        load_tokenizer(folder)
-    line = f"{folder / 'chat_template.jinja'}: chat template line 2: \"Encountered unknown tag 'iff'.\""
-    assert str(caught.value) == f"{line}; download the file again"
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("a")
+    with pytest.raises(ChatTemplateError) as caught:
+        tokenizer.apply_chat_template(CONVERSATION)
+    reason = "chat template line 2: \"Encountered unknown tag 'iff'.\"; download the file again"
+    assert str(caught.value) == f"{folder / 'chat_template.jinja'}: {reason}"
+    assert caught.value.reason == reason == pickle.loads(pickle.dumps(caught.value)).reason
 
 
+REFUSES, FAILS = "the chat template refuses these messages: ", "the chat template fails on these messages: "
 FAILING = {
-    "{{ raise_exception('roles must alternate') }}": "TemplateError: 'roles must alternate'; check the messages' roles",
-    "{{ raise_exception('two\nlines') }}": r"TemplateError: 'two\nlines'; check the messages' roles",
-    "{{ messages[9].content }}": "UndefinedError: ",
-    "{{ 1 + 'a' }}": "TypeError: ",
-    "{{ ''.__class__.__mro__ }}": "SecurityError: ",
-    "{{ messages.append(1) }}": "SecurityError: ",
+    "{{ raise_exception('roles must alternate') }}": f"{REFUSES}'roles must alternate'; change them",
+    "{{ raise_exception('two\nlines') }}": rf"{REFUSES}'two\nlines'; change them",
+    "{{ messages[9].content }}": f"{FAILS}UndefinedError: ",
+    "{{ 1 + 'a' }}": f"{FAILS}TypeError: ",
+    "{{ ''.__class__.__mro__ }}": f"{FAILS}SecurityError: ",
+    "{{ messages.append(1) }}": f"{FAILS}SecurityError: ",
 }
 
 
@@ -82,9 +150,10 @@ FAILING = {
 def test_a_template_that_fails(folder, template, message):
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     tokenizer = load_tokenizer(folder)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(ChatTemplateError) as caught:
         tokenizer.apply_chat_template(CONVERSATION)
-    assert str(caught.value).startswith(f"{folder / 'chat_template.jinja'}: chat template: {message}")
+    assert str(caught.value).startswith(f"{folder / 'chat_template.jinja'}: {message}")
+    assert caught.value.reason.startswith(message)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -97,7 +166,8 @@ def test_a_model_without_a_template(folder, edit):
 @pytest.mark.parametrize("value", [5, [], [{"name": "tool_use", "template": ""}]])
 def test_a_template_of_the_wrong_kind(folder, edit, value):
     edit("tokenizer_config.json", chat_template=value)
+    tokenizer = load_tokenizer(folder)
     with pytest.raises(
         CheckpointError, match=r"tokenizer_config\.json: chat_template must be a text or a list"
     ):
-        load_tokenizer(folder)
+        tokenizer.apply_chat_template(CONVERSATION)

@@ -128,12 +128,14 @@ def test_tokens_may_be_empty():
 
 
 @pytest.mark.parametrize(("template", "message"), [
-    (["a"], "tokenizer.chat_template is ['a'] and must be a text"),
+    (["a"], "chat_template must be a text or a list with a default, and has 'default'"),
     ("{% iff %}", "chat template line 1: \"Encountered unknown tag 'iff'.\"; download the file again"),
 ])  # fmt: skip
 def test_a_broken_template_is_one_line(template, message):
     with pytest.raises(CheckpointError) as caught:
-        gguf_tokenizer(header("qwen2") | {"tokenizer.chat_template": template}, FILE)
+        gguf_tokenizer(header("qwen2") | {"tokenizer.chat_template": template}, FILE).apply_chat_template(
+            QUESTION
+        )
     assert str(caught.value) == f"model.gguf: {message}"
 
 

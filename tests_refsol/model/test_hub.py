@@ -23,12 +23,15 @@ ON_THE_HUB = [
     "model.safetensors.index.json",
     "model-00001-of-00002.safetensors",
     "model-00002-of-00002.safetensors",
+    "additional_chat_templates/tool_use.jinja",
 ]
 LEFT_THERE = [
     "pytorch_model.bin",
     "model.pt",
     "onnx/config.json",
     "original/model.safetensors",
+    "assets/config.json",
+    "adapter/model.safetensors",
     "README.md",
     "run.py",
 ]

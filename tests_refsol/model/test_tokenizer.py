@@ -1,5 +1,6 @@
 """Text to ids and back, whole and streamed, with the library's own decoding as the oracle."""
 
+import json
 import re
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Bpe
 from tokenizers import processors
+from transformers import AutoTokenizer
 
 from tiny_llm_kit.model.files import CheckpointError
 from tiny_llm_kit.model.tokenizer import Tokenizer, load_tokenizer
@@ -114,6 +116,72 @@ def test_every_end_counts(folder, edit, generation, config, settings_token, expe
     assert load_tokenizer(folder).eos_token_ids == expected
 
 
+BOS, END = "<|endoftext|>", "<|im_end|>"
+NAMES = (
+    "{{ bos_token }}|{{ eos_token }}|{{ unk_token }}|{{ image_token }}|{{ pad_token }}|"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+# Files of a folder, by name, each with what it says of tokens.
+TOKEN_FILES = {
+    "tokenizer_config.json alone": {
+        "tokenizer_config.json": {"bos_token": BOS, "eos_token": {"__type": "AddedToken", "content": END}},
+    },
+    "special_tokens_map.json alone": {"special_tokens_map.json": {"bos_token": BOS, "eos_token": {"content": END}}},
+    "the map wins": {
+        "tokenizer_config.json": {"eos_token": BOS, "unk_token": BOS}, "special_tokens_map.json": {"eos_token": END},
+    },
+    "the map is not read beside added_tokens_decoder": {
+        "tokenizer_config.json": {
+            "eos_token": BOS,
+            "added_tokens_decoder": {"0": {"content": BOS, "special": True}, "298": {"content": "<a>"}},
+        },
+        "special_tokens_map.json": {"eos_token": END},
+    },
+    "added_tokens.json": {
+        "added_tokens.json": {"<b>": 299, "<a>": 298}, "special_tokens_map.json": {"eos_token": "<b>"},
+    },
+    "extra_special_tokens is a list": {
+        "tokenizer_config.json": {"extra_special_tokens": ["<a>", END], "eos_token": END},
+    },
+    "additional_special_tokens": {
+        "tokenizer_config.json": {"additional_special_tokens": ["<a>"]},
+        "special_tokens_map.json": {"additional_special_tokens": ["<b>"]},
+    },
+    "extra_special_tokens has names": {"tokenizer_config.json": {"extra_special_tokens": {"image_token": "<a>"}}},
+    "a token of another name": {"tokenizer_config.json": {"image_token": "<a>", "pad_token": "<pad>"}},
+    "an ordinary token becomes special": {"special_tokens_map.json": {"unk_token": "a", "pad_token": "<think>"}},
+    "the class has tokens": {"tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", TOKEN_FILES.values(), ids=TOKEN_FILES.keys())
+def test_tokens_are_read_from_every_file_as_transformers_reads_them(folder, edit, files):
+    plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(plain), encoding="utf-8")
+    for name, fields in files.items():
+        edit(name, **fields)
+    (folder / "chat_template.jinja").write_text(NAMES, encoding="utf-8")
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+    chat = [{"role": "user", "content": "<a>x<b><|im_end|>a<pad>"}]
+    rendered = ours.apply_chat_template(chat)
+    assert rendered == theirs.apply_chat_template(chat, tokenize=False)
+    assert ours.eos_token_ids == {theirs.eos_token_id} - {None}
+    if type(theirs).__name__ == "GPT2Tokenizer":
+        return  # transformers builds this class anew, with other rules for splitting texts
+    ids = ours.encode(rendered)
+    assert ids == theirs.encode(rendered, add_special_tokens=False)
+    for skip in (True, False):
+        assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
+
+
+def test_a_token_without_a_row_is_not_added(folder, edit):
+    """Older checkpoints name a padding token that no embedding has; it is text, as in a prompt without it."""
+    edit("config.json", vocab_size=299)
+    edit("tokenizer_config.json", pad_token="<pad>", extra_special_tokens=["<more>"])
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("<pad>") == [298] and len(tokenizer.encode("<more>")) > 1
+
+
 def no_tokenizer(folder, edit):
     (folder / "tokenizer.json").unlink()
 
@@ -131,7 +199,9 @@ def an_end_as_text(folder, edit):
 
 
 def an_unknown_end(folder, edit):
+    """And the embedding has no row for it."""
     edit("tokenizer_config.json", eos_token="<|end_of_all|>")
+    edit("config.json", vocab_size=298)
 
 
 @pytest.mark.parametrize(

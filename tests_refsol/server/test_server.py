@@ -20,6 +20,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import openai
@@ -31,6 +32,7 @@ from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
+from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
 from tiny_llm_kit.server.listener import listen, url_of
@@ -342,13 +344,27 @@ def test_models_and_tokenize(server, client, loaded):
 
 
 def test_roles_and_parts_of_a_message(client, loaded):
-    """ "developer" is a system message; text may come in parts."""
+    """ "developer" is a system message; text may come in parts, and null is an empty text."""
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     messages = [{"role": "developer", "content": "Be short."}, {"role": "user", "content": parts}]
+    messages += [{"role": "assistant", "content": None}]
     made = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=1)
     plain = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]
+    plain += [{"role": "assistant", "content": ""}]
     tokenizer = loaded[2]
     assert made.usage.prompt_tokens == len(tokenizer.encode(tokenizer.apply_chat_template(plain)))
+
+
+def test_a_templates_own_reason_reaches_the_client_and_the_log(server, monkeypatch, caplog):
+    """Without the name of its file, which is for the log alone."""
+    source = "{{ raise_exception('roles must alternate') }}"
+    template = ChatTemplate({"default": source}, Path("/secret/chat_template.jinja"), {})
+    monkeypatch.setattr(engine_of(server).tokenizer, "_chat_template", template)
+    reason = "messages: the chat template refuses these messages: 'roles must alternate'; change them"
+    for path in ("/v1/chat/completions", "/tokenize"):
+        status, _, found = ask(server, "POST", path, {"messages": conversation("Hello")})
+        assert (status, found["error"]["message"], found["error"]["param"]) == (400, reason, "messages"), path
+    assert caplog.text.count("/secret/chat_template.jinja: the chat template refuses these messages") == 2
 
 
 def test_interactive_requests_go_before_batch_requests(serving):
@@ -419,7 +435,7 @@ def test_a_request_that_can_never_be_served_is_400_with_the_fix(server, body, pa
         ("POST", "/v1/completions", b'{"prompt": "a", "temperature": NaN}', 400),
         ("GET", "/v1/models/other", None, 404),
         ("POST", "/v1/chat/completions", {"messages": []}, 400),
-        ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": None}]}, 400),
+        ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400),
         ("POST", "/tokenize", {}, 400),
         ("POST", "/step_budget", {"max_num_batched_tokens": 8}, 404),
     ],

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
-from ..model.chat_messages import plain_message
 from ..model.quantization import QUANTIZATIONS
 from .backends.installation import backend_of_environment, default_port
 from .engine_options import EngineOptions
@@ -148,8 +147,8 @@ class LLM:
         """Answer conversations, rendered by the model's chat template.
 
         Args:
-            messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations. As for
-                the server, a content is a text, or a list of `{"type": "text", "text": …}`.
+            messages: one conversation, a list of `{"role": …, "content": …}`; or a list of conversations. They are
+                read as the server reads them, see `plain_message`.
             sampling_params, use_tqdm, vllms: see `generate`.
             add_generation_prompt: whether the prompt ends where the assistant's turn begins.
 
@@ -159,8 +158,7 @@ class LLM:
         """
         one = not messages or isinstance(messages[0], Mapping)
         render = self.engine.tokenizer.apply_chat_template
-        chats = [[plain_message(turn) for turn in each] for each in ([messages] if one else messages)]
-        prompts = [render(each, add_generation_prompt) for each in chats]
+        prompts = [render(each, add_generation_prompt) for each in ([messages] if one else messages)]
         return self.generate(prompts, sampling_params, use_tqdm, **vllms)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:

@@ -13,8 +13,8 @@ def why_not_read(message: Mapping[str, Any]) -> str | None:
     role, content = message.get("role"), message.get("content")
     if role == "function":
         return 'the role function is not supported: use its newer form, "tool" with tool_call_id'
-    if content is None and not message.get("tool_calls"):
-        return f"content is {'null' if 'content' in message else 'missing'}: give a text"
+    if "content" not in message and not message.get("tool_calls"):
+        return "content is missing: give a text"
     parts = (
         [part.get("type") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     )
@@ -26,11 +26,14 @@ def plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message for chat templates, with one text. "developer" is OpenAI's newer name for the role "system".
 
     Args:
-        message: its content is a text, or a list of `{"type": "text", "text": …}`; with `tool_calls` it may be None.
+        message: its content is a text, a list of `{"type": "text", "text": …}`, or None, which is an empty text. With
+            `tool_calls` there may be none.
 
     Raises:
-        ValueError: its content or a call is something else.
+        ValueError: it, its content or a call is something else.
     """
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ValueError(f"messages: {repr(message)[:80]} is no message: give role and content")
     if why := why_not_read(message):
         raise ValueError(f"messages: {why}")
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")

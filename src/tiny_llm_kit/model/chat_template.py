@@ -3,36 +3,52 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .files import CheckpointError, shown
+from .files import CheckpointError, read_optional_json, shown
+
+
+class ChatTemplateError(CheckpointError):
+    """A chat template is absent or unusable, or does not take these messages.
+
+    Args:
+        file: the template's, if there is one.
+        reason: in one line, without the name of the file, for clients of a server.
+    """
+
+    def __init__(self, file: Path | None, reason: str):
+        super().__init__(f"{file}: {reason}" if file else reason)
+        self.file, self.reason = file, reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, self.reason)
 
 
 class ChatTemplate:
-    """A compiled template, run in Jinja's sandbox, since it is a program that came with the weights.
+    """The templates of a model, run in Jinja's sandbox, since they are programs that came with the weights.
+
+    They are compiled when they are needed: a broken one is no reason not to complete plain texts.
 
     Args:
-        source: the Jinja text.
-        file: the file that it was read from, for error messages.
+        sources: the Jinja text by name: "default", and "tool_use", if there is one, for messages with tools.
+        file: the file that they were read from, for error messages.
         special_tokens: tokens that templates refer to by name, such as `bos_token`.
-
-    Raises:
-        CheckpointError: the text is not Jinja.
     """
 
-    def __init__(self, source: str, file: Path, special_tokens: Mapping[str, str]):
-        self.source, self._file = source, file
-        self._special_tokens = dict(special_tokens)
-        try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise CheckpointError(
-                f"{file}: chat template line {error.lineno}: {shown(error.message)}; download the file again"
-            ) from None
+    def __init__(self, sources: Mapping[str, Any], file: Path, special_tokens: Mapping[str, str]):
+        self._sources, self._file, self._special_tokens = dict(sources), file, dict(special_tokens)
+
+    @property
+    def source(self) -> str:
+        """The texts of all its templates."""
+        return "\n".join(text for text in self._sources.values() if isinstance(text, str))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **names: Any
@@ -40,62 +56,113 @@ class ChatTemplate:
         """The prompt for `messages`, each `{"role": …, "content": …}`; `names` are further variables of the template.
 
         Raises:
-            CheckpointError: the template rejects the messages, or fails on them.
+            ChatTemplateError: there is no default template, it rejects the messages, or it fails on them.
         """
+        has_tools = names.get("tools") is not None and "tool_use" in self._sources
         try:
+            template = _compiled(self._source("tool_use" if has_tools else "default"))
             # Templates test whether tools and documents are None, and undefined is not None.
             given = {"tools": None, "documents": None, **self._special_tokens, **names}
             given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
-            return self._template.render(given)
+            return template.render(given)
+        except jinja2.TemplateSyntaxError as error:
+            reason = f"chat template line {error.lineno}: {shown(error.message)}; download the file again"
+        except _Refused as error:
+            reason = f"the chat template refuses these messages: {shown(str(error), 200)}; change them"
+        except ChatTemplateError:
+            raise
         except Exception as error:  # a template is a program: it can fail in any way
-            raise CheckpointError(
-                f"{self._file}: chat template: {type(error).__name__}: {shown(str(error))}; check the messages' roles"
-            ) from None
+            what = f"{type(error).__name__}: {shown(str(error), 200)}"
+            reason = f"the chat template fails on these messages: {what}; check their roles"
+        raise ChatTemplateError(self._file, reason)
+
+    def _source(self, name: str) -> str:
+        source = self._sources.get(name)
+        if isinstance(source, str):
+            return source
+        names = ", ".join(sorted(self._sources)) or "nothing"
+        raise ChatTemplateError(
+            self._file, f"chat_template must be a text or a list with a default, and has {shown(names)}"
+        )
 
 
 def read_chat_template(
-    folder: Path, tokenizer_config: Mapping, special_tokens: Mapping[str, str]
+    folder: Path, tokenizer_config: Mapping[str, Any], special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    """The folder's template: `chat_template.jinja`, else the `chat_template` of `tokenizer_config.json`, else None.
+    """The folder's templates, from the first place that has any; None if there is none.
 
-    Raises:
-        CheckpointError: it is neither a text nor a list with a default.
+    As in transformers, these are `chat_template.jinja` with the folder `additional_chat_templates`, then
+    `tokenizer_config.json`; and `chat_template.json`, from which transformers' processors read.
     """
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return ChatTemplate(file.read_text(encoding="utf-8"), file, special_tokens)
-    file = folder / "tokenizer_config.json"
-    source = tokenizer_config.get("chat_template")
-    if isinstance(source, list):
-        source = _default_of(source)
-    if source is not None and not isinstance(source, str):
-        raise CheckpointError(
-            f"{file}: chat_template must be a text or a list with a default; download the file again"
-        )
-    return None if source is None else ChatTemplate(source, file, special_tokens)
+    main, more = (
+        folder / "chat_template.jinja",
+        sorted((folder / "additional_chat_templates").glob("*.jinja")),
+    )
+    files = {file.stem: file for file in more} | ({"default": main} if main.is_file() else {})
+    if files:
+        sources = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in files.items()}
+        return ChatTemplate(sources, files.get("default", more[0] if more else main), special_tokens)
+    file, found = folder / "tokenizer_config.json", tokenizer_config.get("chat_template")
+    if found is None:
+        file = folder / "chat_template.json"
+        found = read_optional_json(file).get("chat_template")
+    return None if found is None else ChatTemplate(_by_name(found), file, special_tokens)
 
 
-def _default_of(templates: list) -> object:
-    """The template named "default", in older files that hold several by name."""
-    named = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
-    return named.get("default", templates)
+def _by_name(templates: Any) -> dict[str, Any]:
+    """Templates by name: older files have a list of them."""
+    if isinstance(templates, list):
+        return {
+            str(entry.get("name")): entry.get("template") for entry in templates if isinstance(entry, dict)
+        }
+    return {"default": templates}
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    """A Jinja environment with the settings and functions that Hugging Face's templates expect."""
+class _Refused(jinja2.TemplateError):
+    """What a template says itself, by `raise_exception`."""
+
+
+class _Generation(Extension):
+    """The block `generation`, which marks what the model has written, for training: here it is its own text."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's name)
+
+    def parse(self, parser: Any) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
+
+    def _text(self, caller: Any) -> str:
+        return caller()
+
+
+@cache
+def chat_environment() -> ImmutableSandboxedEnvironment:
+    """A Jinja environment with the settings, functions and blocks that transformers gives its templates."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
     return environment
 
 
-def _to_json(value: object, indent: int | None = None) -> str:
+@cache
+def _compiled(source: str) -> jinja2.Template:
+    return chat_environment().from_string(source)
+
+
+def _to_json(
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes for HTML, which would change what the model reads.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
+    raise _Refused(message)

@@ -173,7 +173,7 @@ def _some_slide(data: Mapping[str, Any], layers: int) -> tuple[Any, tuple[str, .
         return window, _words(types)
     if window is None:
         return None, ()
-    first = data.get("max_window_layers")
+    first: Any = data.get("max_window_layers")
     require("max_window_layers", first, type(first) is int and first >= 0, "a whole number from 0")
     full = min(first, layers)
     return window, ("full_attention",) * full + ("sliding_attention",) * (layers - full)

@@ -63,7 +63,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
 def _fields(file: GgufFile, name: str) -> dict[str, Any]:
     """The header as the fields of `config.json`."""
     header = {key.removeprefix(f"{name}."): _short(value) for key, value in file.fields.items()}
-    data = {"rope_theta": 10000.0} | {field: header[key] for field, key in KEYS.items() if key in header}
+    data = {field: header[key] for field, key in KEYS.items() if key in header}
     count, most = data.get("num_hidden_layers"), len(file.tensors)
     is_count = type(count) is int and 1 <= count <= most
     require("num_hidden_layers", count, is_count, f"a whole number from 1 to {most}, the number of tensors")
@@ -81,6 +81,7 @@ def _fields(file: GgufFile, name: str) -> dict[str, Any]:
             i for i in range(count or 0) if f"blk.{i}.ffn_gate_inp.weight" not in file.tensors
         ],
         "rope_scaling": _rope_scaling(header),
+        "rope_theta": data.get("rope_theta", 10000.0),
     }
     _check_head(data, header)
     return data

@@ -25,6 +25,7 @@ LONGEST = (
     1000  # characters of a token; in real files at most some hundred, and SentencePiece's are cut everywhere
 )
 # The names that chat templates have for tokens.
+TEMPLATE = "tokenizer.chat_template"
 IN_TEMPLATES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 # Tokens that end a text whether or not the header names them: headers of chat models often name only one end.
 END_TEXTS = {
@@ -135,9 +136,12 @@ def _add_bos_and_eos(bpe: tokenizers.Tokenizer, fields: Mapping[str, Any], ids: 
 def _chat_template(
     fields: Mapping[str, Any], file: Path, special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    """The template without a name, of a model that may have several; None if it has none."""
-    source = fields.get("tokenizer.chat_template", fields.get("tokenizer.chat_template.default"))
-    if source is None:
-        return None
-    require(f"{file}: tokenizer.chat_template", source, isinstance(source, str), "a text")
-    return ChatTemplate(source, file, special_tokens)
+    """The template without a name, and those with one; None if it has none."""
+    sources = {
+        key.removeprefix(f"{TEMPLATE}."): text
+        for key, text in fields.items()
+        if key.startswith(f"{TEMPLATE}.")
+    }
+    if TEMPLATE in fields:
+        sources["default"] = fields[TEMPLATE]
+    return ChatTemplate(sources, file, special_tokens) if sources else None

@@ -13,9 +13,10 @@ from .safetensors_folder import weight_files
 from .smollm2 import GET, NAME, fetched_smollm2
 
 # Only the files that we read. A pickle runs code when it is loaded, so it is not even downloaded; subfolders hold other
-# formats of the same weights, often larger than the model.
+# formats of the same weights, often larger than the model. All but `additional_chat_templates` are left out, by their
+# first letters: the hub's client has no patterns for all but one.
 WANTED_FILES = ["*.json", "*.jinja", "model*.safetensors"]
-UNWANTED_FILES = ["*/*"]
+UNWANTED_FILES = ["[!a]*/*", "a[!d]*/*", "ad[!d]*/*", "add*/*[!a]"]
 
 
 def shipped_models() -> list[str]:

@@ -10,9 +10,11 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders
 
-from .chat_template import ChatTemplate, read_chat_template
+from .chat_messages import plain_message
+from .chat_template import ChatTemplate, ChatTemplateError, read_chat_template
 from .detokenizer import StreamDetokenizer, bytes_of_piece, bytes_of_token
 from .files import CheckpointError, read_optional_json, shown
+from .special_tokens import add_special_tokens
 
 LONG_TEXT = 2000  # characters
 # The decoder of a tokenizer that was converted from SentencePiece; some lack the last step.
@@ -105,17 +107,21 @@ class Tokenizer:
         """The prompt for a conversation of `{"role": …, "content": …}`, ready for `encode`.
 
         Args:
-            names: further variables of the template, such as `tools` or `enable_thinking`.
+            messages: as OpenAI's API has them, see `plain_message`.
+            add_generation_prompt: whether it ends where the assistant's turn begins.
+            names: further variables of the template.
 
         Raises:
-            CheckpointError: there is no template, or it fails on these messages.
+            ChatTemplateError: there is no template, or it fails on these messages.
+            ValueError: a message has no text.
         """
         if self._chat_template is None:
-            raise CheckpointError(
+            raise ChatTemplateError(
+                None,
                 "the model has no chat template (chat_template of tokenizer_config.json, chat_template.jinja, or "
-                "tokenizer.chat_template of a GGUF file); give a plain prompt or choose a chat model"
+                "tokenizer.chat_template of a GGUF file); give a plain prompt or choose a chat model",
             )
-        return self._chat_template.render(messages, add_generation_prompt, **names)
+        return self._chat_template.render([*map(plain_message, messages)], add_generation_prompt, **names)
 
     @property
     def chat_template(self) -> str:
@@ -167,8 +173,10 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     """
     bpe = _read_bpe(folder / "tokenizer.json")
     settings = read_optional_json(folder / "tokenizer_config.json")
-    special_tokens = _special_tokens(settings)
-    _check_vocabulary(folder, bpe)
+    rows = read_optional_json(folder / "config.json").get("vocab_size")
+    rows = rows if isinstance(rows, int) else None
+    _check_vocabulary(folder, bpe, rows)
+    special_tokens = add_special_tokens(folder, settings, bpe, rows)
     return Tokenizer(
         bpe,
         eos_token_ids=_eos_token_ids(folder, bpe, special_tokens.get("eos_token")),
@@ -191,20 +199,10 @@ def _read_bpe(file: Path) -> tokenizers.Tokenizer:
     return bpe
 
 
-def _special_tokens(settings: Mapping) -> dict[str, str]:
-    """`bos_token`, `eos_token`, … of `tokenizer_config.json`: each a text, or an object that has it as `content`."""
-    found = {name: value for name, value in settings.items() if name.endswith("_token")}
-    texts = {
-        name: value.get("content") if isinstance(value, dict) else value for name, value in found.items()
-    }
-    return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
-def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer) -> None:
+def _check_vocabulary(folder: Path, bpe: tokenizers.Tokenizer, rows: int | None) -> None:
     """Reject ids beyond the embedding's last row: they would fail much later, or on a GPU read other memory."""
     largest = max(bpe.get_vocab(with_added_tokens=True).values(), default=0)
-    rows = read_optional_json(folder / "config.json").get("vocab_size")
-    if isinstance(rows, int) and largest >= rows:
+    if rows is not None and largest >= rows:
         raise CheckpointError(
             f"{folder / 'tokenizer.json'}: has token ids up to {largest}, but vocab_size of config.json is {rows}; "
             "one of the two is of another model: download both again"
@@ -222,12 +220,5 @@ def _eos_token_ids(folder: Path, bpe: tokenizers.Tokenizer, eos_token: str | Non
                 f"{file}: eos_token_id {shown(value)} must be an id or a list of ids; correct it"
             )
         ids.update(values)
-    if eos_token is not None:
-        id = bpe.token_to_id(eos_token)
-        if id is None:
-            raise CheckpointError(
-                f"{folder / 'tokenizer_config.json'}: eos_token {shown(eos_token)} is not in tokenizer.json; "
-                "download both again"
-            )
-        ids.add(id)
-    return ids
+    id = None if eos_token is None else bpe.token_to_id(eos_token)
+    return ids if id is None else {*ids, id}

@@ -1,15 +1,17 @@
 """The prompts of a request as token ids. They are counted and measured before anything is encoded."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...model.files import CheckpointError
+from ...model.chat_template import ChatTemplateError
 from .errors import ApiError
 from .schemas import Message
 from .service import EngineService
 
+LOG = logging.getLogger("tiny_llm.server")
 NO_NAMES: Mapping[str, Any] = {}
 TURN = 16  # characters that a template adds to a message, about
 
@@ -68,8 +70,9 @@ async def chat_ids(
 
     try:
         return await service.with_texts(length + TURN * len(turns), encoded)
-    except CheckpointError:
-        raise ApiError(400, "the model has no chat template for these messages", param="messages") from None
+    except ChatTemplateError as error:
+        LOG.warning("400: %s", error)
+        raise ApiError(400, f"messages: {error.reason}", param="messages") from None
 
 
 async def text_of(service: EngineService, tokens: Sequence[int]) -> str:

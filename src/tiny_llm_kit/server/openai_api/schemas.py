@@ -239,7 +239,7 @@ class Message(BaseModel):
 
     def rendered(self) -> dict[str, Any]:
         """The message for chat templates."""
-        return plain_message(self.model_dump(exclude_none=True))
+        return plain_message({"content": self.content, **self.model_dump(exclude_none=True)})
 
 
 def check_size(messages: Any) -> Any:
