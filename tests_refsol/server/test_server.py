@@ -307,6 +307,34 @@ def test_a_special_token_beside_its_log_probability_is_text_as_in_vllm(loaded):
     assert entry["token"] == "<|im_end|>" and bytes(entry["bytes"]) == b"<|im_end|>"
 
 
+def test_log_probabilities_of_characters_of_several_tokens(client, loaded):
+    """Offsets count the characters of the text, and of tokens that look alike no value is lost."""
+    form = {"structured_outputs": {"regex": "[\U0001f600-\U0001f60e]{3} end"}}
+    asked = {"model": "tiny-qwen3", "prompt": "Smile: ", "temperature": 0, "max_tokens": 40, "logprobs": 5}
+    [choice] = client.completions.create(**asked, extra_body=form).choices
+    found, text = choice.logprobs, choice.text
+    assert len(found.tokens) > len(text) - 3, "several tokens are a character"
+    assert found.text_offset[0] == 0 and found.text_offset == sorted(found.text_offset)
+    assert found.text_offset[-1] == len(text) - len(found.tokens[-1])
+    whole = [place for place, token in enumerate(found.tokens) if "\ufffd" not in token]
+    for place in whole:
+        assert text[found.text_offset[place] :].startswith(found.tokens[place])
+    best = list(zip(found.top_logprobs, found.tokens, found.token_logprobs, strict=True))
+    assert all(top[token] == value for top, token, value in best)
+    assert all(len(top) in (5, 6) for top in found.top_logprobs)
+
+
+def test_bytes_that_are_no_character_are_one_in_offsets(loaded):
+    tokenizer = loaded[2]
+    smile, word = tokenizer.encode("\U0001f600"), tokenizer.encode(" end")
+    tokens = [smile[0], *word, *smile, *word]
+    piece = Piece(0, "", [Sampled(id, -1.0, {id: -1.0}) for id in tokens])
+    found = CompletionFormat("m", tokenizer, True).choice(piece)["logprobs"]
+    text = tokenizer.decode(tokens)
+    assert text.startswith("\ufffd end\U0001f600 end")
+    assert found["text_offset"] == [0, *[1] * len(word), *[5] * len(smile), *[6] * len(word)]
+
+
 def test_log_probabilities_of_a_stream_are_those_of_the_whole_answer(client):
     asked = {"model": "tiny-qwen3", "prompt": QUESTIONS[1], "max_tokens": 6, "temperature": 0, "logprobs": 1}
     [whole] = client.completions.create(**asked).choices

@@ -223,6 +223,32 @@ def test_a_refusal_names_the_field_that_the_client_has_used(small_queue, fields,
 
 
 @pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"prompt": "a", "stop": ["x"] * 17}, "stop: List should have at most 16 items, not 17"),
+        ({"prompt": "a", "stop": ["x", ""]}, "stop[1]: String should have at least 1 character"),
+        ({"prompt": "a", "stop": 5}, "stop: Input should be a valid string, or a valid list"),
+        ({"prompt": [5, -1]}, "prompt[1]: Input should be greater than or equal to 0"),
+        ({"prompt": [[1], [2, -3]]}, "prompt[1][1]: Input should be greater than or equal to 0"),
+        ({"prompt": []}, "prompt: List should have at least 1 item, not 0"),
+        ({"prompt": ["a", [5]]}, "prompt[1]: Input should be a valid string"),
+        ({"prompt": "a", "structured_outputs": {"json": 5}}, "structured_outputs.json: Input should be an object, or"),
+        ({"prompt": "a", "logit_bias": {"secret": 5}}, "logit_bias: String should match"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: List should have at least 1 item"),
+        ({"messages": [*HELLO, {"role": "user", "content": [{"type": "text"}]}]}, "messages[1].content[0].text: Field"),
+        ({"messages": [{"role": "usr", "content": "a"}]}, "messages[0].role: Input should be 'system', 'developer'"),
+        ({"messages": [5]}, "messages[0]: Input should be an object"),
+        ({"messages": HELLO, "tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_of_several_forms_the_one_that_was_meant_says_what_is_wrong(server, body, says):
+    status, found = ask(server, **body)
+    assert status == 400 and found["error"]["message"].startswith(says), found
+    assert found["error"]["param"] == re.match("[a-z_]+", says)[0]
+
+
+@pytest.mark.parametrize(
     ("field", "form"), [("guided_json", {"const": "ok"}), ("guided_regex", '"ok"'), ("guided_choice", ['"ok"']),
                         ("guided_grammar", 'start: "\\"ok\\""')],
 )  # fmt: skip

@@ -243,7 +243,8 @@ async def completion(service: EngineService, request: Request, body: schemas.Com
     fields = names_of("prompt", len(ids))
     stream = await service.submit(ids, params, body.priority or "interactive", fields, bool(body.stream))
     tokenizer = service.engine.tokenizer
-    form = CompletionFormat(service.options.model_name, tokenizer, body.logprobs is not None)
+    name, with_logprobs = service.options.model_name, body.logprobs is not None
+    form = CompletionFormat(name, tokenizer, with_logprobs, params.skip_special_tokens)
     return await Generation(service, stream, form, params.n).respond(request, body)
 
 

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,6 +18,9 @@ from .request_ids import HEADER
 
 LOG = logging.getLogger("tiny_llm.server")
 # Not sent to clients: an exception's text may name files of this machine.
+EXPECTED = "Input should be "
+# A name of a variant is none: "list[str]", "constrained-str", "TextPart". Nor are the types of JSON.
+FIELD = re.compile(r"(?!(?:str|int|float|bool)$)[a-z][a-z0-9_]*")
 INTERNAL = "the server failed on this request; its log says why"
 
 
@@ -117,8 +121,8 @@ def of_validation(error: RequestValidationError) -> ApiError:
     Nothing of the body is repeated.
     """
     first = error.errors()[0]
-    # After the field's name pydantic lists the variants that it has tried, and indexes.
-    field = next((str(part) for part in first["loc"] if part not in ("body", "path", "query")), None)
+    path = path_of(first["loc"])
+    field = next((part for part in path if isinstance(part, str)), None)
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is not valid JSON")
     if first["type"] == "not_supported":
@@ -127,11 +131,53 @@ def of_validation(error: RequestValidationError) -> ApiError:
         return ApiError(400, first["msg"])
     if field is None:
         return ApiError(400, "send a JSON object, with the header Content-Type: application/json")
-    if first["type"] == "not_read":  # a message
-        return ApiError(400, f"{field}[{first['loc'][-1]}]: {first['msg']}", param=field)
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter {field}: leave it out", param=field)
-    return ApiError(400, f"{field}: {first['msg']}", param=field)
+    path, reason = true_reason(error.errors())
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return ApiError(400, f"{where[1:]}: {reason}", param=field)
+
+
+def path_of(loc: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Fields and indexes of a place in a body, without the names of variants that pydantic has tried there.
+
+    Keys of a JSON object that the client has chosen are no fields, and not repeated.
+    """
+    inside = [part for part in loc if part not in ("body", "path", "query")]
+    inside = inside[:1] if "logit_bias" in inside else inside
+    return tuple(part for part in inside if isinstance(part, int) or FIELD.fullmatch(part))
+
+
+def true_reason(errors: Sequence[Any]) -> tuple[tuple[int | str, ...], str]:
+    """The place and the reason of the first error in a body.
+
+    Where a field may have several forms there is an error for each of them. The form that was meant is the one that
+    fits best: it has the right type, or is wrong only further inside.
+    """
+    loc = errors[0]["loc"]
+    shared = next(
+        (number for number, part in enumerate(loc) if path_of([part]) == () and part != "body"), None
+    )
+    variants = (
+        errors[:1] if shared is None else [each for each in errors if each["loc"][:shared] == loc[:shared]]
+    )
+
+    def fit(error: Any) -> tuple[bool, list[int]]:
+        is_value = not error["type"].endswith("_type") and error["type"] != "literal_error"
+        return is_value, [part for part in error["loc"][shared:] if isinstance(part, int)]
+
+    best = max(map(fit, variants))
+    meant = [each for each in variants if fit(each) == best]
+    path = path_of(meant[0]["loc"])
+    reasons = dict.fromkeys(reason_of(each) for each in meant if path_of(each["loc"]) == path)
+    return path, ", or ".join(reasons).replace(f", or {EXPECTED}", ", or ")
+
+
+def reason_of(error: Any) -> str:
+    """Pydantic's words, without the names of our classes."""
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{EXPECTED}an object"
+    return error["msg"].replace(" after validation", "")
 
 
 def of_framework(error: HTTPException) -> ApiError:

@@ -3,8 +3,10 @@
 import json
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...model.tokenizer import Tokenizer
@@ -74,9 +76,12 @@ class CompletionFormat(AnswerFormat):
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self._offsets: dict[int, int] = {}  # characters of each answer's tokens so far
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, with_logprobs: bool, skip_special_tokens: bool = True
+    ):
+        super().__init__(model, tokenizer, with_logprobs)
+        new_places = partial(TokenPlaces, tokenizer, skip_special_tokens)
+        self._places: defaultdict[int, TokenPlaces] = defaultdict(new_places)  # by answer
 
     def choice(self, answer: Piece) -> dict[str, Any]:
         return self.delta(answer)
@@ -91,17 +96,47 @@ class CompletionFormat(AnswerFormat):
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, list]:
-        found: dict[str, list] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        offset = self._offsets.get(piece.index, 0)
-        for sampled in piece.sampled:
-            best = {**(sampled.top_logprobs or {}), sampled.token: sampled.logprob}
-            found["tokens"].append(self._text(sampled.token))
-            found["token_logprobs"].append(sampled.logprob)
-            found["top_logprobs"].append({self._text(token): value for token, value in best.items()})
-            found["text_offset"].append(offset)
-            offset += len(found["tokens"][-1])
-        self._offsets[piece.index] = offset
-        return found
+        tokens = [sampled.token for sampled in piece.sampled]
+        return {
+            "tokens": [*map(self._text, tokens)],
+            "token_logprobs": [sampled.logprob for sampled in piece.sampled],
+            "top_logprobs": [*map(self._best, piece.sampled)],
+            "text_offset": [*map(self._places[piece.index].next, tokens)],
+        }
+
+    def _best(self, sampled: Sampled) -> dict[str, float | None]:
+        """The most probable tokens and the one drawn, by text. It has its own text, whatever others look like."""
+        best = {**(sampled.top_logprobs or {}), sampled.token: sampled.logprob}
+        texts = {sampled.token: self._text(sampled.token)}
+        for token in best:
+            names = self._text(token), bytes_name(self.tokenizer.bytes_of(token)), f"token_id:{token}"
+            texts.setdefault(token, next(name for name in names if name not in texts.values()))
+        return {texts[token]: value for token, value in best.items()}
+
+
+class TokenPlaces:
+    """Where each token begins in the text of an answer, in characters; one that ends a character begins with it.
+
+    Args:
+        tokenizer: of the model.
+        skip_special_tokens: whether they are no part of the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool):
+        self._tokenizer, self._length = tokenizer, 0
+        self._detokenizer = tokenizer.detokenizer(skip_special_tokens=skip_special_tokens)
+
+    def next(self, token: int) -> int:
+        """The place of the next token."""
+        before, text = self._length, self._detokenizer.add(token)
+        self._length += len(text)
+        # Bytes before it that were no character have become one.
+        return max(before, self._length - len(self._tokenizer.text_of(token))) if text else before
+
+
+def bytes_name(content: bytes) -> str:
+    """A part of a character, as OpenAI writes it."""
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
 class ChatFormat(AnswerFormat):
