@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import openai
 import pytest
 
+from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
-from tiny_llm_kit.engine.port import Port, installed_backends
+from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.server.background_server import BackgroundServer
@@ -67,7 +68,7 @@ def server() -> Iterator[BackgroundServer]:
 
     def open_llm() -> LLM:
         network, tokenizer = load_network(port, "tiny-qwen3", "week3")
-        tokenizer._chat_template = ChatTemplate(TEMPLATE, ROOT / "chat_template.jinja", {})
+        tokenizer._chat_template = ChatTemplate({"default": TEMPLATE}, ROOT / "chat_template.jinja", {})
         return LLM.of(port, network, tokenizer, **ENGINE)
 
     with BackgroundServer(create_app(open_llm, ServerOptions())) as started:
