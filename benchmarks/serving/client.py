@@ -39,6 +39,7 @@ class ServedRequest(TokenTimes):
     due: float  # when it should have been sent
     prompt_tokens: int = 0  # as the server counts them; 0 from a server that does not
     output_tokens: int = 0
+    has_end: bool = False  # whether the server has said that the answer is complete
     error: str | None = None  # why it failed
 
     def figure(self, name: str) -> float:
@@ -80,16 +81,17 @@ class Client:
             max_tokens: of the answer.
             due: when it should be sent, for the result.
         """
-        from openai import OpenAIError
-
         seen = ServedRequest(self.clock(), due=due)
         try:
             async with await self._send(connection, prompt, max_tokens) as stream:
                 async for chunk in stream:
                     self._note(seen, chunk)
             seen.finished_time = self.clock()
-            seen.error = None if seen.token_times else "the answer had neither text nor an end"
-        except (OpenAIError, OSError, json.JSONDecodeError) as error:
+            if not seen.token_times:
+                seen.error = "the answer had neither text nor an end"
+            elif not seen.has_end:
+                seen.error = "the stream ended before the answer did"
+        except Exception as error:  # of the server, the network or an odd chunk: it fails this request alone
             seen.error = f"{type(error).__name__}: {error}"
         return seen
 
@@ -112,13 +114,22 @@ class Client:
 
         An answer may have no text: where its first token is an end token, that token has the time of the last chunk.
         """
-        for choice in chunk.choices:
-            text = choice.text if self.endpoint == ENDPOINTS[0] else choice.delta.content
-            if text or (choice.finish_reason and not seen.token_times):
+        for choice in chunk.choices or ():
+            has_text = choice.text if self.endpoint == ENDPOINTS[0] else says_something(choice.delta)
+            if has_text or (choice.finish_reason and not seen.token_times):
                 seen.add_token(self.clock())
                 seen.output_tokens += 1
+            seen.has_end = seen.has_end or bool(choice.finish_reason)
         if chunk.usage is not None:  # of the whole request: better than counting pieces
-            seen.prompt_tokens, seen.output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+            seen.prompt_tokens = int(chunk.usage.prompt_tokens or 0)
+            seen.output_tokens = int(chunk.usage.completion_tokens or 0)
+            seen.has_end = True
+
+
+def says_something(delta: Any) -> bool:
+    """Whether a chunk of a conversation has text: of the answer, of what the model thinks before it, or of a call."""
+    fields = ("content", "reasoning_content", "reasoning", "tool_calls")
+    return any(getattr(delta, name, None) for name in fields)
 
 
 def served_model(
@@ -169,7 +180,7 @@ def listed_models(base_url: str, api_key: str | None, headers: Mapping[str, str]
             http_client=direct,
         ) as client:
             return [model.id for model in client.models.list().data]
-    except (NotFoundError, json.JSONDecodeError):
+    except (NotFoundError, json.JSONDecodeError, AttributeError, TypeError):  # no list of models
         return []
     except APIConnectionError:
         raise ValueError(f"--base-url {base_url}: no server answers at {url}; is it running?") from None

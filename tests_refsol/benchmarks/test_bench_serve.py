@@ -41,6 +41,21 @@ from tiny_llm_kit.trace import provenance
 PIECE = 0.002  # seconds per piece of the stand-in server
 
 
+# How a stream may end that is no answer, by the name of the model.
+BROKEN = {
+    "cut": "data: {",
+    "ends early": "",
+    "a list": "data: [1, 2]\n\n",
+    "a number": "data: 5\n\n",
+    "choices": 'data: {"choices": 5}\n\n',
+    "no delta": 'data: {"choices": [{"index": 0}]}\n\n',
+    "usage": 'data: {"choices": [], "usage": {"prompt_tokens": "many", "completion_tokens": []}}\n\n',
+    "no JSON": "data: {]\n\n",
+    "bytes": "data: \udcff\n\n",
+    "an error": 'data: {"error": "gone"}\n\n',
+}
+
+
 class StandIn:
     """A server that streams a word per token, and remembers what it was asked."""
 
@@ -82,9 +97,19 @@ class StandIn:
     async def stream(self, body: dict, is_chat: bool):
         self.open += 1
         self.most_open = max(self.most_open, self.open)
-        for _ in range(body["max_tokens"]):
+        model = body["model"]
+        for number in range(body["max_tokens"]):
             await asyncio.sleep(PIECE)
-            yield self.event(choices=[self.choice(" x", is_chat)])
+            choice = self.choice(" x", is_chat)
+            if number < 2 and model in ("reasoning", "reasoning_content"):
+                choice["delta"] = {model: " x"}
+            yield self.event(choices=[choice])
+        if model in BROKEN:
+            self.open -= 1
+            yield BROKEN[model]
+            if model == "cut":
+                raise RuntimeError("the connection is cut")
+            return
         if body["model"] == "ends":
             yield self.event(choices=[{**self.choice("", is_chat), "finish_reason": "stop"}])
         self.open -= 1
@@ -224,6 +249,39 @@ def test_an_answer_that_ends_at_once_is_complete_and_one_without_an_end_is_not(s
     for model, pieces, error in (("ends", 1, None), ("m", 0, "the answer had neither text nor an end")):
         [one] = asyncio.run(send(Client(stand_in.url, model, endpoint=endpoint), load_of(1, 0)))
         assert (len(one.token_times), one.error) == (pieces, error)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("model", BROKEN)
+def test_a_stream_that_breaks_is_one_failed_request(stand_in, model, endpoint, caplog):
+    """Whatever it breaks with; the figures of the others stay."""
+    requests = asyncio.run(both(stand_in, model, endpoint))
+    errors = [one.error for one in requests]
+    assert errors[1:] == [None, None] and errors[0], errors
+    found = figures(requests)
+    assert (found["completed"], found["failed"], found["total_output_tokens"]) == (2, 1, 8)
+
+
+async def both(stand_in, model, endpoint) -> list[ServedRequest]:
+    """One request of a model that breaks, and two of another one."""
+    broken, whole = (send(Client(stand_in.url, name, endpoint=endpoint), load_of(count))
+                     for name, count in ((model, 1), ("ends", 2)))  # fmt: skip
+    return [each for listed in await asyncio.gather(broken, whole) for each in listed]
+
+
+@pytest.mark.parametrize("choices", [None, []])
+def test_a_last_chunk_without_choices_has_the_numbers_of_tokens(choices):
+    seen, client = ServedRequest(0.0, due=0.0), Client("http://h", "m")
+    usage = SimpleNamespace(prompt_tokens=3, completion_tokens=None)
+    client._note(seen, SimpleNamespace(choices=choices, usage=usage))
+    assert (seen.prompt_tokens, seen.output_tokens, seen.has_end) == (3, 0, True)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_what_a_model_thinks_is_text_of_its_answer(stand_in, field):
+    """Its first token is the first that the client sees."""
+    [one] = asyncio.run(send(Client(stand_in.url, field, endpoint=ENDPOINTS[1]), load_of(1, 6)))
+    assert (one.error, len(one.token_times), len(one.gaps)) == (None, 6, 5)
 
 
 def test_requests_are_sent_at_their_times_and_not_more_than_are_allowed(stand_in):
