@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import io
+import os
 import re
 import sys
 from contextlib import contextmanager
@@ -384,11 +385,30 @@ def test_the_mean_latency_and_the_rates_are_those_of_all_requests():
     assert run.per_second(run.num_finished) == 3 / run.trace.end and run.trace.num_tokens == 18
 
 
-def test_the_menu():
+def test_the_menu(capsys):
     answers = iter(["", "3", " 2 "])
     assert command.choose_demo(None, True, lambda text: next(answers)) == "async"
     assert command.choose_demo(None, False, None) == "sync"
+    assert "no choice on standard input" in capsys.readouterr().err
+    for line, chosen in (("2\n", "async"), ("async", "async"), (" 1 \n", "sync")):
+        assert command.choose_demo(None, False, None, lambda line=line: line) == chosen
+    assert capsys.readouterr().err == ""
+    with pytest.raises(SystemExit):
+        command.choose_demo(None, False, None, lambda: "3\n")
+    assert "give 1 (sync) or 2 (async)" in capsys.readouterr().err
     assert command.choose_demo("async", True, None) == "async"
+
+
+def test_a_choice_on_standard_input_is_read_if_it_is_there(monkeypatch):
+    """A pipe that nobody writes into, and nobody closes, holds the demo up no more than a closed one."""
+    reader, writer = os.pipe()
+    with open(reader, encoding="utf-8") as stdin, open(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert command.first_line() == ""
+        print("2", file=pipe, flush=True)
+        assert command.first_line() == "2\n"
+        pipe.close()
+        assert command.first_line() == ""
 
 
 @pytest.mark.parametrize(

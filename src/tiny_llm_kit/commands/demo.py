@@ -1,6 +1,7 @@
 """`pdm run demo`: long and short requests under three policies; all at once, or as they arrive."""
 
 import argparse
+import select
 import sys
 from collections.abc import Callable
 
@@ -42,7 +43,7 @@ def share(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     top = Parser(prog="pdm run demo", description=__doc__, allow_abbrev=False)
     add = top.add_argument
-    add("--demo", choices=list(CHOICES.values()), help="no menu; without a terminal it is sync")
+    add("--demo", choices=list(CHOICES.values()), help="no menu; a pipe may say 1 or 2, and else it is sync")
     add("--gap", type=float, default=0.1, metavar="S", help="async: seconds between two requests")
     add("--prompts-file", metavar="FILE", help="the requests, a prompt a line, UTF-8; - is standard input")
     add("--prefill-step", type=whole_number(1), default=Knobs.prefill_step, metavar="N")
@@ -64,15 +65,47 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def choose_demo(wanted: str | None, is_terminal: bool, ask: Callable[[str], str] = input) -> str:
-    """Ask which demo to run; without a terminal, take the first."""
-    if wanted is not None or not is_terminal:
-        return wanted or "sync"
+def choose_demo(
+    wanted: str | None,
+    is_terminal: bool,
+    ask: Callable[[str], str] = input,
+    piped: Callable[[], str] = lambda: "",
+) -> str:
+    """Ask which demo to run; without a terminal, take what a pipe says, or the first, and say so.
+
+    Args:
+        wanted: by the option.
+        ask: at a terminal.
+        piped: returns the first line of standard input; empty if there is none.
+    """
+    if wanted is not None:
+        return wanted
+    if not is_terminal:
+        return piped_choice(piped().strip())
     print("1  sync   all requests are there at the start; a loop steps the scheduler")
     print("2  async  requests arrive over time; their texts are streamed")
     while (answer := ask("1 or 2? ").strip()) not in CHOICES:
         print("type 1 or 2")
     return CHOICES[answer]
+
+
+def piped_choice(answer: str) -> str:
+    """The demo of a line on standard input: a number or a name of the menu."""
+    chosen = CHOICES.get(answer, answer or "sync")
+    if chosen not in CHOICES.values():
+        fail(f"standard input: {answer!r}: give 1 (sync) or 2 (async)")
+    if not answer:
+        print("demo: sync, since there is no terminal and no choice on standard input", file=sys.stderr)
+    return chosen
+
+
+def first_line() -> str:
+    """The first line of standard input, if it is there already: one that never comes must hold nobody up."""
+    try:
+        is_there, _, _ = select.select([sys.stdin], [], [], 0)
+    except (OSError, ValueError):  # no file of the system: a notebook's
+        return ""
+    return sys.stdin.readline() if is_there else ""
 
 
 def make_demo(options: argparse.Namespace) -> Demo:
@@ -100,7 +133,9 @@ def main(argv: list[str] | None = None) -> None:
     console = Console(highlight=False)
     with ends_at_a_blank(needs=Day(2, 7), unused=unused_days()):
         try:
-            options.demo = choose_demo(options.demo, sys.stdin.isatty() and sys.stdout.isatty())
+            is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+            is_free = options.prompts_file != "-"
+            options.demo = choose_demo(options.demo, is_terminal, piped=first_line if is_free else lambda: "")
         except EOFError:
             sys.exit(1)
         demo = make_demo(options)
