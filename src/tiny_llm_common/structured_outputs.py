@@ -39,6 +39,10 @@ class StructuredOutputsParams:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"structured_outputs is wrong: {name} is {value!r}, not a text")
+            if value == "":
+                raise ValueError(
+                    f"structured_outputs is wrong: {name} is empty: give a text, or leave it out"
+                )
         if self.choice is not None:
             object.__setattr__(self, "choice", _texts(self.choice))
 

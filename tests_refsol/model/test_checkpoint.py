@@ -5,9 +5,11 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tiny_llm_kit.engine.backends.installation import installed_backends
 from tiny_llm_kit.engine.loading import load_checkpoint
+from tiny_llm_kit.model import tied_head
 from tiny_llm_kit.model.checkpoint import Checkpoint
 from tiny_llm_kit.model.config import ModelConfig
 from tiny_llm_kit.model.files import CheckpointError
@@ -86,9 +88,49 @@ def test_a_cpu_gets_float32_unless_asked(folder, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_copy_of_a_tied_head_is_not_read(folder, arrays, backend):
-    from safetensors.numpy import save_file
-
     save_file(arrays | {"lm_head.weight": arrays["model.embed_tokens.weight"]}, folder / "model.safetensors")
+    assert load_checkpoint(folder, backend, device="cpu").weights.keys() == arrays.keys()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_saved_head_that_differs_from_the_tied_table_is_used(folder, arrays, backend, capsys):
+    """As after adapters were merged; transformers 5 uses it too."""
+    head = arrays["model.embed_tokens.weight"] + np.eye(320, 32, dtype=np.float32)
+    save_file(arrays | {"lm_head.weight": head}, folder / "model.safetensors")
+    checkpoint = load_checkpoint(folder, backend, device="cpu")
+    assert not checkpoint.config.tie_word_embeddings
+    np.testing.assert_array_equal(numpy_weights(checkpoint, backend)["lm_head.weight"], head)
+    assert capsys.readouterr().err == f"{tied_head.LINE}\n"
+    save_file(arrays | {"lm_head.weight": head.astype(np.float16)}, folder / "model.safetensors")
+    assert not load_checkpoint(folder, backend, device="cpu").config.tie_word_embeddings, "of another type"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_copy_of_a_quantised_table_is_not_read(folder, backend, edit):
+    edit("config.json", quantization={"group_size": 32, "bits": 8})
+    words, numbers = np.arange(320 * 8, dtype=np.uint32).reshape(320, 8), np.ones((320, 1), np.float32)
+    table = {"weight": words, "scales": numbers, "biases": numbers}
+    for head, tied in ((table, True), (table | {"scales": numbers * 2}, False)):
+        both = {"model.embed_tokens": table, "lm_head": head}
+        tensors = {f"{name}.{part}": array for name, parts in both.items() for part, array in parts.items()}
+        save_file(tensors, folder / "model.safetensors")
+        assert load_checkpoint(folder, backend, device="cpu").config.tie_word_embeddings == tied
+
+
+BUFFERS = {
+    "model.rotary_emb.inv_freq": np.full(4, np.inf, np.float32),
+    "model.layers.0.self_attn.rotary_emb.inv_freq": np.full(4, np.nan, np.float32),
+    "model.layers.0.self_attn.bias": np.tri(8, dtype=bool)[None, None],
+    "model.layers.0.self_attn.masked_bias": np.array(-np.inf, np.float32),
+    "model.position_ids": np.arange(9),
+    "model.layers.0.self_attn.empty": np.zeros((0, 3), np.uint8),
+    "words": np.ones((3, 4), np.uint32),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_buffers_that_no_layer_uses_refuse_no_model(folder, arrays, backend):
+    save_file(arrays | BUFFERS, folder / "model.safetensors")
     assert load_checkpoint(folder, backend, device="cpu").weights.keys() == arrays.keys()
 
 

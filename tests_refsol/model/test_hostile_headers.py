@@ -47,7 +47,11 @@ def test_flipped_bytes(folder, backend, flips):
     file.unlink()
     file.write_bytes(damage(whole, flips))
     try:
-        assert load(folder, backend) in (0, 2)
+        assert load(folder, backend) in (
+            0,
+            1,
+            2,
+        )  # one, if a name is that of no weight now: a model would miss it
     finally:
         file.unlink()
         file.write_bytes(whole)

@@ -27,6 +27,7 @@ def plain(folder) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     shapes = {EMBEDDING: (320, 32), HEAD: (320, 32), GATE: (48, 64), NARROW: (48, 40), NORM: (64,)}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays[HEAD] = arrays[EMBEDDING]  # `config.json` ties them; another head would be used
     save_file(arrays, folder / "model.safetensors")
     return arrays
 

@@ -102,6 +102,12 @@ def test_structured_outputs_have_exactly_one_form(forms):
         StructuredOutputsParams(**forms)
 
 
+@pytest.mark.parametrize("name", ["regex", "json", "grammar"])
+def test_an_empty_form_is_refused_as_what_it_is(name):
+    with pytest.raises(ValueError, match=f"^structured_outputs is wrong: {name} is empty: give a text"):
+        StructuredOutputsParams(**{name: ""})
+
+
 @pytest.mark.parametrize("other", [{"min_tokens": 1}, {"ignore_eos": True}])
 def test_structured_outputs_end_the_answer_themselves(other):
     with pytest.raises(ValueError, match=f"^{next(iter(other))} is .*: structured_outputs decides"):

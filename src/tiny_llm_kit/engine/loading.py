@@ -17,9 +17,11 @@ from ..model.expert_names import model_name
 from ..model.files import CheckpointError
 from ..model.hub import find_model
 from ..model.quantization import QUANTIZATIONS, WeightQuantizer, in_a_layer
-from ..model.quantized_head import QuantizedHead
+from ..model.quantized_head import HEAD, QuantizedHead
 from ..model.quantized_tensors import check_quantized_parts
 from ..model.safetensors_folder import TensorInfo
+from ..model.tied_head import LINE as HEAD_LINE
+from ..model.tied_head import with_saved_head
 from ..model.tokenizer import Tokenizer, load_tokenizer
 from .model_runner import ModelRunner
 from .parallel.division import model_of_ranks, part_of
@@ -208,6 +210,7 @@ def load_checkpoint(
         raise ValueError(f"dtype {dtype!r}: choose auto, {', '.join(backend_module.DTYPES)}")
     model_files = find_model(model)
     config, headers = model_files.config(), model_files.headers()
+    tied, config = config, with_saved_head(config, headers, model_files.numbers)
     names = _weight_names(headers, config)
     parts = None
     if part is not None:
@@ -220,6 +223,7 @@ def load_checkpoint(
     if quantizer and quantizer.bits and not config.quantization:
         _warn_of_plain_matrices(quantizer, {name: headers[name].shape for name in names})
     lines = check_memory(headers, names, config, device, dtype, quantizer)
+    lines += [HEAD_LINE] if tied.tie_word_embeddings and not config.tie_word_embeddings else []
     if part is None or part.rank == 0:  # the other ranks would say the same
         print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
     stored = parts or model_files.arrays(backend_module)
@@ -233,7 +237,7 @@ def _weight_names(headers: Mapping[str, TensorInfo], config: ModelConfig) -> lis
     names = check_quantized_parts(headers, config.quantization)
     if config.tie_word_embeddings:
         # Some files contain a copy of the tied head, which is the largest tensor of a small model.
-        names = [name for name in names if name != "lm_head.weight"]
+        names = [name for name in names if name != HEAD]
     return list(names)
 
 

@@ -16,6 +16,14 @@ from .files import CheckpointError, read_json, shown
 
 INDEX = "model.safetensors.index.json"
 DTYPES = ("F32", "F16", "BF16", "U32")  # U32: words of several numbers of 4 or 8 bits each
+# The weights of all families. Older files also have buffers, such as masks, which no layer reads.
+OF_LAYER = (
+    r"(input|post_attention)_layernorm|self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj"
+    r"|(mlp|block_sparse_moe)\.(gate|experts\..+)"
+)
+WEIGHT = re.compile(
+    rf"(lm_head|model\.(embed_tokens|norm|layers\.\d+\.({OF_LAYER})))\.(weight|bias|scales|biases)"
+)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -24,7 +32,7 @@ class TensorInfo:
     """One tensor as its file's header describes it.
 
     Args:
-        dtype: one of `DTYPES`.
+        dtype: one of `DTYPES`, of a weight.
         stored_as: the type in the file in words, where it is a quantised one.
     """
 
@@ -56,7 +64,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """All tensors of a model by name, read from the headers only.
+    """The weights of a model by name, read from the headers only; no other tensors.
 
     Raises:
         CheckpointError: as `weight_files`; or a file contradicts its header or the index.
@@ -69,7 +77,7 @@ def read_headers(folder: Path) -> dict[str, TensorInfo]:
         tensors.update(header)
     if not (folder / "model.safetensors").is_file():
         _check_index(folder, tensors)
-    return tensors
+    return {name: info for name, info in tensors.items() if WEIGHT.fullmatch(name)}
 
 
 def _weight_map(folder: Path) -> dict[str, Path]:
@@ -104,7 +112,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     """The tensors of one safetensors file by name; the library checks the header against the size of the file.
 
     Raises:
-        CheckpointError: the file is unreadable or cut off, or a tensor has a type that no engine reads.
+        CheckpointError: the file is unreadable or cut off, or a weight has a type that no engine reads.
     """
     try:
         with safe_open(file, framework="np") as tensors:
@@ -116,12 +124,13 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
 
 def _tensor_info(file: Path, name: str, part: Any) -> TensorInfo:
     dtype, shape = part.get_dtype(), tuple(part.get_shape())
-    if dtype not in DTYPES:
+    is_weight = WEIGHT.fullmatch(name) is not None
+    if is_weight and dtype not in DTYPES:
         raise CheckpointError(
             f"{file}: tensor {shown(name)} is stored as {dtype!r}; choose a model stored as BF16, F16 or F32"
         )
     # The library also accepts [0, 2**40], which overflows in MLX's reader, and any number of axes.
-    if 0 in shape or len(shape) > 8:
+    if len(shape) > 8 or max(shape, default=0) >= 2**31 or (is_weight and 0 in shape):
         raise _broken(file, f"tensor {shown(name)}: shape {shown(list(shape))} is not that of a weight")
     return TensorInfo(file, dtype, shape)
 
