@@ -4,6 +4,7 @@ One server for all of them: few connections, short deadlines.
 """
 
 import asyncio
+import itertools
 import json
 import logging
 import socket
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
 import pytest
+from fastapi import Request
 from pydantic import ValidationError
 
 from tiny_llm_kit.engine.backends.installation import installed_backends
@@ -21,7 +23,7 @@ from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server import arguments
 from tiny_llm_kit.server.background_server import BackgroundServer
-from tiny_llm_kit.server.openai_api import connections, guard
+from tiny_llm_kit.server.openai_api import connections, guard, stepped_route
 from tiny_llm_kit.server.openai_api.connections import ConnectionLimits, OncePerMinute
 from tiny_llm_kit.server.openai_api.return_times import LATEST, ReturnTimes
 from tiny_llm_kit.server.openai_api.schemas import CompletionBody
@@ -239,7 +241,7 @@ def test_a_body_has_a_deadline_as_a_whole(monkeypatch):
         received.append(1)
         return {"type": "http.request", "body": b"x", "more_body": True}
 
-    limited = guard.Guard(None, None, 1000)._limited(receive)
+    limited = guard.Guard(None, None, lambda: 1000)._limited(receive)
 
     async def read_all():
         while len(received) < 100:
@@ -248,6 +250,44 @@ def test_a_body_has_a_deadline_as_a_whole(monkeypatch):
     with pytest.raises(guard.HTTPException) as ended:
         asyncio.run(read_all())
     assert ended.value.status_code == 408
+
+
+def test_large_bodies_are_parsed_one_after_another_with_time_between_them(monkeypatch):
+    """On no thread would it be otherwise: the parser of the standard library keeps the interpreter's lock."""
+    order = []
+
+    def loads(content):
+        order.append("parsed")
+        return json.loads(content)
+
+    async def other():
+        while order.count("parsed") < 3:
+            order.append("other")
+            await asyncio.sleep(0)
+
+    async def run():
+        turn, body = asyncio.Lock(), json.dumps(["x" * stepped_route.LARGE]).encode()
+
+        async def receive():
+            return {"type": "http.request", "body": body}
+
+        requests = [Request({"type": "http", "headers": []}, receive) for _ in range(3)]
+        reads = [stepped_route.SteppedRequest(each, turn).json() for each in requests]
+        await asyncio.gather(*reads, other())
+
+    monkeypatch.setattr("starlette.requests.json", SimpleNamespace(loads=loads))
+    asyncio.run(run())
+    places = [place for place, what in enumerate(order) if what == "parsed"]
+    assert len(places) == 3 and all(b - a > 1 for a, b in itertools.pairwise(places)), order
+
+
+def test_the_longest_body_follows_from_the_context(server):
+    options = ServerOptions()
+    assert options.body_limit(None) == 2**20 and options.body_limit(2**17) == 5 * 2**20
+    assert ServerOptions(max_body_bytes=7).body_limit(2**17) == 7
+    most = options.body_limit(ENGINE["max_model_len"])
+    status, _, found = ask(server, "POST", "/v1/completions", {"prompt": "a" * most})
+    assert status == 413 and f"more than {most} bytes" in found["error"]["message"]
 
 
 def test_a_half_closed_connection_gets_its_answer(server):

@@ -894,6 +894,10 @@ def standing(state="ready", failure=None, has_opened=True):
     [
         (["--model", "no-such-model"], "model 'no-such-model': no such folder"),
         (["--max-model-len", "100000"], "100000"),
+        (
+            ["--policy", "foo", "--model", "no-such-model"],
+            "policy is 'foo': give one of hybrid, separate, static",
+        ),
         (["--num-blocks", "1000000000"], "num_blocks is 1000000000: the pool needs"),
         (["--max-connections", "10000000"], "--max-connections 10000000: this process may have"),
     ],

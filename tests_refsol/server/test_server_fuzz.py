@@ -128,7 +128,7 @@ def test_every_event_of_a_stream_is_one_that_the_schema_documents(name, served):
 
 def test_another_method_is_told_all_methods_of_a_path_with_two_routes(served):
     response = OPERATIONS["post /ping"].Case(method="OPTIONS").call(base_url=served.url)
-    assert response.status_code == 405 and response.headers["allow"] == ["GET, POST"]
+    assert response.status_code == 405 and response.headers["allow"] == ["GET, HEAD, POST"]
 
 
 def test_nothing_is_left_of_all_these_requests(served):

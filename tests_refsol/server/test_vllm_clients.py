@@ -1,7 +1,9 @@
 """What clients of vLLM and OpenAI send to the server: benchmark payloads, fields that change nothing, probes."""
 
+import asyncio
 import http.client
 import json
+import logging
 import re
 from collections.abc import Iterator
 
@@ -13,7 +15,10 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.server.background_server import BackgroundServer
+from tiny_llm_kit.server.openai_api import request_ids, server_log
 from tiny_llm_kit.server.openai_api.known_fields import ANYTHING, CHAT, COMPLETION, GENERATION
+from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
+from tiny_llm_kit.server.openai_api.request_ids import RequestIds
 from tiny_llm_kit.server.server import ServerOptions, create_app
 
 ENGINE = {"max_model_len": 128, "max_num_seqs": 4, "num_blocks": 64, "block_size": 16, "enforce_eager": True}
@@ -330,6 +335,91 @@ def test_refusals_are_counted_by_status(server):
     label = lambda status: f'tiny_llm:refused_requests_total{{model_name="tiny-qwen3",status="{status}"}}'  # noqa: E731
     grown = {status: after[label(status)] - before.get(label(status), 0) for status in (400, 401)}
     assert grown == {400: 1, 401: 2}
+
+
+def test_probes_are_no_refused_requests():
+    """A load balancer asks until the server is ready: alerts must not fire at every start."""
+    refusals = []
+    for path in ("/ready", "/health", "/ping", "/metrics", "/v1/models"):
+        asyncio.run(answered(RequestIds(Answers(503), refusals.append), path))
+    assert refusals == [503], "of the models"
+
+
+class Answers:
+    """An app whose every answer has this status; it counts two kinds of tokens."""
+
+    def __init__(self, status: int):
+        self.status, self.methods = status, []
+
+    async def __call__(self, scope, receive, send):
+        self.methods.append(scope["method"])
+        scope["tokens"] = lambda: {"prompt": 3, "answer": 4}
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+
+async def answered(app, path, method="GET", query=b"", headers=()) -> list:
+    scope = {"type": "http", "path": path, "method": method, "query_string": query, "headers": headers}
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    await app({**scope, "client": ("10.0.0.7", 5)}, None, send)
+    return sent
+
+
+def test_the_access_log_has_what_an_operator_asks_for_and_no_query(monkeypatch):
+    lines = []
+    monkeypatch.setattr(request_ids.ACCESS, "info", lines.append)
+    app = RequestIds(Answers(200), print, logs=True)
+    asyncio.run(answered(app, "/v1/x\n2", query=b"api_key=secret", headers=[(b"x-request-id", b"mine")]))
+    [line] = lines
+    assert re.fullmatch(r"10\.0\.0\.7 GET /v1/x\\n2 200 \d+\.\d{3} s 3 prompt 4 answer mine", line), line
+    asyncio.run(answered(RequestIds(Answers(200), print), "/v1/x"))
+    assert len(lines) == 1, "without the option there is none"
+
+
+def test_lines_of_the_log_have_a_time():
+    formatter = logging.Formatter(server_log.TIMED["timed"]["format"])
+    line = formatter.format(logging.makeLogRecord({"msg": "hello", "levelname": "INFO"}))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO hello", line)
+    handlers = {
+        name: server_log.LOGGERS[name]["handlers"] for name in ("uvicorn", "tiny_llm", "tiny_llm.access")
+    }
+    assert all(server_log.HANDLERS[name]["formatter"] == "timed" for [name] in handlers.values())
+
+
+def test_the_line_about_throughput(server):
+    values = {
+        "prompt_tokens_total": 10.0, "generation_tokens_total": 5.0, "prefix_cache_queries_total": 0.0,
+        "prefix_cache_hits_total": 0.0, "num_requests_running": 0, "num_requests_waiting": 0,
+        "kv_cache_usage_perc": 0.25,
+    }  # fmt: skip
+    times = iter([0.0, 2.0, 4.0, 6.0])
+    log = server_log.ThroughputLog(values.__getitem__, lambda: next(times))
+    assert log.line() is None, "nothing happened"
+    values |= {"prompt_tokens_total": 30.0, "generation_tokens_total": 15.0, "num_requests_running": 2}
+    values |= {"prefix_cache_queries_total": 30.0, "prefix_cache_hits_total": 15.0}
+    assert log.line() == (
+        "Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 5.0 tokens/s, Running: 2 reqs, "
+        "Waiting: 0 reqs, KV cache usage: 25.0%, Prefix cache hit rate: 50.0%"
+    )
+    assert "Running: 2 reqs" in log.line(), "a request is open"
+    made = EngineMetrics("tiny-qwen3")
+    made.watch(server.app.state.service.engine)
+    assert {name: made.value(name) for name in values}.keys() == values.keys()
+    names = re.findall("^vllm:([a-z_]+){", made.text().decode(), re.M)
+    assert values.keys() <= set(names), "they are the names of metrics"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", "/version", "/openapi.json"])
+def test_the_headers_of_what_can_be_read(server, path):
+    got, asked = (send(server, method, path) for method in ("GET", "HEAD"))
+    assert asked[0] == got[0] == 200 and asked[2] == ""
+    assert asked[1]["Content-Type"] == got[1]["Content-Type"]
+    status, headers, _ = send(server, "HEAD", "/v1/completions")
+    assert status == 405 and headers["Allow"] == "POST"
 
 
 def test_metrics_of_whole_requests_have_vllms_names(server):

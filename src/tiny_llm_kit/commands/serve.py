@@ -11,11 +11,13 @@ from typing import Any
 from ..course.address import Day
 from ..course.capabilities import choose_backend, ends_at_a_blank, open_llm
 from ..course.capabilities import engine_options as filled_options
+from ..course.doctor.probe import why_no_kernels
 from ..engine.arguments import add_engine_arguments, add_model_arguments, engine_options
+from ..engine.engine_options import check_policy
 from ..engine.llm import LLM
 from ..engine.parallel.job import Job
 from ..engine.parallel.start import follow_if_launched
-from ..engine.solution import SOLUTIONS
+from ..engine.solution import SOLUTIONS, resolve_serving
 from ..engine.weights.random_weights import check_layers
 from ..server.arguments import (
     add_replica_arguments,
@@ -54,7 +56,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
-    """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread."""
+    """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread.
+
+    Says so if it has to do without the kernels in C++.
+    """
+    llm = opened(options, engine)
+    if llm.engine.port.device == "cpu" and (why := why_no_kernels()) is not None:
+        print(f"no kernels in C++, so steps take up to several times as long: {why}", file=sys.stderr)
+    return llm
+
+
+def opened(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
+    """The `LLM` that the options ask for."""
     if check_layers(options.config, bool(options.random_weights), options.layers):
         solution = SOLUTIONS[options.solution]
         where = solution, options.backend, options.device, options.dtype, options.model, options.quantize
@@ -94,7 +107,7 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     app = create_app(opens, served, LiveTimeline(served.model_name))
     limits = ConnectionLimits.within(options.max_connections)
     ready = partial(on_ready, served.model_name)
-    return DrainingServer(app, options.host, options.port, options.access_log, limits, ready)
+    return DrainingServer(app, options.host, options.port, limits, ready)
 
 
 def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
@@ -104,6 +117,7 @@ def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
         ValueError: an option is out of range.
     """
     check_layers(options.config, bool(options.random_weights), options.layers)
+    check_policy(resolve_serving(options.solution), options.policy)
     options.backend = choose_backend(options.solution, options.backend)
     return partial(make_llm, options, engine_options(options))
 

@@ -144,6 +144,20 @@ class EngineOptions:
         return self.pipeline_parallel_size > 1
 
 
+def check_policy(names: Any, policy: str) -> None:
+    """Check that there is such a policy.
+
+    Args:
+        names: the module `serving` of a solution.
+
+    Raises:
+        ValueError: there is none; names them all.
+    """
+    policies = ["hybrid", "separate", *names.POLICIES]
+    if policy not in policies:
+        raise ValueError(f"policy is {policy!r}: give one of {', '.join(policies)}")
+
+
 @dataclass(frozen=True)
 class EngineLimits:
     """How large the requests and steps of an engine can be.

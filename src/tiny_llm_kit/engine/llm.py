@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model.quantization import QUANTIZATIONS
 from .backends.installation import backend_of_environment, default_port
-from .engine_options import EngineOptions
+from .engine_options import EngineOptions, check_policy
 from .engine_request import EngineRequest
 from .llm_engine import LLMEngine
 from .outputs import RequestOutput
@@ -260,6 +260,7 @@ def open_engine(job: Job, tokenizer: Any = None) -> LLMEngine:
         As `LLM`.
     """
     port, options = job.port(), job.options
+    check_policy(port.serving, options.policy)
     if options.num_ranks > 1:  # checked before any process is started
         check_ranks(port.serving, job.config, options.tensor_parallel_size, options.enable_expert_parallel)
         port.serving.stage_layers(job.config.num_hidden_layers, options.pipeline_parallel_size, 0)

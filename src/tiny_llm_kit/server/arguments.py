@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine.arguments import positive_number, whole_number
 from ..engine.weights.random_weights import SHAPES
+from .openai_api.tool_calls import FORMATS
 
 API_KEY = "TINY_LLM_API_KEY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -48,9 +49,8 @@ def add_server_arguments(top: argparse.ArgumentParser) -> None:
     add(
         "--max-body-bytes",
         type=whole_number(1),
-        default=4 * 2**20,
         metavar="N",
-        help="bytes of a request; default: 4 MiB",
+        help="bytes of a request; default: 1 MiB, and 32 for each token of the context",
     )
     add(
         "--max-connections",
@@ -65,7 +65,23 @@ def add_server_arguments(top: argparse.ArgumentParser) -> None:
         help="names in the Host header, * for all; default: those of this machine, and all with another --host",
     )
     add("--live-controls", action="store_true", help="let the page at / change the token budget of a step")
-    add("--access-log", action="store_true", help="a line per request; headers and prompts are never logged")
+    add(
+        "--access-log",
+        action="store_true",
+        help="a line per request: status, seconds, tokens, id; no query, header or prompt",
+    )
+    add("--disable-log-stats", action="store_true", help="no line about throughput every 10 seconds")
+    add(
+        "--tool-call-parser",
+        choices=sorted(FORMATS),
+        metavar="NAME",
+        help=f"how the model writes calls: {', '.join(FORMATS)}; default: as its chat template shows",
+    )
+    add(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="the model thinks between <think> and </think>; default: if its chat template knows these",
+    )
 
 
 def add_replica_arguments(top: argparse.ArgumentParser) -> None:
@@ -113,8 +129,17 @@ def server_options(options: argparse.Namespace) -> Any:
     }
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
     hosts = allowed_hosts(options.host, options.allowed_hosts)
+    parsers = {each: getattr(options, each) for each in ("tool_call_parser", "reasoning_parser")}
     return ServerOptions(
-        name, options.solution, api_key=key, allowed_hosts=hosts, live_controls=options.live_controls, **sizes
+        name,
+        options.solution,
+        api_key=key,
+        allowed_hosts=hosts,
+        live_controls=options.live_controls,
+        access_log=options.access_log,
+        log_stats=not options.disable_log_stats,
+        **parsers,
+        **sizes,
     )
 
 

@@ -29,6 +29,7 @@ from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
 from .openai_api.request_ids import RequestIds
+from .openai_api.server_log import ThroughputLog
 from .openai_api.service import EngineService, ServerOptions
 from .openai_api.step_budget import StepBudget
 from .openai_api.stepped_route import SteppedRoute
@@ -92,12 +93,20 @@ def app_around(
         metrics: what `GET /metrics` shows.
     """
 
+    async def report(service: Any) -> None:
+        """Write about throughput, once there are requests to serve."""
+        while options.log_stats and service.context is None:
+            await asyncio.sleep(1)
+        if options.log_stats:
+            await ThroughputLog(metrics.value).run()
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = app.state.service = make_service(app)
-        running = asyncio.create_task(service.run())
+        running, reporting = asyncio.create_task(service.run()), asyncio.create_task(report(service))
         yield
         await service.stop()
+        reporting.cancel()
         if service.failure is not None:
             running.cancel()  # a blank task may have kept it from ending
         await asyncio.gather(running, return_exceptions=True)
@@ -109,14 +118,14 @@ def app_around(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.router.route_class = SteppedRoute
+    app.router.route_class, app.state.turn = SteppedRoute, asyncio.Lock()
     app.add_middleware(
         Guard,
         api_key=options.api_key,
-        max_body_bytes=options.max_body_bytes,
+        max_body_bytes=lambda: options.body_limit(service_context(app)),
         allowed_hosts=options.allowed_hosts,
     )
-    app.add_middleware(RequestIds, on_refusal=metrics.count_refusal)
+    app.add_middleware(RequestIds, on_refusal=metrics.count_refusal, logs=options.access_log)
     add_error_handlers(app)
     add_probes(app, metrics)
     add_models(app)
@@ -127,6 +136,12 @@ def app_around(
         add_live_controls(app)
     app.openapi = partial(openapi_schema, app)
     return app
+
+
+def service_context(app: FastAPI) -> int | None:
+    """Tokens of a prompt and its answer; None while that is not known."""
+    service = getattr(app.state, "service", None)
+    return service and service.context
 
 
 def openapi_schema(app: FastAPI) -> dict[str, Any]:

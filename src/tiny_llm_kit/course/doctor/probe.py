@@ -11,6 +11,7 @@ import sys
 import time
 from importlib import import_module
 
+NATIVE = "tiny_llm_ref.native.library"
 ROWS, WIDTH = 256, 1024  # a prefill of 256 tokens through one square weight
 SECONDS = 0.3
 
@@ -52,12 +53,19 @@ def answer(backend: str) -> dict:
 
 def kernels_in_words() -> str:
     """Whether the kernels in C++ run on this machine, and why not."""
-    library = import_module("tiny_llm_ref.native.library")
+    if (why := why_no_kernels()) is not None:
+        return f"no kernels in C++: {why}"
+    return f"kernels in C++ by {import_module(NATIVE).compiler()}"
+
+
+def why_no_kernels() -> str | None:
+    """Why the kernels in C++ do not run on this machine; None if they do."""
+    library = import_module(NATIVE)
     try:
         library.library("product.cpp")
-        return f"kernels in C++ by {library.compiler()}"
     except library.NativeError as error:
-        return f"no kernels in C++: {error}"
+        return str(error)
+    return None
 
 
 def speed(port) -> float:

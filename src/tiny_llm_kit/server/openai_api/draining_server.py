@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from ...terminal import FatalError
 from .connections import ConnectionLimits, LimitedConnection, OncePerMinute
+from .server_log import CONFIG
 from .service import EngineService
 
 LOGGERS = ("asyncio", "uvicorn.error")  # what clients can make them write is written once
@@ -28,9 +29,9 @@ class DrainingServer(uvicorn.Server):
     Args:
         app: see `create_app`.
         host, port: where it listens.
-        access_log: a line per request, on standard output; without headers and bodies.
         limits: of connections.
         on_ready: called once, when requests are accepted.
+        options: further ones of `uvicorn.Config`.
     """
 
     def __init__(
@@ -38,22 +39,23 @@ class DrainingServer(uvicorn.Server):
         app: FastAPI,
         host: str,
         port: int,
-        access_log: bool = False,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 (immutable)
         on_ready: Callable[[], object] = lambda: None,
+        **options: Any,
     ):
         config = uvicorn.Config(
             app,
             host=host,
             port=port,
-            access_log=access_log,
-            log_level="info" if access_log else "warning",
+            access_log=False,  # ours has more, see `RequestIds`
+            log_config=CONFIG,
             server_header=False,
             http=LimitedConnection,
             limit_concurrency=limits.connections,
             backlog=limits.backlog,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=LAST_SECONDS,
+            **options,
         )
         super().__init__(config)
         self._app, self._on_ready = app, on_ready

@@ -196,7 +196,8 @@ def allowed_methods(request: Request) -> str:
         for route in request.app.routes
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
     ]
-    return ", ".join(sorted(set().union(*here)))
+    methods = set().union(*here)
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -128,6 +128,7 @@ class Generation:
     async def respond(self, request: Request, body: GenerationBody) -> Response:
         """The response; a client that disconnects ends its request."""
         seconds = self.service.options.request_timeout
+        request.scope["tokens"] = self._tokens
         if body.stream:
             timed_out = event(unavailable(TIMED_OUT).body())
             return EventStream(self._events(body), self.stream.close, seconds, timed_out)
@@ -170,10 +171,15 @@ class Generation:
                 yield event(self.format.usage_chunk(self._usage()))
         yield DONE
 
+    def _tokens(self) -> dict[str, int]:
+        """Numbers of tokens so far, for the log."""
+        made = sum(len(sequence.tokens) for sequence in self.stream.sequences)
+        return {"prompt": self._prompt_tokens, "answer": made}
+
     def _usage(self) -> dict[str, Any]:
         """Numbers of tokens."""
         prompts = self.stream.sequences[:: self.n]
-        made = sum(len(sequence.tokens) for sequence in self.stream.sequences)
+        made = self._tokens()["answer"]
         cached = sum(sequence.num_cached for sequence in prompts)
         counts = token_counts(self._prompt_tokens, made)
         return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}

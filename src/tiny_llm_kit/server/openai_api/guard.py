@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -24,7 +24,7 @@ class Guard:
     Args:
         app: the app that it guards.
         api_key: key that requests must have; None accepts all.
-        max_body_bytes: of a request.
+        max_body_bytes: returns the most bytes of a request.
         allowed_hosts: names of this server that the Host header may have; None accepts all.
     """
 
@@ -32,7 +32,7 @@ class Guard:
         self,
         app: ASGIApp,
         api_key: str | None,
-        max_body_bytes: int,
+        max_body_bytes: Callable[[], int],
         allowed_hosts: Collection[str] | None = None,
     ):
         self.app, self.api_key, self.max_body_bytes = app, api_key, max_body_bytes
@@ -63,7 +63,7 @@ class Guard:
         return scheme.lower() == "bearer" and hmac.compare_digest(key.encode(), self.api_key.encode())
 
     def _says_too_long(self, length: str) -> bool:
-        return length.isdecimal() and int(length[:20]) > self.max_body_bytes
+        return length.isdecimal() and int(length[:20]) > self.max_body_bytes()
 
     def _limited(self, receive: Receive) -> Receive:
         """`receive` that ends a request whose body is too long, or takes too long as a whole."""
@@ -78,7 +78,7 @@ class Guard:
             except asyncio.TimeoutError:
                 raise HTTPException(408, f"the body did not come within {BODY_SECONDS:.0f} s") from None
             length += len(message.get("body", b""))
-            if length > self.max_body_bytes:
+            if length > self.max_body_bytes():
                 raise HTTPException(413, str(self._too_long()))
             is_complete = not message.get("more_body", False)
             return message
@@ -86,7 +86,7 @@ class Guard:
         return received
 
     def _too_long(self) -> ApiError:
-        message = f"the body has more than {self.max_body_bytes} bytes: send less"
+        message = f"the body has more than {self.max_body_bytes()} bytes: send less"
         return ApiError(413, message, code="body_too_large")
 
 

@@ -60,6 +60,10 @@ class ServerMetrics(Protocol):
         """All metrics in Prometheus' text format."""
         ...
 
+    def value(self, name: str) -> float:
+        """A metric of vLLM's, by its name without "vllm:"."""
+        ...
+
 
 @dataclass
 class AnswerTimes(RequestTimes):
@@ -172,6 +176,10 @@ class EngineMetrics:
     def text(self) -> bytes:
         """All metrics in Prometheus' text format, of type `CONTENT_TYPE_LATEST`."""
         return generate_latest(self._registry)
+
+    def value(self, name: str) -> float:
+        """A counter or a gauge of vLLM's, by its name without "vllm:"; 0 if it is not there."""
+        return self._registry.get_sample_value(f"vllm:{name}", {"model_name": self._label}) or 0.0
 
     def __call__(self, event: Event) -> None:
         handler = getattr(self, f"_on_{event.kind}", None)

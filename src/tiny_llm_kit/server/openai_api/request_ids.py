@@ -1,14 +1,19 @@
-"""Middleware for every answer, also those of other middleware: the id of its request, and a count of refusals."""
+"""Middleware around all other: the id of a request, a count of refusals, a line in the access log, and HEAD."""
 
+import logging
 import re
+import time
 import uuid
 from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+ACCESS = logging.getLogger("tiny_llm.access")
 HEADER = "X-Request-Id"
 GIVEN = re.compile(r"[!-~]{1,128}")  # what is sent back and logged
+PROBES = frozenset({"/health", "/ping", "/ready", "/metrics"})  # polled until they are answered with 200
+NO_HEAD = frozenset({"/events"})  # its body has no end
 
 
 class RequestIds:
@@ -16,11 +21,13 @@ class RequestIds:
 
     Args:
         app: the app inside.
-        on_refusal: called with the status of an answer that refuses its request: 4xx or 503.
+        on_refusal: called with the status of an answer that refuses its request: 4xx or 503. Probes are no requests.
+        logs: whether each request is a line in the log: its method, path without the query, status, seconds, tokens of
+            prompt and answer, and id.
     """
 
-    def __init__(self, app: ASGIApp, on_refusal: Callable[[int], object]):
-        self.app, self.on_refusal = app, on_refusal
+    def __init__(self, app: ASGIApp, on_refusal: Callable[[int], object], logs: bool = False):
+        self.app, self.on_refusal, self.logs = app, on_refusal, logs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -28,15 +35,37 @@ class RequestIds:
             return
         given = Headers(scope=scope).get(HEADER, "")
         scope["request_id"] = given if GIVEN.fullmatch(given) else uuid.uuid4().hex
+        start, status = time.monotonic(), 500
 
         async def send_with_id(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message).setdefault(HEADER, scope["request_id"])
-                if is_refusal(message["status"]):
-                    self.on_refusal(message["status"])
+                if is_refusal(status) and scope["path"] not in PROBES:
+                    self.on_refusal(status)
             await send(message)
 
-        await self.app(scope, receive, send_with_id)
+        inner = as_get(scope)
+        try:
+            await self.app(inner, receive, send_with_id)
+        finally:
+            if self.logs:
+                ACCESS.info(access_line(inner, scope["method"], status, time.monotonic() - start))
+
+
+def as_get(scope: Scope) -> Scope:
+    """A HEAD request as the GET whose headers it asks for: the server itself leaves the body out."""
+    is_head = scope["method"] == "HEAD" and scope["path"] not in NO_HEAD
+    return {**scope, "method": "GET"} if is_head else scope
+
+
+def access_line(scope: Scope, method: str, status: int, seconds: float) -> str:
+    """What the log says about a request. Its path may hold anything, so what would break the line is escaped."""
+    tokens = "".join(f" {count} {kind}" for kind, count in scope.get("tokens", dict)().items())
+    path = scope["path"].encode("unicode_escape").decode()
+    host = (scope.get("client") or ("-",))[0]
+    return f"{host} {method} {path} {status} {seconds:.3f} s{tokens} {scope['request_id']}"
 
 
 def is_refusal(status: int) -> bool:

@@ -21,6 +21,7 @@ from .return_times import ReturnTimes
 
 LOG = logging.getLogger("tiny_llm.server")
 T = TypeVar("T")
+BODY_BYTES, TOKEN_BYTES = 2**20, 32  # of a request: always, and for each token of the context
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class ServerOptions:
         api_key: clients must send it; None lets everybody in.
         request_timeout: seconds until a request is given up.
         drain_timeout: seconds that open requests have to end, once the server stops.
-        max_body_bytes: of a request.
+        max_body_bytes: of a request; None follows from the context.
         allowed_hosts: names of this server that the Host header of a request may have; None accepts all.
         live_controls: whether the page may change the token budget.
         tool_call_parser: how the model writes calls of tools, a name of `FORMATS`; None for that of its chat template.
         reasoning_parser: a name of vLLM's for models that think; None if the chat template says so.
+        access_log: whether each request is a line in the log.
+        log_stats: whether throughput is a line in the log while there is any.
 
     Raises:
         ValueError: a number is out of range.
@@ -50,16 +53,26 @@ class ServerOptions:
     api_key: str | None = None
     request_timeout: float = 600.0
     drain_timeout: float = 30.0
-    max_body_bytes: int = 4 * 2**20
+    max_body_bytes: int | None = None
     allowed_hosts: tuple[str, ...] | None = None
     live_controls: bool = False
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    access_log: bool = False
+    log_stats: bool = False
+
+    def body_limit(self, context: int | None) -> int:
+        """Bytes of a request: what text of the context takes, and as much again for what surrounds it.
+
+        Args:
+            context: tokens of a prompt and its answer; None if that is not known yet.
+        """
+        return self.max_body_bytes or BODY_BYTES + TOKEN_BYTES * (context or 0)
 
     def __post_init__(self):
         for name, least in (("max_queue", 0), ("drain_timeout", 0), ("max_body_bytes", 1)):
-            if not getattr(self, name) >= least:  # neither is NaN
-                raise ValueError(f"{name} is {getattr(self, name)}: give at least {least}")
+            if (value := getattr(self, name)) is not None and not value >= least:  # neither is NaN
+                raise ValueError(f"{name} is {value}: give at least {least}")
         if not self.request_timeout > 0:
             raise ValueError(f"request_timeout is {self.request_timeout}: give more than 0 seconds")
         if self.api_key == "":
@@ -157,6 +170,11 @@ class EngineService:
     @property
     def has_opened(self) -> bool:
         return self.llm is not None
+
+    @property
+    def context(self) -> int | None:
+        """Tokens of a prompt and its answer; None before the engine has opened."""
+        return None if self.llm is None else self.llm.engine.max_model_len
 
     @property
     def engine(self) -> LLMEngine:

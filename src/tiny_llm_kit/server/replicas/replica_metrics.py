@@ -29,6 +29,10 @@ class ReplicaMetrics:
         """Count a request whose replica has died; it was sent again, or ended with an error."""
         self._losses.labels(self._label, "retried" if retried else "failed").inc()
 
+    def value(self, name: str) -> float:
+        """See `EngineMetrics.value`."""
+        return self._registry.get_sample_value(f"vllm:{name}", {"model_name": self._label}) or 0.0
+
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)

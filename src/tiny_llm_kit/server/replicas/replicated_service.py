@@ -76,6 +76,11 @@ class ReplicatedService:
         self._tokenizing.shutdown(wait=False)
 
     @property
+    def context(self) -> int | None:
+        """Tokens of a prompt and its answer; None before a replica was ready."""
+        return None if self._facts is None else self._facts.max_model_len
+
+    @property
     def engine(self) -> RemoteEngine:
         """What is known of the replicas' engines.
 
