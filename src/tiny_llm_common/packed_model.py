@@ -1,9 +1,76 @@
-"""The model as the policy of Week 3 sees it: one call for all of a step."""
+"""The model as the policy of Week 3 sees it: one call for all of a step, in one row of tokens. Given."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from .packed_batch import PackedBatch
+from .sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """R requests in T rows; the rows of a request stand together, in the order of its text.
+
+    Args:
+        token_ids: (T,) ids.
+        positions: (T,) each token's position in its own text.
+        slots: (T,) where its keys and values go.
+        query_start: (R + 1,) first row of each request, and T.
+        context_lens: (R,) tokens of each request that earlier steps have computed.
+        block_tables: R tables, each with the request's blocks in the order of its text.
+        sample_rows: (K,) rows whose next token is wanted.
+        sampling: (K,) how to draw it.
+        requests: (K,) the `Sequence` of each sampled row, if one of them wants its logits changed; empty otherwise.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    query_start: list[int] = field(default_factory=lambda: [0])
+    context_lens: list[int] = field(default_factory=list)
+    block_tables: list[list[int]] = field(default_factory=list)
+    sample_rows: list[int] = field(default_factory=list)
+    sampling: list[SamplingParams] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """For each request its first row, and the row after its last."""
+        return list(zip(self.query_start, self.query_start[1:], strict=False))
+
+    @property
+    def segments(self) -> list[int]:
+        """(T,) the request of each row."""
+        return [index for index, span in enumerate(self.spans) for _ in range(*span)]
+
+    def past_pages(self, page_size: int) -> tuple[int, int]:
+        """Pages that requests of several rows read, and those that requests of one row read."""
+        several = single = 0
+        for (start, stop), context in zip(self.spans, self.context_lens, strict=True):
+            pages = -(-context // page_size)
+            several, single = (several, single + pages) if stop - start == 1 else (several + pages, single)
+        return several, single
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The shape of a packed step, which is the key of a compiled graph.
+
+    Args:
+        tokens: T, rows of the step.
+        rows: rows that may be sampled, and that may read a past of their own; at most `tokens`.
+        chunk_pages: pages that chunks read; 0 when no chunk has a past, None when such pages are not padded.
+        decode_pages: pages that requests of one row read; 0 when none has a past, None when they are not padded.
+    """
+
+    tokens: int
+    rows: int
+    chunk_pages: int | None = None
+    decode_pages: int | None = None
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """For comparisons: rows first, then pages."""
+        return self.tokens, self.chunk_pages or 0, self.decode_pages or 0
 
 
 @dataclass(frozen=True)

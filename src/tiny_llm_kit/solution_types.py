@@ -95,7 +95,6 @@ if TYPE_CHECKING:
             SpeculativeScheduler,
             StructuredOutputsParams,
             Turns,
-            WholePrompts,
         )
 
         batch_generate = staticmethod(serving.batch_generate)

@@ -30,7 +30,6 @@ from tiny_llm_ref.serving import (
     Sampled,
     SamplingParams,
     Sequence,
-    WholePrompts,
     make_buckets,
     make_scheduler,
 )
@@ -274,7 +273,7 @@ def test_every_answer_is_the_one_without_buckets_and_every_call_has_a_bucket(
 ):
     """Random loads on a model that checks every batch, under every policy, with the limits that the engine knows."""
     rng = random.Random(seed)
-    has_chunks = chunked and not issubclass(POLICIES.get(policy, HybridScheduler), WholePrompts)
+    has_chunks = chunked and POLICIES.get(policy, HybridScheduler).cuts_prompts
     budget, caching = BUDGET if has_chunks else LEN, rng.random() < 0.5
     limits = {} if caching else limits_of_steps(policy, has_chunks, BLOCKS)
     buckets = make_buckets(strategy, budget, SEQS, LEN, PAGE, pad_pages=pages, **limits)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks.serving.processes import flags
 from support.fake_model import ByteTokenizer
+from tiny_llm_given.serving.observed_costs import ObservedCosts
+from tiny_llm_given.serving.proposals import AcceptanceRate, Proposals
 from tiny_llm_kit.course.fakes.fake_packed_model import END, FakePackedModel
 from tiny_llm_kit.engine.arguments import argument_kind, json_object
 from tiny_llm_kit.engine.backends.grammar import Grammars
@@ -32,22 +34,20 @@ from tiny_llm_kit.engine.speculation.speculative_config import SpeculativeConfig
 from tiny_llm_kit.model.tokenizer import load_tokenizer
 from tiny_llm_kit.server.openai_api.metrics import EngineMetrics
 from tiny_llm_ref.serving import (
-    AcceptanceRate,
     BlockAllocator,
     Drafted,
     PromptLookup,
-    Proposals,
     Sampled,
     SamplingParams,
     Scheduled,
     Sequence,
     SpeculativeScheduler,
     StructuredOutputsParams,
+    choose_k,
     make_buckets,
     make_scheduler,
     verify,
 )
-from tiny_llm_ref.serving.speculation.observed_costs import ObservedCosts
 
 # ---- the scheduler, on a model that checks what every row can see
 
@@ -205,7 +205,7 @@ def test_drafts_that_cost_time_are_chosen_before_they_are_made():
             asked.append([k for _, k in wanted])
             return [[5] * k for _, k in wanted]
 
-    proposals = Proposals(Costly(), 4, RowCosts({1: DecodeCost(1.0, 0.0)}))
+    proposals = Proposals(choose_k, Costly(), 4, RowCosts({1: DecodeCost(1.0, 0.0)}))
     plan = [Scheduled(sequence, 2, 1)]
     assert proposals.of(plan, 100) == {0: [5] * 4} and proposals.of(plan, 3) == {0: [5] * 3}
     proposals.costs.draft_seconds = 1.0
@@ -225,7 +225,7 @@ def test_acceptance_is_estimated_from_drafts_that_were_tried():
 
 
 def test_a_new_request_begins_with_the_estimate_of_those_before_it():
-    proposals = Proposals(Guesses(None, random.Random(0)), 4)
+    proposals = Proposals(choose_k, Guesses(None, random.Random(0)), 4)
     first, second = (Sequence([1, 2], ByteTokenizer(), max_seq_len=40) for _ in "ab")
     begin = proposals.rate(first).value
     for _ in range(20):
@@ -468,7 +468,7 @@ def test_what_excludes_drafts_says_so():
     with pytest.raises(ValueError, match='for policy="hybrid" or "separate", and the policy is \'slack\''):
         EngineOptions(policy="slack", **drafts)
     with pytest.raises(ValueError, match="give at least 1"):
-        Proposals(PromptLookup(), 0)
+        Proposals(choose_k, PromptLookup(), 0)
     with pytest.raises(ValueError, match="no more for the first than for the second"):
         PromptLookup(3, 2)
 

@@ -3,7 +3,7 @@
 from authors.mutants import Mutant
 
 SEQUENCE, PACKING, SCHEDULER = "batching/sequence.py", "batching/packing.py", "batching/hybrid_scheduler.py"
-ADMISSION, ATTENTION, MODEL = "batching/admission.py", "packed_attention.py", "qwen3_week3.py"
+ATTENTION, MODEL = "packed_attention.py", "qwen3_week3.py"
 END = """        if token in self.eos_token_ids:
             self.finish("stop")
             return
@@ -269,11 +269,8 @@ MUTANTS = [
     Mutant(
         "3.3.4",
         "a preempted request waits behind all others",
-        ADMISSION,
-        serving=(
-            '        """\n        self.returned.appendleft(sequence)\n',
-            '        """\n        self.queue.add(sequence)\n',
-        ),
+        SCHEDULER,
+        serving=("self.waiting.put_back(sequence)", "self.waiting.queue.add(sequence)"),
     ),
     Mutant(
         "3.3.4",

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from support.fake_model import ByteTokenizer
+from tiny_llm_given.serving.backfill import Backfill
 from tiny_llm_kit.course.fakes.fake_packed_model import FakePackedModel
 from tiny_llm_kit.trace.incidents import (
     CORPUS,
@@ -26,7 +27,6 @@ from tiny_llm_lab.studies.served import StudyPlan
 from tiny_llm_lab.studies.study import show
 from tiny_llm_ref import serving as s
 from tiny_llm_ref.serving.policies.aged_queue import AgedQueue
-from tiny_llm_ref.serving.policies.backfill import Backfill
 
 STEP = 61.2  # ms of a full step of 512 tokens
 PROFILE = s.StepProfile(Line(0.0, 1.0, 0.0), Line(0.0, 1.0, 0.0))  # the fake model: a second per token

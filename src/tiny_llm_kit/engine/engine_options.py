@@ -188,7 +188,7 @@ class EngineLimits:
             raise ValueError(f"max_model_len is {options.max_model_len}, but the model reads {most} tokens")
         longest = options.max_model_len or most
         kind = names.POLICIES.get(options.policy, names.HybridScheduler)
-        has_chunks = options.enable_chunked_prefill and not issubclass(kind, names.WholePrompts)
+        has_chunks = options.enable_chunked_prefill and kind.cuts_prompts
         if options.scale_chunks_by_load and not has_chunks:
             raise ValueError(
                 "scale_chunks_by_load needs chunks: turn enable_chunked_prefill on, or choose another policy"

@@ -1,20 +1,22 @@
 """Policy: what to run next, in plain Python over integers. Imports no array library."""
 
 from tiny_llm_common.answer_text import AnswerText, StopStrings
-from tiny_llm_common.bucket import Bucket
-from tiny_llm_common.completion import Completion
+from tiny_llm_common.chunk_sizes import LoadChunker
+from tiny_llm_common.drafted import Drafted, Proposer
 from tiny_llm_common.events import Event, Part
 from tiny_llm_common.model import BatchCache, KvCache, ServingModel
-from tiny_llm_common.packed_batch import PackedBatch
 from tiny_llm_common.packed_inputs import FlatBlocks, PackedInputs, PastReads
-from tiny_llm_common.packed_model import PackedModel, PipelinedModel, Sampled
+from tiny_llm_common.packed_model import Bucket, PackedBatch, PackedModel, PipelinedModel, Sampled
+from tiny_llm_common.padding import pad_chunk_reads
 from tiny_llm_common.prompt_check import plain_ids
+from tiny_llm_common.request_life import Completion, model_call
 from tiny_llm_common.request_queue import FifoQueue, RequestQueue
 from tiny_llm_common.sampling import SamplingParams
+from tiny_llm_common.scheduled import Scheduled
 from tiny_llm_common.structured_outputs import StructuredOutputsParams
 
 from .batching.hybrid_scheduler import HybridScheduler
-from .batching.packing import Scheduled, pack
+from .batching.packing import pack
 from .batching.padded_budget import room_for_prompts, tokens_to_delay
 from .batching.sequence import Sequence
 from .blocks.block_allocator import BlockAllocator, OutOfBlocks
@@ -23,7 +25,7 @@ from .blocks.flat_blocks import flat_blocks
 from .blocks.prefix_cache import PrefixCache, block_hash
 from .buckets.bucket_sizes import bucketize, exponential_ladder, linear_ladder, padding_aware_ladder
 from .buckets.buckets import Buckets, make_buckets
-from .buckets.padding import inputs_of, pad_chunk_reads, pad_decode_reads, pad_inputs
+from .buckets.padding import inputs_of, pad_decode_reads, pad_inputs
 from .chunked_prefill import batch_generate
 from .chunked_prefill.adaptive_chunker import AdaptiveChunker
 from .chunked_prefill.batch import Batch
@@ -32,9 +34,8 @@ from .chunked_prefill.chunk_size import select_optimal_chunk_size
 from .chunked_prefill.chunked_prefill import batch_generate_with_chunked_prefill
 from .chunked_prefill.chunked_prefill_metrics import ChunkedPrefillMetrics, percentile
 from .chunked_prefill.chunked_prefill_scheduler import ChunkedPrefillScheduler
-from .chunked_prefill.load_chunker import LoadChunker
 from .chunked_prefill.priority_scheduler import PriorityScheduler
-from .chunked_prefill.request import Request, model_call
+from .chunked_prefill.request import Request
 from .chunked_prefill.sweep import sweep_chunk_sizes
 from .chunked_prefill.turns import Turns
 from .loop.engine_loop import EngineLoop, NotServing, QueueFull
@@ -50,32 +51,31 @@ from .parallel.shards import (
     vocabulary_of,
 )
 from .parallel.stages import stage_layers
-from .policies import POLICIES, make_scheduler
+from .policies import (
+    POLICIES,
+    ChunksOnly,
+    DecodeFirst,
+    PrefillFirst,
+    SarathiServe,
+    StaticBatching,
+    make_scheduler,
+)
 from .policies.aged_queue import AgedQueue
-from .policies.chunks_only import ChunksOnly
-from .policies.decode_first import DecodeFirst
 from .policies.orca import Orca
 from .policies.paced_prefill import PacedPrefill
-from .policies.prefill_first import PrefillFirst
-from .policies.sarathi_serve import SarathiServe
 from .policies.slack import SlackScheduler
-from .policies.static_batching import StaticBatching
 from .policies.step_profile import StepProfile, profile_steps
-from .policies.whole_prompts import WholePrompts
+from .routing import ReplicaLoads
 from .routing.choose_replica import cached_tokens, choose_replica, prefix_hashes
-from .routing.replica_loads import ReplicaLoads
-from .speculation.draft_length import AcceptanceRate, choose_k
-from .speculation.drafted import Drafted, pack_drafts
+from .speculation.draft_length import choose_k
+from .speculation.drafted import pack_drafts
 from .speculation.prompt_lookup import NgramIndex, PromptLookup
-from .speculation.proposals import Proposals
-from .speculation.proposer import Proposer
 from .speculation.rewind import rewind
 from .speculation.speculative_scheduler import SpeculationCounts, SpeculativeScheduler
 from .speculation.verify import verify
 
 __all__ = [
     "POLICIES",
-    "AcceptanceRate",
     "AdaptiveChunker",
     "AgedQueue",
     "AnswerText",
@@ -117,7 +117,6 @@ __all__ = [
     "PrefixCache",
     "PriorityScheduler",
     "PromptLookup",
-    "Proposals",
     "Proposer",
     "QueueFull",
     "ReplicaLoads",
@@ -139,7 +138,6 @@ __all__ = [
     "StopStrings",
     "StructuredOutputsParams",
     "Turns",
-    "WholePrompts",
     "batch_generate",
     "batch_generate_with_chunked_prefill",
     "block_hash",

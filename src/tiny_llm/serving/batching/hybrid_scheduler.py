@@ -1,16 +1,20 @@
 """Hybrid batches: decodes, then chunks of prompts, under one token budget (Sarathi-Serve, Agrawal et al., 2024)."""
 
 from collections import abc
+from typing import Any
 
 from tiny_llm_common.events import Event
-from tiny_llm_common.packed_model import Sampled
+from tiny_llm_common.packed_model import PackedModel, Sampled
+from tiny_llm_common.scheduled import Scheduled, check_plan, step_parts
+from tiny_llm_given.serving.step_loop import StepLoop
 
-from .packing import Scheduled, check_plan, step_parts
+from ..blocks.block_allocator import BlockAllocator
+from ..blocks.block_table import BlockTable
+from .packing import pack
 from .sequence import Sequence
-from .step_loop import StepLoop
 
 
-class HybridScheduler(StepLoop):
+class HybridScheduler(StepLoop[Sequence]):
     """Serves requests in steps: a plan in integers, one call of the model, and its results.
 
     Each step has one budget of tokens for all requests together. Every running request that is ready to decode gets one
@@ -21,6 +25,9 @@ class HybridScheduler(StepLoop):
     Args:
         model, allocator, options: see `StepLoop`.
     """
+
+    def __init__(self, model: PackedModel, allocator: BlockAllocator, **options: Any):
+        super().__init__(model, allocator, new_table=BlockTable, pack=pack, **options)
 
     # First: what runs. Integers alone; only here are blocks reserved and requests preempted.
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..buckets.bucket_sizes import bucketize
-from .packing import Scheduled
 
 if TYPE_CHECKING:  # the buckets ask these functions
     from ..buckets.buckets import Buckets
@@ -30,11 +28,6 @@ def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: b
     raise NotImplementedError("week 3 day 4 task 9: room_for_prompts")
 
 
-def least_budget(buckets: Buckets, mixed_steps: bool) -> int:
-    """The fewest padded tokens per step with which a chunk fits beside the decodes, whatever their number. Given."""
-    return buckets.chunk_tokens[0] + (0 if mixed_steps else buckets.decode_tokens[-1])
-
-
 def tokens_to_delay(tokens: int, sizes: Sequence[int]) -> int:
     """How many tokens of a step should wait for the next one, because this saves more padding than it delays.
 
@@ -47,18 +40,3 @@ def tokens_to_delay(tokens: int, sizes: Sequence[int]) -> int:
     """
     # TASK 3.4.10: compare what is above the size below with what is missing to the size above. Below the first: 0.
     raise NotImplementedError("week 3 day 4 task 10: tokens_to_delay")
-
-
-def delay_padding(plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]], buckets: Buckets) -> None:
-    """Cuts the last chunk of a plan back to a bucket size where that saves more padding than it delays. Given.
-
-    Args:
-        plan: entries, chunks last.
-        calls: of the plan; the first has the chunks, if there are any.
-        buckets: their sizes pad the calls.
-    """
-    if not any(entry.size > 1 for entry in plan):
-        return
-    delayed = tokens_to_delay(sum(entry.size for entry in calls[0]), buckets.chunk_tokens)
-    if 0 < delayed < plan[-1].size:
-        plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)

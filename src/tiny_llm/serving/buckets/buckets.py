@@ -5,17 +5,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiny_llm_common.bucket import Bucket
-from tiny_llm_common.packed_batch import PackedBatch
-from tiny_llm_common.sampling import SamplingParams
+from tiny_llm_common.packed_model import Bucket, PackedBatch
+from tiny_llm_given.serving.padding_rule import PaddedSteps, PaddingRule
 
-from ..batching.padded_budget import least_budget
-from ..batching.padding_rule import PaddingRule
+from ..batching.padded_budget import room_for_prompts, tokens_to_delay
 from .bucket_sizes import STRATEGIES, bucketize, exponential_ladder
 
 
 @dataclass(frozen=True)
-class Buckets:
+class Buckets(PaddedSteps):
     """Every shape that the steps of an engine may have. `make_buckets` chooses the sizes.
 
     There are two kinds of steps. In a step of decodes every request has one row. A step with chunks has other bucket
@@ -97,34 +95,10 @@ class Buckets:
         pages = requests * self.pages_per_request
         return pages if self.num_pages is None else min(pages, self.num_pages)
 
-    def check_limits(self, budget: int, max_num_seqs: int, mixed_steps: bool) -> None:
-        """Raises a ValueError when the sizes end too early for a step, or leave no room for a chunk. Given.
-
-        Args:
-            budget: padded tokens per step.
-            max_num_seqs: requests that run at the same time.
-            mixed_steps: whether a step is one call.
-        """
-        for name, least in (("decode_tokens", max_num_seqs), ("chunk_tokens", budget)):
-            last = getattr(self, name)[-1]
-            if last < least:
-                raise ValueError(f"{name} of the buckets ends with {last}: let it end with {least}")
-        least = least_budget(self, mixed_steps)
-        if budget < least:
-            raise ValueError(
-                f"max_num_batched_tokens is {budget}: the smallest padded chunk and {max_num_seqs} decodes have to"
-                f" fit, so give at least {least} tokens"
-            )
-
     def prompt_rule(self, mixed_steps: bool, has_chunks: bool) -> PaddingRule:
-        """See `PadsSteps`. Given."""
-        return PaddingRule(self, mixed_steps=mixed_steps, has_chunks=has_chunks)
-
-    def padding_batch(self, pad_block: int, temperature: float) -> PackedBatch:
-        """A batch for a warm-up: one token of no request, whose keys and values go to the pad block. Given."""
-        sampling = SamplingParams(temperature=temperature, seed=0)
-        slots = [pad_block * self.page_size]
-        return PackedBatch([0], [0], slots, [0, 1], [0], [[]], [0], [sampling])
+        """What padding takes from the prompts of a step, see `PadsSteps`. Given."""
+        options = {"mixed_steps": mixed_steps, "has_chunks": has_chunks}
+        return PaddingRule(self, room_for_prompts, tokens_to_delay, **options)
 
     def _without_pages(self) -> list[Bucket]:
         tokens = sorted({*self.decode_tokens, *self.chunk_tokens}, reverse=True)

@@ -7,8 +7,8 @@ its metrics, and whose turn it is.
 from collections.abc import Sequence
 from typing import Any
 
-from tiny_llm_common.completion import Completion
 from tiny_llm_common.model import ServingModel
+from tiny_llm_common.request_life import Completion
 from tiny_llm_common.tokenizer import Tokenizer
 
 from .batch_generate import batch_generate as _batch_generate

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tiny_llm_common.completion import Completion
 from tiny_llm_common.events import Listener
 from tiny_llm_common.model import ServingModel
+from tiny_llm_common.request_life import Completion
 from tiny_llm_common.tokenizer import Tokenizer
 
 from .chunked_prefill_scheduler import ChunkedPrefillScheduler

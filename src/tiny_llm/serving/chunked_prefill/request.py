@@ -1,19 +1,17 @@
 """One request: a prompt, its cache, and the text that grows from it."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from tiny_llm_common.answer_text import AnswerText
 from tiny_llm_common.model import KvCache, ServingModel
-from tiny_llm_common.prompt_check import plain_ids, prompt_error
-from tiny_llm_common.request_queue import check_priority
-from tiny_llm_common.sampling import WEEK_3, SamplingParams
+from tiny_llm_common.prompt_request import PromptRequest
+from tiny_llm_common.request_life import model_call
+from tiny_llm_common.sampling import SamplingParams
 from tiny_llm_common.tokenizer import Tokenizer
 
 from .chunk import next_chunk
 
 
-class Request:
+class Request(PromptRequest):
     """A prompt and its answer so far: first its prefill, then one token per step.
 
     A prompt that cannot be served ends at once with the finish reason "error". Nothing is raised, since it may be one
@@ -46,36 +44,12 @@ class Request:
         stop: Sequence[str] | str | None = None,
         priority: str = "interactive",
     ):
-        check_priority(priority)
-        if sampling is not None and (refused := sampling.changed(WEEK_3)):
-            raise ValueError(
-                f"{', '.join(refused)}: only the engine of Week 3 (`LLM`) has this; leave it out"
-            )
-        self.priority = priority
-        self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
-        self.prefill_max_step, self.prompt_idx, self.sampling = prefill_max_step, prompt_idx, sampling
-        self.max_seq_len = (
-            model.max_model_len if max_seq_len is None else min(max_seq_len, model.max_model_len)
-        )
-        self.prompt_tokens: list[int] = []
-        self.tokens: list[int] = []  # the new ones, without the end token
         self.offset = 0  # number of tokens whose keys and values are in a cache
         self.next_token: int | None = None  # the last one chosen: the next step's input
         self.is_prefill_done = False
-        self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
-        self.error: str | None = None  # one line, with the finish reason "error"
-        self.answer = AnswerText(tokenizer)
+        self.prefill_max_step = prefill_max_step
         self._kv_cache: list[KvCache] = []
-        self._is_computing = False  # a call of the model is using it
-        self._is_aborted = False  # it ends at the end of that call
-        try:
-            words = [stop] if isinstance(stop, str) else stop or ()
-            self.answer = AnswerText(tokenizer, [*words, *((sampling and sampling.stop) or ())])
-            self.prompt_tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else plain_ids(prompt)
-        except Exception as error:  # tokenizers raise nothing narrower, and this prompt is one of many
-            self.fail(str(error))
-        else:
-            self.set_max_seq_len(self.max_seq_len)
+        super().__init__(model, tokenizer, prompt, prompt_idx, max_seq_len, sampling, stop, priority)
 
     @property
     def kv_cache(self) -> list[KvCache]:
@@ -83,22 +57,6 @@ class Request:
         if not self._kv_cache:
             self._kv_cache = self.model.create_kv_cache(max_seq_len=self.max_seq_len)
         return self._kv_cache
-
-    def set_max_seq_len(self, max_seq_len: int) -> None:
-        """Lowers `max_seq_len`; a prompt that then leaves no room for an answer ends with an error."""
-        self.max_seq_len = min(self.max_seq_len, max_seq_len)
-        error = prompt_error(self.prompt_tokens, self.model.vocab_size, self.max_seq_len)
-        if error is not None:
-            self.fail(error)
-
-    @property
-    def text(self) -> str:
-        """The answer so far."""
-        return self.answer.text
-
-    @property
-    def is_done(self) -> bool:
-        return self.finish_reason is not None
 
     def prefill(self) -> None:
         """Computes the whole prompt in one step, which also gives the first new token."""
@@ -138,29 +96,6 @@ class Request:
         """Number of prompt tokens that were not computed yet."""
         return len(self.prompt_tokens) - self.offset if not self.is_prefill_done else 0
 
-    @property
-    def max_new_tokens(self) -> int:
-        """Maximum number of tokens in the answer, by the request's own limit and its context."""
-        room = self.max_seq_len - len(self.prompt_tokens)
-        limit = self.sampling.max_tokens if self.sampling else None
-        return room if limit is None else min(room, limit)
-
-    def finish(self, reason: str) -> None:
-        """Ends the request: adds held-back text, and releases its cache. The first reason is kept."""
-        if self.is_done:
-            return
-        self.finish_reason = reason
-        self.answer.finish()
-        self.release()
-
-    def fail(self, reason: str) -> None:
-        """Ends the request with the finish reason "error" and `reason` as its error. The first reason is kept."""
-        if self.is_done:
-            return
-        self.error = reason
-        self.finish_reason = "error"
-        self.release()
-
     def abort(self) -> None:
         """Ends the request in any phase, from any thread; its text so far is kept.
 
@@ -176,30 +111,6 @@ class Request:
         released, self._kv_cache = self._kv_cache, []
         for layer in released:
             layer.release()
-
-
-@contextmanager
-def model_call(*requests: Request) -> Iterator[None]:
-    """Context of one call of the model on these requests. Given.
-
-    A request that is aborted during the call ends after it. A call that raises ends all of them, with the error's
-    message or, on Ctrl-C, as aborted: their caches may hold a part of the step, so none of them can continue.
-    """
-    for request in requests:
-        request._is_computing = True
-    failed: BaseException | None = None
-    try:
-        yield
-    except BaseException as error:
-        failed = error
-        raise
-    finally:
-        for request in requests:
-            request._is_computing = False
-            if request._is_aborted or (failed and not isinstance(failed, Exception)):
-                request.finish("abort")
-            elif failed:
-                request.fail(str(failed) or type(failed).__name__)
 
 
 def as_request(

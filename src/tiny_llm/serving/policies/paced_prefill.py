@@ -3,9 +3,9 @@
 from typing import Any
 
 from tiny_llm_common.packed_model import PackedModel
+from tiny_llm_common.scheduled import Scheduled
 
 from ..batching.hybrid_scheduler import HybridScheduler
-from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
 
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from tiny_llm_common.packed_model import PackedModel
+from tiny_llm_given.serving.backfill import Backfill
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
-from .backfill import Backfill
 
 
 class PreemptingScheduler(HybridScheduler):

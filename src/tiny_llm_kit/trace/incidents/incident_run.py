@@ -67,7 +67,7 @@ class IncidentRun:
     def _options(self, cost: StepCost, options: dict[str, Any]) -> dict[str, Any]:
         made = {"max_num_batched_tokens": BUDGET, "max_num_seqs": SEQS, **self.case.options, **options}
         kind = self.names.POLICIES[self.policy]
-        if issubclass(kind, self.names.WholePrompts):
+        if not kind.cuts_prompts:
             longest = max(sent.prompt + sent.answer for sent in self.case.requests)
             made["max_num_batched_tokens"] = max(longest, made["max_num_batched_tokens"])
         if kind is self.names.SlackScheduler:

@@ -1,56 +1,9 @@
 """From a plan to one row of tokens: chunks and decodes of many requests, end to end, for one forward."""
 
 from collections import abc
-from dataclasses import dataclass
 
-from tiny_llm_common.events import Part
-from tiny_llm_common.packed_batch import PackedBatch
-
-from .sequence import Sequence
-
-
-@dataclass(frozen=True)
-class Scheduled:
-    """An entry of a plan: the tokens of one request that the step computes.
-
-    Its properties say what the entry is until `commit` has taken the new tokens.
-
-    Args:
-        sequence: the request.
-        start: position of the first token.
-        size: how many; all of them are known.
-    """
-
-    sequence: Sequence
-    start: int
-    size: int
-
-    @property
-    def stop(self) -> int:
-        """Position after the last token."""
-        return self.start + self.size
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether it ends with the last token that is known, so that the model has to choose the next one."""
-        return self.stop == len(self.sequence.known_tokens)
-
-    @property
-    def is_decode(self) -> bool:
-        """Whether it is the last token of an answer, and nothing else."""
-        return self.size == 1 and self.needs_token and self.start >= self.sequence.num_prompt_tokens
-
-
-def check_plan(plan: abc.Sequence[Scheduled]) -> None:
-    """Raises a ValueError when one request has two entries. Given."""
-    planned: set[Sequence] = set()
-    for entry in plan:
-        if entry.sequence in planned:
-            raise ValueError(
-                f"request {entry.sequence.request_id} is planned twice in one step: `plan_step` adds one entry for a"
-                " request, so call `plan_decodes` and `plan_prompts` at most once each"
-            )
-        planned.add(entry.sequence)
+from tiny_llm_common.packed_model import PackedBatch
+from tiny_llm_common.scheduled import Scheduled
 
 
 def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
@@ -75,20 +28,3 @@ def pack(plan: abc.Sequence[Scheduled]) -> PackedBatch:
             batch.sampling.append(entry.sequence.sampling)
     # END TASK
     return batch
-
-
-def step_parts(call: abc.Sequence[Scheduled], running: abc.Sequence[Sequence]) -> tuple[Part, ...]:
-    """The chunks of a call, then its decodes, which have waited for the chunks even in the same call. Given.
-
-    Args:
-        call: entries whose tokens are not taken yet.
-        running: the requests that run; those of them that are ready to decode have waited for the chunks.
-    """
-    decodes = tuple(entry.sequence for entry in call if entry.is_decode)
-    served = (Part("decode", decodes, len(decodes)),) if decodes else ()
-    if len(decodes) == len(call):
-        return served
-    ready = sum(sequence.is_decoding for sequence in running)
-    chunks = [entry for entry in call if not entry.is_decode]
-    parts = (Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks)
-    return (*parts, *served)

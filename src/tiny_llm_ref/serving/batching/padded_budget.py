@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..buckets.bucket_sizes import bucketize
-from .packing import Scheduled
 
 if TYPE_CHECKING:  # the buckets ask these functions
     from ..buckets.buckets import Buckets
@@ -32,11 +30,6 @@ def room_for_prompts(budget: int, decodes: int, buckets: Buckets, *, separate: b
     return max(0, size if separate else size - decodes)
 
 
-def least_budget(buckets: Buckets, mixed_steps: bool) -> int:
-    """The fewest padded tokens per step with which a chunk fits beside the decodes, whatever their number. Given."""
-    return buckets.chunk_tokens[0] + (0 if mixed_steps else buckets.decode_tokens[-1])
-
-
 def tokens_to_delay(tokens: int, sizes: Sequence[int]) -> int:
     """How many tokens of a step should wait for the next one, because this saves more padding than it delays.
 
@@ -51,18 +44,3 @@ def tokens_to_delay(tokens: int, sizes: Sequence[int]) -> int:
     below = max((size for size in sizes if size < tokens), default=0)
     missing, above = bucketize(tokens, sizes) - tokens, tokens - below
     return above if below and missing > above else 0
-
-
-def delay_padding(plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]], buckets: Buckets) -> None:
-    """Cuts the last chunk of a plan back to a bucket size where that saves more padding than it delays. Given.
-
-    Args:
-        plan: entries, chunks last.
-        calls: of the plan; the first has the chunks, if there are any.
-        buckets: their sizes pad the calls.
-    """
-    if not any(entry.size > 1 for entry in plan):
-        return
-    delayed = tokens_to_delay(sum(entry.size for entry in calls[0]), buckets.chunk_tokens)
-    if 0 < delayed < plan[-1].size:
-        plan[-1] = replace(plan[-1], size=plan[-1].size - delayed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tiny_llm_common.packed_inputs import FlatBlocks, PastReads
+from tiny_llm_common.packed_inputs import FlatBlocks
 
 
 def flat_blocks(
@@ -46,33 +46,3 @@ def flat_blocks(
         raise ValueError(f"{len(rows)} blocks are in use and count is {count}: give a larger bucket")
     rows += [(pad_block, len(tables), 0, 0, 0)] * (count - len(rows))
     return FlatBlocks(*(list(column) for column in zip(*rows, strict=True)))
-
-
-def past_reads(
-    spans: Sequence[tuple[int, int]],
-    context_lens: Sequence[int],
-    block_tables: Sequence[Sequence[int]],
-    page_size: int,
-    pad_block: int,
-    window: int | None = None,
-) -> PastReads | None:
-    """What some requests of a step read; None when none of them has a past. Given.
-
-    Args:
-        spans: for each request its first row, and the row after its last.
-        context_lens: for each request the tokens that earlier steps have computed.
-        block_tables: for each request its blocks in the order of its text.
-        page_size: tokens per page.
-        pad_block: the page of padding.
-        window: how many tokens a token sees, itself included; None is all. Pages that have left the window of a
-            request's first row are not listed.
-    """
-    readers = [index for index, context in enumerate(context_lens) if context]
-    if not readers:
-        return None
-    contexts = [context_lens[index] for index in readers]
-    first_seen = None if window is None else [max(context + 1 - window, 0) for context in contexts]
-    rows = [(row, group) for group, index in enumerate(readers) for row in range(*spans[index])]
-    tables = [block_tables[index] for index in readers]
-    blocks = flat_blocks(tables, contexts, page_size, pad_block=pad_block, first_seen=first_seen)
-    return PastReads([row for row, _ in rows], [group for _, group in rows], blocks)

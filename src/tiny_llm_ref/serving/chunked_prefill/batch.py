@@ -6,8 +6,9 @@ from contextlib import suppress
 
 from tiny_llm_common.events import Event, Listener, Part
 from tiny_llm_common.model import BatchCache, ServingModel
+from tiny_llm_common.request_life import model_call
 
-from .request import Request, model_call
+from .request import Request
 
 
 class Batch:

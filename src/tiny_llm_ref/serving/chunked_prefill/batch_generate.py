@@ -4,9 +4,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tiny_llm_common.completion import Completion
 from tiny_llm_common.events import Listener
 from tiny_llm_common.model import ServingModel
+from tiny_llm_common.request_life import Completion
 from tiny_llm_common.tokenizer import Tokenizer
 
 from .batch import Batch

@@ -1,29 +1,8 @@
 """Chunk size by a rule of thumb: how many requests wait, how long the prompt is, how much memory is left."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
-SIZES = (32, 64, 128, 256, 512)
-
-
-def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Checks chunk sizes: ascending, all multiples of the first, as every offset is then. Given.
-
-    Raises:
-        ValueError: they are not.
-    """
-    steps = tuple(sizes)
-    if not steps or steps[0] < 1 or list(steps) != sorted(set(steps)):
-        raise ValueError(f"sizes are {steps}: give at least one, each larger than the one before it")
-    if any(size % steps[0] for size in steps):
-        raise ValueError(f"sizes are {steps}: each must be a multiple of the first, {steps[0]}")
-    return steps
-
-
-# GIVEN: both policies of this day look up sizes.
-def largest_size(sizes: Sequence[int], tokens: float) -> int:
-    """The largest of the sizes that is at most `tokens`; 0 if there is none."""
-    return max((size for size in sizes if size <= tokens), default=0)
+from tiny_llm_common.chunk_sizes import SIZES, Chunker, check_sizes, largest_size
 
 
 def select_optimal_chunk_size(
@@ -81,16 +60,6 @@ def _check(sequence_length: int, active_decode_requests: int, batch_size: int) -
         raise ValueError(f"batch_size is {batch_size}: there must be at least 1 slot")
     if not 0 <= active_decode_requests <= batch_size:
         raise ValueError(f"active_decode_requests is {active_decode_requests}: give 0 to {batch_size}")
-
-
-class Chunker(Protocol):
-    """Chooses the size of every chunk for a scheduler; `AdaptiveChunker` is one. Given."""
-
-    sizes: tuple[int, ...]
-
-    def observe(self, chunk_size: int, seconds: float) -> None: ...
-
-    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int: ...
 
 
 def chunker_step(chunker: Chunker, prompt_left: int, memory: int, running: int, slots: int) -> int:

@@ -6,12 +6,13 @@ From Agrawal et al., 2023.
 import time
 from collections.abc import Callable
 
-from tiny_llm_common.completion import Completion
+from tiny_llm_common.chunk_sizes import Chunker
 from tiny_llm_common.events import Event, Listener
 from tiny_llm_common.model import ServingModel
+from tiny_llm_common.request_life import Completion
 
 from .batch import Batch
-from .chunk_size import Chunker, chunker_step
+from .chunk_size import chunker_step
 from .chunked_prefill_metrics import ChunkedPrefillMetrics
 from .request import Request
 from .turns import Turns

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from tiny_llm_common.packed_model import PipelinedModel, Sampled
+from tiny_llm_common.scheduled import Scheduled
 
 from ..batching.hybrid_scheduler import HybridScheduler
-from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
 

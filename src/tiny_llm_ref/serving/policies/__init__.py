@@ -2,24 +2,51 @@
 
 All are the loop of Day 3.3 with another plan. The day's tasks are the profile of steps and the budget
 under a target (`step_profile`), Orca, paced prefill, ageing, slack and preemption by class; the other
-policies are given.
+policies are given, in `tiny_llm_given/serving/policies.py`.
 """
 
 from typing import Any
 
 from tiny_llm_common.packed_model import PackedModel
+from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_given.serving import policies
 
 from ..batching.hybrid_scheduler import HybridScheduler
 from ..blocks.block_allocator import BlockAllocator
 from ..parallel.pipelined_scheduler import PipelinedScheduler
-from .chunks_only import ChunksOnly
-from .decode_first import DecodeFirst
 from .orca import Orca
 from .paced_prefill import PacedPrefill
-from .prefill_first import PrefillFirst
-from .sarathi_serve import SarathiServe
 from .slack import SlackScheduler
-from .static_batching import StaticBatching
+
+
+class PolicyScheduler(HybridScheduler):
+    """A `HybridScheduler` whose steps are planned by a policy that is handed to it."""
+
+    make_policy: type[policies.Policy]
+
+    def __init__(self, model: PackedModel, allocator: BlockAllocator, **options: Any):
+        super().__init__(model, allocator, **options)
+        self.policy = self.make_policy()
+
+    def plan_step(self, plan: list[Scheduled]) -> None:
+        self.policy.plan_step(self, plan)
+
+    def remove_ended(self) -> None:
+        if self.policy.lets_leave(self.running):
+            super().remove_ended()
+
+
+def with_policy(policy: type[policies.Policy]) -> type[PolicyScheduler]:
+    """The class of schedulers that this policy plans for."""
+    parts = {"make_policy": policy, "cuts_prompts": policy.cuts_prompts, "__doc__": policy.__doc__}
+    return type(policy.__name__, (PolicyScheduler,), parts)
+
+
+StaticBatching = with_policy(policies.StaticBatching)
+DecodeFirst = with_policy(policies.DecodeFirst)
+PrefillFirst = with_policy(policies.PrefillFirst)
+ChunksOnly = with_policy(policies.ChunksOnly)
+SarathiServe = with_policy(policies.SarathiServe)
 
 POLICIES: dict[str, type[HybridScheduler]] = {
     "static": StaticBatching,

@@ -4,15 +4,14 @@ import math
 from typing import Any
 
 from tiny_llm_common.packed_model import PackedModel
+from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_common.step_options import Hooks
+from tiny_llm_given.serving.backfill import Backfill, check_slack_options
 
-from ..batching.hybrid_options import Hooks
-from ..batching.packing import Scheduled
 from ..batching.sequence import Sequence
 from ..blocks.block_allocator import BlockAllocator
 from .aged_queue import AgedQueue
-from .backfill import Backfill
 from .preemption import PreemptingScheduler
-from .slack_options import check_slack_options
 from .step_profile import StepProfile
 
 

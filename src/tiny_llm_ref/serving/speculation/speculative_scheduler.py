@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tiny_llm_common.packed_batch import PackedBatch
-from tiny_llm_common.packed_model import PackedModel, Sampled
+from tiny_llm_common.drafted import Drafted, Proposer, drafts_of, has_drafts, sampled_requests
+from tiny_llm_common.packed_model import PackedBatch, PackedModel, Sampled
+from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_given.serving.observed_costs import StepCosts
+from tiny_llm_given.serving.proposals import Proposals
 
 from ..batching.hybrid_scheduler import HybridScheduler
-from ..batching.packing import Scheduled
 from ..blocks.block_allocator import BlockAllocator
-from .drafted import Drafted, drafts_of, has_drafts, pack_drafts, sampled_requests
-from .observed_costs import StepCosts
-from .proposals import Proposals
-from .proposer import Proposer
+from .draft_length import choose_k
+from .drafted import pack_drafts
 from .rewind import rewind
 from .verify import verify
 
@@ -65,21 +65,15 @@ class SpeculativeScheduler(HybridScheduler):
         **options: Any,
     ):
         super().__init__(model, allocator, **options)
-        self.proposals = Proposals(proposer, num_speculative_tokens, profile)
+        self.proposals = Proposals(choose_k, proposer, num_speculative_tokens, profile)
         self.buckets = options.get("buckets")
         self.counts = SpeculationCounts()
 
     # First: what runs.
 
-    def plan(self, now: float) -> list[Scheduled]:
-        """Decides what the next step computes, drafts included. Calls the proposer, which may have a model of its own.
-
-        Args:
-            now: seconds, for the events.
-        """
-        plan = super().plan(now)
+    def propose(self, plan: list[Scheduled]) -> None:
+        """Adds drafts to the decodes of a plan. The proposer that guesses them may have a model of its own."""
         self.plan_drafts(plan, self.proposals.of(plan, self.row_room(plan)))
-        return plan
 
     def row_room(self, plan: abc.Sequence[Scheduled]) -> int:
         """How many more rows the step may sample; a padded step has a fixed number of them. Given."""

@@ -1,4 +1,4 @@
-"""What drafts cost in the steps that were made, their host work included. Given."""
+"""What drafts cost in the steps that were made, their host work included."""
 
 from typing import Protocol
 

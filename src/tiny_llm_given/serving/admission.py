@@ -1,15 +1,29 @@
-"""The requests that wait, and when the next of them begins to run. Given."""
+"""The requests that wait, and when the next of them begins to run."""
 
-from collections import abc, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from tiny_llm_common.request_queue import FifoQueue, WaitingLine
+from tiny_llm_common.sequence_state import SequenceState
 
-from ..blocks.block_allocator import BlockAllocator
-from .sequence import Sequence
+Served = TypeVar("Served", bound=SequenceState)
 
 
-class Admission:
+class Blocks(Protocol):
+    """What is asked of a `BlockAllocator`."""
+
+    num_blocks: int
+    block_size: int
+    watermark_blocks: int
+
+    @property
+    def num_free(self) -> int: ...
+
+    def can_allocate(self, count: int, *, keep_watermark: bool = True) -> bool: ...
+
+
+class Admission(Generic[Served]):
     """Admits a request when there are blocks for all its known tokens and the watermark stays free.
 
     So a prompt is never begun that might have to be given up halfway, and running requests have blocks to grow into.
@@ -27,32 +41,32 @@ class Admission:
 
     def __init__(
         self,
-        allocator: BlockAllocator,
-        queue: WaitingLine[Sequence] | None,
-        running: abc.Sequence[Sequence],
-        emit: Callable[[str, Sequence], None],
+        allocator: Blocks,
+        queue: WaitingLine[Served] | None,
+        running: Sequence[Served],
+        emit: Callable[[str, Served], None],
         *,
         whole_prompts: bool = False,
-        can_join: Callable[[Sequence, Sequence], bool] | None = None,
+        can_join: Callable[[Served, Served], bool] | None = None,
     ):
         self.allocator, self.running, self.emit = allocator, running, emit
         self.whole_prompts, self.can_join = whole_prompts, can_join
-        self.queue: WaitingLine[Sequence] = FifoQueue() if queue is None else queue
-        self.returned: deque[Sequence] = deque()  # before the queue: preempted, or next and without room
+        self.queue: WaitingLine[Served] = FifoQueue() if queue is None else queue
+        self.returned: deque[Served] = deque()  # before the queue: preempted, or next and without room
         self.is_full = False  # no blocks: no request is admitted until a running one has left
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self.queue) + len(self.returned)
 
-    def add(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+    def add(self, sequence: Served, parent: Served | None = None) -> None:
         """Queues a request: in the queue, or before it if its parent has had its turn, for their turn is the same."""
         if parent is not None and parent.num_computed:
             self.returned.append(sequence)
         else:
             self.queue.add(sequence)
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: Served) -> None:
         """Queues a preempted request before all others.
 
         It will not be admitted before a running one has left: it needs at least as many blocks as it gave back, and
@@ -60,7 +74,7 @@ class Admission:
         """
         self.returned.appendleft(sequence)
 
-    def admit(self, is_alone: bool, left: int) -> Sequence | None:
+    def admit(self, is_alone: bool, left: int) -> Served | None:
         """The next request that waits, with its blocks; None when no request waits, or the next one does not fit.
 
         Args:
@@ -79,11 +93,11 @@ class Admission:
         """Lets those leave that ended while they waited. Only for when that is true of all."""
         self._take_next()
 
-    def fits_beside(self, sequence: Sequence, others: abc.Iterable[Sequence]) -> bool:
+    def fits_beside(self, sequence: Served, others: Iterable[Served]) -> bool:
         """Whether a request may run with all of these, besides blocks."""
         return self.can_join is None or all(self.can_join(sequence, other) for other in others)
 
-    def _take_next(self) -> Sequence | None:
+    def _take_next(self) -> Served | None:
         """Takes the next request out; those that ended while they waited leave."""
         while len(self):
             sequence = self.returned.popleft() if self.returned else self.queue.schedule_next()
@@ -92,7 +106,7 @@ class Admission:
             self.emit("finish", sequence)
         return None
 
-    def _reserve(self, sequence: Sequence, is_alone: bool, left: int) -> bool:
+    def _reserve(self, sequence: Served, is_alone: bool, left: int) -> bool:
         """Gives a request its cached prefix and blocks for the rest; False when it cannot have them now."""
         table, known = sequence.block_table, len(sequence.known_tokens)
         sequence.num_computed = table.share(sequence.known_tokens)

@@ -1,8 +1,38 @@
-"""Chunk size by load: the more slots decode, the smaller the chunk beside them. Given."""
+"""Sizes of chunks, what chooses one, and the choice by load: the more slots decode, the smaller. Given."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from .chunk_size import SIZES, check_sizes, largest_size
+SIZES = (32, 64, 128, 256, 512)
+
+
+def check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Checks chunk sizes: ascending, all multiples of the first, as every offset is then.
+
+    Raises:
+        ValueError: they are not.
+    """
+    steps = tuple(sizes)
+    if not steps or steps[0] < 1 or list(steps) != sorted(set(steps)):
+        raise ValueError(f"sizes are {steps}: give at least one, each larger than the one before it")
+    if any(size % steps[0] for size in steps):
+        raise ValueError(f"sizes are {steps}: each must be a multiple of the first, {steps[0]}")
+    return steps
+
+
+def largest_size(sizes: Sequence[int], tokens: float) -> int:
+    """The largest of the sizes that is at most `tokens`; 0 if there is none."""
+    return max((size for size in sizes if size <= tokens), default=0)
+
+
+class Chunker(Protocol):
+    """Chooses the size of every chunk for a scheduler; `AdaptiveChunker` is one."""
+
+    sizes: tuple[int, ...]
+
+    def observe(self, chunk_size: int, seconds: float) -> None: ...
+
+    def select_chunk_size(self, base_chunk_size: int, decode_pressure: float) -> int: ...
 
 
 class LoadChunker:

@@ -1,18 +1,31 @@
-"""Admission past a request without room, if that does not delay it (backfilling; Lifka, 1995). Given."""
+"""Admission past a request without room, if that does not delay it (backfilling; Lifka, 1995)."""
 
 import math
-from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from ..batching.admission import Admission
-from ..batching.sequence import Sequence
-from ..blocks.block_allocator import BlockAllocator
-from .aged_queue import AgedQueue
+from tiny_llm_common.request_queue import WaitingLine
+
+from .admission import Admission, Blocks, Served
 
 LOOK = 32  # requests that are tried past one without room, until somebody leaves
 
 
-class Backfill(Admission):
+class AgedLine(WaitingLine[Served], Protocol[Served]):
+    """What is asked of an `AgedQueue`."""
+
+    def key(self, sequence: Served) -> float: ...
+
+    def first(self) -> Served | None: ...
+
+    def shortest(self) -> Served | None: ...
+
+    def take_shortest(self) -> Served | None: ...
+
+    def smallest(self, count: int) -> list[Served]: ...
+
+
+class Backfill(Admission[Served]):
     """Admits requests in the order of an `AgedQueue`.
 
     Other requests may pass one without room, but only those that will have ended by the time at which it gets its
@@ -27,36 +40,36 @@ class Backfill(Admission):
 
     def __init__(
         self,
-        allocator: BlockAllocator,
-        queue: AgedQueue,
-        running: abc.Sequence[Sequence],
-        emit: Callable[[str, Sequence], None],
+        allocator: Blocks,
+        queue: AgedLine[Served],
+        running: Sequence[Served],
+        emit: Callable[[str, Served], None],
         *,
         step_tokens: int,
-        may_begin: Callable[[Sequence], bool],
-        can_join: Callable[[Sequence, Sequence], bool] | None = None,
+        may_begin: Callable[[Served], bool],
+        can_join: Callable[[Served, Served], bool] | None = None,
     ):
         super().__init__(allocator, queue, running, emit, can_join=can_join)
         self.aged = queue
         self.step_tokens, self.may_begin = step_tokens, may_begin
-        self.blocked: Sequence | None = None  # the first one without room
+        self.blocked: Served | None = None  # the first one without room
         self._free = 0  # blocks that were free when it had none
 
-    def add(self, sequence: Sequence, parent: Sequence | None = None) -> None:
+    def add(self, sequence: Served, parent: Served | None = None) -> None:
         """Queues a request. A child has waited as long as its parent, which is what its key counts."""
         self.aged.add(sequence)
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: Served) -> None:
         """Lets a preempted request wait again."""
         self.aged.add(sequence)
         self.is_full = False
 
-    def smallest(self, count: int) -> list[Sequence]:
+    def smallest(self, count: int) -> list[Served]:
         """The next requests that wait, in their order, those without room included."""
         found = [*self.returned, *self.aged.smallest(count)]
         return sorted((one for one in found if not one.is_done), key=self.aged.key)[:count]
 
-    def admit(self, is_alone: bool, left: int, before: float = math.inf) -> Sequence | None:
+    def admit(self, is_alone: bool, left: int, before: float = math.inf) -> Served | None:
         """The next request that may begin, with its blocks; None if there is none.
 
         Args:
@@ -74,7 +87,7 @@ class Backfill(Admission):
             self.returned.append(sequence)
         return None
 
-    def admit_short(self, is_alone: bool, left: int) -> Sequence | None:
+    def admit_short(self, is_alone: bool, left: int) -> Served | None:
         """The shortest interactive request, if all of its prompt fits into `left` tokens and it has room now."""
         while (shortest := self.aged.shortest()) is not None:
             if not shortest.is_done and (shortest.num_uncomputed > left or not self._may_pass(shortest)):
@@ -100,7 +113,7 @@ class Backfill(Admission):
             self.aged.add(self.returned.popleft())
         self.is_full, self.blocked = False, None
 
-    def _take_next(self, before: float = math.inf) -> Sequence | None:
+    def _take_next(self, before: float = math.inf) -> Served | None:
         """Takes the next request out of the queue; those that ended while they waited leave."""
         while (first := self.aged.first()) is not None:
             tired = len(self.returned) >= LOOK and not self._is_first(first)
@@ -112,28 +125,28 @@ class Backfill(Admission):
             self.emit("finish", first)
         return None
 
-    def _block(self, sequence: Sequence) -> None:
+    def _block(self, sequence: Served) -> None:
         """Remembers the first request without room."""
         self.is_full, self._free = True, self.allocator.num_free
         if self._is_first(sequence):
             self.blocked = sequence
 
-    def _is_first(self, sequence: Sequence) -> bool:
+    def _is_first(self, sequence: Served) -> bool:
         """Whether no request without room comes before this one."""
         return self.blocked is None or self.aged.key(sequence) < self.aged.key(self.blocked)
 
-    def _may_pass(self, sequence: Sequence) -> bool:
+    def _may_pass(self, sequence: Served) -> bool:
         """Whether a request delays none that waits for room."""
         if self.blocked is None or self._is_first(sequence):
             return True
         return self.steps_left(sequence) <= self.steps_until_room(self.blocked)
 
-    def steps_left(self, sequence: Sequence) -> int:
+    def steps_left(self, sequence: Served) -> int:
         """Steps until a request has ended, at most, if it runs now."""
         chunks = -(-sequence.num_uncomputed // self.step_tokens)
         return chunks + sequence.max_new_tokens - len(sequence.tokens)
 
-    def steps_until_room(self, sequence: Sequence) -> int:
+    def steps_until_room(self, sequence: Served) -> int:
         """Steps until enough running requests have ended to make room for this one."""
         leaving = sorted(self.running, key=self.steps_left)
         missing = (
@@ -145,3 +158,34 @@ class Backfill(Admission):
             if free >= missing and self.fits_beside(sequence, leaving[index + 1 :]):
                 return self.steps_left(one)
         return 0
+
+
+def check_slack_options(scheduler: Any) -> None:
+    """Raises a ValueError that names the fix when an option of a `SlackScheduler` is out of range.
+
+    Also when a tile of a prompt beside all decodes takes longer than the target.
+    """
+    if not scheduler.enable_chunked_prefill:
+        raise ValueError("the slack scheduler cuts prompts into chunks: leave enable_chunked_prefill on")
+    if scheduler.latency_target <= 0:
+        raise ValueError(
+            f"latency_target is {scheduler.latency_target}: give seconds above 0, or None for no target"
+        )
+    if not 1 <= scheduler.tile <= scheduler.max_num_batched_tokens:
+        raise ValueError(
+            f"tile is {scheduler.tile}: give 1 to {scheduler.max_num_batched_tokens} tokens, the budget of a step"
+        )
+    if (
+        scheduler.long_prefill_threshold < 1
+        or scheduler.max_partial_prefills < 1
+        or scheduler.max_preemptions < 0
+    ):
+        raise ValueError(
+            "long_prefill_threshold and max_partial_prefills are at least 1, and max_preemptions at least 0"
+        )
+    decodes = scheduler.max_num_seqs
+    if (seconds := scheduler.profile.seconds(decodes + scheduler.tile, decodes)) > scheduler.latency_target:
+        raise ValueError(
+            f"latency_target is {scheduler.latency_target}, but {decodes} decodes and {scheduler.tile} tokens of a"
+            f" prompt take {seconds:.4f} seconds: give a higher target, a smaller tile or a smaller max_num_seqs"
+        )

@@ -1,20 +1,19 @@
-"""The options of a hybrid scheduler in three groups, and which of them go together. Given."""
+"""The options of a hybrid scheduler in three groups, and rules for the prompts of a step besides the budget. Given."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tiny_llm_common.events import Listener
-from tiny_llm_common.request_queue import WaitingLine
+from .events import Event, Listener
+from .request_queue import WaitingLine
+from .scheduled import Scheduled
+from .sequence_state import SequenceState
 
-from .prompt_rules import ChunkerRule, PadsSteps, PromptRule
-from .sequence import Sequence
-
-if TYPE_CHECKING:  # of Day 2.7, and of the learner's choice
-    from ..chunked_prefill.chunk_size import Chunker
+if TYPE_CHECKING:  # of Day 2.7
+    from .chunk_sizes import Chunker
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,60 @@ class Limits:
             )
 
 
+class PromptRule(Protocol):
+    """Part of a plan's making that a scheduler may have any number of."""
+
+    def limit(self, left: int, decodes: int) -> int:
+        """Of `left` tokens of prompts, how many the step may have beside its decodes."""
+        ...
+
+    def trim(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
+        """Shortens the chunks of a whole plan, which is computed in these calls."""
+
+
+class PadsSteps(Protocol):
+    """What the calls of a step are padded to: the `Buckets` of Day 3.4."""
+
+    def check_limits(self, budget: int, max_num_seqs: int, mixed_steps: bool) -> None:
+        """Raises a ValueError when the sizes do not fit these limits."""
+
+    def prompt_rule(self, mixed_steps: bool, has_chunks: bool) -> PromptRule:
+        """Counts padded tokens: what the model computes.
+
+        Args:
+            mixed_steps: whether a step is one call.
+            has_chunks: whether a prompt may be cut.
+        """
+        ...
+
+
+class ChunkerRule:
+    """Lets a chunker choose, from what steps with chunks have cost. A listener of the scheduler.
+
+    Args:
+        chunker: for example an `AdaptiveChunker`.
+        max_num_seqs: requests that run at the same time.
+    """
+
+    def __init__(self, chunker: Chunker, max_num_seqs: int):
+        self.chunker, self.max_num_seqs = chunker, max_num_seqs
+
+    def limit(self, left: int, decodes: int) -> int:
+        """See `PromptRule`. Without decodes nobody waits for the chunks."""
+        return (
+            min(left, self.chunker.select_chunk_size(left, decodes / self.max_num_seqs)) if decodes else left
+        )
+
+    def trim(self, plan: list[Scheduled], calls: Sequence[Sequence[Scheduled]]) -> None:
+        """Nothing to shorten."""
+
+    def __call__(self, event: Event) -> None:
+        """Tells the chunker what a step with chunks has cost."""
+        tokens = sum(part.tokens for part in event.parts if part.kind == "chunk")
+        if tokens:
+            self.chunker.observe(tokens, event.seconds)
+
+
 @dataclass(frozen=True)
 class Hooks:
     """What decides besides the scheduler.
@@ -63,8 +116,8 @@ class Hooks:
         buckets: what the model pads its calls to; then the budget counts padded tokens. None when nothing is padded.
     """
 
-    queue: WaitingLine[Sequence] | None = None
-    can_join: Callable[[Sequence, Sequence], bool] | None = None
+    queue: WaitingLine[SequenceState] | None = None
+    can_join: Callable[[SequenceState, SequenceState], bool] | None = None
     chunker: Chunker | None = None
     buckets: PadsSteps | None = None
 

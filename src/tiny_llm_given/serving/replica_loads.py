@@ -3,10 +3,8 @@
 Knows numbers and names. It asks no replica anything, so it is never behind: a request counts when it is sent.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from .choose_replica import cached_tokens, choose_replica, prefix_hashes
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,9 @@ class ReplicaLoads:
     its answer starts, a burst would find all replicas idle and go to one of them.
 
     Args:
+        choose: the name of a replica, from outstanding tokens and cached tokens by name; see Task 3.7.9.
+        hashes_of: the names of a prompt's full blocks, from the prompt and the block size; see `prefix_hashes`.
+        cached_tokens: tokens that need not be computed, see the function of this name.
         block_size: of the replicas' prefix caches, in tokens.
         answer_estimate: tokens of an answer without a limit.
         max_blocks: blocks whose prefixes are remembered for each replica, about as many as its cache has.
@@ -65,12 +66,22 @@ class ReplicaLoads:
         ValueError: a number is out of range.
     """
 
-    def __init__(self, block_size: int = 128, *, answer_estimate: int = 256, max_blocks: int = 4096):
+    def __init__(
+        self,
+        choose: Callable[[Mapping[str, int], Mapping[str, int]], str],
+        hashes_of: Callable[[Sequence[int], int], list[bytes]],
+        cached_tokens: Callable[..., int],
+        block_size: int = 128,
+        *,
+        answer_estimate: int = 256,
+        max_blocks: int = 4096,
+    ):
         for name, value in (("block_size", block_size), ("answer_estimate", answer_estimate)):
             if value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1 token")
         if max_blocks < 0:
             raise ValueError(f"max_blocks is {max_blocks}: give 0 or more; 0 switches affinity off")
+        self._choose, self._hashes_of, self._cached_tokens = choose, hashes_of, cached_tokens
         self.block_size, self.answer_estimate, self.max_blocks = block_size, answer_estimate, max_blocks
         self._seen: dict[str, SeenPrefixes] = {}  # of each replica; the one that was chosen last comes last
         self._sent: dict[Hashable, SentRequest] = {}
@@ -121,11 +132,11 @@ class ReplicaLoads:
             ValueError: there is no replica.
         """
         self.finish(request)
-        hashes, outstanding = prefix_hashes(prompt, self.block_size), self.outstanding
+        hashes, outstanding = self._hashes_of(prompt, self.block_size), self.outstanding
         allowed = set(self._seen if among is None else among)
         names = [name for name in self._seen if name in allowed]
-        cached = {name: cached_tokens(hashes, self._seen[name], self.block_size) for name in names}
-        chosen = choose_replica({name: outstanding[name] for name in names}, cached)
+        cached = {name: self._cached_tokens(hashes, self._seen[name], self.block_size) for name in names}
+        chosen = self._choose({name: outstanding[name] for name in names}, cached)
         answer = self.answer_estimate if max_tokens is None else max_tokens
         self._sent[request] = SentRequest(chosen, len(prompt) - cached[chosen] + answer)
         self._seen[chosen] = self._seen.pop(chosen)

@@ -1,23 +1,20 @@
-"""The loop of Week 3: requests come, steps compute them, results go. A subclass plans the steps. Given."""
+"""The loop of Week 3: requests come, steps compute them, results go. The solution's scheduler plans the steps."""
 
 from abc import ABC, abstractmethod
-from collections import abc
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic
 
-from tiny_llm_common.completion import Completion
 from tiny_llm_common.events import Event, EventQueue
-from tiny_llm_common.packed_batch import PackedBatch
-from tiny_llm_common.packed_model import PackedModel, Sampled
+from tiny_llm_common.packed_model import PackedBatch, PackedModel, Sampled
+from tiny_llm_common.request_life import Completion
+from tiny_llm_common.scheduled import Scheduled
+from tiny_llm_common.sequence_state import SequenceState
+from tiny_llm_common.step_options import Hooks, grouped
 
-from ..blocks.block_allocator import BlockAllocator
-from ..blocks.block_table import BlockTable
-from .admission import Admission
-from .hybrid_options import Hooks, grouped
-from .packing import Scheduled, pack
-from .sequence import Sequence
+from .admission import Admission, Blocks, Served
 
 
-class StepLoop(ABC):
+class StepLoop(ABC, Generic[Served]):
     """Plans, runs the model, and commits, until every request has ended.
 
     What the model or a listener raises is raised by `step`. A call of the model that fails ends the requests in it. The
@@ -26,6 +23,8 @@ class StepLoop(ABC):
     Args:
         model: what computes a packed batch.
         allocator: the blocks of the model's pools.
+        new_table: makes the block table of a request.
+        pack: puts the entries of a plan into one batch.
         options: the fields of `Limits`, `Hooks` and `Observers`, by their names.
 
     Raises:
@@ -33,24 +32,35 @@ class StepLoop(ABC):
         ValueError: a number is out of range, or two options exclude each other.
     """
 
+    cuts_prompts = True  # False in a policy that computes whole prompts, whatever the options say
     num_returning = 0  # blocks that were freed and come back later, in an engine that overlaps its steps
 
-    def __init__(self, model: PackedModel, allocator: BlockAllocator, **options: Any):
+    def __init__(
+        self,
+        model: PackedModel,
+        allocator: Blocks,
+        *,
+        new_table: Callable[[Any], Any],
+        pack: Callable[[Sequence[Scheduled]], PackedBatch],
+        **options: Any,
+    ):
+        if not self.cuts_prompts:
+            options["enable_chunked_prefill"] = False
         limits, hooks, observers = grouped(options, model.max_model_len)
-        self.model, self.allocator = model, allocator
+        self.model, self.allocator, self._new_table, self._pack = model, allocator, new_table, pack
         self.max_num_batched_tokens, self.max_num_seqs = limits.max_num_batched_tokens, limits.max_num_seqs
         self.enable_chunked_prefill, self.mixed_steps = limits.enable_chunked_prefill, limits.mixed_steps
         self.prompt_rules = hooks.prompt_rules(limits)
         self.clock, self.now = observers.clock, 0.0  # when the step, or its last call of the model, began
         self.events = EventQueue(observers.listeners(self.prompt_rules))
-        self.running: list[Sequence] = []  # in the order of their admission: the youngest is the last
+        self.running: list[Served] = []  # in the order of their admission: the youngest is the last
         self.waiting = self.make_admission(hooks)
         self.is_closed = False
-        self._sequences: list[Sequence] = []  # all that were added and not yet collected
-        self._changing: list[Sequence] = []  # those that want their logits changed
+        self._sequences: list[Served] = []  # all that were added and not yet collected
+        self._changing: list[Served] = []  # those that want their logits changed
 
     def make_admission(self, hooks: Hooks) -> Admission:
-        """The requests that wait. A policy may have another order here. Given."""
+        """The requests that wait. A policy may have another order here."""
         modes = {"whole_prompts": not self.enable_chunked_prefill, "can_join": hooks.can_join}
         return Admission(self.allocator, hooks.queue, self.running, self.emit, **modes)
 
@@ -60,12 +70,15 @@ class StepLoop(ABC):
     def plan(self, now: float) -> list[Scheduled]:
         """Decides what the next step computes, and reserves its blocks."""
 
+    def propose(self, plan: list[Scheduled]) -> None:
+        """Adds guesses to a plan, for which another model may run. Without speculative decoding there are none."""
+
     @abstractmethod
     def calls(self, plan: list[Scheduled]) -> list[list[Scheduled]]:
         """The calls of the model that compute a plan."""
 
     @abstractmethod
-    def commit(self, plan: abc.Sequence[Scheduled], sampled: abc.Sequence[Sampled]) -> None:
+    def commit(self, plan: Sequence[Scheduled], sampled: Sequence[Sampled]) -> None:
         """Records what a call has computed."""
 
     @abstractmethod
@@ -74,7 +87,7 @@ class StepLoop(ABC):
 
     # The life of a request.
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Served) -> None:
         """Queues a request. One that can never be served ends here, with its reason.
 
         Raises:
@@ -84,8 +97,8 @@ class StepLoop(ABC):
         sequence.check(self.model.vocab_size, self.model.max_model_len, pool_tokens)
         self.enqueue(sequence)
 
-    def enqueue(self, sequence: Sequence, parent: Sequence | None = None) -> None:
-        """Queues a request that was checked. Given.
+    def enqueue(self, sequence: Served, parent: Served | None = None) -> None:
+        """Queues a request that was checked.
 
         Args:
             sequence: the request; one that has ended leaves at once.
@@ -97,7 +110,7 @@ class StepLoop(ABC):
         if self.is_closed:
             raise RuntimeError("this scheduler is closed: make a new one for more requests")
         now = self.clock()
-        sequence.block_table = BlockTable(self.allocator)
+        sequence.block_table = self._new_table(self.allocator)
         sequence.waiting_since = now if parent is None else parent.waiting_since
         self._sequences.append(sequence)
         self.events.emit(Event("arrive", sequence.waiting_since, sequence))
@@ -121,6 +134,7 @@ class StepLoop(ABC):
         """
         try:
             plan = self.plan(self.clock())
+            self.propose(plan)
             for call in self.calls(plan):
                 self._run(call)
         finally:
@@ -138,13 +152,13 @@ class StepLoop(ABC):
 
     def packed(self, call: list[Scheduled]) -> PackedBatch:
         """A call of the model as a batch."""
-        batch = pack(call)
+        batch = self._pack(call)
         if self._changing:  # else a step does not look at what it draws
             self._changing = [sequence for sequence in self._changing if not sequence.is_done]
             batch.requests.extend(entry.sequence for entry in call if entry.needs_token)
         return batch
 
-    def cancel(self, plan: abc.Sequence[Scheduled], error: BaseException) -> None:
+    def cancel(self, plan: Sequence[Scheduled], error: BaseException) -> None:
         """Ends the requests of a failed call, whose writes are unknown, and frees their blocks."""
         for entry in plan:
             entry.sequence.end_call(error)
@@ -178,6 +192,6 @@ class StepLoop(ABC):
             sequence.abort()
         self.running.clear()
 
-    def emit(self, kind: str, sequence: Sequence) -> None:
-        """Adds an event of a request, for the next time that nothing is half done. Given."""
+    def emit(self, kind: str, sequence: SequenceState) -> None:
+        """Adds an event of a request, for the next time that nothing is half done."""
         self.events.emit(Event(kind, self.now, sequence))

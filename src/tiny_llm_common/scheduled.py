@@ -1,0 +1,82 @@
+"""What a plan consists of, and what is known of a whole plan. Given."""
+
+from collections import abc
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from .events import Part
+from .sequence_state import SequenceState
+
+
+class KnownText(Protocol):
+    """What a plan says something about: a text whose tokens are known before they are computed."""
+
+    known_tokens: list[int]
+    block_table: Any  # of the solution
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+
+Text = TypeVar("Text", bound=KnownText)
+
+
+@dataclass(frozen=True)
+class Scheduled(Generic[Text]):
+    """An entry of a plan: the tokens of one request that the step computes.
+
+    Its properties say what the entry is until `commit` has taken the new tokens.
+
+    Args:
+        sequence: the request.
+        start: position of the first token.
+        size: how many; all of them are known.
+    """
+
+    sequence: Text
+    start: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """Position after the last token."""
+        return self.start + self.size
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether it ends with the last token that is known, so that the model has to choose the next one."""
+        return self.stop == len(self.sequence.known_tokens)
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is the last token of an answer, and nothing else."""
+        return self.size == 1 and self.needs_token and self.start >= self.sequence.num_prompt_tokens
+
+
+def check_plan(plan: abc.Sequence[Scheduled]) -> None:
+    """Raises a ValueError when one request has two entries."""
+    planned: set[KnownText] = set()
+    for entry in plan:
+        if entry.sequence in planned:
+            raise ValueError(
+                f"request {entry.sequence.request_id} is planned twice in one step: `plan_step` adds one entry for a"
+                " request, so call `plan_decodes` and `plan_prompts` at most once each"
+            )
+        planned.add(entry.sequence)
+
+
+def step_parts(call: abc.Sequence[Scheduled], running: abc.Sequence[SequenceState]) -> tuple[Part, ...]:
+    """The chunks of a call, then its decodes, which have waited for the chunks even in the same call.
+
+    Args:
+        call: entries whose tokens are not taken yet.
+        running: the requests that run; those of them that are ready to decode have waited for the chunks.
+    """
+    decodes = tuple(entry.sequence for entry in call if entry.is_decode)
+    served = (Part("decode", decodes, len(decodes)),) if decodes else ()
+    if len(decodes) == len(call):
+        return served
+    ready = sum(sequence.is_decoding for sequence in running)
+    chunks = [entry for entry in call if not entry.is_decode]
+    parts = (Part("chunk", (entry.sequence,), entry.size, entry.start, ready) for entry in chunks)
+    return (*parts, *served)
