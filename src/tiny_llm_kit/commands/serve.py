@@ -20,17 +20,20 @@ from ..engine.parallel.start import follow_if_launched
 from ..engine.solution import SOLUTIONS, resolve_serving
 from ..engine.weights.random_weights import check_layers
 from ..server.arguments import (
+    add_frontend_arguments,
     add_replica_arguments,
     add_server_arguments,
     add_shape_arguments,
     server_options,
 )
 from ..server.listener import listen, url_of
+from ..server.vllm_flags import expanded
 from ..terminal import FatalError, command, fail
 from ..trace.text import counted
 
 # The engine's thread releases the interpreter's lock in every kernel, and waits up to this long to have it back while
 # the event loop writes to its readers. Python's 5 ms are as long as a step of a small model.
+SINGLE = ("uds", "ssl_keyfile", "chat_template")  # options that Ray's own HTTP server does not have
 SWITCH_SECONDS = 0.0005
 EXAMPLE = """when it is ready, in another terminal:
 
@@ -47,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_frontend_arguments(top)
     add_server_arguments(top)
     add_replica_arguments(top)
     add_model_arguments(top, solution="ref")
@@ -55,12 +59,29 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """The options of the command line, of files and of the environment; a wrong one ends the command with one line."""
+    top = parser()
+    try:
+        options = top.parse_args(expanded(top, argv, os.environ))
+    except ValueError as error:
+        fail(error)
+    options.model = options.model_tag or options.model
+    if options.tokenizer not in (None, options.model):
+        fail(f"--tokenizer is {options.tokenizer}: the tokenizer is the model's own; leave it out")
+    if bool(options.ssl_keyfile) != bool(options.ssl_certfile):
+        fail("TLS needs both --ssl-keyfile and --ssl-certfile")
+    return options
+
+
 def make_llm(options: argparse.Namespace, engine: dict[str, Any]) -> Any:
     """Open the `LLM` that the options ask for, also with random weights; runs on the engine's thread.
 
     Says so if it has to do without the kernels in C++.
     """
     llm = opened(options, engine)
+    if options.chat_template is not None:
+        llm.engine.tokenizer.use_chat_template(options.chat_template)
     if llm.engine.port.device == "cpu" and (why := why_no_kernels()) is not None:
         print(f"no kernels in C++, so steps take up to several times as long: {why}", file=sys.stderr)
     return llm
@@ -107,7 +128,10 @@ def server_of(options: argparse.Namespace, on_ready: Callable[[str], object] = l
     app = create_app(opens, served, LiveTimeline(served.model_name))
     limits = ConnectionLimits.within(options.max_connections)
     ready = partial(on_ready, served.model_name)
-    return DrainingServer(app, options.host, options.port, limits, ready)
+    names = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs")
+    tls = {name: getattr(options, name) for name in names}
+    level = options.uvicorn_log_level
+    return DrainingServer(app, options.host, options.port, limits, ready, log_level=level, **tls)
 
 
 def engine_opener(options: argparse.Namespace) -> Callable[[], Any]:
@@ -153,7 +177,7 @@ def application(arguments: dict[str, str]) -> Any:
     serve run tiny_llm_kit.commands.serve:application replicas=2 max-num-seqs=4
     """
     argv = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
-    return replica_application(parser().parse_args(["--replicas", "2", *argv]))[0]
+    return replica_application(parsed(["--replicas", "2", *argv]))[0]
 
 
 def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
@@ -173,15 +197,21 @@ def serve_replicas(options: argparse.Namespace, url: str, port: int) -> None:
 
 @command
 def main(argv: list[str] | None = None) -> None:
-    options = parser().parse_args(argv)
+    options = parsed(sys.argv[1:] if argv is None else argv)
     ranks = options.tensor_parallel_size * options.pipeline_parallel_size
     follow_if_launched(options.solution, choose_backend(options.solution, options.backend), ranks)
     if options.replicas is None and (options.max_replicas or options.target_ongoing_requests):
         fail("--max-replicas and --target-ongoing-requests need --replicas")
     if options.replicas is not None and ranks > 1:
         fail("--replicas starts engines on one device each: leave --tensor-parallel-size and the like out")
-    with ends_at_a_blank(needs=Day(3, 6)), listen(options.host, options.port) as listener:
-        url = url_of(options.host, port := listener.getsockname()[1])
+    if options.replicas is not None and any(map(vars(options).get, SINGLE)):
+        fail(f"--replicas: {', '.join(f'--{name}'.replace('_', '-') for name in SINGLE)} are for one engine")
+    with (
+        ends_at_a_blank(needs=Day(3, 6)),
+        listen(options.host, options.port, options.uds) as listener,
+    ):
+        port = options.port if options.uds else listener.getsockname()[1]
+        url = options.uds or url_of(options.host, port, "https" if options.ssl_keyfile else "http")
         if options.replicas is not None:
             listener.close()  # Ray's proxy listens there
             serve_replicas(options, url, port)

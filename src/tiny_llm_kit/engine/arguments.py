@@ -1,9 +1,11 @@
 """Types of command-line arguments. argparse shows the message of an ArgumentTypeError, and of no other error."""
 
 import argparse
+import inspect
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import Field, fields
 from pathlib import Path
@@ -157,13 +159,24 @@ def add_engine_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> No
     group = parser.add_argument_group("engine", "the options of `LLM`; see its documentation")
     for each in engine_fields():
         default = defaults.get(each.name, each.default)
-        flag, text = f"--{each.name.replace('_', '-')}", f"default: {default}"
+        flag, text = f"--{each.name.replace('_', '-')}", f"{described(each.name)}; default: {default}"
         kinds = str(each.type)  # as "int | None"
         if "bool" in kinds:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
         else:
             kind = argument_kind(kinds)
             group.add_argument(flag, type=kind, default=default, help=text)
+
+
+def described(name: str) -> str:
+    """What the documentation of `EngineOptions` says about an option, for `--help`."""
+    from .engine_options import EngineOptions
+
+    found = re.search(
+        rf"^    {name}: (.+?)(?=^    \w+: |^\w)", inspect.getdoc(EngineOptions) or "", re.M | re.S
+    )
+    about = " ".join(found[1].split()) if found else ""
+    return about.removesuffix(".").replace("%", "%%")
 
 
 def argument_kind(annotation: str) -> Callable[[str], Any]:

@@ -43,7 +43,7 @@ class ChatTemplate:
     """
 
     def __init__(self, sources: Mapping[str, Any], file: Path, special_tokens: Mapping[str, str]):
-        self._sources, self._file, self._special_tokens = dict(sources), file, dict(special_tokens)
+        self._sources, self._file, self.special_tokens = dict(sources), file, dict(special_tokens)
 
     @property
     def source(self) -> str:
@@ -62,7 +62,7 @@ class ChatTemplate:
         try:
             template = _compiled(self._source("tool_use" if has_tools else "default"))
             # Templates test whether tools and documents are None, and undefined is not None.
-            given = {"tools": None, "documents": None, **self._special_tokens, **names}
+            given = {"tools": None, "documents": None, **self.special_tokens, **names}
             given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
             return template.render(given)
         except jinja2.TemplateSyntaxError as error:

@@ -123,6 +123,23 @@ class Tokenizer:
             )
         return self._chat_template.render([*map(plain_message, messages)], add_generation_prompt, **names)
 
+    def use_chat_template(self, template: str) -> None:
+        """Use another chat template than the model's own.
+
+        Args:
+            template: a file with Jinja, or its text.
+
+        Raises:
+            CheckpointError: there is no such file.
+        """
+        file = Path(template)
+        is_text = "{" in template  # of Jinja; vLLM takes it on its command line too
+        if not is_text and not file.is_file():
+            raise CheckpointError(f"--chat-template {template}: no such file, and no Jinja")
+        source = template if is_text else file.read_text(encoding="utf-8")
+        tokens = {} if self._chat_template is None else self._chat_template.special_tokens
+        self._chat_template = ChatTemplate({"default": source}, file, tokens)
+
     @property
     def chat_template(self) -> str:
         """The text of the chat template; empty if there is none."""

@@ -1,14 +1,16 @@
 """The options of `pdm run serve` about HTTP, and what they become."""
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.arguments import positive_number, whole_number
+from ..engine.arguments import json_object, positive_number, whole_number
 from ..engine.weights.random_weights import SHAPES
 from .openai_api.tool_calls import FORMATS
+from .vllm_flags import PREFIX
 
 API_KEY = "TINY_LLM_API_KEY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -21,8 +23,9 @@ def add_server_arguments(top: argparse.ArgumentParser) -> None:
     add("--port", type=whole_number(0, 65535), default=8000, help="0 takes a free one; default: 8000")
     add(
         "--served-model-name",
+        nargs="+",
         metavar="NAME",
-        help="what clients call the model; default: the last part of --model",
+        help="what clients may call the model, first what answers call it; default: the last part of --model",
     )
     add("--api-key", metavar="KEY", help=f"clients must send it; better in the environment, as {API_KEY}")
     add(
@@ -84,6 +87,59 @@ def add_server_arguments(top: argparse.ArgumentParser) -> None:
     )
 
 
+def add_frontend_arguments(top: argparse.ArgumentParser) -> None:
+    """Add options that `vllm serve` has too, for proxies, browsers and templates."""
+    add = top.add_argument_group(
+        "as in vllm serve", f"also --config FILE.yaml, and each option as a variable: {PREFIX}MAX_NUM_SEQS=4"
+    ).add_argument
+    add("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    add("--tokenizer", metavar="MODEL", help="must be the model: it has its own tokenizer")
+    add("--uds", metavar="PATH", help="listen on this Unix socket instead of an address")
+    add("--root-path", default="", metavar="PATH", help="what a proxy in front takes away from paths")
+    add("--ssl-keyfile", metavar="FILE", help="TLS: the private key")
+    add("--ssl-certfile", metavar="FILE", help="TLS: the certificate")
+    add("--ssl-ca-certs", metavar="FILE", help="TLS: certificates that sign those of clients")
+    add(
+        "--ssl-cert-reqs",
+        type=whole_number(0, 2),
+        default=0,
+        metavar="N",
+        help="TLS: 2 demands one of each client",
+    )
+    levels = ["critical", "error", "warning", "info", "debug", "trace"]
+    add(
+        "--uvicorn-log-level", choices=levels, default="warning", help="of the HTTP library; default: warning"
+    )
+    add(
+        "--allowed-origins",
+        nargs="+",
+        type=json_texts,
+        metavar="ORIGIN",
+        help="web pages that may read answers (CORS), * for all; default: none",
+    )
+    add("--allowed-methods", nargs="+", type=json_texts, metavar="NAME", help="of these pages; default: all")
+    add("--allowed-headers", nargs="+", type=json_texts, metavar="NAME", help="of these pages; default: all")
+    add("--allow-credentials", action="store_true", help="these pages may send cookies")
+    add(
+        "--chat-template", metavar="FILE", help="instead of the model's own; a file, or the Jinja text itself"
+    )
+    add(
+        "--default-chat-template-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="variables of the chat template, unless a request gives others",
+    )
+
+
+def json_texts(text: str) -> list[str]:
+    """Texts: a list in JSON, as vLLM has it, or one text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else [text]
+
+
 def add_replica_arguments(top: argparse.ArgumentParser) -> None:
     """Add the options for replicas on Ray Serve."""
     add = top.add_argument_group(
@@ -122,7 +178,7 @@ def server_options(options: argparse.Namespace) -> Any:
     """
     from ..server.openai_api.service import ServerOptions
 
-    name = options.served_model_name or Path(options.model).resolve().name
+    names = tuple(options.served_model_name or [Path(options.model).resolve().name])
     sizes = {
         each: getattr(options, each)
         for each in ("max_queue", "request_timeout", "drain_timeout", "max_body_bytes")
@@ -130,9 +186,18 @@ def server_options(options: argparse.Namespace) -> Any:
     key = options.api_key if options.api_key is not None else os.environ.get(API_KEY)
     hosts = allowed_hosts(options.host, options.allowed_hosts)
     parsers = {each: getattr(options, each) for each in ("tool_call_parser", "reasoning_parser")}
+    cors = {
+        each: flat(getattr(options, each))
+        for each in ("allowed_origins", "allowed_methods", "allowed_headers")
+    }
     return ServerOptions(
-        name,
+        names[0],
         options.solution,
+        other_names=names[1:],
+        root_path=options.root_path,
+        allow_credentials=options.allow_credentials,
+        chat_template_kwargs=options.default_chat_template_kwargs or {},
+        **cors,
         api_key=key,
         allowed_hosts=hosts,
         live_controls=options.live_controls,
@@ -141,6 +206,11 @@ def server_options(options: argparse.Namespace) -> Any:
         **parsers,
         **sizes,
     )
+
+
+def flat(lists: Sequence[Sequence[str]] | None) -> tuple[str, ...]:
+    """All texts of an option with several."""
+    return tuple(text for texts in lists or () for text in texts)
 
 
 def allowed_hosts(host: str, names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, Response
 
 from ..engine.llm import LLM
@@ -28,7 +29,7 @@ from .openai_api.guard import Guard
 from .openai_api.live_feed import LiveFeed, LivePage
 from .openai_api.metrics import CONTENT_TYPE, EngineMetrics, ServerMetrics
 from .openai_api.prompts import chat_ids, names_of, prompt_ids, prompts_of, text_of
-from .openai_api.request_ids import RequestIds
+from .openai_api.request_ids import HEADER, RequestIds
 from .openai_api.server_log import ThroughputLog
 from .openai_api.service import EngineService, ServerOptions
 from .openai_api.step_budget import StepBudget
@@ -117,6 +118,7 @@ def app_around(
         docs_url=None,  # their scripts would come from the network
         redoc_url=None,
         redirect_slashes=False,
+        root_path=options.root_path,
     )
     app.router.route_class, app.state.turn = SteppedRoute, asyncio.Lock()
     app.add_middleware(
@@ -126,6 +128,15 @@ def app_around(
         allowed_hosts=options.allowed_hosts,
     )
     app.add_middleware(RequestIds, on_refusal=metrics.count_refusal, logs=options.access_log)
+    if options.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=options.allowed_origins,
+            allow_methods=options.allowed_methods or ("*",),
+            allow_headers=options.allowed_headers or ("*",),
+            allow_credentials=options.allow_credentials,
+            expose_headers=(HEADER,),
+        )
     add_error_handlers(app)
     add_probes(app, metrics)
     add_models(app)
@@ -190,20 +201,21 @@ def add_probes(app: FastAPI, metrics: ServerMetrics) -> None:
 def add_models(app: FastAPI) -> None:
     """Add the endpoints for the served model and its tokenizer."""
 
-    def card(request: Request) -> schemas.ModelCard:
+    def card(request: Request, name: str) -> schemas.ModelCard:
         service = service_of(request)
-        name, limit = service.options.model_name, service.engine.max_model_len
-        return schemas.ModelCard(id=name, root=name, created=service.created, max_model_len=limit)
+        root, limit = service.options.model_name, service.engine.max_model_len
+        return schemas.ModelCard(id=name, root=root, created=service.created, max_model_len=limit)
 
     @app.get("/v1/models", responses={401: WRONG, 503: WRONG})
     async def models(request: Request) -> schemas.ModelList:
-        return schemas.ModelList(data=[card(request)])
+        names = service_of(request).options.model_names
+        return schemas.ModelList(data=[card(request, name) for name in names])
 
     @app.get("/v1/models/{name:path}", responses={401: WRONG, 404: WRONG, 503: WRONG})
     async def model(request: Request, name: str) -> schemas.ModelCard:
-        if name != service_of(request).options.model_name:
+        if name not in service_of(request).options.model_names:
             raise ApiError(404, "there is no such model", param="model", code="model_not_found")
-        return card(request)
+        return card(request, name)
 
     @app.post("/tokenize", responses={**ERRORS, 503: WRONG})
     async def tokenize(request: Request, body: schemas.TokenizeBody) -> schemas.TokenizeAnswer:
@@ -212,7 +224,7 @@ def add_models(app: FastAPI) -> None:
             raise ApiError(400, "give either prompt or messages")
         limit = service.engine.max_model_len
         if body.messages is not None:
-            names = template_variables(body)
+            names = {**service.options.chat_template_kwargs, **template_variables(body)}
             ids = await chat_ids(service, body.messages, body.add_generation_prompt, names)
         else:
             [ids] = await prompt_ids(service, [body.prompt], body.add_special_tokens is not False)
@@ -275,7 +287,9 @@ async def conversation(service: EngineService, request: Request, body: schemas.C
     limit = body.max_completion_tokens or body.max_tokens
     params = sampling_params(service.names, body, limit, logprobs, *form)
     service.check_room(1, params.n)
-    ids = await chat_ids(service, body.messages, names=template_names(body, uses))
+    ids = await chat_ids(
+        service, body.messages, names={**options.chat_template_kwargs, **template_names(body, uses)}
+    )
     stream = await service.submit(
         [ids], params, body.priority or "interactive", ["messages"], bool(body.stream)
     )

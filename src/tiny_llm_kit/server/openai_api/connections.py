@@ -51,7 +51,8 @@ class LimitedConnection(H11Protocol):
 
     def eof_received(self) -> bool:
         """Answer a client that has sent its request and closed its side, unless it has closed both."""
-        if self.is_idle or self.cycle.more_body or self.scope["http_version"] == "1.0":
+        is_tls = self.transport.get_extra_info("sslcontext") is not None  # which closes both sides at once
+        if is_tls or self.is_idle or self.cycle.more_body or self.scope["http_version"] == "1.0":
             return False
         self.cycle.keep_alive = False
         # Something that clients skip: one that has closed both sides refuses it. Only event streams begin early.

@@ -95,9 +95,9 @@ def check_body(service: EngineService, body: GenerationBody) -> None:
     Raises:
         ApiError: 404 for another model, 400 for options that do not go together, 503 when the server is not ready.
     """
-    served = service.options.model_name
-    if body.model not in (None, served):
-        message = f"there is no such model: this server has {served}"
+    served = service.options.model_names
+    if body.model not in (None, *served):
+        message = f"there is no such model: this server has {', '.join(served)}"
         raise ApiError(404, message, param="model", code="model_not_found")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")

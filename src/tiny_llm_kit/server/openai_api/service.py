@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,6 +40,11 @@ class ServerOptions:
         live_controls: whether the page may change the token budget.
         tool_call_parser: how the model writes calls of tools, a name of `FORMATS`; None for that of its chat template.
         reasoning_parser: a name of vLLM's for models that think; None if the chat template says so.
+        other_names: what clients may call the model too.
+        root_path: what a proxy in front takes away from paths.
+        allowed_origins: web pages that may read answers, "*" for all; with `allowed_methods` and `allowed_headers`, all
+            if there are none, and cookies if `allow_credentials`.
+        chat_template_kwargs: variables of the chat template, unless a request gives others.
         access_log: whether each request is a line in the log.
         log_stats: whether throughput is a line in the log while there is any.
 
@@ -58,8 +63,20 @@ class ServerOptions:
     live_controls: bool = False
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    other_names: tuple[str, ...] = ()
+    root_path: str = ""
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ()
+    allowed_headers: tuple[str, ...] = ()
+    allow_credentials: bool = False
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     access_log: bool = False
     log_stats: bool = False
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What clients may call the model; answers have the first."""
+        return self.model_name, *self.other_names
 
     def body_limit(self, context: int | None) -> int:
         """Bytes of a request: what text of the context takes, and as much again for what surrounds it.
@@ -249,10 +266,10 @@ class EngineService:
         engine, requests, held = self.engine, [], None
         if params.structured_outputs is not None:  # a large schema takes as long as a long text
             held = await self.with_texts(LONG_TEXT, partial(self._compile, engine, params))
-        for field, ids in zip(fields, prompts, strict=True):
+        for name, ids in zip(fields, prompts, strict=True):
             requests.append(engine.request(None, ids, params, priority=priority))
             if (error := requests[-1].sequences[0].error) is not None:
-                raise named_error(error, field, params)
+                raise named_error(error, name, params)
             await asyncio.sleep(0)  # others wait for one prompt, not for hundreds
         del held  # each answer has its grammar now
         try:
