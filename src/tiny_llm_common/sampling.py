@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .known_arguments import OF_SAMPLING, takes_known
 from .prompt_check import plain_ids, plain_number
 from .structured_outputs import StructuredOutputsParams
 
@@ -21,6 +22,7 @@ CHANGES_LOGITS = (
 LONGEST_STOP = 1024  # characters of a stop string: an answer holds back as much text as looks like one
 
 
+@takes_known(OF_SAMPLING)
 @dataclass(frozen=True)
 class SamplingParams:
     """The sampling parameters of one request, and where its answer ends; names and ranges are those of vLLM.
@@ -52,7 +54,8 @@ class SamplingParams:
         structured_outputs: what the text has to follow; None for any text.
 
     Raises:
-        ValueError: a value is out of range.
+        TypeError: neither vLLM nor this engine has such a parameter.
+        ValueError: a value is out of range, or a parameter of vLLM's would change something that this engine lacks.
     """
 
     temperature: float = 0.0

@@ -26,18 +26,25 @@ class Limits:
         enable_chunked_prefill: False computes whole prompts, in steps of their own, before anything decodes.
         mixed_steps: whether chunks and decodes are one call of the model. False computes the same plan in two calls,
             chunks and then decodes.
+        long_prefill_token_threshold: maximum tokens of one chunk, so that several long prompts share a step; 0 is the
+            budget.
     """
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 16
     enable_chunked_prefill: bool = True
     mixed_steps: bool = True
+    long_prefill_token_threshold: int = 0
 
     def check(self, max_model_len: int) -> None:
         """Raises a ValueError that names the fix when a number is out of range."""
         budget = f"max_num_batched_tokens is {self.max_num_batched_tokens}"
         if self.max_num_seqs < 1:
             raise ValueError(f"max_num_seqs is {self.max_num_seqs}: give at least 1, or nothing runs")
+        if self.long_prefill_token_threshold < 0:
+            raise ValueError(
+                f"long_prefill_token_threshold is {self.long_prefill_token_threshold}: give tokens of a chunk, or 0"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"{budget} and max_num_seqs {self.max_num_seqs}: each running request needs a token of the budget, so"

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .known_arguments import OF_STRUCTURED_OUTPUTS, takes_known
 
+
+@takes_known(OF_STRUCTURED_OUTPUTS)
 @dataclass(frozen=True)
 class StructuredOutputsParams:
     """The form of an answer, with vLLM's names; exactly one of them.

@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from copy import copy
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from tiny_llm_kit.engine.llm import LLM
 from tiny_llm_kit.engine.loading import load_network
 from tiny_llm_kit.engine.port import Port
 from tiny_llm_kit.engine.profiling.step_timer import StepTimer
-from tiny_llm_kit.engine.vllm_arguments import ARGUMENTS, without_vllms
+from tiny_llm_kit.model.chat_template import ChatTemplate
 from tiny_llm_kit.repo import ROOT
 from tiny_llm_kit.trace.serve import EndlessTokenizer
 from tiny_llm_ref import SamplingParams
@@ -168,30 +169,25 @@ def test_the_calls_of_vllms_examples(script, monkeypatch, capsys):
     exec(script, {"SMALL": {"num_blocks": 60, "block_size": 8, "device": "cpu"}})
 
 
-@pytest.mark.filterwarnings("error")
-def test_arguments_of_vllm_that_change_nothing_are_named_once():
-    given = {"trust_remote_code": True, "swap_space": 4, "tokenizer": "m", "seed": None, "block_size": 8}
-    with pytest.warns(UserWarning, match="^LLM: no effect here: swap_space, tokenizer, trust_remote_code$"):
-        assert without_vllms("m", given) == {"block_size": 8}
-    assert without_vllms("m", {"num_gpu_blocks_override": 5, "seed": 3}) == {"num_blocks": 5, "seed": 3}
-    for name, (values, _) in ARGUMENTS.items():
-        with pytest.warns(UserWarning, match=name):
-            assert without_vllms("m", {name: values[-1] if values else None}) == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"data_parallel_size": 2}, "data_parallel_size is 2: an engine is one copy of the model; .* give 1"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is 'fp8': the KV cache has the type of the model; leave it out"),
-        ({"tokenizer": "other"}, "tokenizer is 'other': the tokenizer is the model's own"),
-        ({"logits_processors": ["x"]}, "logits_processors is .*: logits are not changed by callers; leave it out"),
-        ({"enable_lora": True}, "enable_lora is True: there are no adapters"),
-    ],
-)  # fmt: skip
-def test_other_arguments_of_vllm_are_refused_by_name(options, says):
-    with pytest.raises(ValueError, match=says):
-        tiny_llm_ref.LLM("tiny-qwen3", **options)
+def test_a_long_prompt_takes_chunks_of_its_threshold_and_others_the_rest(make):
+    """vLLM's long_prefill_token_threshold: two long prompts share each step, and answers stay what they are."""
+    prompts, options = (
+        [[*range(40, 70)], [*range(80, 104)]],
+        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+    )
+    found = {}
+    for threshold in (0, 8):
+        llm, events = make(**options, long_prefill_token_threshold=threshold), []
+        with llm.engine.heard_by(events.append):
+            answers = texts(llm.generate(prompts, SIX))
+        steps = [
+            [part.tokens for part in event.parts if part.kind == "chunk"] for event in events if event.parts
+        ]
+        found[threshold] = answers, steps[:3]
+    assert found[0][0] == found[8][0]
+    assert (found[0][1], found[8][1]) == ([[16], [14, 2], [15]], [[8, 8], [8, 8], [8, 8]])
+    with pytest.raises(ValueError, match="long_prefill_token_threshold needs chunks"):
+        make(long_prefill_token_threshold=8, enable_chunked_prefill=False, max_model_len=64)
 
 
 def test_further_arguments_of_a_call(make):
@@ -202,6 +198,16 @@ def test_further_arguments_of_a_call(make):
         llm.chat([{"role": "user", "content": "a"}], SIX, chat_template="x")
     with pytest.raises(TypeError, match="there is no argument lora_requests"):
         llm.generate(["a"], SIX, lora_requests=None)
+
+
+def test_variables_of_the_template_reach_it(make, monkeypatch):
+    llm = make()
+    template = ChatTemplate({"default": "{{ tools | tojson }}{{ enable_thinking }}"}, Path("a"), {})
+    monkeypatch.setattr(llm.get_tokenizer(), "_chat_template", template)
+    [output] = llm.chat(
+        [{"role": "user", "content": "a"}], SIX, tools=[5], chat_template_kwargs={"enable_thinking": 1}
+    )
+    assert output.prompt == "[5]1"
 
 
 def test_every_form_of_a_prompt_gives_the_same_answer(make):
@@ -638,6 +644,7 @@ def test_closing_gives_the_memory_back(loaded):
 EFFECTS = {
     "enable_chunked_prefill": (False, lambda llm: llm.engine.scheduler.enable_chunked_prefill),
     "max_num_batched_tokens": (32, lambda llm: llm.engine.scheduler.max_num_batched_tokens),
+    "long_prefill_token_threshold": (8, lambda llm: llm.engine.scheduler.longest_chunk),
     "max_num_seqs": (3, lambda llm: llm.engine.scheduler.max_num_seqs),
     "max_model_len": (50, lambda llm: len(llm.generate([[1] * 40], ENDLESS)[0].outputs[0].token_ids)),
     "block_size": (16, lambda llm: llm.engine.allocator.block_size),

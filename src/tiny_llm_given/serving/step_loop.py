@@ -49,6 +49,7 @@ class StepLoop(ABC, Generic[Served]):
         limits, hooks, observers = grouped(options, model.max_model_len)
         self.model, self.allocator, self._new_table, self._pack = model, allocator, new_table, pack
         self.max_num_batched_tokens, self.max_num_seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+        self.longest_chunk = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self.enable_chunked_prefill, self.mixed_steps = limits.enable_chunked_prefill, limits.mixed_steps
         self.prompt_rules = hooks.prompt_rules(limits)
         self.clock, self.now = observers.clock, 0.0  # when the step, or its last call of the model, began

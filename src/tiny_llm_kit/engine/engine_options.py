@@ -1,8 +1,10 @@
 """The options of Week 3's engine, and the limits that follow from them for one model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+from tiny_llm_common.prompt_check import plain_number
 
 from ..model.config import ModelConfig
 from .speculation.speculative_config import SpeculativeConfig
@@ -12,6 +14,13 @@ COUNTS = (
     "pipeline_parallel_size",
 )  # fmt: skip
 CHUNKED_BUDGET = 512  # tokens of a step by default
+# By the type of a field: what it may be, and how errors call it.
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "True or False"),
+    "str": ((str,), "a text"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class EngineOptions:
         enable_chunked_prefill: whether prompts are computed in chunks beside decodes; else whole, in their own steps.
         max_num_batched_tokens: tokens that a step computes, of all requests together. None is 512, or without chunked
             prefill `max_model_len`, so that every whole prompt fits; and never less than `max_num_seqs`.
+        long_prefill_token_threshold: maximum tokens of a prompt's chunk, so that several long prompts share a step; 0
+            is the budget of the step.
         max_num_seqs: requests that run at the same time.
         max_model_len: tokens of a prompt and its answer; the model's own limit when None.
         block_size: tokens of a KV block.
@@ -63,6 +74,7 @@ class EngineOptions:
 
     enable_chunked_prefill: bool = True
     max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
     max_num_seqs: int = 16
     max_model_len: int | None = None
     block_size: int = 128
@@ -84,10 +96,14 @@ class EngineOptions:
     speculative_config: Mapping[str, Any] | None = None
 
     def __post_init__(self):
+        self._check_types()
         for name in COUNTS:
             value = getattr(self, name)
-            if value is not None and not (type(value) is int and value >= 1):
-                raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: give at least 1")
+        if self.long_prefill_token_threshold < 0:
+            name = "long_prefill_token_threshold"
+            raise ValueError(f"{name} is {self.long_prefill_token_threshold}: give tokens of a chunk, or 0")
         if self.tensor_parallel_size > 1 and self.pipeline_parallel_size > 1:
             raise ValueError(
                 "tensor_parallel_size and pipeline_parallel_size are both above 1: choose one of them, for all ranks "
@@ -111,8 +127,19 @@ class EngineOptions:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}: give a share above 0 and at most 1"
             )
-        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**63):
-            raise ValueError(f"seed is {self.seed!r}: give a whole number from 0 to 2⁶³ - 1")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}: give a whole number from 0 to 2⁶³ - 1")
+
+    def _check_types(self) -> None:
+        """Makes other libraries' numbers Python's, and refuses values of other types."""
+        for each in fields(self):
+            value = plain_number(getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+            kind, _, none = getattr(each.type, "__name__", str(each.type)).partition(" | ")
+            kinds, words = KINDS.get(kind, ((object,), "an object, or None"))
+            is_right = isinstance(value, kinds) and isinstance(value, bool) <= (kind == "bool")
+            if not is_right and not (none and value is None):
+                raise ValueError(f"{each.name} is {value!r}: give {words}")
 
     def _check_speculation(self) -> None:
         if self.has_stages:
@@ -189,9 +216,10 @@ class EngineLimits:
         longest = options.max_model_len or most
         kind = names.POLICIES.get(options.policy, names.HybridScheduler)
         has_chunks = options.enable_chunked_prefill and kind.cuts_prompts
-        if options.scale_chunks_by_load and not has_chunks:
-            raise ValueError(
-                "scale_chunks_by_load needs chunks: turn enable_chunked_prefill on, or choose another policy"
-            )
+        for name in ("scale_chunks_by_load", "long_prefill_token_threshold"):
+            if getattr(options, name) and not has_chunks:
+                raise ValueError(
+                    f"{name} needs chunks: turn enable_chunked_prefill on, or choose another policy"
+                )
         least = max(CHUNKED_BUDGET if has_chunks else longest, options.max_num_seqs)
         return cls(longest, options.max_num_batched_tokens or least, has_chunks)

@@ -21,7 +21,7 @@ from .parallel.rank_part import check_ranks
 from .parallel.start import ranks_of
 from .port import Port
 from .progress_bar import GenerationBar
-from .vllm_arguments import check_call, without_vllms
+from .vllm_arguments import check_call, plain_dtype, without_vllms
 
 
 class LLM:
@@ -73,7 +73,7 @@ class LLM:
         check_quantization("quantization", quantization)
         check_quantization("head_quantization", head_quantization)
         given = {**(load_options or {}), "head_quantization": head_quantization}
-        where = solution, backend, device, dtype
+        where = solution, backend, device, plain_dtype(dtype)
         self.engine = open_engine(Job(*where, str(model), quantization, given, asdict(checked)))
 
     @classmethod
@@ -142,6 +142,8 @@ class LLM:
         use_tqdm: bool = True,
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **vllms: Any,
     ) -> list[RequestOutput]:
         """Answer conversations, rendered by the model's chat template.
@@ -151,6 +153,8 @@ class LLM:
                 read as the server reads them, see `plain_message`.
             sampling_params, use_tqdm, vllms: see `generate`.
             add_generation_prompt: whether the prompt ends where the assistant's turn begins.
+            tools: that the template describes to the model; the text of an answer has its calls.
+            chat_template_kwargs: further variables of the template, such as `enable_thinking`.
 
         Raises:
             CheckpointError: the model has no chat template, or it fails on these messages.
@@ -158,7 +162,8 @@ class LLM:
         """
         one = not messages or isinstance(messages[0], Mapping)
         render = self.engine.tokenizer.apply_chat_template
-        prompts = [render(each, add_generation_prompt) for each in ([messages] if one else messages)]
+        names = {**(chat_template_kwargs or {}), **({"tools": tools} if tools else {})}
+        prompts = [render(each, add_generation_prompt, **names) for each in ([messages] if one else messages)]
         return self.generate(prompts, sampling_params, use_tqdm, **vllms)
 
     def stream(self, prompt: Sequence[int], sampling_params: Any, on_text: Callable[[str], object]) -> str:

@@ -110,10 +110,11 @@ class LLMEngine:
         return Speculation(self.names, *where, config, proposer)
 
     def _policy_options(self) -> dict[str, Any]:
-        if self.profile is None:
-            return {}
-        tile = min(TILE, self.max_num_batched_tokens)
-        return {"profile": self.profile, "latency_target": self.options.latency_target, "tile": tile}
+        options: dict[str, Any] = {"long_prefill_token_threshold": self.options.long_prefill_token_threshold}
+        if self.profile is not None:
+            options |= {"profile": self.profile, "latency_target": self.options.latency_target}
+            options["tile"] = min(TILE, self.max_num_batched_tokens)
+        return options
 
     def _load_chunker(self) -> Any:
         """Chunks in multiples of a tile, up to what a step has beside the most decodes."""

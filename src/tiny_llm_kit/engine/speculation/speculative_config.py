@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tiny_llm_common.prompt_check import plain_number
+
 METHODS = ("ngram", "draft_model")
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 
@@ -75,5 +77,7 @@ class SpeculativeConfig:
         names = [each.name for each in fields(cls)]
         if strange := [name for name in given if name not in names]:
             raise ValueError(f"speculative_config: {strange[0]!r} is unknown: give {', '.join(names)}")
-        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        chosen: dict[str, Any] = {
+            name: plain_number(value) for name, value in given.items() if value is not None
+        }
         return cls(**{"method": "draft_model" if "model" in chosen else "ngram", **chosen})
